@@ -1,0 +1,36 @@
+# Two commands for a newcomer: `make demo` and `make test`. Everything is installed into .venv and .cache, nothing elsewhere.
+PYTHON ?= python3
+BIN := .venv/bin
+DESCRIPTIONS := .cache/npm/.ready
+
+.PHONY: demo test check lint setup clean
+demo: setup
+	$(BIN)/ptq-bot demo $(ARGS)
+
+test: setup $(DESCRIPTIONS) lint
+	$(BIN)/pytest -n auto
+
+check: setup $(DESCRIPTIONS) lint
+	$(BIN)/pytest -n auto -m "not slow"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ptq-bot needs Python 3.11 or newer; name one with PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling editables
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+# GitHub's own descriptions of its API and its example payloads: what the tests hold the stand-in against.
+$(DESCRIPTIONS): tests/descriptions/package.json tests/descriptions/package-lock.json | .venv/.ready
+	$(BIN)/python -m tests.support.descriptions
+	@touch $@
+
+clean:
+	rm -rf .venv .cache

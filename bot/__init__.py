@@ -1,0 +1,1 @@
+"""The outside world: HTTP in, GitHub out, configuration, command line."""

@@ -1,0 +1,1 @@
+"""The App's own GitHub client."""

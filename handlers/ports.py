@@ -1,0 +1,125 @@
+"""What the handlers need from GitHub, as plain values and one protocol.
+
+`bot.github` implements it over HTTP. This file refuses to know how a request travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+
+class GitHubError(Exception):
+    """GitHub answered, and the answer was no. `status` is the HTTP status code."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"GitHub answered {status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class NotFound(GitHubError):  # noqa: N818
+    """The thing does not exist, or the App may not see it (404, 410)."""
+
+
+class GitHubUnavailable(Exception):  # noqa: N818
+    """No usable answer (time-out, connection lost, 5xx, rate limit): a write may or may not have happened.
+
+    `retry_after_s` is how long GitHub asked to be left alone, in seconds.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment on an issue or pull request."""
+
+    id: int
+    author: str
+    body: str
+    created_at: datetime
+    updated_at: datetime
+    url: str
+    by_bot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """One path of a new tree: inline text, a blob made before, or (both None) a deletion."""
+
+    path: str
+    mode: str
+    text: str | None = None
+    blob_sha: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """A pull request as far as we need it. `state` is `open` or `closed`."""
+
+    number: int
+    url: str
+    state: str
+    head_sha: str
+    author: str
+
+
+class GitHub(Protocol):
+    """The calls that handlers make. Unless said otherwise each raises `GitHubError` or `GitHubUnavailable`.
+
+    `repository` is always `owner/name`; the implementation finds the installation and its token.
+    """
+
+    async def own_login(self) -> str:
+        """The login that our own comments carry, such as `ptq-bot[bot]`."""
+
+    async def can_write(self, repository: str, login: str) -> bool:
+        """Whether `login` has write permission or better just now; False when GitHub says 404."""
+
+    async def list_comments(
+        self, repository: str, issue_number: int, since: datetime | None = None
+    ) -> list[Comment]:
+        """All comments of an issue, oldest first; with `since` those updated at or after it."""
+
+    async def fetch_labelled_at(self, repository: str, issue_number: int, label: str) -> datetime | None:
+        """When `label` was last put on the issue, from its timeline; None when the timeline does not say."""
+
+    async def create_comment(self, repository: str, issue_number: int, body: str) -> Comment:
+        """Post a comment. Never retried inside: look for your own marker before you call it again."""
+
+    async def update_comment(self, repository: str, comment_id: int, body: str) -> Comment:
+        """Replace a comment's body."""
+
+    async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:
+        """Add a reaction (`eyes`, `rocket`, `confused`). Best effort: never raises."""
+
+    async def react_to_comment(self, repository: str, comment_id: int, content: str) -> None:
+        """Add a reaction to a comment. Best effort: never raises."""
+
+    async def create_blob(self, repository: str, content: bytes) -> str:
+        """Store a blob and return its SHA."""
+
+    async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
+        """Make a tree from `base_commit`'s with `entries` changed, and return its SHA."""
+
+    async def create_commit(self, repository: str, message: str, tree_sha: str, parent_sha: str) -> str:
+        """Make a commit and return its SHA. No author is sent, so that GitHub signs it for the App."""
+
+    async def create_branch(self, repository: str, branch: str, sha: str) -> bool:
+        """Create `branch` at `sha`, atomically; False when the branch exists already."""
+
+    async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
+        """The commit that `branch` points at; None when there is no such branch."""
+
+    async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
+        """The newest pull request, in any state, whose head is `branch` of this repository."""
+
+    async def create_draft_pull_request(
+        self, repository: str, *, title: str, body: str, branch: str, base_branch: str
+    ) -> PullRequest:
+        """Open a draft pull request. Never retried inside: look with `find_pull_request` first."""

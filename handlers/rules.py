@@ -1,0 +1,45 @@
+"""What an operator allows for each repository, as the handlers see it: plain values out of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A depth of work. `may_change` says whether its diff can become a pull request."""
+
+    name: str
+    may_change: bool
+    goal: str
+    """What it does, as the end of the sentence "the agent will ..."."""
+
+
+PRESETS: Mapping[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset("repro", False, "try to reproduce the issue"),
+        Preset("diagnose", False, "reproduce the issue and look for its root cause"),
+        Preset("fix", True, "reproduce the issue, fix it and add a regression test"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryRules:
+    """One `[repos."owner/name"]` table of the configuration."""
+
+    name: str
+    agent: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Trigger label -> preset name."""
+    clone_url: str | None = None
+    """Where machines fetch from; None means the address GitHub gives."""
+    base_branch: str | None = None
+    """None means the repository's default branch."""
+    test_command: str = "python -m pytest"
+    """What the brief tells the agent to run, with the job's virtual environment active."""
+    lint_command: str | None = None
+    import_names: tuple[str, ...] = ()
+    """Top-level names of the project, to tell repro scripts from other code blocks; empty: any code block with an import."""

@@ -1,0 +1,1 @@
+"""Everything durable and everything on machines; knows nothing of GitHub."""

@@ -1,0 +1,170 @@
+"""What a job is: its states, the moves between them, and what comes out of it.
+
+Pure values; read this file first. It refuses to know databases, machines and GitHub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+DIGEST_SHOWN = 12
+"""Hex digits of a digest that people see and type."""
+
+
+class JobState(StrEnum):
+    """Where a job stands. A retry is a new job; no job ever travels backwards."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    COLLECTING = "collecting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+
+_ENDS = {JobState.FAILED, JobState.CANCELLED, JobState.LOST}
+
+NEXT: dict[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.PREPARING, JobState.FAILED, JobState.CANCELLED}),
+    JobState.PREPARING: frozenset({JobState.RUNNING, *_ENDS}),
+    JobState.RUNNING: frozenset({JobState.COLLECTING, *_ENDS}),
+    JobState.COLLECTING: frozenset({JobState.SUCCEEDED, *_ENDS}),
+}
+"""Every legal move. States that are no key here are final."""
+
+ACTIVE = frozenset(NEXT)
+FINAL = frozenset(JobState) - ACTIVE
+
+
+class IllegalMove(Exception):  # noqa: N818 - a fact about a job, not a fault of the program
+    """A job cannot go from its state to that one; nothing was changed."""
+
+    def __init__(self, job_id: str, state: JobState, to: JobState) -> None:
+        super().__init__(f"job {job_id} cannot move from {state} to {to}")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt by one agent on one machine. Times are aware and in UTC."""
+
+    id: str
+    repository: str
+    issue_number: int
+    attempt: int
+    preset: str
+    may_change: bool
+    """Whether the preset lets the agent propose a change; where not, a diff is refused."""
+    agent: str
+    requested_by: str
+    clone_url: str
+    base_branch: str
+    prompt: str
+    state: JobState
+    created_at: datetime
+    changed_at: datetime
+    machine: str | None = None
+    base_commit: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    cancelled_by: str | None = None
+    exit_status: int | None = None
+    trouble: str | None = None
+    """What holds the job up just now, as a sentence; None when nothing does."""
+    failure: str | None = None
+    """Why it did not succeed, as a sentence for the report."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the job may still move."""
+        return self.state in ACTIVE
+
+    @property
+    def case_key(self) -> str:
+        """The issue that the job belongs to, as `owner/name#number`."""
+        return f"{self.repository}#{self.issue_number}"
+
+    def log_context(self) -> dict[str, object]:
+        """The ids that every log line about this job carries."""
+        context: dict[str, object] = {"job": self.id, "case": self.case_key, "repository": self.repository}
+        return context | {"issue": self.issue_number, "machine": self.machine}
+
+
+def move(job: Job, to: JobState, now: datetime, failure: str | None = None) -> Job:
+    """Return the job in its next state, or raise `IllegalMove` and change nothing."""
+    if to not in NEXT.get(job.state, frozenset()):
+        raise IllegalMove(job.id, job.state, to)
+    ended_at = now if to in FINAL else None
+    return replace(job, state=to, changed_at=now, ended_at=ended_at, failure=failure, trouble=None)
+
+
+def derive_job_id(trigger: str) -> str:
+    """The id of the job that `trigger` (repository, issue and what asked for it) starts.
+
+    Derived, not drawn, so that a trigger that arrives twice names the same job.
+    """
+    return hashlib.sha256(trigger.encode()).hexdigest()[:10]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One path of a diff, as it is after the change."""
+
+    path: str
+    mode: str | None
+    """Git's mode (`100644`, `100755`, `120000`, `160000`), or None when the path is deleted."""
+    content: bytes | None
+    """The new content; for a link its target; None when the path is deleted."""
+    old_mode: str | None = None
+    """Git's mode before, or None when the path is new."""
+
+    @property
+    def status(self) -> str:
+        """`added`, `modified` or `deleted`."""
+        if self.mode is None:
+            return "deleted"
+        return "modified" if self.old_mode else "added"
+
+    @property
+    def binary(self) -> bool:
+        """Whether the content is no UTF-8 text without NUL bytes."""
+        if self.content is None:
+            return False
+        try:
+            return "\0" in self.content.decode()
+        except UnicodeDecodeError:
+            return True
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came out of a job. Every text in it was written by an agent: it is data, never trusted."""
+
+    job_id: str
+    body: str
+    worklog: str
+    pr_title: str
+    repro: str
+    patch: str
+    changes: tuple[FileChange, ...]
+    digest: str | None
+    """Names exactly this change on exactly this base commit; None when there is nothing to approve."""
+    refusals: tuple[str, ...] = ()
+    """Why the diff cannot become a pull request, a sentence each."""
+    warnings: tuple[str, ...] = ()
+    """What a reader should know about the result, a sentence each."""
+
+
+def digest_of(base_commit: str, changes: Iterable[FileChange]) -> str:
+    """The SHA-256 over the base commit and every path, mode and content, in hex."""
+    digest = hashlib.sha256(f"{base_commit}\0".encode())
+    for change in sorted(changes, key=lambda change: change.path):
+        content = hashlib.sha256(change.content or b"").hexdigest()
+        digest.update(f"{change.path}\0{change.mode or 'deleted'}\0{content}\0".encode())
+    return digest.hexdigest()
