@@ -1,4 +1,4 @@
-"""What an operator allows for each repository, as the handlers see it: plain values out of the configuration."""
+"""What an operator allows for each repository: plain values out of the configuration."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ class RepositoryRules:
     """What the brief tells the agent to run, with the job's virtual environment active."""
     lint_command: str | None = None
     import_names: tuple[str, ...] = ()
-    """Top-level names of the project, to tell repro scripts from other code blocks; empty: any code block with an import."""
+    """The project's top-level modules: a code block that imports one is a repro. Empty: any import will do."""

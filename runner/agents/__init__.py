@@ -1,0 +1,20 @@
+"""Agents: what starts one on a machine. A backend is one file with one pure class, and one line in `BACKENDS`.
+
+Backends refuse to know machines, connections and paths there: they speak of the worktree as the current folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from runner.agents.command import CommandAgent
+from runner.agents.protocol import Agent, AgentSpec, Launch
+
+__all__ = ["BACKENDS", "Agent", "AgentSpec", "Launch", "build_agent"]
+
+BACKENDS: Mapping[str, Callable[[AgentSpec], Agent]] = {"command": CommandAgent}
+
+
+def build_agent(spec: AgentSpec) -> Agent:
+    """The agent that `spec` describes. Raises `KeyError` for an unknown kind."""
+    return BACKENDS[spec.kind](spec)
