@@ -81,9 +81,7 @@ class GitHub(Protocol):
     async def can_write(self, repository: str, login: str) -> bool:
         """Whether `login` has write permission or better just now; False when GitHub says 404."""
 
-    async def list_comments(
-        self, repository: str, issue_number: int, since: datetime | None = None
-    ) -> list[Comment]:
+    async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
         """All comments of an issue, oldest first; with `since` those updated at or after it."""
 
     async def fetch_labelled_at(self, repository: str, issue_number: int, label: str) -> datetime | None:
