@@ -6,6 +6,7 @@ Pure values; read this file first. It refuses to know databases, machines and Gi
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -55,6 +56,8 @@ class Job:
 
     id: str
     repository: str
+    private: bool
+    """Whether the repository is; its jobs are then in no public list."""
     issue_number: int
     attempt: int
     preset: str
@@ -104,12 +107,13 @@ def move(job: Job, to: JobState, now: datetime, failure: str | None = None) -> J
     return replace(job, state=to, changed_at=now, ended_at=ended_at, failure=failure, trouble=None)
 
 
-def derive_job_id(trigger: str) -> str:
+def derive_job_id(trigger: str, secret: bytes) -> str:
     """The id of the job that `trigger` (repository, issue and what asked for it) starts.
 
-    Derived, not drawn, so that a trigger that arrives twice names the same job.
+    Derived, not drawn, so that a trigger that arrives twice names the same job; with a secret, so that nobody who
+    knows the trigger can guess the address of the job's page.
     """
-    return hashlib.sha256(trigger.encode()).hexdigest()[:10]
+    return hmac.new(secret, trigger.encode(), "sha256").hexdigest()[:10]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,10 @@ class Report:
     """Why the diff cannot become a pull request, a sentence each."""
     warnings: tuple[str, ...] = ()
     """What a reader should know about the result, a sentence each."""
+
+    def texts(self) -> tuple[tuple[str, str], ...]:
+        """Every text with its title, in the order in which people want them."""
+        return (("Report", self.body), ("Diff", self.patch), ("Repro", self.repro), ("Worklog", self.worklog))
 
 
 def digest_of(base_commit: str, changes: Iterable[FileChange]) -> str:

@@ -1,1 +1,6 @@
-"""The App's own GitHub client."""
+"""The App's own GitHub client: `AppGitHub` implements `handlers.ports.GitHub`. It knows HTTP and no handler."""
+
+from bot.github.client import AppGitHub
+from bot.github.timings import Timings
+
+__all__ = ["AppGitHub", "Timings"]

@@ -1,0 +1,35 @@
+# The service as an image. Its steps are those of `make setup`, without the tests' part: a virtual environment, the
+# builder, then the project itself, all held to constraints.txt.
+#
+#   docker build --tag ptq-bot .
+#   docker run --publish 8080:8080 --volume ./etc:/etc/ptq:ro --volume ptq:/var/lib/ptq ptq-bot
+
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE app.yml ./
+COPY bot bot
+COPY handlers handlers
+COPY runner runner
+COPY prompts prompts
+RUN python3 -m venv /opt/build
+RUN /opt/build/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+RUN /opt/build/bin/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+RUN python3 -m venv /opt/ptq
+RUN /opt/ptq/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+
+# Machines are reached over asyncssh and pull requests are made through the API: neither ssh nor git is needed here.
+# Only `kind = "local"` needs git, and that is for a machine of your own, not for an image.
+FROM python:3.11-slim-bookworm
+COPY --from=build /opt/ptq /opt/ptq
+RUN useradd --system --uid 10001 --home-dir /var/lib/ptq --create-home ptq
+USER ptq
+# What ptq.toml names without a path, such as its database, lies here.
+WORKDIR /var/lib/ptq
+VOLUME /var/lib/ptq
+# The address inside is fixed, so that the health check holds whatever ptq.toml says.
+ENV PATH=/opt/ptq/bin:$PATH PYTHONUNBUFFERED=1 PTQ_SERVER__HOST=0.0.0.0 PTQ_SERVER__PORT=8080
+EXPOSE 8080
+HEALTHCHECK --interval=30s --timeout=5s --start-period=20s \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]
+ENTRYPOINT ["ptq-bot"]
+CMD ["serve", "--config", "/etc/ptq/ptq.toml"]

@@ -1,0 +1,168 @@
+"""The composition root: makes every part once, joins them, and runs the loops. Nothing is decided here."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from bot.config import Settings
+from bot.github import AppGitHub, Timings
+from bot.pages import Pages
+from bot.webhook import Webhook, make_web_application
+from handlers import ROUTER
+from handlers.context import Context
+from handlers.inbox import Inbox
+from handlers.outbox import post_replies
+from handlers.outcomes import report_jobs
+from handlers.pulls import open_pulls
+from runner.agents import build_agent
+from runner.db import Database
+from runner.hosts import open_host
+from runner.jobd_client import JobdClient
+from runner.loops import Bell, run_forever
+from runner.spool import Spool
+from runner.steps import Bench
+from runner.supervisor import Supervisor
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the loops look without being rung, in seconds. Everything that happens in the service rings them."""
+
+    poll_s: float = 2.0
+    """How often a machine is asked how its jobs stand."""
+    sweep_s: float = 5.0
+    grace_s: float = 10.0
+    """How long a stop waits for the deliveries in hand."""
+    github: Timings = field(default_factory=Timings)
+
+
+def now() -> datetime:
+    """The service's clock."""
+    return datetime.now(UTC)
+
+
+class Service:
+    """The running service: `async with Service(...)` starts it, leaving the block stops it; agents go on."""
+
+    def __init__(self, settings: Settings, pace: Pace | None = None) -> None:
+        self._settings = settings
+        self._pace = pace or Pace()
+        self._stack = AsyncExitStack()
+        self.url = ""
+        """Where it listens, known once it has started."""
+
+    async def __aenter__(self) -> Service:
+        """Open the database, join the parts, listen, and start the loops."""
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        log.info("service.started", url=self.url, repositories=len(self.context.repositories))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Take no more deliveries, finish those in hand, close what is open."""
+        await self._stack.aclose()
+        log.info("service.stopped")
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        settings, bell = self._settings, Bell()
+        database = Database(settings.database_url())
+        stack.push_async_callback(database.close)
+        await database.open()
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        self.context = Context(
+            github=AppGitHub(
+                session,
+                api_url=settings.github.api_url,
+                app_id=settings.github.app_id,
+                private_key=settings.private_key(),
+                timings=self._pace.github,
+                now=now,
+            ),
+            db=database,
+            repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
+            models={spec.name: spec.model for spec in settings.agent_specs()},
+            public_url=settings.server.public_url,
+            secrets=settings.secret_values(),
+            now=now,
+            ring=bell.ring,
+        )
+        inbox = Inbox(database, ROUTER, now)
+        supervisor, spool = self._build_supervisor(stack, database, bell)
+        await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), supervisor, spool)
+        stack.push_async_callback(supervisor.stop)
+        stack.push_async_callback(self._drain, inbox)
+        context, sweep_s = self.context, self._pace.sweep_s
+        loops: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
+            ("inbox", lambda: inbox.step(context), sweep_s),
+            ("supervisor", supervisor.step, self._pace.poll_s),
+            ("outcomes", lambda: report_jobs(context), sweep_s),
+            ("outbox", lambda: post_replies(context), sweep_s),
+            ("pulls", lambda: open_pulls(context), sweep_s),
+        )
+        for name, step, interval_s in loops:
+            task = asyncio.create_task(run_forever(name, step, bell, interval_s), name=name)
+            stack.push_async_callback(_cancel, task)
+
+    def _build_supervisor(self, stack: AsyncExitStack, database: Database, bell: Bell) -> tuple[Supervisor, Spool]:
+        settings = self._settings
+        machines = {machine.name: machine for machine in settings.machine_list()}
+        hosts = {name: open_host(machine) for name, machine in machines.items()}
+        for host in hosts.values():
+            stack.push_async_callback(host.close)
+        spool = Spool(settings.data_dir() / "spool")
+        bench = Bench(
+            db=database,
+            clients={name: JobdClient(machines[name], host) for name, host in hosts.items()},
+            profiles={profile.repository: profile for profile in settings.profiles()},
+            agents={spec.name: build_agent(spec) for spec in settings.agent_specs()},
+            spool=spool,
+            now=now,
+        )
+        return Supervisor(bench, machines, bell, self._pace.poll_s), spool
+
+    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, supervisor: Supervisor, spool: Spool) -> None:
+        slots = {machine.name: machine.slots for machine in self._settings.machine_list()}
+        application = make_web_application()
+        application.router.add_post("/webhook", webhook.handle)
+        application.router.add_routes(Pages(self.context, supervisor, spool, slots).routes())
+        # Compressed bodies are refused by their header; nothing may be unpacked before that.
+        web_runner = web.AppRunner(application, access_log=None, auto_decompress=False)
+        await web_runner.setup()
+        stack.push_async_callback(web_runner.cleanup)
+        server = self._settings.server
+        await web.TCPSite(web_runner, server.host, server.port).start()
+        host, port = web_runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+
+    async def _drain(self, inbox: Inbox) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pace.grace_s):
+                await inbox.stop()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def serve(settings: Settings) -> None:
+    """Run the service until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with Service(settings):
+        await stop.wait()

@@ -1,0 +1,189 @@
+"""A whole installation on loopback: GitHub's stand-in, a repository, a machine behind SSH, and the service.
+
+The demo tells a story on it, and the tests break it. It wires the parts exactly as an operator does: through a
+`ptq.toml` on disk. It refuses to know the story.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from bot.app import Pace, Service
+from bot.config import load_settings
+from bot.demo.github import StandIn
+from bot.demo.repository import BRANCH, NAME, make_repository
+from bot.demo.sshd import ADDRESS, EmbeddedSshServer
+from bot.github import Timings
+from bot.manifest import load_manifest
+
+MAINTAINER = "maintainer"
+STRANGER = "drive-by"
+LABEL = "ptq:fix"
+APP_ID = "4711"
+SECRET = "a secret of this playground only"  # noqa: S105 - it guards nothing beyond loopback
+
+PACE = Pace(poll_s=0.2, sweep_s=0.5, grace_s=5.0, github=Timings(write_interval_s=0.0, backoff_s=0.05))
+
+
+class SshServer(Protocol):
+    """What makes a folder of this host a machine."""
+
+    user: str
+    port: int
+    client_key_file: Path
+    known_hosts_file: Path
+
+    async def start(self) -> None:
+        """Listen."""
+
+    async def stop(self) -> None:
+        """Let go of every connection."""
+
+
+def make_key() -> tuple[str, str]:
+    """A private key for the App, and its public half, as PEM."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return private.decode(), public.decode()
+
+
+def find_free_port() -> int:
+    """A loopback port that nobody listens on: the service's own address must be known before it starts."""
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])
+
+
+class Playground:
+    """`async with Playground(folder)` starts everything; the parts are attributes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        ssh: SshServer | None = None,
+        agent: tuple[str, ...] | None = None,
+        more_toml: str = "",
+        repository_toml: str = "",
+    ) -> None:
+        self.folder = folder
+        self.git_dir = folder / "octo" / "widgets.git"
+        self.config = folder / "ptq.toml"
+        self.ssh = ssh or EmbeddedSshServer(folder / "machine" / "ssh")
+        self.agent = agent or (sys.executable, str(Path(__file__).with_name("agent.py")))
+        self._more_toml = more_toml
+        self._repository_toml = repository_toml
+        self.service_port = find_free_port()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Start the stand-in, the machine and the service, in this order."""
+        async with AsyncExitStack() as stack:
+            private_key, public_key = make_key()
+            self.base_commit = make_repository(self.git_dir)
+            self.github = self._make_stand_in(public_key)
+            await self.github.start()
+            stack.push_async_callback(self.github.stop)
+            await self.ssh.start()
+            stack.push_async_callback(self.ssh.stop)
+            key_file = self.folder / "app.pem"
+            key_file.touch(mode=0o600)
+            key_file.write_text(private_key)
+            self.config.write_text(self._render_config())
+            await self.start_service()
+            stack.push_async_callback(self.stop_service)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop everything, in the reverse order."""
+        await self._stack.aclose()
+
+    async def start_service(self) -> None:
+        """Start the service anew, from the configuration as it now is."""
+        self.service = Service(load_settings(self.config), PACE)
+        await self.service.__aenter__()
+        self.running = True
+        self.github.webhook_url = f"{self.service.url}/webhook"
+
+    async def stop_service(self) -> None:
+        """Stop the service; agents go on."""
+        if self.running:
+            self.running = False
+            await self.service.__aexit__(None, None, None)
+
+    def _make_stand_in(self, public_key: str) -> StandIn:
+        manifest = load_manifest()
+        github = StandIn(
+            app_id=APP_ID,
+            app_slug=manifest.name,
+            app_public_key=public_key,
+            webhook_secret=SECRET,
+            app_permissions=manifest.permissions,
+            app_events=manifest.events,
+        )
+        for login in ("octo", MAINTAINER, STRANGER):
+            github.add_user(login)
+        github.add_repository(NAME, self.git_dir, default_branch=BRANCH)
+        github.set_permission(NAME, MAINTAINER, "write")
+        return github
+
+    def _render_config(self) -> str:
+        # A JSON string is a TOML string.
+        quote = json.dumps
+        return f"""\
+[github]
+api_url = {quote(self.github.api_url)}
+app_id = "{APP_ID}"
+private_key_file = "app.pem"
+webhook_secrets = [{quote(SECRET)}]
+
+[server]
+host = "{ADDRESS}"
+port = {self.service_port}
+public_url = "http://{ADDRESS}:{self.service_port}"
+database_url = "sqlite+aiosqlite:///ptq.db"
+data_dir = "var"
+
+[agents.script]
+kind = "command"
+command = {quote(list(self.agent))}
+
+[[machines]]
+name = "gpu-1"
+host = "{ADDRESS}"
+port = {self.ssh.port}
+user = {quote(self.ssh.user)}
+client_key_file = {quote(str(self.ssh.client_key_file))}
+known_hosts_file = {quote(str(self.ssh.known_hosts_file))}
+slots = 2
+labels = ["gpu"]
+workspace = {quote(str(self.folder / "machine" / "workspace"))}
+python = {quote(sys.executable)}
+
+{self._more_toml}
+
+[repos."{NAME}"]
+clone_url = {quote(self.git_dir.resolve().as_uri())}
+agent = "script"
+labels = {{ "ptq" = "diagnose", "{LABEL}" = "fix" }}
+requires = ["gpu"]
+create_venv = [{quote(sys.executable)}, "-m", "venv", "--without-pip"]
+test_command = "python -m unittest"
+import_names = ["widgets"]
+{self._repository_toml}
+"""

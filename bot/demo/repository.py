@@ -1,0 +1,80 @@
+"""The demo's repository: a small real Python package with a real bug, and the issue that somebody filed about it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+NAME = "octo/widgets"
+BRANCH = "main"
+
+ISSUE_TITLE = "chunked() drops the last chunk when it is shorter"
+
+ISSUE_BODY = """\
+`chunked()` loses data when the length is no multiple of the size:
+
+```python
+from widgets import chunked
+
+chunks = list(chunked([1, 2, 3, 4, 5], 2))
+assert chunks == [[1, 2], [3, 4], [5]], chunks
+```
+
+I expected `[[1, 2], [3, 4], [5]]` and got `[[1, 2], [3, 4]]`. Version 1.4, Python 3.11.
+"""
+
+FILES = {
+    "README.md": "# widgets\n\nSmall tools for sequences.\n",
+    "widgets/__init__.py": '''\
+"""Small tools for sequences."""
+
+from widgets.chunks import chunked
+
+__all__ = ["chunked"]
+''',
+    "widgets/chunks.py": '''\
+"""Cutting sequences into pieces."""
+
+
+def chunked(items, size):
+    """Yield the items in lists of `size`; the last may be shorter."""
+    if size < 1:
+        raise ValueError("size must be at least 1")
+    for start in range(0, len(items) - size + 1, size):
+        yield items[start : start + size]
+''',
+    "tests/__init__.py": "",
+    "tests/test_chunks.py": '''\
+import unittest
+
+from widgets import chunked
+
+
+class ChunkedTest(unittest.TestCase):
+    def test_a_multiple_of_the_size_is_cut_evenly(self):
+        self.assertEqual(list(chunked([1, 2, 3, 4], 2)), [[1, 2], [3, 4]])
+
+    def test_a_size_below_one_is_refused(self):
+        with self.assertRaises(ValueError):
+            list(chunked([1], 0))
+''',
+}
+
+
+def make_repository(git_dir: Path) -> str:
+    """Make a bare repository with one commit on `main`, and return the commit's SHA."""
+    work = git_dir.with_suffix(".work")
+    for name, text in FILES.items():
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    who = ("-c", "user.name=Octo", "-c", "user.email=octo@example.org", "-c", "commit.gpgsign=false")
+    for arguments in (
+        ("init", "--quiet", f"--initial-branch={BRANCH}"),
+        ("add", "--all"),
+        (*who, "commit", "--quiet", "--message", "Small tools for sequences"),
+        ("clone", "--quiet", "--bare", ".", str(git_dir.resolve())),
+    ):
+        subprocess.run(["git", *arguments], cwd=work, check=True, capture_output=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=work, check=True, capture_output=True, text=True)
+    return head.stdout.strip()

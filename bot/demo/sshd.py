@@ -1,0 +1,246 @@
+"""An SSH server inside the process: the demo's machine, and a second opinion beside OpenSSH in the tests.
+
+It really runs commands, as the user who started it, the way sshd does: through a shell, in a session of their own,
+with a clean environment. It lets in one generated key, and offers no terminals, no forwarding and no file transfer.
+It refuses to know what the commands are for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import asyncssh
+
+ADDRESS = "127.0.0.1"
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def write_keys(folder: Path) -> asyncssh.SSHKey:
+    """Make what both sides need in `folder`, once, and return the host key."""
+    host_key = folder / "host_key"
+    if not host_key.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        client = asyncssh.generate_private_key("ssh-ed25519")
+        _write_private(folder / "client_key", client)
+        (folder / "authorized_keys").write_bytes(client.export_public_key())
+        _write_private(host_key, asyncssh.generate_private_key("ssh-ed25519"))
+    return asyncssh.read_private_key(str(host_key))
+
+
+def write_known_hosts(path: Path, port: int, host_key: asyncssh.SSHKey) -> None:
+    """Write the line by which a client knows this server."""
+    path.write_bytes(f"[{ADDRESS}]:{port} ".encode() + host_key.export_public_key())
+
+
+def _write_private(path: Path, key: asyncssh.SSHKey) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(key.export_private_key())
+
+
+class EmbeddedSshServer:
+    """One server on a free loopback port, with its keys in `folder`. A second start takes the same port and keys."""
+
+    def __init__(self, folder: Path) -> None:
+        self.client_key_file = folder / "client_key"
+        self.known_hosts_file = folder / "known_hosts"
+        self.user = getpass.getuser()
+        self.port = 0
+        self._folder = folder
+        self._acceptor: asyncssh.SSHAcceptor | None = None
+        self._connections: set[asyncssh.SSHServerConnection] = set()
+        self._commands: set[_Command] = set()
+
+    async def start(self) -> None:
+        """Listen."""
+        host_key = write_keys(self._folder)
+        asyncssh.set_log_level("WARNING")  # At INFO it writes every command.
+        self._acceptor = await asyncssh.listen(
+            ADDRESS,
+            self.port,
+            server_factory=lambda: _Server(self._connections, self._commands),
+            server_host_keys=[host_key],
+            authorized_client_keys=str(self._folder / "authorized_keys"),
+            encoding=None,
+            allow_pty=False,
+            line_editor=False,
+            agent_forwarding=False,
+            x509_trusted_certs=None,
+            gss_host=None,
+            host_based_auth=False,
+            kbdint_auth=False,
+            password_auth=False,
+        )
+        self.port = self._acceptor.get_port()
+        write_known_hosts(self.known_hosts_file, self.port, host_key)
+
+    async def stop(self) -> None:
+        """Stop listening, end every connection and what runs in it. What has detached itself lives on."""
+        if self._acceptor:
+            self._acceptor.close()
+            await self._acceptor.wait_closed()
+        await self.cut_connections()
+        await asyncio.gather(*(command.kill() for command in list(self._commands)))
+
+    async def cut_connections(self) -> None:
+        """Break every connection off without a word, as a dying network does."""
+        connections = list(self._connections)
+        for connection in connections:
+            connection.abort()
+        for connection in connections:
+            await connection.wait_closed()
+
+
+class _Server(asyncssh.SSHServer):
+    """One connection: keeps the server's list of them, and opens its sessions."""
+
+    def __init__(self, connections: set[asyncssh.SSHServerConnection], commands: set[_Command]) -> None:
+        self._connections = connections
+        self._commands = commands
+        self._connection: asyncssh.SSHServerConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+        self._connections.add(conn)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._connection:
+            self._connections.discard(self._connection)
+
+    def session_requested(self) -> _Command:
+        return _Command(self._commands)
+
+
+class _Command(asyncssh.SSHServerSession[bytes]):
+    """One session: a command, and the way of bytes from the client to it.
+
+    When the connection goes, the command's streams close and nobody is killed, as with sshd.
+    """
+
+    def __init__(self, commands: set[_Command]) -> None:
+        self._commands = commands
+        self._line = ""
+        self._early = bytearray()
+        self._at_eof = False
+        self._channel: asyncssh.SSHServerChannel[bytes]
+        self._process: asyncio.SubprocessTransport | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
+        self._channel = chan
+
+    def exec_requested(self, command: str) -> bool:
+        self._line = command
+        return True
+
+    def session_started(self) -> None:
+        self._commands.add(self)
+        self._running = asyncio.create_task(self._run())
+
+    async def kill(self) -> None:
+        """Kill the command, if it still runs, and wait for its end."""
+        if self._process and self._process.get_returncode() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.get_pid(), signal.SIGKILL)
+        if self._running:
+            await self._running
+
+    async def _run(self) -> None:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            self._process, _ = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Process(self._channel, ended),
+                *("/bin/sh", "-c", self._line),
+                env=_clean_environment(),
+                cwd="/",
+                start_new_session=True,
+            )
+            self._catch_up()
+            await ended
+            _report_exit(self._channel, self._process.get_returncode() or 0)
+            self._process.close()
+        finally:
+            self._commands.discard(self)
+
+    def _catch_up(self) -> None:
+        """Pass on what came while the command was being started."""
+        self.data_received(bytes(self._early), None)
+        if self._at_eof:
+            self.eof_received()
+        if self._channel.is_closing():
+            self.connection_lost(None)
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        stdin = self._stdin()
+        if stdin is None:
+            self._early += data
+        elif not stdin.is_closing():
+            stdin.write(data)
+
+    def eof_received(self) -> bool:
+        self._at_eof = True
+        stdin = self._stdin()
+        if stdin:
+            stdin.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        for pipe in self._outputs():
+            pipe.pause_reading()
+
+    def resume_writing(self) -> None:
+        for pipe in self._outputs():
+            pipe.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        stdin = self._stdin()
+        if stdin and not stdin.is_closing():
+            stdin.abort()
+        for pipe in self._outputs():
+            pipe.close()
+
+    def _stdin(self) -> asyncio.WriteTransport | None:
+        return cast(asyncio.WriteTransport, self._process.get_pipe_transport(0)) if self._process else None
+
+    def _outputs(self) -> list[asyncio.ReadTransport]:
+        process = self._process
+        return [cast(asyncio.ReadTransport, process.get_pipe_transport(fd)) for fd in (1, 2)] if process else []
+
+
+class _Process(asyncio.SubprocessProtocol):
+    """The way of bytes from a command to the client."""
+
+    def __init__(self, channel: asyncssh.SSHServerChannel[bytes], ended: asyncio.Future[None]) -> None:
+        self._channel = channel
+        self._ended = ended
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        with suppress(BrokenPipeError):  # The client has gone; so will the pipe.
+            self._channel.write(data, asyncssh.EXTENDED_DATA_STDERR if fd == 2 else None)
+
+    def pause_writing(self) -> None:
+        self._channel.pause_reading()
+
+    def resume_writing(self) -> None:
+        # Later: it delivers at once, and asyncio calls us amid a write to the very pipe that would be written to.
+        asyncio.get_running_loop().call_soon(self._channel.resume_reading)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended.set_result(None)
+
+
+def _report_exit(channel: asyncssh.SSHServerChannel[bytes], exit_status: int) -> None:
+    if exit_status < 0:
+        channel.exit_with_signal(signal.Signals(-exit_status).name.removeprefix("SIG"))
+    else:
+        channel.exit(exit_status)
+
+
+def _clean_environment() -> dict[str, str]:
+    user = getpass.getuser()
+    return {"PATH": DEFAULT_PATH, "HOME": str(Path.home()), "USER": user, "LOGNAME": user, "SHELL": "/bin/sh"}

@@ -1,0 +1,166 @@
+"""The port `handlers.ports.GitHub` over HTTP: one short method per call, each with the access that it needs.
+
+It refuses to know what comments and pull requests are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import aiohttp
+import structlog
+
+from bot.github.calls import Calls
+from bot.github.credentials import AppCredentials
+from bot.github.payloads import (
+    choose_labelled_at,
+    choose_pull_request,
+    parse_can_write,
+    parse_comment,
+    parse_comments,
+    parse_own_login,
+    parse_pull_request,
+    parse_sha,
+    read_answer,
+    render_blob,
+    render_time,
+    render_tree_entry,
+)
+from bot.github.timings import Timings
+from bot.github.tokens import Access
+from handlers.ports import Comment, GitHubError, GitHubUnavailable, NotFound, PullRequest, TreeEntry
+
+log = structlog.get_logger(__name__)
+
+
+class AppGitHub:
+    """GitHub as the App sees it. The session is the caller's, who closes it after the last call."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        *,
+        api_url: str,
+        app_id: str,
+        private_key: str,
+        now: Callable[[], datetime],
+        timings: Timings | None = None,
+    ) -> None:
+        """`api_url` is the root of the API, `https://HOST/api/v3` on an Enterprise Server; `private_key` is PEM text.
+
+        `now` gives the time, aware and in UTC. Raises ValueError when the key cannot be read.
+        """
+        credentials = AppCredentials.from_pem(app_id, private_key)
+        self._calls = Calls(session, api_url, credentials, timings or Timings(), now)
+        self._own_login: str | None = None
+
+    async def own_login(self) -> str:
+        """The App's login as a user; asked once."""
+        if self._own_login is None:
+            self._own_login = read_answer(parse_own_login, await self._calls.fetch_app())
+        return self._own_login
+
+    async def can_write(self, repository: str, login: str) -> bool:
+        """Write permission or better, asked live. Never for a bot, and not for whom GitHub does not know here."""
+        if login.endswith("[bot]"):
+            return False
+        path = "/collaborators/{login}/permission"
+        try:
+            answer = await self._calls.fetch(Access.READ_ISSUES, repository, path, login=login)
+        except NotFound:
+            return False
+        return read_answer(parse_can_write, answer)
+
+    async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
+        """All comments in GitHub's order, oldest first; `since` is rounded down to the second."""
+        path = "/issues/{number}/comments{?since,per_page}"
+        since_text = None if since is None else render_time(since)
+        items = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number, since=since_text)
+        return read_answer(parse_comments, items)
+
+    async def fetch_labelled_at(self, repository: str, issue_number: int, label: str) -> datetime | None:
+        """From the whole timeline: GitHub gives the oldest events first, and we need the last."""
+        path = "/issues/{number}/timeline{?per_page}"
+        events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
+        return read_answer(lambda found: choose_labelled_at(found, label), events)
+
+    async def create_comment(self, repository: str, issue_number: int, body: str) -> Comment:
+        """Post a comment, once."""
+        path, data = "/issues/{number}/comments", {"body": body}
+        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, number=issue_number)
+        return read_answer(parse_comment, answer)
+
+    async def update_comment(self, repository: str, comment_id: int, body: str) -> Comment:
+        """Replace a comment's body."""
+        path, data = "/issues/comments/{id}", {"body": body}
+        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "PATCH", path, data, id=comment_id)
+        return read_answer(parse_comment, answer)
+
+    async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:
+        """Add a reaction, or not."""
+        await self._react(repository, "/issues/{id}/reactions", issue_number, content)
+
+    async def react_to_comment(self, repository: str, comment_id: int, content: str) -> None:
+        """Add a reaction to a comment, or not."""
+        await self._react(repository, "/issues/comments/{id}/reactions", comment_id, content)
+
+    async def _react(self, repository: str, path: str, target: int, content: str) -> None:
+        try:
+            await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, {"content": content}, id=target)
+        except (GitHubError, GitHubUnavailable) as error:
+            log.debug("github_reaction_lost", repository=repository, target=target, reason=str(error))
+
+    async def create_blob(self, repository: str, content: bytes) -> str:
+        """Store bytes and return the blob's SHA."""
+        answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/blobs", render_blob(content))
+        return read_answer(parse_sha, answer)
+
+    async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
+        """Two calls: `base_tree` wants the SHA of a tree, so the commit's is looked up first."""
+        commit = await self._calls.fetch(Access.WRITE_CODE, repository, "/git/commits/{sha}", sha=base_commit)
+        base_tree = read_answer(lambda payload: parse_sha(payload["tree"]), commit)
+        tree = {"base_tree": base_tree, "tree": [render_tree_entry(entry) for entry in entries]}
+        answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/trees", tree)
+        return read_answer(parse_sha, answer)
+
+    async def create_commit(self, repository: str, message: str, tree_sha: str, parent_sha: str) -> str:
+        """No author and no date: then GitHub fills in the App and signs."""
+        commit = {"message": message, "tree": tree_sha, "parents": [parent_sha]}
+        answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/commits", commit)
+        return read_answer(parse_sha, answer)
+
+    async def create_branch(self, repository: str, branch: str, sha: str) -> bool:
+        """GitHub creates a ref or answers 422 "Reference already exists"; there is nothing in between."""
+        ref = {"ref": f"refs/heads/{branch}", "sha": sha}
+        try:
+            await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/refs", ref)
+        except GitHubError as refusal:
+            if refusal.status == 422 and "already exists" in refusal.message.lower():
+                return False
+            raise
+        return True
+
+    async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
+        """The commit of a branch; its slashes are slashes of the path."""
+        path = "/git/ref/heads{/branch*}"
+        try:
+            ref = await self._calls.fetch(Access.READ_CODE, repository, path, branch=branch.split("/"))
+        except NotFound:
+            return None
+        return read_answer(lambda payload: parse_sha(payload["object"]), ref)
+
+    async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
+        """The newest of this branch, open or not; GitHub lists the newest first."""
+        path = "/pulls{?head,state,per_page}"
+        head = f"{repository.partition('/')[0]}:{branch}"
+        pulls = await self._calls.fetch_all(Access.READ_CODE, repository, path, head=head, state="all")
+        return read_answer(lambda found: choose_pull_request(found, branch), pulls)
+
+    async def create_draft_pull_request(
+        self, repository: str, *, title: str, body: str, branch: str, base_branch: str
+    ) -> PullRequest:
+        """Open a draft, once."""
+        pull = {"title": title, "body": body, "head": branch, "base": base_branch, "draft": True}
+        answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/pulls", pull)
+        return read_answer(parse_pull_request, answer)

@@ -1,0 +1,50 @@
+"""The App's identity: its id, its private key, and the short-lived tokens it signs with it.
+
+It refuses to know where the key was stored and where the tokens go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+# GitHub asks for `iat` 60 s in the past against clock drift, and takes `exp` at most 10 minutes in the future.
+# https://docs.github.com/en/apps/creating-github-apps/authenticating-with-a-github-app/generating-a-json-web-token-jwt-for-a-github-app
+BACKDATED = timedelta(seconds=60)
+LIFETIME = timedelta(minutes=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """What goes behind `Authorization: bearer`; it shows itself to nobody."""
+
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AppCredentials:
+    """Who the App is. The key never shows in a repr."""
+
+    app_id: str
+    key: RSAPrivateKey = field(repr=False)
+
+    @classmethod
+    def from_pem(cls, app_id: str, private_key: str) -> AppCredentials:
+        """Read a PEM text (PKCS#1 or PKCS#8, RSA, no passphrase); raises ValueError, which does not quote the key."""
+        try:
+            key = load_pem_private_key(private_key.encode(), password=None)
+        except (ValueError, TypeError):
+            raise ValueError("the App's private key is not an unencrypted PEM key") from None
+        if not isinstance(key, RSAPrivateKey):
+            raise ValueError("the App's private key is not an RSA key")
+        return cls(app_id, key)
+
+    def sign(self, now: datetime) -> Bearer:
+        """A token that speaks for the App for a few minutes after `now`."""
+        # PyJWT refuses an `iss` that is no string, and GitHub takes both.
+        claims = {"iss": str(self.app_id), "iat": now - BACKDATED, "exp": now + LIFETIME}
+        return Bearer(jwt.encode(claims, self.key, algorithm="RS256"))

@@ -1,0 +1,99 @@
+"""GitHub's rate limits: what an answer says about them, and when we may speak again.
+
+https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
+Pure functions and two small memories; nothing here sends a request or sleeps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from bot.github.timings import Timings
+
+EVERY_BUCKET = "*"
+OUR_BUCKET = "core"  # every call of the client counts against it
+UNNAMED_PAUSE = timedelta(seconds=60)  # "wait for at least one minute"
+RESET_MARGIN = timedelta(seconds=1)  # the reset is given in whole seconds, and clocks differ
+
+_MINUTE_S = 60.0
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Calls that count against `bucket` are refused until then."""
+
+    bucket: str
+    until: datetime
+
+
+def parse_retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """The `Retry-After` header in seconds; None without one that is a plain number."""
+    text = headers.get("retry-after", "").strip()
+    return float(text) if re.fullmatch(r"[0-9]{1,6}", text) else None
+
+
+def parse_exhausted(headers: Mapping[str, str]) -> Limit | None:
+    """The bucket that this answer says is empty now, if any."""
+    reset = headers.get("x-ratelimit-reset", "").strip()
+    if headers.get("x-ratelimit-remaining", "").strip() != "0" or not re.fullmatch(r"[0-9]{1,11}", reset):
+        return None
+    until = datetime.fromtimestamp(int(reset), UTC) + RESET_MARGIN
+    return Limit(headers.get("x-ratelimit-resource", OUR_BUCKET), until)
+
+
+def parse_refusal(status: int, headers: Mapping[str, str], message: str, now: datetime) -> Limit | None:
+    """The limit that a 403 or 429 stands for; None when the refusal has another reason."""
+    if status not in (403, 429):
+        return None
+    retry_after_s = parse_retry_after_s(headers)
+    if retry_after_s is not None:
+        return Limit(EVERY_BUCKET, now + timedelta(seconds=retry_after_s))
+    exhausted = parse_exhausted(headers)
+    if exhausted is not None:
+        return exhausted
+    if status == 429 or "rate limit" in message.lower():
+        return Limit(EVERY_BUCKET, now + UNNAMED_PAUSE)
+    return None
+
+
+class Buckets:
+    """Which buckets of one installation are empty, and until when."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, datetime] = {}
+
+    def note(self, limit: Limit | None) -> None:
+        """Remember a limit; the newest word on a bucket counts."""
+        if limit is not None:
+            self._until[limit.bucket] = limit.until
+
+    def wait_s(self, now: datetime) -> float:
+        """Seconds until the next call may be made; 0 when it may be made now."""
+        untils = (self._until.get(bucket, now) for bucket in (EVERY_BUCKET, OUR_BUCKET))
+        return max(0.0, (max(untils) - now).total_seconds())
+
+
+class WritePace:
+    """When the writes of one installation ended, on any steady clock (seconds), and when the next may start."""
+
+    def __init__(self, timings: Timings) -> None:
+        self._rules = (
+            (1, timings.write_interval_s),
+            (timings.writes_per_minute, _MINUTE_S),
+            (timings.writes_per_hour, _HOUR_S),
+        )
+        self._ended_at: deque[float] = deque(maxlen=max(count for count, _ in self._rules))
+
+    def note(self, now: float) -> None:
+        """Count a write that just ended, whatever came of it."""
+        self._ended_at.append(now)
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until a write breaks no rule: never more than `count` within any period, not even in a burst."""
+        ended = self._ended_at
+        return max([0.0, *(ended[-count] + period_s - now for count, period_s in self._rules if len(ended) >= count)])

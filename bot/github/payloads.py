@@ -1,0 +1,111 @@
+"""GitHub's JSON into the port's values: pure functions, one for each shape, that read only what we use."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from handlers.ports import Comment, GitHubUnavailable, PullRequest, TreeEntry
+
+Value = TypeVar("Value")
+
+GHOST = "ghost"  # how GitHub itself shows a deleted user
+WRITERS = frozenset({"admin", "write"})
+
+
+def read_answer(parse: Callable[[Any], Value], answer: Any) -> Value:
+    """Parse an answer; one that lacks what GitHub documents raises `GitHubUnavailable`."""
+    try:
+        return parse(answer)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise GitHubUnavailable(f"GitHub's answer cannot be read ({type(error).__name__})") from None
+
+
+def parse_time(text: str) -> datetime:
+    """GitHub's ISO 8601 as an aware time in UTC."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def render_time(moment: datetime) -> str:
+    """An aware time as GitHub takes it, in whole seconds, rounded down."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_comment(payload: Mapping[str, Any]) -> Comment:
+    """An issue comment. `user` is null once the account is gone."""
+    user = payload["user"] or {"login": GHOST, "type": "User"}
+    return Comment(
+        id=int(payload["id"]),
+        author=user["login"],
+        body=payload["body"] or "",
+        created_at=parse_time(payload["created_at"]),
+        updated_at=parse_time(payload["updated_at"]),
+        url=payload["html_url"],
+        by_bot=user["type"] == "Bot",
+    )
+
+
+def parse_comments(payloads: Iterable[Mapping[str, Any]]) -> list[Comment]:
+    """A list of issue comments, in the order given."""
+    return [parse_comment(payload) for payload in payloads]
+
+
+def parse_own_login(payload: Mapping[str, Any]) -> str:
+    """The login under which the App writes, from what GitHub knows about the App."""
+    return f"{payload['slug']}[bot]"
+
+
+def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
+    """A pull request, from a list or by itself."""
+    return PullRequest(
+        number=int(payload["number"]),
+        url=payload["html_url"],
+        state=payload["state"],
+        head_sha=payload["head"]["sha"],
+        author=(payload["user"] or {"login": GHOST})["login"],
+    )
+
+
+def choose_pull_request(payloads: Iterable[Mapping[str, Any]], branch: str) -> PullRequest | None:
+    """The newest whose head is `branch` of the repository itself: a fork of the same owner may use the name as well."""
+    ours = [
+        payload
+        for payload in payloads
+        if payload["head"]["ref"] == branch
+        and payload["head"]["repo"] is not None
+        and payload["head"]["repo"]["id"] == payload["base"]["repo"]["id"]
+    ]
+    return max(map(parse_pull_request, ours), key=lambda pull: pull.number, default=None)
+
+
+def choose_labelled_at(events: Sequence[Mapping[str, Any]], label: str) -> datetime | None:
+    """When the last `labeled` event of that name happened. Label names ignore case, as on GitHub."""
+    times = [
+        parse_time(event["created_at"])
+        for event in events
+        if event.get("event") == "labeled" and event["label"]["name"].casefold() == label.casefold()
+    ]
+    return max(times, default=None)
+
+
+def parse_can_write(payload: Mapping[str, Any]) -> bool:
+    """Write or better. The older `permission` field folds `maintain` into write and custom roles into their base."""
+    return payload["permission"] in WRITERS
+
+
+def parse_sha(payload: Mapping[str, Any]) -> str:
+    """The name of a git object that was just made."""
+    return str(payload["sha"])
+
+
+def render_tree_entry(entry: TreeEntry) -> dict[str, Any]:
+    """One element of `tree` in "Create a tree": inline text, a blob's name, or `sha: null`, which deletes."""
+    where = {"path": entry.path, "mode": entry.mode, "type": "blob"}
+    return {**where, "content": entry.text} if entry.text is not None else {**where, "sha": entry.blob_sha}
+
+
+def render_blob(content: bytes) -> dict[str, str]:
+    """The body of "Create a blob"."""
+    return {"content": base64.b64encode(content).decode("ascii"), "encoding": "base64"}

@@ -1,0 +1,124 @@
+"""Installation tokens: which the App needs for what, found, minted, kept and thrown away.
+
+A token opens one repository and only what its purpose needs, so that a leak is worth little. This file refuses to
+know what the tokens are used for in detail, and never writes one down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from cachetools import LRUCache, TTLCache
+
+from bot.github.credentials import AppCredentials, Bearer
+from bot.github.payloads import parse_time, read_answer
+from bot.github.timings import Timings
+from bot.github.transport import Line
+from handlers.ports import GitHubError, NotFound
+
+INSTALLATION_KEPT_S = 3600.0
+MOST_KEPT = 4096
+
+
+class Access(Enum):
+    """Every set of permissions that the client asks for. `app.yml` grants their union."""
+
+    READ_ISSUES = {"metadata": "read", "issues": "read"}  # noqa: RUF012
+    WRITE_ISSUES = {"metadata": "read", "issues": "write"}  # noqa: RUF012
+    READ_CODE = {"metadata": "read", "contents": "read", "pull_requests": "read"}  # noqa: RUF012
+    WRITE_CODE = {"metadata": "read", "contents": "write", "pull_requests": "write"}  # noqa: RUF012
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An installation token and what it was minted for."""
+
+    repository: str
+    access: Access
+    installation_id: int
+    bearer: Bearer
+    expires_at: datetime
+
+
+Key = tuple[str, Access]
+
+
+class Tokens:
+    """Grants by repository and access. Each is minted once, however many ask at the same time."""
+
+    def __init__(self, line: Line, credentials: AppCredentials, timings: Timings, now: Callable[[], datetime]) -> None:
+        self._line = line
+        self._credentials = credentials
+        self._now = now
+        self._refresh_early = timedelta(seconds=timings.refresh_early_s)
+        self._installations: TTLCache[str, int] = TTLCache(
+            MOST_KEPT, INSTALLATION_KEPT_S, timer=lambda: now().timestamp()
+        )
+        self._grants: LRUCache[Key, Grant] = LRUCache(MOST_KEPT)
+        self._flights: dict[Key, asyncio.Task[Grant]] = {}
+
+    async def fetch(self, repository: str, access: Access) -> Grant:
+        """A grant that stays good for a while. Raises the port's errors, `NotFound` where the App is not installed."""
+        key = (repository, access)
+        kept = self._grants.get(key)
+        if kept is not None and self._now() < kept.expires_at - self._refresh_early:
+            return kept
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = asyncio.create_task(self._mint(repository, access))
+            flight.add_done_callback(lambda landed: self._land(key, landed))
+        # Shielded: one caller that is cancelled must not take the token from the others.
+        return await asyncio.shield(flight)
+
+    def forget(self, grant: Grant) -> None:
+        """Drop a grant that GitHub no longer takes, and the installation with it: the App may have been reinstalled."""
+        key = (grant.repository, grant.access)
+        if self._grants.get(key) is grant:
+            self._grants.pop(key, None)
+            self._installations.pop(grant.repository, None)
+
+    def _land(self, key: Key, flight: asyncio.Task[Grant]) -> None:
+        del self._flights[key]
+        if not flight.cancelled() and flight.exception() is None:
+            self._grants[key] = flight.result()
+
+    async def _mint(self, repository: str, access: Access) -> Grant:
+        known = self._installations.get(repository)
+        if known is not None:
+            try:
+                return await self._post_token(known, repository, access)
+            except GitHubError as refusal:
+                if refusal.status not in (401, 404):
+                    raise
+                self._installations.pop(repository, None)
+        installation_id = await self._fetch_installation(repository)
+        grant = await self._post_token(installation_id, repository, access)
+        self._installations[repository] = installation_id
+        return grant
+
+    async def _fetch_installation(self, repository: str) -> int:
+        owner, _, name = repository.partition("/")
+        where = {"owner": owner, "repo": name}
+        try:
+            answer, _ = await self._line.ask("GET", "/repos/{owner}/{repo}/installation", where, self._sign())
+        except NotFound:
+            raise NotFound(404, f"the App is not installed on {repository}") from None
+        return read_answer(lambda payload: int(payload["id"]), answer)
+
+    async def _post_token(self, installation_id: int, repository: str, access: Access) -> Grant:
+        def parse(payload: Any) -> Grant:
+            expires_at = parse_time(payload["expires_at"])
+            return Grant(repository, access, installation_id, Bearer(payload["token"]), expires_at)
+
+        wanted = {"repositories": [repository.partition("/")[2]], "permissions": access.value}
+        url = "/app/installations/{id}/access_tokens"
+        answer, _ = await self._line.ask("POST", url, {"id": installation_id}, self._sign(), wanted)
+        return read_answer(parse, answer)
+
+    def _sign(self) -> Bearer:
+        return self._credentials.sign(self._now())

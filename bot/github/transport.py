@@ -1,0 +1,228 @@
+"""One account's line to GitHub over gidgethub: it sends, waits, retries, and says no in the port's words.
+
+A line is made for the App and one for each installation, because GitHub counts per account: rate limits and the turn to
+write belong to a line. It refuses to know which calls exist and where tokens come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+import gidgethub
+import structlog
+from gidgethub import sansio
+from gidgethub.aiohttp import GitHubAPI
+from yarl import URL
+
+from bot.github.credentials import Bearer
+from bot.github.limits import Buckets, WritePace, parse_exhausted, parse_refusal, parse_retry_after_s
+from bot.github.timings import Timings
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+
+USER_AGENT = "ptq-bot"
+API_VERSION = "2022-11-28"  # the one that github.com and every supported Enterprise Server speak
+ACCEPT = "application/vnd.github+json"
+MAX_REDIRECTS = 3
+
+_REDIRECTS = frozenset({301, 302, 307, 308})
+_TRANSIENT = frozenset({500, 502, 503, 504})
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+# ValueError and LookupError: gidgethub on broken JSON, an unknown charset, a status that `http.HTTPStatus` lacks.
+_FAILURES = (gidgethub.HTTPException, aiohttp.ClientError, TimeoutError, ValueError, LookupError)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the caller gets when no further attempt is made, and whether one may be made."""
+
+    error: GitHubError | GitHubUnavailable
+    may_repeat: bool
+    wait_s: float = 0.0
+    """What GitHub asked for; our own back-off may be longer."""
+
+
+def classify_failure(method: str, path: str, error: Exception) -> Failure:
+    """Put a failed request into the port's words. A write is repeated only when it certainly never left."""
+    if isinstance(error, gidgethub.HTTPException):
+        return _classify_answer(method, path, error)
+    # The type only: the text of some aiohttp errors holds the request, and with it the token.
+    unavailable = GitHubUnavailable(f"no usable answer to {method} {path} ({type(error).__name__})")
+    return Failure(unavailable, may_repeat=method == "GET" or isinstance(error, _NEVER_SENT))
+
+
+def _classify_answer(method: str, path: str, error: gidgethub.HTTPException) -> Failure:
+    status = int(error.status_code)
+    if status >= 500:
+        wait_s = parse_retry_after_s(error.headers) or 0.0
+        unavailable = GitHubUnavailable(f"GitHub answered {status} to {method} {path}", wait_s)
+        return Failure(unavailable, method == "GET" and status in _TRANSIENT, wait_s)
+    kind = NotFound if status in (404, 410) else GitHubError
+    return Failure(kind(status, f"{error} ({method} {path})"), may_repeat=False)
+
+
+def choose_backoff_s(attempt: int, first_s: float, chance: float) -> float:
+    """The pause after the `attempt`-th attempt (from 1): doubling, spread by `chance` (0 to 1) over 50 to 150 %."""
+    return float(first_s * 2 ** (attempt - 1) * (0.5 + chance))
+
+
+def _explains(content: bytes) -> bool:
+    """Whether a refusal is GitHub's own JSON. A proxy's page would make gidgethub lose the status over its parsing."""
+    try:
+        return "message" in json.loads(content)
+    except (ValueError, TypeError):
+        return False
+
+
+class Line(GitHubAPI):
+    """gidgethub with its gaps closed: time-outs, API version, redirects, retries, rate limits, a pace for writes."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        api_url: str,
+        timings: Timings,
+        now: Callable[[], datetime],
+        *,
+        paced: bool,
+    ) -> None:
+        super().__init__(session, USER_AGENT, base_url=api_url)
+        self._origin = URL(api_url).origin()
+        self._timings = timings
+        self._timeout = aiohttp.ClientTimeout(total=timings.timeout_s, sock_connect=timings.connect_timeout_s)
+        self._now = now
+        self._buckets = Buckets()
+        self._pace = WritePace(timings) if paced else None
+        self._turn = asyncio.Lock()
+
+    async def ask(
+        self, method: str, url: str, url_vars: Mapping[str, Any], bearer: Bearer, data: Any = b""
+    ) -> tuple[Any, str | None]:
+        """Send one request; returns the decoded answer and the address of the next page.
+
+        `url` is a URI template (RFC 6570) below `api_url`. Raises `GitHubError`, `NotFound` or `GitHubUnavailable`.
+        """
+        if method == "GET" or self._pace is None:
+            return await self._try(method, url, url_vars, bearer, data)
+        async with self._write_turn(self._pace):
+            return await self._try(method, url, url_vars, bearer, data)
+
+    @asynccontextmanager
+    async def _write_turn(self, pace: WritePace) -> AsyncIterator[None]:
+        clock = asyncio.get_running_loop().time
+        async with self._turn:
+            await self._wait(pace.wait_s(clock()), "our own pace of writes")
+            try:
+                yield
+            finally:
+                pace.note(clock())
+
+    async def _try(
+        self, method: str, url: str, url_vars: Mapping[str, Any], bearer: Bearer, data: Any
+    ) -> tuple[Any, str | None]:
+        path = urlsplit(sansio.format_url(url, url_vars, base_url=self.base_url)).path
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                # `jwt` is gidgethub's name for what follows `bearer`; GitHub takes installation tokens there, too.
+                answer, more, _ = await self._make_request(method, url, url_vars, data, ACCEPT, jwt=bearer.secret)
+                return answer, more
+            except GitHubUnavailable as error:
+                failure = Failure(error, may_repeat=False)
+            except _FAILURES as error:
+                failure = classify_failure(method, path, error)
+            await self._pause_or_raise(failure, attempt)
+
+    async def _pause_or_raise(self, failure: Failure, attempt: int) -> None:
+        jitter = random.random()  # noqa: S311 - spreads load, guards nothing
+        wait_s = max(failure.wait_s, choose_backoff_s(attempt, self._timings.backoff_s, jitter))
+        if not failure.may_repeat or attempt >= self._timings.attempts or wait_s > self._timings.max_wait_s:
+            # Without its past: the frames of the request hold the token.
+            raise failure.error.with_traceback(None) from None
+        log.info("github_retry", reason=str(failure.error), attempt=attempt, wait_s=round(wait_s, 2))
+        await self.sleep(wait_s)
+
+    async def _wait(self, wait_s: float, reason: str) -> None:
+        if wait_s > self._timings.max_wait_s:
+            raise GitHubUnavailable(f"{reason}: no call for another {wait_s:.0f} s", wait_s)
+        if wait_s > 0:
+            await self.sleep(wait_s)
+
+    async def manage_rate_limit(self, *, method: str, url: str) -> None:
+        """gidgethub's hook before each request: do not even ask while the bucket is empty."""
+        await self._wait(self._buckets.wait_s(self._now()), "GitHub's rate limit")
+
+    async def handle_rate_limit_error(
+        self, *, method: str, url: str, exception: gidgethub.HTTPException, attempt: int
+    ) -> bool:
+        """gidgethub's hook after a refusal: repeat one that was a rate limit, reads and writes alike.
+
+        GitHub did not act on it. `manage_rate_limit` does the waiting, or gives up when it would be long.
+        """
+        limit = parse_refusal(int(exception.status_code), exception.headers, str(exception), self._now())
+        self._buckets.note(limit)
+        if limit is None:
+            return False
+        if attempt >= self._timings.attempts:
+            wait_s = max(0.0, (limit.until - self._now()).total_seconds())
+            raise GitHubUnavailable(f"GitHub's rate limit: refused {attempt} times", wait_s)
+        log.info("github_rate_limited", bucket=limit.bucket, until=limit.until.isoformat(), attempt=attempt)
+        return True
+
+    async def _request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Send, and follow redirects of a GET within GitHub's own origin (a renamed repository answers 301).
+
+        A write is never redirected: as a GET it would "succeed" and do nothing.
+        """
+        self._require_ours(url)
+        answer = await self._send(method, url, headers, body)
+        for _ in range(MAX_REDIRECTS):
+            status, answer_headers, _content = answer
+            target = urljoin(url, answer_headers.get("location", url))
+            if method != "GET" or status not in _REDIRECTS or not self._is_ours(target):
+                break
+            url = target
+            answer = await self._send(method, url, headers, body)
+        return answer
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        async with self._session.request(
+            method,
+            url,
+            headers={**headers, "x-github-api-version": API_VERSION},
+            data=body,
+            timeout=self._timeout,
+            allow_redirects=False,
+            raise_for_status=False,
+        ) as response:
+            content = await response.read()
+        self._buckets.note(parse_exhausted(response.headers))
+        if response.status >= 400 and not _explains(content):
+            content = b""
+        return response.status, response.headers, content
+
+    def _is_ours(self, url: str) -> bool:
+        return URL(url).origin() == self._origin
+
+    def _require_ours(self, url: str) -> None:
+        """Keep the token at home: no other host (a Link header could name one), no path that climbs."""
+        if not self._is_ours(url):
+            raise GitHubUnavailable(f"GitHub points to another host: {urlsplit(url).netloc}")
+        # An HTTP client would walk up, and ask for something else.
+        if {".", ".."} & set(urlsplit(url).path.split("/")):
+            raise NotFound(404, "a path with dots for names")

@@ -1,0 +1,38 @@
+"""The App's manifest, `app.yml`, as values: what the App may do on GitHub, and which events it gets.
+
+This file refuses to know how an App is registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+_IN_A_WHEEL = Path(__file__).with_name("app.yml")
+_IN_A_CHECKOUT = Path(__file__).parents[1] / "app.yml"
+
+
+class Manifest(BaseModel):
+    """What `app.yml` says. GitHub's names for its keys:
+    https://docs.github.com/apps/sharing-github-apps/registering-a-github-app-from-a-manifest
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    description: str
+    public: bool
+    permissions: Mapping[str, Literal["read", "write"]] = Field(alias="default_permissions")
+    """Permission -> the most that the App may ask of it."""
+    events: tuple[str, ...] = Field(alias="default_events")
+    """The webhook events that GitHub sends, besides those that every App gets."""
+
+
+def load_manifest() -> Manifest:
+    """Read the `app.yml` that belongs to this program."""
+    place = _IN_A_WHEEL if _IN_A_WHEEL.is_file() else _IN_A_CHECKOUT
+    return Manifest.model_validate(yaml.safe_load(place.read_text()))

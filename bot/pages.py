@@ -1,0 +1,143 @@
+"""What people and probes read over HTTP: health, status, and a page for each job. Plain HTML, nothing to run.
+
+Everything on a job's page may have been written by an agent: it is escaped, and the page may load and run nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from handlers.context import Context
+from handlers.inbox import count_deliveries
+from handlers.sanitize import redact
+from runner import store
+from runner.characters import show_invisible
+from runner.job import Job
+from runner.spool import STAGES, Spool
+from runner.supervisor import Supervisor
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+LISTED_JOBS = 200
+SHOWN_LOG = 200_000
+"""Bytes of each log that the page shows, from its end."""
+
+REFRESH_S = 5
+"""How often the page of an active job loads itself anew."""
+
+
+class Pages:
+    """The handlers of every GET."""
+
+    def __init__(self, context: Context, supervisor: Supervisor, spool: Spool, machines: dict[str, int]) -> None:
+        self._context = context
+        self._supervisor = supervisor
+        self._spool = spool
+        self._slots = machines
+        loader = FileSystemLoader(Path(__file__).parent / "templates")
+        self._templates = Environment(loader=loader, autoescape=select_autoescape(default=True), undefined=StrictUndefined)
+        self._templates.filters["clean"] = lambda text: show_invisible(self._redact(text))
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every page."""
+        return [
+            web.get("/healthz", self.show_health),
+            web.get("/readyz", self.show_readiness),
+            web.get("/status", self.show_status),
+            web.get("/jobs", self.show_jobs),
+            web.get("/jobs/{id}", self.show_job),
+            web.get("/jobs/{id}/patch", self.show_patch),
+            web.get("/style.css", self.show_style),
+        ]
+
+    async def show_health(self, request: web.Request) -> web.Response:
+        """The process lives."""
+        return web.json_response({"status": "ok"})
+
+    async def show_readiness(self, request: web.Request) -> web.Response:
+        """Whether deliveries can be stored; an outage of GitHub or of a machine must not turn webhooks away."""
+        try:
+            await self._context.db.accepts_writes()
+        except Exception as error:  # whatever it is, the answer is no
+            return web.json_response({"status": "the database takes no writes", "error": type(error).__name__}, status=503)
+        return web.json_response({"status": "ok"})
+
+    async def show_status(self, request: web.Request) -> web.Response:
+        """Machines, jobs and deliveries, in numbers."""
+        async with self._context.db.read() as connection:
+            jobs = await store.fetch_active_jobs(connection)
+            leases = await store.fetch_leases(connection)
+        machines = [
+            {
+                "name": name,
+                "slots": slots,
+                "leased": sum(lease.machine == name for lease in leases),
+                "trouble": outage.reason if (outage := self._supervisor.outages.get(name)) else None,
+            }
+            for name, slots in self._slots.items()
+        ]
+        states = [str(job.state) for job in jobs]
+        counted = {state: states.count(state) for state in sorted(set(states))}
+        deliveries = await count_deliveries(self._context.db, ("pending", "failed"))
+        return web.json_response({"machines": machines, "jobs": counted, "deliveries": deliveries})
+
+    async def show_jobs(self, request: web.Request) -> web.Response:
+        """The newest jobs of public repositories."""
+        async with self._context.db.read() as connection:
+            jobs = await store.fetch_recent_jobs(connection, LISTED_JOBS)
+        return self._render("jobs.html", jobs=[job for job in jobs if not job.private])
+
+    async def show_job(self, request: web.Request) -> web.Response:
+        """One job: state, history, report, diff, log. Its address cannot be guessed."""
+        job = await self._find(request)
+        async with self._context.db.read() as connection:
+            events = await store.fetch_events(connection, job.id)
+            report = await store.fetch_report(connection, job.id)
+        logs = {stage: text for stage in STAGES if (text := await self._read_log(job, stage))}
+        texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
+        return self._render("job.html", job=job, events=events, texts=texts, report=report, logs=logs, refresh_s=REFRESH_S)
+
+    async def show_patch(self, request: web.Request) -> web.Response:
+        """The raw patch, for `git apply`."""
+        job = await self._find(request)
+        async with self._context.db.read() as connection:
+            report = await store.fetch_report(connection, job.id)
+        if report is None or not report.patch:
+            raise web.HTTPNotFound(text="this job has no patch\n", headers=HEADERS)
+        return web.Response(text=self._redact(report.patch), headers=HEADERS)
+
+    async def show_style(self, request: web.Request) -> web.Response:
+        """The one style sheet."""
+        text = (Path(__file__).parent / "templates" / "style.css").read_text()
+        return web.Response(text=text, content_type="text/css", headers={"X-Content-Type-Options": "nosniff"})
+
+    async def _find(self, request: web.Request) -> Job:
+        async with self._context.db.read() as connection:
+            job = await store.fetch_job(connection, request.match_info["id"])
+        if job is None:
+            raise web.HTTPNotFound(text="there is no such job\n", headers=HEADERS)
+        return job
+
+    async def _read_log(self, job: Job, stage: str) -> str:
+        """The end of a stage's log: kept for good when the job has ended, from the spool while it is under way."""
+        async with self._context.db.read() as connection:
+            kept = await store.fetch_log(connection, job.id, stage)
+        shown = kept[-SHOWN_LOG:] if kept is not None else self._spool.read(job.id, stage, last=SHOWN_LOG)
+        return shown.decode(errors="replace")
+
+    def _redact(self, text: str) -> str:
+        return redact(text, self._context.secrets)
+
+    def _render(self, template: str, **values: Any) -> web.Response:
+        html = self._templates.get_template(template).render(**values)
+        return web.Response(text=html, content_type="text/html", headers=HEADERS)

@@ -1,0 +1,118 @@
+"""`POST /webhook`: checks a delivery, commits it to the inbox, answers. Nothing else happens before the answer.
+
+GitHub waits 10 seconds and never retries by itself, so the answer waits for one insert and for nothing beyond.
+https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from handlers.events import find_lane
+from handlers.inbox import Inbox
+from runner.loops import Bell
+
+log = structlog.get_logger()
+
+MAX_BODY = 25 * 1024 * 1024
+"""Bytes. GitHub's own limit for a payload is 25 MB."""
+
+MAX_ID = 100
+"""Characters of a delivery id or an event name; GitHub's are far shorter."""
+
+
+class Refused(Exception):  # noqa: N818
+    """The request is not a delivery that we take; `status` and the message are the answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Webhook:
+    """The endpoint, with the secrets that a signature may be made with (several, so that they can be rotated)."""
+
+    def __init__(self, inbox: Inbox, secrets: Sequence[str], bell: Bell) -> None:
+        self._inbox = inbox
+        self._secrets = [secret.encode() for secret in secrets]
+        self._bell = bell
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer 202 for a delivery that is now stored, 200 for one that was, 4xx with the reason for anything else."""
+        try:
+            event, delivery_id, signature = read_headers(request)
+            body = await _read_body(request)
+            check_signature(body, signature, self._secrets)
+            payload = parse_body(body)
+        except Refused as refusal:
+            log.warning("delivery.refused", status=refusal.status, reason=str(refusal))
+            return web.json_response({"error": str(refusal)}, status=refusal.status)
+        if event == "ping":
+            return web.json_response({"message": "pong"})
+        stored = await self._inbox.receive(delivery_id, event, find_lane(payload), body)
+        self._bell.ring()
+        log.info("delivery.stored" if stored else "delivery.repeated", delivery=delivery_id, event_name=event)
+        answer = {"message": "accepted" if stored else "this delivery is here already", "delivery": delivery_id}
+        return web.json_response(answer, status=202 if stored else 200)
+
+
+def read_headers(request: web.Request) -> tuple[str, str, str]:
+    """The event, the delivery id and the signature of a request. Raises `Refused`."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise Refused(415, "compressed bodies are not taken: GitHub sends none")
+    if request.content_type != "application/json":
+        raise Refused(415, "the content type must be application/json: set it in the App's webhook settings")
+    if (request.content_length or 0) > MAX_BODY:
+        raise Refused(413, f"the body is larger than {MAX_BODY} bytes")
+    event = _read_header(request, "X-GitHub-Event", 400)
+    delivery_id = _read_header(request, "X-GitHub-Delivery", 400)
+    if "X-Hub-Signature-256" not in request.headers and "X-Hub-Signature" in request.headers:
+        raise Refused(401, "the SHA-1 signature alone is not enough: X-Hub-Signature-256 is missing")
+    return event, delivery_id, _read_header(request, "X-Hub-Signature-256", 401)
+
+
+def _read_header(request: web.Request, name: str, status: int) -> str:
+    values = request.headers.getall(name, [])
+    if len(values) != 1 or not values[0]:
+        raise Refused(status, f"exactly one {name} header is needed")
+    value = values[0]
+    if not (value.isascii() and value.isprintable()) or len(value) > MAX_ID:
+        raise Refused(status, f"the {name} header must be at most {MAX_ID} printable ASCII characters")
+    return value
+
+
+async def _read_body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise Refused(413, f"the body is larger than {MAX_BODY} bytes") from None
+
+
+def check_signature(body: bytes, signature: str, secrets: Sequence[bytes]) -> None:
+    """Raise `Refused` unless one of the secrets signs exactly these bytes. Takes the same time wherever it differs."""
+    wanted = [f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}" for secret in secrets]
+    if not any([hmac.compare_digest(signature, one) for one in wanted]):
+        raise Refused(401, "the signature does not match: check the webhook secret on both sides")
+
+
+def parse_body(body: bytes) -> dict[str, Any]:
+    """The payload. Raises `Refused` when it is no JSON object."""
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is not JSON") from None
+    if not isinstance(payload, dict):
+        raise Refused(400, "the body is not a JSON object")
+    return payload
+
+
+def make_web_application() -> web.Application:
+    """An application whose bodies may be as large as GitHub's (aiohttp's own limit is 1 MiB)."""
+    return web.Application(client_max_size=MAX_BODY)

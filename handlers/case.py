@@ -1,0 +1,79 @@
+"""One issue's conversation as a state machine. Pure; refuses to know rows, comments and machines.
+
+`awaiting_note` means that a report with a diff stands and a human note would open its pull request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+
+class CaseState(StrEnum):
+    """Where the conversation stands."""
+
+    IDLE = "idle"
+    ACTIVE = "active"
+    AWAITING_NOTE = "awaiting_note"
+    PULL_OPEN = "pull_open"
+
+
+NEXT: dict[CaseState, frozenset[CaseState]] = {
+    CaseState.IDLE: frozenset({CaseState.ACTIVE}),
+    CaseState.ACTIVE: frozenset({CaseState.IDLE, CaseState.AWAITING_NOTE, CaseState.PULL_OPEN}),
+    CaseState.AWAITING_NOTE: frozenset({CaseState.ACTIVE, CaseState.PULL_OPEN}),
+    CaseState.PULL_OPEN: frozenset({CaseState.ACTIVE}),
+}
+"""Every legal move."""
+
+
+class IllegalCaseMove(Exception):  # noqa: N818 - a fact about a case, not a fault of the program
+    """A case cannot go from its state to that one; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One issue, and which job and which pull request it is about just now."""
+
+    key: str
+    repository: str
+    issue_number: int
+    title: str
+    state: CaseState
+    created_at: datetime
+    changed_at: datetime
+    active_job_id: str | None = None
+    standing_job_id: str | None = None
+    """The job whose diff a note would approve."""
+    pull_number: int | None = None
+
+
+def _move(case: Case, to: CaseState, now: datetime) -> Case:
+    if to not in NEXT[case.state]:
+        raise IllegalCaseMove(f"case {case.key} cannot move from {case.state} to {to}")
+    return replace(case, state=to, changed_at=now)
+
+
+def begin_job(case: Case, job_id: str, now: datetime) -> Case:
+    """A job of this issue was made. Raises `IllegalCaseMove` while another is active."""
+    return replace(_move(case, CaseState.ACTIVE, now), active_job_id=job_id)
+
+
+def end_job(case: Case, job_id: str, now: datetime, *, approvable: bool) -> Case:
+    """The active job ended. An approvable diff stands from now on; a fruitless attempt leaves standing what stood."""
+    if case.active_job_id != job_id:
+        return case
+    standing = job_id if approvable else case.standing_job_id
+    rest = CaseState.PULL_OPEN if case.pull_number else CaseState.IDLE
+    to = CaseState.AWAITING_NOTE if standing else rest
+    return replace(_move(case, to, now), active_job_id=None, standing_job_id=standing)
+
+
+def open_pull(case: Case, job_id: str, number: int, now: datetime) -> Case:
+    """The pull request for a job's report was opened; a job begun meanwhile goes on, a newer report still stands."""
+    case = replace(case, pull_number=number)
+    if case.standing_job_id != job_id:
+        return case
+    case = replace(case, standing_job_id=None)
+    return _move(case, CaseState.PULL_OPEN, now) if case.state is CaseState.AWAITING_NOTE else case

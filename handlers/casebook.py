@@ -1,0 +1,184 @@
+"""Rows of cases, replies and pull requests. Every function takes the transaction that its caller opened.
+
+A reply is a row before it is a comment: what should stand on GitHub, and what we last put there. `handlers.outbox`
+makes the second equal to the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, or_, select, update
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.case import Case, CaseState
+from runner.db import cases, jobs, pulls, replies
+from runner.job import FINAL, Job
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One comment of ours: as it should stand, and what we know of it on GitHub."""
+
+    id: str
+    kind: str
+    """`status`, `report` or `reply`: the word in the comment's marker."""
+    repository: str
+    issue_number: int
+    body: str
+    created_at: datetime
+    next_attempt_at: datetime
+    job_id: str | None = None
+    posted_body: str | None = None
+    comment_id: int | None = None
+    comment_url: str | None = None
+    commented_at: datetime | None = None
+    attempts: int = 0
+    abandoned: str | None = None
+    final: bool = False
+
+    @property
+    def marker(self) -> str:
+        """What our comment carries, so that we find it again after a lost answer."""
+        name = "job" if self.kind == "status" else self.kind
+        return f"<!-- ptq:{name}={self.id} -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """One approved report on its way to being a draft pull request."""
+
+    job_id: str
+    digest: str
+    note: str
+    approver: str
+    note_url: str
+    branch: str
+    created_at: datetime
+    next_attempt_at: datetime
+    commit_sha: str | None = None
+    number: int | None = None
+    url: str | None = None
+    attempts: int = 0
+    abandoned: str | None = None
+
+
+async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
+    """The case of an issue, by `owner/name#number`."""
+    row = (await connection.execute(select(cases).where(cases.c.key == key))).one_or_none()
+    return Case(**{**row._mapping, "state": CaseState(row.state)}) if row else None
+
+
+async def save_case(connection: AsyncConnection, case: Case) -> None:
+    """Write a case as it now is."""
+    statement = insert(cases).values(**asdict(case))
+    changed = {name: statement.excluded[name] for name in asdict(case) if name not in ("key", "created_at")}
+    await connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_=changed))
+
+
+def derive_reply_id(what: str) -> str:
+    """The id of the reply that `what` calls for: asked for twice, it is one reply."""
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def draft_reply(reply_id: str, kind: str, job: Job, body: str, now: datetime) -> Reply:
+    """A job's status comment or report, before it is written down."""
+    return Reply(reply_id, kind, job.repository, job.issue_number, body, now, now, job_id=job.id)
+
+
+async def insert_reply(connection: AsyncConnection, reply: Reply) -> bool:
+    """Write down a reply to be posted; False when it was written down before."""
+    statement = insert(replies).values(**asdict(reply)).on_conflict_do_nothing()
+    return (await connection.execute(statement)).rowcount == 1
+
+
+def _reply(row: Row[Any]) -> Reply:
+    return Reply(**row._mapping)
+
+
+async def fetch_job_reply(connection: AsyncConnection, job_id: str, kind: str) -> Reply | None:
+    """The status comment or the report of a job."""
+    query = select(replies).where(replies.c.job_id == job_id, replies.c.kind == kind)
+    row = (await connection.execute(query)).one_or_none()
+    return _reply(row) if row else None
+
+
+async def fetch_reports_of(connection: AsyncConnection, repository: str, issue_number: int) -> list[Reply]:
+    """The reports that stand on an issue, newest first by GitHub's clock."""
+    query = (
+        select(replies)
+        .where(
+            replies.c.repository == repository,
+            replies.c.issue_number == issue_number,
+            replies.c.kind == "report",
+            replies.c.commented_at.is_not(None),
+        )
+        .order_by(replies.c.commented_at.desc())
+    )
+    return [_reply(row) for row in await connection.execute(query)]
+
+
+async def fetch_due_replies(connection: AsyncConnection, now: datetime) -> list[Reply]:
+    """Replies that GitHub does not show as they should stand, in the order of their worth to people."""
+    unposted = or_(replies.c.comment_id.is_(None), replies.c.posted_body != replies.c.body)
+    query = select(replies).where(unposted, replies.c.abandoned.is_(None), replies.c.next_attempt_at <= now)
+    worth = {"report": 0, "reply": 1, "status": 2}
+    due = [_reply(row) for row in await connection.execute(query.order_by(replies.c.created_at))]
+    return sorted(due, key=lambda reply: (worth[reply.kind], reply.comment_id is not None))
+
+
+async def change_reply(connection: AsyncConnection, reply: Reply, **changes: Any) -> Reply:
+    """Change a reply's row and return it as it now is."""
+    await connection.execute(update(replies).where(replies.c.id == reply.id).values(**changes))
+    return replace(reply, **changes)
+
+
+async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
+    """Jobs that have ended and have no report yet."""
+    reported = select(replies.c.job_id).where(replies.c.kind == "report", replies.c.job_id.is_not(None))
+    query = select(jobs.c.id).where(jobs.c.state.in_([str(state) for state in FINAL]), jobs.c.id.not_in(reported))
+    return list((await connection.execute(query)).scalars())
+
+
+async def fetch_open_statuses(connection: AsyncConnection) -> list[Reply]:
+    """Status comments that still follow their job."""
+    query = select(replies).where(replies.c.kind == "status", replies.c.final.is_(False))
+    return [_reply(row) for row in await connection.execute(query)]
+
+
+async def save_pull(connection: AsyncConnection, pull: Pull) -> None:
+    """Write down a pull request to be opened, in place of one that was given up."""
+    statement = insert(pulls).values(**asdict(pull))
+    changed = {name: statement.excluded[name] for name in asdict(pull) if name != "job_id"}
+    await connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_=changed))
+
+
+async def fetch_pull(connection: AsyncConnection, job_id: str) -> Pull | None:
+    """The pull request of a job's report."""
+    row = (await connection.execute(select(pulls).where(pulls.c.job_id == job_id))).one_or_none()
+    return Pull(**row._mapping) if row else None
+
+
+async def fetch_newest_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
+    """The newest pull request that a note on this issue asked for."""
+    of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    query = select(pulls).where(pulls.c.job_id.in_(of_issue)).order_by(pulls.c.created_at.desc()).limit(1)
+    row = (await connection.execute(query)).one_or_none()
+    return Pull(**row._mapping) if row else None
+
+
+async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pull]:
+    """Approved pull requests that are not open yet, oldest first."""
+    waiting = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None), pulls.c.next_attempt_at <= now)
+    query = select(pulls).where(*waiting).order_by(pulls.c.created_at)
+    return [Pull(**row._mapping) for row in await connection.execute(query)]
+
+
+async def change_pull(connection: AsyncConnection, pull: Pull, **changes: Any) -> Pull:
+    """Change a pull request's row and return it as it now is."""
+    await connection.execute(update(pulls).where(pulls.c.job_id == pull.job_id).values(**changes))
+    return replace(pull, **changes)

@@ -1,0 +1,133 @@
+"""A comment commands the bot: one function for each verb of `handlers.commands`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from gidgethub import sansio
+from gidgethub.routing import Router
+
+from handlers import replies
+from handlers.commands import COMMANDS, Command, UnknownCommand, parse_commands, render_help
+from handlers.context import Context
+from handlers.events import IssueCommentCreated
+from handlers.outbox import reply_once
+from handlers.permissions import admit
+from handlers.pulls import ask_for_pull
+from handlers.rules import RepositoryRules
+from handlers.start import StartRequest, start_job
+from runner import store
+from runner.job import Job
+
+router = Router()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One command of one comment, by somebody who may give it."""
+
+    context: Context
+    rules: RepositoryRules
+    event: IssueCommentCreated
+    place: int
+    """Which of the comment's commands this is, from 0."""
+
+    async def reply(self, body: str) -> None:
+        """Answer this command, once however often it is delivered."""
+        occasion = f"comment {self.event.comment.id} command {self.place}"
+        await reply_once(self.context, self.rules.name, self.event.issue.number, occasion, body)
+
+    async def fetch_last_job(self) -> Job | None:
+        """The newest job of this issue."""
+        async with self.context.db.read() as connection:
+            return await store.fetch_last_job(connection, self.rules.name, self.event.issue.number)
+
+
+@router.register("issue_comment", action="created")
+async def on_issue_comment_created(event: sansio.Event, context: Context) -> None:
+    """Carry out the commands of a new comment. Edits, bots and we ourselves command nothing."""
+    created = IssueCommentCreated.model_validate(event.data)
+    commands = parse_commands(created.comment.body or "")
+    if not commands or created.sender.is_bot:
+        return
+    repository, number = created.repository, created.issue.number
+    rules = await admit(context, repository, number, created.sender)
+    if rules is None:
+        return
+    if created.issue.pull_request:
+        body = replies.render_pull_request_thread()
+        await reply_once(context, rules.name, number, f"#{number} is a pull request", body)
+        return
+    for place, command in enumerate(commands):
+        await _carry_out(Request(context, rules, created, place), command)
+
+
+async def _carry_out(request: Request, command: Command | UnknownCommand) -> None:
+    if isinstance(command, UnknownCommand):
+        await request.reply(replies.render_unknown_command(command.word, command.suggestion))
+        await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
+        return
+    await _VERBS[command.verb](request, command)
+
+
+async def _start(request: Request, command: Command) -> None:
+    event = request.event
+    await start_job(
+        request.context,
+        request.rules,
+        StartRequest(
+            repository=event.repository,
+            issue=event.issue,
+            preset=COMMANDS[command.verb].preset or command.verb,
+            requested_by=event.sender.login,
+            triggered_at=event.comment.created_at,
+            trigger=f"comment {event.comment.id} command {request.place}",
+            steering=f"{command.argument}\n\n{command.body}".strip(),
+            comment_id=event.comment.id,
+        ),
+    )
+
+
+async def _status(request: Request, command: Command) -> None:
+    job, url = await request.fetch_last_job(), request.context.public_url
+    if job is None or not job.active:
+        await request.reply(replies.render_idle(url, job))
+        return
+    async with request.context.db.read() as connection:
+        queued_before = await store.count_queued_before(connection, job)
+    await request.reply(replies.render_status(job, url, queued_before))
+
+
+async def _cancel(request: Request, command: Command) -> None:
+    job, context = await request.fetch_last_job(), request.context
+    if job is None or not job.active:
+        await request.reply(replies.render_nothing_to_cancel())
+        return
+    async with context.db.write() as connection:
+        await store.request_cancel(connection, job.id, request.event.sender.login, context.now())
+    await request.reply(replies.render_cancelling(job, context.public_url))
+
+
+async def _pull(request: Request, command: Command) -> None:
+    refusal = await ask_for_pull(
+        request.context, request.rules, request.event.issue.number, request.event.comment, command
+    )
+    if refusal:
+        await request.reply(refusal)
+        await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
+
+
+async def _help(request: Request, command: Command) -> None:
+    await request.reply(render_help())
+
+
+_VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
+    "diagnose": _start,
+    "repro": _start,
+    "fix": _start,
+    "status": _status,
+    "cancel": _cancel,
+    "pr": _pull,
+    "help": _help,
+}

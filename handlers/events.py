@@ -1,0 +1,93 @@
+"""GitHub's webhook payloads as frozen values: the few fields we read, checked on the way in.
+
+Field names are GitHub's (https://docs.github.com/en/webhooks/webhook-events-and-payloads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class User(_Value):
+    """Who did or wrote something. GitHub sends null for an account that was deleted."""
+
+    login: str = "ghost"
+    type: str = "User"
+
+    @property
+    def is_bot(self) -> bool:
+        """Whether this is an App or another automaton, ourselves included."""
+        return self.type == "Bot" or self.login.endswith("[bot]")
+
+
+class Repository(_Value):
+    """Where it happened."""
+
+    full_name: str
+    private: bool
+    default_branch: str
+    clone_url: str
+
+
+class Label(_Value):
+    """A label of an issue."""
+
+    name: str
+
+
+class Issue(_Value):
+    """The issue as it stood when the event was sent."""
+
+    number: int
+    title: str
+    body: str | None = None
+    user: User | None = None
+    labels: tuple[Label, ...] = ()
+    created_at: datetime
+    updated_at: datetime
+    pull_request: Mapping[str, Any] | None = None
+    """Present when the "issue" is a pull request."""
+
+
+class IssueComment(_Value):
+    """A comment as it stood when the event was sent."""
+
+    id: int
+    body: str | None = None
+    user: User | None = None
+    created_at: datetime
+    html_url: str
+
+
+class IssueLabeled(_Value):
+    """`issues` with action `labeled`."""
+
+    issue: Issue
+    label: Label
+    repository: Repository
+    sender: User
+
+
+class IssueCommentCreated(_Value):
+    """`issue_comment` with action `created`."""
+
+    issue: Issue
+    comment: IssueComment
+    repository: Repository
+    sender: User
+
+
+def find_lane(payload: Mapping[str, Any]) -> str:
+    """What a delivery is about, `owner/name#number` where it says so: deliveries of one lane keep their order."""
+    repository, subject = payload.get("repository"), payload.get("issue") or payload.get("pull_request")
+    name = repository.get("full_name") if isinstance(repository, Mapping) else None
+    number = subject.get("number") if isinstance(subject, Mapping) else None
+    return f"{name}#{number}"[:300]

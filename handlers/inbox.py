@@ -1,0 +1,142 @@
+"""The durable inbox: a delivery is a committed row before GitHub gets its answer, and is worked afterwards.
+
+Deliveries of one lane (one issue) are worked one after the other in the order in which they came, lanes side by side.
+A delivery that keeps failing is set aside with its error and blocks nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import structlog
+from gidgethub import sansio
+from gidgethub.routing import Router
+from pydantic import ValidationError
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from handlers.context import Context
+from handlers.ports import GitHubUnavailable
+from runner.db import Database, deliveries
+
+log = structlog.get_logger()
+
+LANES_AT_ONCE = 8
+MAX_ATTEMPTS = 3
+MAX_ATTEMPTS_WITHOUT_GITHUB = 12
+"""With the back-off below, GitHub may be away for about an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What GitHub sent."""
+
+    id: str
+    event: str
+    lane: str
+    body: bytes
+    attempts: int
+
+
+class Inbox:
+    """Takes deliveries in, and works them through the router."""
+
+    def __init__(self, db: Database, router: Router, now: Callable[[], datetime]) -> None:
+        self._db = db
+        self._router = router
+        self._now = now
+        self._busy: dict[str, asyncio.Task[None]] = {}
+
+    async def receive(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
+        """Commit a delivery; False when it is here already. Only after this may GitHub be answered."""
+        now = self._now()
+        values = {"id": delivery_id, "event": event, "lane": lane, "body": body, "received_at": now}
+        row = {**values, "state": "pending", "attempts": 0, "next_attempt_at": now}
+        async with self._db.write() as connection:
+            result = await connection.execute(insert(deliveries).values(**row).on_conflict_do_nothing())
+        return result.rowcount == 1
+
+    async def step(self, context: Context) -> None:
+        """Begin work on the first delivery of every free lane."""
+        for delivery in await self._take(LANES_AT_ONCE - len(self._busy)):
+            task = asyncio.ensure_future(self._work(delivery, context))
+            self._busy[delivery.lane] = task
+            task.add_done_callback(partial(self._leave, delivery.lane, context.ring))
+
+    async def stop(self) -> None:
+        """Finish what is in hand."""
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+
+    def _leave(self, lane: str, ring: Callable[[], None], task: asyncio.Task[None]) -> None:
+        del self._busy[lane]
+        if not task.cancelled() and (error := task.exception()):
+            log.error("delivery.not_recorded", lane=lane, error=repr(error))
+        ring()
+
+    async def _take(self, limit: int) -> list[Delivery]:
+        """The oldest pending delivery of each lane that nobody works on, if its time has come."""
+        if limit <= 0:
+            return []
+        first = (
+            select(func.min(deliveries.c.sequence))
+            .where(deliveries.c.state == "pending", deliveries.c.lane.not_in(self._busy))
+            .group_by(deliveries.c.lane)
+        )
+        due = (deliveries.c.sequence.in_(first), deliveries.c.next_attempt_at <= self._now())
+        query = select(deliveries).where(*due).order_by(deliveries.c.sequence).limit(limit)
+        async with self._db.read() as connection:
+            rows = (await connection.execute(query)).all()
+        return [Delivery(row.id, row.event, row.lane, row.body, row.attempts) for row in rows]
+
+    async def _work(self, delivery: Delivery, context: Context) -> None:
+        with structlog.contextvars.bound_contextvars(delivery=delivery.id, event_name=delivery.event):
+            try:
+                await self._dispatch(delivery, context)
+            except GitHubUnavailable as error:
+                wait_s = max(error.retry_after_s, min(2.0**delivery.attempts, 600.0))
+                log.warning("delivery.waits_for_github", reason=str(error), wait_s=wait_s)
+                await self._retry(delivery, str(error), wait_s, MAX_ATTEMPTS_WITHOUT_GITHUB)
+            except ValidationError as error:
+                # The same bytes will never parse better; field names say enough, values may be secret.
+                fields = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors(include_input=False))
+                log.error("delivery.malformed", fields=fields)
+                await self._retry(delivery, f"the payload lacks or garbles: {fields}", 0, 0)
+            except Exception as error:
+                log.exception("delivery.failed", attempt=delivery.attempts + 1)
+                await self._retry(delivery, repr(error), 2.0**delivery.attempts, MAX_ATTEMPTS)
+            else:
+                await self._record(delivery, state="done", finished_at=self._now())
+
+    async def _dispatch(self, delivery: Delivery, context: Context) -> None:
+        payload = json.loads(delivery.body)
+        names = {"repository": delivery.lane.rpartition("#")[0], "case": delivery.lane}
+        ids = {"installation": (payload.get("installation") or {}).get("id"), **names}
+        with structlog.contextvars.bound_contextvars(**ids):
+            event = sansio.Event(payload, event=delivery.event, delivery_id=delivery.id)
+            await self._router.dispatch(event, context)
+
+    async def _retry(self, delivery: Delivery, error: str, wait_s: float, attempts: int) -> None:
+        """Try again after `wait_s` seconds, or set the delivery aside after that many attempts."""
+        if delivery.attempts + 1 >= attempts:
+            await self._record(delivery, state="failed", error=error, finished_at=self._now())
+        else:
+            at = self._now() + timedelta(seconds=wait_s)
+            await self._record(delivery, attempts=delivery.attempts + 1, error=error, next_attempt_at=at)
+
+    async def _record(self, delivery: Delivery, **changes: Any) -> None:
+        async with self._db.write() as connection:
+            await connection.execute(update(deliveries).where(deliveries.c.id == delivery.id).values(**changes))
+
+
+async def count_deliveries(db: Database, states: Collection[str]) -> dict[str, int]:
+    """How many deliveries are in each of these states."""
+    query = select(deliveries.c.state, func.count()).where(deliveries.c.state.in_(states)).group_by(deliveries.c.state)
+    async with db.read() as connection:
+        counted = {row[0]: row[1] for row in await connection.execute(query)}
+    return {state: counted.get(state, 0) for state in states}

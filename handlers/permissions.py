@@ -1,0 +1,33 @@
+"""Who may command the bot: asked of GitHub live, never read from a payload; no answer means no."""
+
+from __future__ import annotations
+
+import structlog
+
+from handlers import replies
+from handlers.context import Context
+from handlers.events import Repository, User
+from handlers.outbox import reply_once
+from handlers.rules import RepositoryRules
+
+log = structlog.get_logger()
+
+
+async def admit(context: Context, repository: Repository, issue_number: int, sender: User) -> RepositoryRules | None:
+    """The rules of the repository if `sender` may command the bot there; else one friendly reply, and None.
+
+    A repository without configuration is explained once to each requester, a missing permission once an issue and
+    person: whoever asks again hears nothing.
+    """
+    rules = context.rules_for(repository.full_name)
+    if rules is None:
+        log.info("request.not_configured", by=sender.login)
+        body = replies.render_not_configured(sender.login, repository.full_name)
+        await reply_once(context, repository.full_name, issue_number, f"not configured @{sender.login}", body)
+        return None
+    if not await context.github.can_write(rules.name, sender.login):
+        log.info("request.refused", by=sender.login)
+        body = replies.render_no_permission(sender.login, rules.name)
+        await reply_once(context, rules.name, issue_number, f"#{issue_number} no permission @{sender.login}", body)
+        return None
+    return rules

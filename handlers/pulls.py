@@ -1,0 +1,208 @@
+"""From a human note to a draft pull request.
+
+`ask_for_pull` checks a note and writes down what it approves; `open_pulls` carries that out through the Git Data API,
+step by step, so that a repeat after a crash or a lost answer finds what was done before.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+
+from handlers import casebook, replies
+from handlers.case import Case, open_pull
+from handlers.casebook import Pull, Reply
+from handlers.commands import Command
+from handlers.context import Context
+from handlers.events import IssueComment
+from handlers.note import NoteText, find_note_fault, matches_digest, parse_note
+from handlers.outbox import write_reply
+from handlers.ports import GitHubError, GitHubUnavailable, PullRequest, TreeEntry
+from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.report_comment import approvable, render_example_note
+from handlers.rules import RepositoryRules
+from runner import store
+from runner.job import DIGEST_SHOWN, FileChange, Job, Report
+
+log = structlog.get_logger()
+
+MAX_REFUSALS = 3
+"""Times that GitHub may refuse a step before the pull request is given up."""
+
+
+class PullAbandoned(Exception):  # noqa: N818
+    """This pull request can never be opened; the message says why."""
+
+
+# The note
+
+
+async def ask_for_pull(
+    context: Context, rules: RepositoryRules, issue_number: int, comment: IssueComment, command: Command
+) -> str | None:
+    """Accept a maintainer's note and write down the pull request it approves; else why not, as a reply."""
+    note = parse_note(command)
+    async with context.db.read() as connection:
+        case = await casebook.fetch_case(connection, f"{rules.name}#{issue_number}")
+        reports = await casebook.fetch_reports_of(connection, rules.name, issue_number)
+        newest = await casebook.fetch_newest_pull(connection, rules.name, issue_number)
+        standing = case.standing_job_id if case else None
+        report = await store.fetch_report(connection, standing) if standing else None
+    if report is None or report.digest is None:
+        return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
+    fault = _find_fault(note, report, [reply for reply in reports if _stood(reply, comment)])
+    if fault:
+        return fault
+    return await _write_down(context, rules, issue_number, comment, note, report)
+
+
+def _stood(reply: Reply, comment: IssueComment) -> bool:
+    return reply.commented_at is not None and reply.commented_at <= comment.created_at
+
+
+def _find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | None:
+    """Why a note approves nothing, as a reply; None when it approves the report's diff."""
+    digest = report.digest or ""
+    shown = digest[:DIGEST_SHOWN]
+    if note.digest is not None and not matches_digest(note.digest, digest):
+        return replies.render_stale_digest(note.digest, shown)
+    if note.digest is None and (not stood or stood[0].job_id != report.job_id):
+        return replies.render_newer_report(shown)
+    texts = (report.body, report.worklog, report.pr_title)
+    fault = find_note_fault(note.text, report_texts=texts, example=render_example_note(digest))
+    return fault.sentence if fault else None
+
+
+async def _write_down(
+    context: Context, rules: RepositoryRules, number: int, comment: IssueComment, note: NoteText, report: Report
+) -> str | None:
+    now = context.now()
+    pull = Pull(
+        job_id=report.job_id,
+        digest=report.digest or "",
+        note=note.text,
+        approver=comment.user.login if comment.user else "ghost",
+        note_url=comment.html_url,
+        branch=f"ptq/issue-{number}-{report.job_id}",
+        created_at=now,
+        next_attempt_at=now,
+    )
+    async with context.db.write() as connection:
+        # Read again, inside the transaction that decides: a newer report may stand by now.
+        case = await casebook.fetch_case(connection, f"{rules.name}#{number}")
+        if case is None or case.standing_job_id != report.job_id:
+            return replies.render_no_diff()
+        before = await casebook.fetch_pull(connection, pull.job_id)
+        if before is None or before.abandoned:
+            await casebook.save_pull(connection, pull)
+            before = pull
+    context.ring()
+    if before.note_url == pull.note_url:
+        log.info("note.accepted", job=pull.job_id, by=pull.approver, digest=pull.digest[:DIGEST_SHOWN])
+        return None
+    return replies.render_pull_exists(before.number) if before.number else replies.render_pull_pending()
+
+
+# The pull request
+
+
+async def open_pulls(context: Context) -> None:
+    """Carry every accepted note one step further, or to its end. One that fails waits; the others go on."""
+    async with context.db.read() as connection:
+        due = await casebook.fetch_due_pulls(connection, context.now())
+    for pull in due:
+        await _open(context, await _change(context, pull, attempts=pull.attempts + 1))
+
+
+async def _open(context: Context, pull: Pull) -> None:
+    async with context.db.read() as connection:
+        job = await store.fetch_job(connection, pull.job_id)
+        report = await store.fetch_report(connection, pull.job_id)
+        case = await casebook.fetch_case(connection, job.case_key) if job else None
+    if job is None or report is None or case is None:
+        raise LookupError(f"the report that pull request {pull.job_id} approves is gone")
+    with structlog.contextvars.bound_contextvars(**job.log_context()):
+        try:
+            found = await _make(context, pull, job, report, case)
+        except (GitHubUnavailable, GitHubError, PullAbandoned) as error:
+            await _put_off(context, pull, job, error)
+        else:
+            await _record(context, pull, job, found)
+
+
+async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Case) -> PullRequest:
+    """Commit, branch and pull request, each looked for before it is made."""
+    if report.digest != pull.digest or not approvable(job, report, context.secrets):
+        raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
+    title = render_pull_title(report, case.title, context.secrets)
+    if pull.commit_sha is None:
+        pull = await _commit(context, pull, job, report, title)
+    sha = pull.commit_sha or ""
+    if not await context.github.create_branch(job.repository, pull.branch, sha):
+        at = await context.github.fetch_branch_sha(job.repository, pull.branch)
+        if at != sha:
+            raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
+    found = await context.github.find_pull_request(job.repository, pull.branch)
+    if found:
+        return found
+    model = context.models.get(job.agent)
+    body = render_pull_body(pull, job, report, model=model, public_url=context.public_url, secrets=context.secrets)
+    return await context.github.create_draft_pull_request(
+        job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch
+    )
+
+
+async def _commit(context: Context, pull: Pull, job: Job, report: Report, title: str) -> Pull:
+    """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
+    entries = [await _entry(context, job, change) for change in report.changes]
+    tree = await context.github.create_tree(job.repository, job.base_commit or "", entries)
+    message = render_commit_message(title, job, pull)
+    sha = await context.github.create_commit(job.repository, message, tree, job.base_commit or "")
+    return await _change(context, pull, commit_sha=sha)
+
+
+async def _entry(context: Context, job: Job, change: FileChange) -> TreeEntry:
+    """Text goes inline into the tree request; only what is no text needs a blob of its own."""
+    if change.mode is None:
+        return TreeEntry(change.path, change.old_mode or "100644")
+    content = change.content or b""
+    if change.binary:
+        return TreeEntry(change.path, change.mode, blob_sha=await context.github.create_blob(job.repository, content))
+    return TreeEntry(change.path, change.mode, text=content.decode())
+
+
+async def _record(context: Context, pull: Pull, job: Job, found: PullRequest) -> None:
+    now = context.now()
+    async with context.db.write() as connection:
+        await casebook.change_pull(connection, pull, number=found.number, url=found.url)
+        case = await casebook.fetch_case(connection, job.case_key)
+        if case:
+            await casebook.save_case(connection, open_pull(case, job.id, found.number, now))
+        await store.add_event(connection, job.id, now, f"draft pull request #{found.number} by @{pull.approver}'s note")
+        body = replies.render_pull_opened(found.number, pull.approver)
+        await write_reply(connection, context, job.repository, job.issue_number, f"pull of {job.id}", body)
+    log.info("pull.opened", number=found.number, branch=pull.branch, by=pull.approver)
+    context.ring()
+
+
+async def _put_off(context: Context, pull: Pull, job: Job, error: Exception) -> None:
+    """Try again later, unless this can never work: then say so on the issue."""
+    gave_up = isinstance(error, PullAbandoned) or (isinstance(error, GitHubError) and pull.attempts >= MAX_REFUSALS)
+    if not gave_up:
+        asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
+        wait_s = max(asked_s, min(2.0**pull.attempts, 300.0))
+        log.warning("pull.waits_for_github", reason=str(error), wait_s=wait_s)
+        await _change(context, pull, next_attempt_at=context.now() + timedelta(seconds=wait_s))
+        return
+    log.error("pull.abandoned", reason=str(error))
+    async with context.db.write() as connection:
+        await casebook.change_pull(connection, pull, abandoned=str(error))
+        body = replies.render_pull_failed(str(error))
+        await write_reply(connection, context, job.repository, job.issue_number, f"pull of {job.id} failed", body)
+    context.ring()
+
+
+async def _change(context: Context, pull: Pull, **changes: object) -> Pull:
+    async with context.db.write() as connection:
+        return await casebook.change_pull(connection, pull, **changes)

@@ -1,0 +1,147 @@
+"""Every sentence that the bot posts, but for reports and pull requests (`report_comment`) and the help (`commands`).
+
+Pure. No sentence holds a live command: commands stand in code, so that no reader of our own comments acts on them.
+"""
+
+from __future__ import annotations
+
+from handlers.rules import PRESETS
+from handlers.sanitize import defuse, one_line
+from runner.job import Job, JobState
+
+PHASES = {
+    JobState.PREPARING: "preparing the environment",
+    JobState.RUNNING: "the agent is at work",
+    JobState.COLLECTING: "collecting the result",
+}
+
+
+def job_url(public_url: str, job_id: str) -> str:
+    """The address of a job's page."""
+    return f"{public_url}/jobs/{job_id}"
+
+
+def render_status(job: Job, public_url: str, queued_before: int) -> str:
+    """The status comment of a job that is under way."""
+    page = f"[live log]({job_url(public_url, job.id)})"
+    head = f"**ptq** · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
+    if job.cancel_requested_at:
+        phase = f"cancelling, as @{job.cancelled_by} asked"
+    elif job.state is JobState.QUEUED:
+        phase = f"queued, number {queued_before + 1} in line"
+    else:
+        phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
+    lines = [head, f"**Now:** {phase} · {page}"]
+    if job.trouble:
+        lines.append(f"**Held up:** {defuse(one_line(job.trouble, 300))}")
+    if job.state is JobState.QUEUED:
+        lines.append(f"The agent will {PRESETS[job.preset].goal}. Stop it with `/ptq cancel`.")
+    return "\n\n".join(lines)
+
+
+def render_reporting(job: Job, public_url: str) -> str:
+    """The status comment of a job that has ended and whose report is not posted yet."""
+    return f"**ptq** · `{job.preset}` attempt {job.attempt}: writing the report · [job]({job_url(public_url, job.id)})"
+
+
+def render_finished_status(job: Job, public_url: str, report_url: str | None) -> str:
+    """The status comment of a job that has ended: one line that links its report."""
+    page = f"[job]({job_url(public_url, job.id)})"
+    report = f"[report]({report_url})" if report_url else "its report could not be posted"
+    return f"**ptq** · `{job.preset}` attempt {job.attempt}: {job.state} · {report} · {page}"
+
+
+def render_busy(url: str) -> str:
+    """A second request while a job is active."""
+    return f"One job at a time on an issue: [this one]({url}) is still under way. `/ptq cancel` ends it."
+
+
+def render_no_permission(login: str, repository: str) -> str:
+    """The one answer that somebody without write permission gets on an issue."""
+    return (
+        f"Thanks, @{login}. Agents here are started by people with write access to `{repository}`; "
+        "a maintainer who reads this can do it with `/ptq diagnose`."
+    )
+
+
+def render_not_configured(login: str, repository: str) -> str:
+    """The one answer that a requester gets in a repository that no operator has configured."""
+    return (
+        f"@{login}, this App can see `{repository}`, but its operator has not set it up for agents yet. "
+        f'They do so with a `[repos."{repository}"]` table in `ptq.toml`.'
+    )
+
+
+def render_pull_request_thread() -> str:
+    """Commands on a pull request."""
+    return "Commands work on issues: please ask on the issue that this pull request is about."
+
+
+def render_unknown_command(word: str, suggestion: str | None) -> str:
+    """A command that does not exist."""
+    meant = f" Did you mean `/ptq {suggestion}`?" if suggestion else ""
+    return f"There is no command `/ptq {word}`.{meant} `/ptq help` lists them all."
+
+
+def render_idle(public_url: str, last: Job | None) -> str:
+    """`/ptq status` while no job is active."""
+    if last is None:
+        return "No job has run on this issue yet. `/ptq help` says how to start one."
+    url = job_url(public_url, last.id)
+    return f"No job is active. The last one, `{last.preset}` attempt {last.attempt}, [{last.state}]({url})."
+
+
+def render_nothing_to_cancel() -> str:
+    """`/ptq cancel` while no job is active."""
+    return "There is no active job on this issue, so nothing to cancel."
+
+
+def render_cancelling(job: Job, public_url: str) -> str:
+    """`/ptq cancel`, heard."""
+    return f"Cancelling [this job]({job_url(public_url, job.id)}). Its report follows when nothing of it is alive."
+
+
+def render_no_diff() -> str:
+    """`/ptq pr` on a case in which no diff stands."""
+    return "No diff on this issue is waiting for a note, so there is nothing to open. `/ptq fix` asks for one."
+
+
+def render_stale_digest(given: str, standing: str) -> str:
+    """`/ptq pr` with the digest of something else than what stands."""
+    return (
+        f"`{given}` is not the diff that stands now: that one is `{standing}`. "
+        f"Please read the newest report and, if you agree with it, reply with `/ptq pr {standing}` and your note."
+    )
+
+
+def render_newer_report(standing: str) -> str:
+    """`/ptq pr` without a digest while the newest report carries no diff, or came after the comment."""
+    return (
+        "Your comment names no digest, and the report that stood when you wrote it is not the one whose diff waits "
+        f"for a note. If you mean that diff, reply with `/ptq pr {standing}` and your note."
+    )
+
+
+def render_secret_in_diff() -> str:
+    """A diff in which the sanitiser found a credential."""
+    return "This diff contains what looks like a secret, so no pull request is opened from it."
+
+
+def render_pull_pending() -> str:
+    """A second note for the same report while the first is being carried out."""
+    return "A note for this diff was accepted before yours; its draft pull request is being opened."
+
+
+def render_pull_opened(number: int, approver: str) -> str:
+    """The link from the issue to its pull request."""
+    return f"Draft pull request #{number} is open, with @{approver}'s note first. It is yours to review and to merge."
+
+
+def render_pull_exists(number: int) -> str:
+    """A second note for a report whose pull request is open."""
+    return f"This diff is in pull request #{number} already."
+
+
+def render_pull_failed(reason: str) -> str:
+    """A pull request that GitHub will not take."""
+    return f"The draft pull request could not be opened: {defuse(one_line(reason, 300))}. The operator's log has more; the note is kept."

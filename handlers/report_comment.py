@@ -1,0 +1,173 @@
+"""A finished job as the comment that people read. Pure.
+
+Everything an agent wrote passes `sanitize` on its way in here: redacted first, then defused, then cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from handlers.replies import job_url
+from handlers.report import ParsedReport, parse_report
+from handlers.rules import PRESETS
+from handlers.sanitize import collapse, cut, defuse, fence, one_line, redact
+from runner.characters import show_invisible
+from runner.job import DIGEST_SHOWN, Job, JobState, Report
+
+MAX_COMMENT = 60_000
+"""Characters. GitHub refuses bodies of more than 65,536."""
+
+MAX_TEXT = 12_000
+"""Characters of report and of worklog, each; the job's page has the rest."""
+
+MAX_SUMMARY = 3_000
+MAX_LISTED = 100
+"""Files named in a list."""
+
+HEADLINES = {
+    JobState.SUCCEEDED: "Done",
+    JobState.FAILED: "Not finished",
+    JobState.CANCELLED: "Cancelled",
+    JobState.LOST: "Lost",
+}
+
+
+def approvable(job: Job, report: Report | None, secrets: Collection[str]) -> bool:
+    """Whether a human note may turn this report into a pull request."""
+    return (
+        job.state is JobState.SUCCEEDED
+        and report is not None
+        and report.digest is not None
+        and not _holds_secret(report, secrets)
+    )
+
+
+def _holds_secret(report: Report, secrets: Collection[str]) -> bool:
+    texts = [report.patch, *(change.path for change in report.changes)]
+    texts += [change.content.decode(errors="replace") for change in report.changes if change.content]
+    return any(redact(text, secrets) != text for text in texts)
+
+
+def render_report_comment(
+    job: Job, report: Report | None, *, model: str | None, public_url: str, secrets: Collection[str]
+) -> str:
+    """The report of a job that has ended: what was found, the diff, and the exact next step."""
+    parsed = parse_report(redact(report.body, secrets)) if report else None
+    parts = [_render_head(job, parsed), _render_findings(parsed)]
+    parts += [_render_doubts(report, secrets)] if report else []
+    last = [_render_next_step(job, report, secrets), _render_facts(job, model, public_url)]
+    rest = [_render_texts(report, secrets)] if report else []
+    room = MAX_COMMENT - sum(len(part) + 2 for part in (*parts, *rest, *last))
+    diff = [_render_diff(job, report, public_url, secrets, room)] if report else []
+    return "\n\n".join(part for part in (*parts, *diff, *rest, *last) if part)
+
+
+def _render_head(job: Job, parsed: ParsedReport | None) -> str:
+    outcome = HEADLINES[job.state]
+    if parsed and parsed.outcome and job.state is JobState.SUCCEEDED:
+        outcome = parsed.outcome[:1].upper() + parsed.outcome[1:]
+    head = f"### {outcome}\n\n`{job.preset}` attempt {job.attempt}, asked for by @{job.requested_by}."
+    if not job.failure:
+        return head
+    sentence, _, details = job.failure.partition("\n")
+    shown = f"{head}\n\n**Why:** {defuse(one_line(sentence, 500))}"
+    return f"{shown}\n\n{fence(show_invisible(details[-MAX_SUMMARY:]))}" if details.strip() else shown
+
+
+def _render_findings(parsed: ParsedReport | None) -> str:
+    if parsed is None:
+        return ""
+    notice = "… (the full report is below)"
+    found = [cut(defuse(parsed.summary), MAX_SUMMARY, notice)] if parsed.summary else []
+    if parsed.root_cause:
+        found.append(f"**Root cause**\n\n{cut(defuse(parsed.root_cause), MAX_SUMMARY, notice)}")
+    return "\n\n".join(found)
+
+
+def _render_doubts(report: Report, secrets: Collection[str]) -> str:
+    """What stands above the diff: why it cannot be proposed, and what a reader's eye would miss in it."""
+    refusals = [f"- ⛔ {_safe_line(refusal)}" for refusal in report.refusals[:MAX_LISTED]]
+    if _holds_secret(report, secrets):
+        refusals.append("- ⛔ The diff contains what looks like a secret, so it cannot become a pull request.")
+    warnings = [f"- ⚠️ {_safe_line(warning)}" for warning in report.warnings[:MAX_LISTED]]
+    return "\n".join(refusals + warnings)
+
+
+def _safe_line(text: str) -> str:
+    return defuse(one_line(text, 300))
+
+
+def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[str], room: int) -> str:
+    if not report.patch.strip():
+        return ""
+    patch = show_invisible(redact(report.patch, secrets))
+    added, removed = count_lines(report.patch)
+    summary = f"Diff: {len(report.changes)} file{'s' * (len(report.changes) != 1)}, +{added} −{removed}"
+    whole = collapse(summary, fence(patch, "diff"))
+    if len(whole) <= room:
+        return whole
+    names = [f"{change.status}  {show_invisible(change.path)}" for change in report.changes[:MAX_LISTED]]
+    more = [f"and {len(report.changes) - MAX_LISTED} more"] if len(report.changes) > MAX_LISTED else []
+    listed = cut(fence("\n".join([*names, *more])), max(room - 400, 200), "…")
+    page = f"The diff is too long for a comment: [read it on the job's page]({job_url(public_url, job.id)})."
+    return f"**{summary}**\n\n{page}\n\n{listed}"
+
+
+def count_lines(patch: str) -> tuple[int, int]:
+    """How many lines a patch adds and removes."""
+    lines = patch.splitlines()
+    added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
+    removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
+    return added, removed
+
+
+def _render_texts(report: Report, secrets: Collection[str]) -> str:
+    notice = "… (cut: the job's page has the rest)"
+    texts = (("Full report", report.body), ("Worklog", report.worklog))
+    shown = [
+        collapse(title, cut(defuse(redact(text, secrets)), MAX_TEXT, notice)) for title, text in texts if text.strip()
+    ]
+    return "\n\n".join(shown)
+
+
+def _render_next_step(job: Job, report: Report | None, secrets: Collection[str]) -> str:
+    if report and approvable(job, report, secrets):
+        command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
+        return (
+            "**Next step.** If you agree with this diff, reply with the line below and, under it, *in your own words*, "
+            "what the change does and why it is right. A draft pull request opens with your note first.\n\n"
+            f"{fence(command, 'text')}"
+        )
+    if job.state is JobState.SUCCEEDED and not PRESETS[job.preset].may_change:
+        return "**Next step.** `/ptq fix` asks an agent for a change, with any advice you add behind it."
+    return f"**Next step.** `/ptq {job.preset}` tries again, with any advice you add behind it."
+
+
+def render_example_note(digest: str) -> str:
+    """A note as we would like to read it, for the reply to one that is refused."""
+    return (
+        f"/ptq pr {digest[:DIGEST_SHOWN]}\n\nThe loop stopped one short because ..., so the last ... was lost; now ..."
+    )
+
+
+def _render_facts(job: Job, model: str | None, public_url: str) -> str:
+    facts = [f"machine `{job.machine}`"] if job.machine else []
+    facts.append(f"agent `{job.agent}`" + (f" ({model})" if model else ""))
+    if job.started_at and job.ended_at:
+        facts.append(render_duration(job.ended_at - job.started_at))
+    if job.base_commit:
+        facts.append(f"base `{job.base_commit[:10]}`")
+    facts.append(f"[log and diff]({job_url(public_url, job.id)})")
+    return f"<sub>{' · '.join(facts)}</sub>"
+
+
+def render_duration(duration: timedelta) -> str:
+    """A duration as people say it: `48 s`, `3 min 20 s`, `1 h 5 min`."""
+    seconds = int(duration.total_seconds())
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,298 @@
+"""The database: the whole schema on one page, and how a transaction is opened.
+
+What a reply, a page or a pull request needs is in here; files beside it are caches. The invariants that must hold
+whatever crashes are stated as constraints, not as code. It refuses to know what any row is for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    event,
+    inspect,
+    text,
+)
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from runner.job import ACTIVE
+
+SCHEMA_VERSION = 1
+
+
+class DatabaseError(Exception):
+    """The database cannot be used; the message says what to do."""
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC in Python; SQLite, which knows no time zones, gets it without one."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse a time without a zone: it would mean something else on each host."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a time without a zone cannot be stored")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Give back what was stored, aware."""
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
+metadata = MetaData()
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("sequence", Integer, primary_key=True),
+    Column("id", String(100), nullable=False, unique=True),  # X-GitHub-Delivery: a redelivery carries the same one
+    Column("event", String(100), nullable=False),
+    Column("lane", String(300), nullable=False),  # deliveries of one lane are worked one after the other
+    Column("body", LargeBinary, nullable=False),
+    Column("received_at", UtcDateTime, nullable=False),
+    Column("state", String(20), nullable=False),  # pending, done, failed
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("finished_at", UtcDateTime),
+    Column("error", Text),
+    Index("pending_deliveries", "state", "sequence"),
+)
+
+cases = Table(
+    "cases",
+    metadata,
+    Column("key", String(300), primary_key=True),  # owner/name#number
+    Column("repository", String(200), nullable=False),
+    Column("issue_number", Integer, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("active_job_id", String(20)),
+    Column("standing_job_id", String(20)),  # the job whose report a note would approve
+    Column("pull_number", Integer),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("changed_at", UtcDateTime, nullable=False),
+    UniqueConstraint("repository", "issue_number"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(20), primary_key=True),  # derived from the trigger: the same trigger is the same job
+    Column("repository", String(200), nullable=False),
+    Column("private", Boolean, nullable=False),
+    Column("issue_number", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("preset", String(50), nullable=False),
+    Column("may_change", Boolean, nullable=False),
+    Column("agent", String(100), nullable=False),
+    Column("requested_by", String(100), nullable=False),
+    Column("clone_url", Text, nullable=False),
+    Column("base_branch", Text, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("changed_at", UtcDateTime, nullable=False),
+    Column("machine", String(100)),
+    Column("base_commit", String(64)),
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    Column("cancel_requested_at", UtcDateTime),
+    Column("cancelled_by", String(100)),
+    Column("exit_status", Integer),
+    Column("trouble", Text),
+    Column("failure", Text),
+    Index("jobs_by_case", "repository", "issue_number"),
+)
+_is_active = jobs.c.state.in_([str(state) for state in ACTIVE])
+Index(
+    "one_active_job_per_case",
+    jobs.c.repository,
+    jobs.c.issue_number,
+    unique=True,
+    sqlite_where=_is_active,
+    postgresql_where=_is_active,
+)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False, index=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("what", Text, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("machine", String(100), primary_key=True),
+    Column("slot", Integer, primary_key=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False, unique=True),
+    Column("leased_at", UtcDateTime, nullable=False),
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("worklog", Text, nullable=False),
+    Column("pr_title", Text, nullable=False),
+    Column("repro", Text, nullable=False),
+    Column("patch", Text, nullable=False),
+    Column("digest", String(64)),
+    Column("refusals", JSON, nullable=False),
+    Column("warnings", JSON, nullable=False),
+)
+
+file_changes = Table(
+    "file_changes",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("mode", String(6)),
+    Column("old_mode", String(6)),
+    Column("content", LargeBinary),
+)
+
+job_logs = Table(
+    "job_logs",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("stage", String(20), primary_key=True),
+    Column("compressed", LargeBinary, nullable=False),
+)
+
+replies = Table(
+    "replies",
+    metadata,
+    Column("id", String(40), primary_key=True),  # stands in the comment's marker
+    Column("kind", String(20), nullable=False),  # status, report, reply
+    Column("repository", String(200), nullable=False),
+    Column("issue_number", Integer, nullable=False),
+    Column("job_id", ForeignKey("jobs.id")),
+    Column("body", Text, nullable=False),  # as it should stand on GitHub
+    Column("posted_body", Text),  # as we last put it there
+    Column("final", Boolean, nullable=False),  # nothing will change `body` any more
+    Column("comment_id", Integer),
+    Column("comment_url", Text),
+    Column("commented_at", UtcDateTime),  # GitHub's own clock
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("abandoned", Text),  # why it will never be posted
+    Column("created_at", UtcDateTime, nullable=False),
+    UniqueConstraint("job_id", "kind"),
+    Index("replies_by_issue", "repository", "issue_number"),
+)
+
+pulls = Table(
+    "pulls",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),  # one pull request for each report
+    Column("digest", String(64), nullable=False),
+    Column("note", Text, nullable=False),
+    Column("approver", String(100), nullable=False),
+    Column("note_url", Text, nullable=False),
+    Column("branch", Text, nullable=False),
+    Column("commit_sha", String(64)),
+    Column("number", Integer),
+    Column("url", Text),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("abandoned", Text),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+installation = Table(
+    "ptq_bot",
+    metadata,
+    Column("schema_version", Integer, primary_key=True),
+    Column("secret", LargeBinary, nullable=False),  # what makes job ids, and so the addresses of pages, unguessable
+)
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    # The driver must not open transactions by itself: `_begin` decides how they start.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that starts as a reader and then writes can fail at once with SQLITE_BUSY; one that starts as a
+    # writer waits its turn.
+    reads = connection.get_execution_options().get("reads_only", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+class Database:
+    """The one way to the database. `write` is a transaction that commits when its block ends without an exception."""
+
+    def __init__(self, url: str) -> None:
+        self.secret = b""
+        """Drawn once for a database, known after `open`."""
+        self.engine = create_async_engine(url)
+        event.listen(self.engine.sync_engine, "connect", _set_up_sqlite)
+        event.listen(self.engine.sync_engine, "begin", _begin)
+
+    async def open(self) -> None:
+        """Create the tables in a new database. Raises `DatabaseError` for one that another version made."""
+        async with self.write() as connection:
+            if not await connection.run_sync(lambda sync: inspect(sync).has_table(installation.name)):
+                await connection.run_sync(metadata.create_all)
+                row = {"schema_version": SCHEMA_VERSION, "secret": secrets.token_bytes(32)}
+                await connection.execute(installation.insert().values(**row))
+            found = (await connection.execute(installation.select())).one()
+        if found.schema_version != SCHEMA_VERSION:
+            needs = f"this version of ptq-bot needs {SCHEMA_VERSION}"
+            raise DatabaseError(f"the database has schema {found.schema_version}, {needs}")
+        self.secret = found.secret
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.engine.dispose()
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that may write; it is the only one that does until it ends."""
+        async with self.engine.begin() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that sees one moment of the database and writes nothing."""
+        async with self.engine.connect() as connection:
+            await connection.execution_options(reads_only=True)
+            yield connection
+
+    async def accepts_writes(self) -> bool:
+        """Whether a delivery could be stored just now."""
+        async with self.write() as connection:
+            await connection.execute(text("SELECT 1"))
+        return True

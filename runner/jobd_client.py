@@ -1,0 +1,279 @@
+"""Speaks with our machine-side program, `runner/jobd.py`, over a host, and puts it there first where it is missing.
+
+It refuses to know how bytes travel, and what the verbs do. Answers may come from a machine that an agent has
+tampered with: whatever they hold, nothing but `JobdError` comes of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from runner.hosts import Completed, Host
+from runner.machines import Machine
+
+PROGRAM = Path(__file__).with_name("jobd.py")
+PATIENCE_S: Mapping[str, float] = {"kill": 120.0, "clean": 600.0}
+"""How long a verb may take, where that is longer than a minute: large trees take their time to go."""
+SHELL_CANNOT_RUN = (126, 127)
+"""A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
+MAX_MESSAGE = 8_000
+"""Characters of a refusal that are kept; the longest holds the last lines of a log."""
+MAX_STDERR_SHOWN = 300
+
+INSTALL = """
+import errno, hashlib, json, os, sys
+
+def install(path, digest):
+    source = sys.stdin.buffer.read()
+    if hashlib.sha256(source).hexdigest() != digest:
+        return {"ok": False, "error": "internal", "message": "the upload of the machine-side program was cut short"}
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    part = "%s.%d" % (path, os.getpid())
+    try:
+        with open(part, "wb") as file:
+            file.write(source)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        if os.path.exists(part):
+            os.unlink(part)
+    return {"ok": True}
+
+try:
+    answer = install(*sys.argv[1:])
+except OSError as error:
+    name = "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "workspace_unusable"
+    answer = {"ok": False, "error": name, "message": "the workspace cannot be written: %s" % error.strerror}
+print(json.dumps(answer))
+"""
+"""Writes standard input to a path, whole or not at all, and answers like the program that it installs."""
+
+
+class StageState(StrEnum):
+    """How far a detached stage (`prepare`, `agent`, `collect`) has come."""
+
+    ABSENT = "absent"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class JobdError(Exception):
+    """The machine was asked and said no. `code` is a name of the protocol, `message` a clause for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """How a stage stands, and a piece of its log."""
+
+    state: StageState
+    error: str | None
+    message: str | None
+    result: Mapping[str, Any]
+    """The stage's own final fields; empty before its end."""
+    log: bytes
+    """From the asked offset on, at most as many bytes as asked for."""
+    log_size: int
+    boot_id: str
+    """Names the machine's present boot: another one means that nothing from before is alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What the machine runs our program with."""
+
+    python: str
+    git: str | None
+
+
+class JobdClient:
+    """One machine's program. Every method raises `HostError` when it cannot be asked, `JobdError` when it says no."""
+
+    def __init__(self, machine: Machine, host: Host) -> None:
+        self._machine = machine
+        self._host = host
+        self._source = PROGRAM.read_bytes()
+        self._digest = hashlib.sha256(self._source).hexdigest()
+        self._path = f"{machine.workspace}/jobd/{self._digest}.py"
+
+    async def call(self, verb: str, **request: Any) -> dict[str, Any]:
+        """Run one verb and return its answer."""
+        body = json.dumps({"workspace": self._machine.workspace, **request}).encode()
+        completed = await self._run(verb, body)
+        if _is_missing(completed):
+            await self._install()
+            completed = await self._run(verb, body)
+        return parse_answer(completed)
+
+    async def version(self) -> Version:
+        """What the machine has; the cheapest way to learn whether it works."""
+        answer = await self.call("version")
+        git = answer.get("git")
+        return Version(python=str(answer.get("python")), git=None if git is None else str(git))
+
+    async def prepare(
+        self,
+        job_id: str,
+        *,
+        clone_url: str,
+        base_branch: str,
+        create_venv: Sequence[str],
+        setup: Sequence[str],
+        timeout_s: int,
+        max_log_bytes: int,
+    ) -> bool:
+        """Start to make the job's worktree and virtual environment. False when that had been started before."""
+        answer = await self.call(
+            "prepare",
+            job_id=job_id,
+            clone_url=clone_url,
+            base_branch=base_branch,
+            create_venv=list(create_venv),
+            setup=list(setup),
+            timeout_s=timeout_s,
+            max_log_bytes=max_log_bytes,
+        )
+        return answer.get("started") is True
+
+    async def start(
+        self,
+        job_id: str,
+        *,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        prompt: str,
+        timeout_s: int,
+        max_log_bytes: int,
+    ) -> bool:
+        """Start the agent, in a prepared environment. False when it had been started before."""
+        answer = await self.call(
+            "start",
+            job_id=job_id,
+            argv=list(argv),
+            env=dict(env),
+            prompt=prompt,
+            timeout_s=timeout_s,
+            max_log_bytes=max_log_bytes,
+        )
+        return answer.get("started") is True
+
+    async def collect(
+        self,
+        job_id: str,
+        *,
+        base_commit: str,
+        lint: Sequence[str],
+        timeout_s: int,
+        max_change_bytes: int,
+        max_changes: int,
+        max_text_bytes: int,
+        max_log_bytes: int,
+    ) -> bool:
+        """Start to lint and to compute the change against `base_commit`. False when that had been started before."""
+        answer = await self.call(
+            "collect",
+            job_id=job_id,
+            base_commit=base_commit,
+            lint=list(lint),
+            timeout_s=timeout_s,
+            max_change_bytes=max_change_bytes,
+            max_changes=max_changes,
+            max_text_bytes=max_text_bytes,
+            max_log_bytes=max_log_bytes,
+        )
+        return answer.get("started") is True
+
+    async def poll(self, job_id: str, stage: str, *, log_offset: int = 0, log_limit: int = 65_536) -> Poll:
+        """How a stage stands, with at most `log_limit` bytes of its log from `log_offset` on."""
+        return parse_poll(
+            await self.call("poll", job_id=job_id, stage=stage, log_offset=log_offset, log_limit=log_limit)
+        )
+
+    async def result(self, job_id: str) -> dict[str, Any]:
+        """What was collected. Written by an agent: to be checked field by field."""
+        return await self.call("result", job_id=job_id)
+
+    async def kill(self, job_id: str) -> int:
+        """Kill everything that belongs to the job. Returns how many of its processes are still alive."""
+        answer = await self.call("kill", job_id=job_id)
+        alive = answer.get("alive")
+        if not isinstance(alive, int):
+            raise JobdError("internal", "the machine did not say what is still alive")
+        return alive
+
+    async def clean(self, job_id: str) -> None:
+        """Kill everything that belongs to the job, and remove its folder."""
+        await self.call("clean", job_id=job_id)
+
+    async def _run(self, verb: str, body: bytes) -> Completed:
+        argv = [self._machine.python, "-I", self._path, verb]
+        return await self._host.run(argv, stdin=body, timeout_s=PATIENCE_S.get(verb, 60.0))
+
+    async def _install(self) -> None:
+        argv = [self._machine.python, "-I", "-c", INSTALL, self._path, self._digest]
+        parse_answer(await self._host.run(argv, stdin=self._source))
+
+
+def parse_answer(completed: Completed) -> dict[str, Any]:
+    """The program's answer. Raises `JobdError` for a refusal, and for anything that is no answer."""
+    answer = _last_object(completed.stdout)
+    if answer is None or completed.exit_status != 0:
+        raise _classify_crash(completed)
+    if answer.get("ok") is not True:
+        code, message = answer.get("error", "internal"), answer.get("message", "the machine gave no reason")
+        raise JobdError(str(code)[:MAX_MESSAGE], str(message)[:MAX_MESSAGE])
+    return answer
+
+
+def parse_poll(answer: Mapping[str, Any]) -> Poll:
+    """The typed form of an answer to `poll`. Raises `JobdError` when it has another shape."""
+    error, message = answer.get("error"), answer.get("message")
+    try:
+        return Poll(
+            state=StageState(answer["state"]),
+            error=None if error is None else str(error),
+            message=None if message is None else str(message),
+            result=dict(answer.get("result") or {}),
+            log=base64.b64decode(answer["log"], validate=True),
+            log_size=int(answer["log_size"]),
+            boot_id=str(answer["boot_id"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as fault:
+        raise JobdError("internal", "the machine's answer about a stage makes no sense") from fault
+
+
+def _last_object(stdout: bytes) -> dict[str, Any] | None:
+    """The JSON object on the last line; a login shell may have printed lines of its own before it."""
+    lines = stdout.strip().splitlines()
+    try:
+        answer = json.loads(lines[-1]) if lines else None
+    except (ValueError, RecursionError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _is_missing(completed: Completed) -> bool:
+    """Whether Python said that the program is not there, so that nothing was done."""
+    return completed.exit_status == 2 and b"can't open file" in completed.stderr
+
+
+def _classify_crash(completed: Completed) -> JobdError:
+    if completed.exit_status in SHELL_CANNOT_RUN:
+        return JobdError("no_python", "the configured Python interpreter cannot be run there")
+    lines = completed.stderr.decode(errors="replace").strip().splitlines()
+    reason = lines[-1][:MAX_STDERR_SHOWN] if lines else f"exit status {completed.exit_status}"
+    return JobdError("internal", f"the machine-side program failed: {reason}")

@@ -1,0 +1,60 @@
+"""What the service's endless loops share: level-triggered passes, rung awake early, never ended by an exception."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+log = structlog.get_logger()
+
+
+class Listener:
+    """One loop's ear: hears every ring since it last waited."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Event()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return at the next ring, at once if one came meanwhile, and after `timeout_s` seconds at the latest."""
+        try:
+            await asyncio.wait_for(self.heard.wait(), timeout_s)
+        except TimeoutError:
+            pass
+        finally:
+            self.heard.clear()
+
+
+class Bell:
+    """Wakes every loop before its interval is over. A lost ring costs that interval and nothing else."""
+
+    def __init__(self) -> None:
+        self._listeners: set[Listener] = set()
+
+    def ring(self) -> None:
+        """Wake all who listen."""
+        for listener in self._listeners:
+            listener.heard.set()
+
+    @contextmanager
+    def listen(self) -> Iterator[Listener]:
+        """Hear every ring inside the block."""
+        listener = Listener()
+        self._listeners.add(listener)
+        try:
+            yield listener
+        finally:
+            self._listeners.discard(listener)
+
+
+async def run_forever(name: str, step: Callable[[], Awaitable[None]], bell: Bell, interval_s: float) -> None:
+    """Call `step` at every ring and every `interval_s` seconds. A pass that fails is logged, and repeated."""
+    with bell.listen() as listener:
+        while True:
+            try:
+                await step()
+            except Exception:
+                log.exception("loop.failed", loop=name)
+            await listener.wait(interval_s)

@@ -1,0 +1,180 @@
+"""Rows of jobs, leases, reports and logs. Every function takes the transaction that its caller opened.
+
+A job is written only here, and only through a guarded update: a write that expects a state which the row no longer
+has changes nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as insert_or_ignore
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.db import file_changes, job_events, job_logs, jobs, leases, reports
+from runner.job import ACTIVE, FileChange, IllegalMove, Job, JobState, Report, move
+from runner.machines import Lease
+
+_ACTIVE = [str(state) for state in ACTIVE]
+
+
+def _job(row: Row[Any]) -> Job:
+    return Job(**{**row._mapping, "state": JobState(row.state)})
+
+
+async def insert_job(connection: AsyncConnection, job: Job) -> bool:
+    """Store a new job; False when its trigger has made one before, or its issue has an active one."""
+    statement = insert_or_ignore(jobs).values(**asdict(job)).on_conflict_do_nothing()
+    created = (await connection.execute(statement)).rowcount == 1
+    if created:
+        await add_event(connection, job.id, job.created_at, f"queued by @{job.requested_by}")
+    return created
+
+
+async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
+    """The job with this id."""
+    row = (await connection.execute(select(jobs).where(jobs.c.id == job_id))).one_or_none()
+    return _job(row) if row else None
+
+
+async def fetch_active_jobs(connection: AsyncConnection) -> list[Job]:
+    """Every job that may still move, oldest first."""
+    query = select(jobs).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.created_at, jobs.c.id)
+    return [_job(row) for row in await connection.execute(query)]
+
+
+async def fetch_recent_jobs(connection: AsyncConnection, limit: int) -> list[Job]:
+    """The newest jobs, newest first."""
+    query = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+    return [_job(row) for row in await connection.execute(query)]
+
+
+async def fetch_last_job(connection: AsyncConnection, repository: str, issue_number: int) -> Job | None:
+    """The newest job of an issue."""
+    query = select(jobs).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    row = (await connection.execute(query.order_by(jobs.c.attempt.desc()).limit(1))).one_or_none()
+    return _job(row) if row else None
+
+
+async def count_attempts(connection: AsyncConnection, repository: str, issue_number: int) -> int:
+    """How many jobs this issue has had."""
+    query = select(func.count()).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    return (await connection.execute(query)).scalar_one()
+
+
+async def count_queued_before(connection: AsyncConnection, job: Job) -> int:
+    """How many jobs have waited longer for a slot."""
+    query = select(func.count()).where(jobs.c.state == JobState.QUEUED, jobs.c.created_at < job.created_at)
+    return (await connection.execute(query)).scalar_one()
+
+
+async def change_job(connection: AsyncConnection, job: Job, **changes: Any) -> Job:
+    """Change a job within its state and return it as it now is; a row that has left that state stays as it is."""
+    statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**changes)
+    await connection.execute(statement)
+    return replace(job, **changes)
+
+
+async def move_job(
+    connection: AsyncConnection, job: Job, to: JobState, now: datetime, failure: str | None = None, **changes: Any
+) -> Job:
+    """Move a job, note the move in its history and return it as it now is.
+
+    Raises `runner.job.IllegalMove`, and changes nothing, also when the row has left `job.state` meanwhile.
+    """
+    moved = replace(move(job, to, now, failure), **changes)
+    written = {name: value for name, value in asdict(moved).items() if value != getattr(job, name)}
+    statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**written)
+    if (await connection.execute(statement)).rowcount != 1:
+        raise IllegalMove(job.id, job.state, to)
+    await add_event(connection, job.id, now, f"{to}: {failure}" if failure else str(to))
+    return moved
+
+
+async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now: datetime) -> bool:
+    """Ask an active job to end; False when there is nothing to ask, or somebody asked before."""
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.state.in_(_ACTIVE), jobs.c.cancel_requested_at.is_(None))
+        .values(cancel_requested_at=now, cancelled_by=by)
+    )
+    requested = (await connection.execute(statement)).rowcount == 1
+    if requested:
+        await add_event(connection, job_id, now, f"cancel asked for by @{by}")
+    return requested
+
+
+async def add_event(connection: AsyncConnection, job_id: str, at: datetime, what: str) -> None:
+    """Add a line to the job's history."""
+    await connection.execute(insert(job_events).values(job_id=job_id, at=at, what=what))
+
+
+async def fetch_events(connection: AsyncConnection, job_id: str) -> list[tuple[datetime, str]]:
+    """The job's history, oldest first."""
+    query = select(job_events.c.at, job_events.c.what).where(job_events.c.job_id == job_id).order_by(job_events.c.id)
+    return [(row.at, row.what) for row in await connection.execute(query)]
+
+
+async def fetch_leases(connection: AsyncConnection) -> list[Lease]:
+    """Every slot that is taken."""
+    return [Lease(row.machine, row.slot, row.job_id) for row in await connection.execute(select(leases))]
+
+
+async def insert_lease(connection: AsyncConnection, lease: Lease, now: datetime) -> None:
+    """Take a slot. Raises `sqlalchemy.exc.IntegrityError` when it is taken."""
+    values = {"machine": lease.machine, "slot": lease.slot, "job_id": lease.job_id, "leased_at": now}
+    await connection.execute(insert(leases).values(**values))
+
+
+async def delete_lease(connection: AsyncConnection, job_id: str) -> None:
+    """Give the job's slot back."""
+    await connection.execute(delete(leases).where(leases.c.job_id == job_id))
+
+
+async def insert_report(connection: AsyncConnection, report: Report) -> None:
+    """Store what came out of a job."""
+    values = {
+        field.name: getattr(report, field.name)
+        for field in fields(Report)
+        if field.name not in ("changes", "refusals", "warnings")
+    }
+    lists = {"refusals": list(report.refusals), "warnings": list(report.warnings)}
+    await connection.execute(insert(reports).values(**values, **lists))
+    if report.changes:
+        rows: Sequence[Mapping[str, Any]] = [{"job_id": report.job_id, **asdict(change)} for change in report.changes]
+        await connection.execute(insert(file_changes), rows)
+
+
+async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | None:
+    """What came out of a job; None when nothing was collected."""
+    row = (await connection.execute(select(reports).where(reports.c.job_id == job_id))).one_or_none()
+    if row is None:
+        return None
+    query = select(file_changes).where(file_changes.c.job_id == job_id).order_by(file_changes.c.path)
+    changes = tuple(
+        FileChange(change.path, change.mode, change.content, change.old_mode)
+        for change in await connection.execute(query)
+    )
+    lists = {"refusals": tuple(row.refusals), "warnings": tuple(row.warnings)}
+    return Report(**{**row._mapping, **lists, "changes": changes})
+
+
+async def save_log(connection: AsyncConnection, job_id: str, stage: str, log: bytes) -> None:
+    """Keep a stage's log for good; a second call replaces it."""
+    compressed = zlib.compress(log)
+    statement = insert_or_ignore(job_logs).values(job_id=job_id, stage=stage, compressed=compressed)
+    await connection.execute(
+        statement.on_conflict_do_update(index_elements=["job_id", "stage"], set_={"compressed": compressed})
+    )
+
+
+async def fetch_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
+    """A stage's kept log; None while the job is under way, or when there never was one."""
+    query = select(job_logs.c.compressed).where(job_logs.c.job_id == job_id, job_logs.c.stage == stage)
+    compressed = (await connection.execute(query)).scalar_one_or_none()
+    return zlib.decompress(compressed) if compressed is not None else None

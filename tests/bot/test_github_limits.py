@@ -1,0 +1,81 @@
+"""GitHub's limits as pure functions: what an answer says, and when the next call may go."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bot.github.limits import EVERY_BUCKET, Buckets, Limit, WritePace, parse_exhausted, parse_refusal
+from bot.github.timings import Timings
+from bot.github.transport import choose_backoff_s
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+RESET = str(int(NOW.timestamp()) + 100)
+SPENT = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": RESET, "x-ratelimit-resource": "core"}
+
+
+def test_retry_after_comes_before_the_reset() -> None:
+    limit = parse_refusal(403, {**SPENT, "retry-after": "7"}, "", NOW)
+    assert limit == Limit(EVERY_BUCKET, NOW + timedelta(seconds=7))
+
+
+@pytest.mark.parametrize("status", [403, 429])
+def test_a_spent_bucket_is_named_and_a_second_is_added_to_its_reset(status: int) -> None:
+    assert parse_refusal(status, SPENT, "", NOW) == Limit("core", NOW + timedelta(seconds=101))
+
+
+@pytest.mark.parametrize("retry_after", ["soon", "-5", "nan", "inf", "Fri, 02 Jan 2026 03:05:05 GMT", ""])
+def test_a_retry_after_that_is_no_number_counts_as_a_minute(retry_after: str) -> None:
+    limit = parse_refusal(429, {"retry-after": retry_after}, "", NOW)
+    assert limit == Limit(EVERY_BUCKET, NOW + timedelta(seconds=60))
+
+
+@pytest.mark.parametrize("message", ["You have exceeded a secondary rate limit.", "API Rate Limit exceeded for 7"])
+def test_a_403_without_headers_is_known_by_its_text(message: str) -> None:
+    assert parse_refusal(403, {}, message, NOW) == Limit(EVERY_BUCKET, NOW + timedelta(seconds=60))
+
+
+@pytest.mark.parametrize(("status", "message"), [(403, "Resource not accessible"), (404, "rate limit"), (200, "")])
+def test_anything_else_is_no_limit(status: int, message: str) -> None:
+    left = {"x-ratelimit-remaining": "12", "x-ratelimit-reset": RESET}
+    assert parse_refusal(status, left, message, NOW) is None
+
+
+@pytest.mark.parametrize("reset", ["", "tomorrow", "-1", "9" * 20])
+def test_a_reset_that_cannot_be_read_is_left_alone(reset: str) -> None:
+    assert parse_exhausted({"x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}) is None
+
+
+def test_a_bucket_opens_again_at_its_reset() -> None:
+    buckets = Buckets()
+    assert buckets.wait_s(NOW) == 0
+    buckets.note(parse_exhausted(SPENT))
+    assert buckets.wait_s(NOW) == 101
+    assert buckets.wait_s(NOW + timedelta(seconds=101)) == 0
+
+
+def test_writes_keep_their_distance() -> None:
+    pace = WritePace(Timings(write_interval_s=1))
+    assert pace.wait_s(now=10.0) == 0
+    pace.note(now=10.0)
+    assert pace.wait_s(now=10.25) == 0.75
+    assert pace.wait_s(now=11.0) == 0
+
+
+def test_no_minute_and_no_hour_sees_more_writes_than_allowed_not_even_in_a_burst() -> None:
+    pace = WritePace(Timings(write_interval_s=0, writes_per_minute=80, writes_per_hour=500))
+    now, written_at = 0.0, []
+    while now < 2 * 3600:
+        now += pace.wait_s(now)
+        pace.note(now)
+        written_at.append(now)
+    for period_s, most in ((60, 80), (3600, 500)):
+        assert all(later - first >= period_s for first, later in zip(written_at, written_at[most:], strict=False))
+    assert len(written_at) > 1000
+
+
+def test_pauses_double_and_are_spread() -> None:
+    assert [choose_backoff_s(attempt, 0.5, chance=0.5) for attempt in (1, 2, 3)] == [0.5, 1.0, 2.0]
+    assert choose_backoff_s(1, 0.5, chance=0.0) == 0.25
+    assert choose_backoff_s(1, 0.5, chance=1.0) == 0.75

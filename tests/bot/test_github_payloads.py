@@ -1,0 +1,118 @@
+"""GitHub's JSON into plain values, and back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from bot.github.payloads import (
+    choose_labelled_at,
+    choose_pull_request,
+    parse_can_write,
+    parse_comment,
+    parse_time,
+    read_answer,
+    render_blob,
+    render_time,
+    render_tree_entry,
+)
+from handlers.ports import Comment, GitHubUnavailable, TreeEntry
+from tests.support.scripted_github import comment_payload
+
+
+def test_a_comment_is_read() -> None:
+    assert parse_comment(comment_payload(5)) == Comment(
+        id=5,
+        author="alice",
+        body="comment 5",
+        created_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        updated_at=datetime(2026, 1, 2, 3, 4, 6, tzinfo=UTC),
+        url="https://github.com/octo/widgets/issues/1#issuecomment-5",
+        by_bot=False,
+    )
+
+
+def test_a_deleted_user_is_a_ghost() -> None:
+    comment = parse_comment(comment_payload(user=None))
+    assert (comment.author, comment.by_bot) == ("ghost", False)
+
+
+def test_a_bot_is_known_by_its_type_and_an_empty_body_is_empty() -> None:
+    comment = parse_comment(comment_payload(user={"login": "x[bot]", "type": "Bot"}, body=None))
+    assert (comment.by_bot, comment.body) == (True, "")
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, "text", {"id": "x"}, comment_payload(created_at="yesterday")])
+def test_an_answer_that_cannot_be_read_is_no_answer(answer: Any) -> None:
+    with pytest.raises(GitHubUnavailable, match="cannot be read"):
+        read_answer(parse_comment, answer)
+
+
+def test_times_go_there_and_back_in_utc() -> None:
+    assert parse_time("2026-01-02T03:04:05Z") == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    east = datetime(2026, 1, 2, 5, 4, 5, 999_999, tzinfo=timezone(timedelta(hours=2)))
+    assert render_time(east) == "2026-01-02T03:04:05Z"
+
+
+@pytest.mark.parametrize(
+    ("permission", "role", "may"),
+    [
+        ("admin", "admin", True),
+        ("write", "write", True),
+        ("write", "maintain", True),
+        ("write", "our-custom-role", True),
+        ("read", "triage", False),
+        ("read", "write-the-docs", False),
+        ("none", "none", False),
+    ],
+)
+def test_the_older_permission_field_decides(permission: str, role: str, may: bool) -> None:
+    assert parse_can_write({"permission": permission, "role_name": role}) is may
+
+
+def _labeled(name: str, created_at: str, event: str = "labeled") -> dict[str, Any]:
+    return {"event": event, "label": {"name": name}, "created_at": created_at}
+
+
+def test_the_last_time_a_label_was_put_on_counts() -> None:
+    events = [
+        {"event": "committed", "sha": "1"},
+        _labeled("ptq", "2026-01-01T00:00:00Z"),
+        _labeled("ptq", "2026-01-02T00:00:00Z", event="unlabeled"),
+        _labeled("PTQ", "2026-01-03T00:00:00Z"),
+        _labeled("bug", "2026-01-04T00:00:00Z"),
+    ]
+    assert choose_labelled_at(events, "ptq") == datetime(2026, 1, 3, tzinfo=UTC)
+    assert choose_labelled_at(events, "other") is None
+
+
+def _pull(number: int, branch: str = "ptq/issue-1-a", repository_id: int | None = 1) -> dict[str, Any]:
+    return {
+        "number": number,
+        "html_url": f"https://github.com/octo/widgets/pull/{number}",
+        "state": "closed",
+        "user": {"login": "ptq-bot[bot]"},
+        "head": {"ref": branch, "sha": "a" * 40, "repo": None if repository_id is None else {"id": repository_id}},
+        "base": {"ref": "main", "repo": {"id": 1}},
+    }
+
+
+def test_the_newest_pull_request_of_our_own_branch_is_chosen() -> None:
+    pulls = [_pull(4), _pull(9), _pull(12, branch="ptq/issue-1-b"), _pull(10, repository_id=2), _pull(11, "x", None)]
+    chosen = choose_pull_request([*pulls, _pull(13, repository_id=None)], "ptq/issue-1-a")
+    assert chosen is not None
+    assert (chosen.number, chosen.state, chosen.author) == (9, "closed", "ptq-bot[bot]")
+    assert choose_pull_request([], "ptq/issue-1-a") is None
+
+
+def test_a_tree_entry_is_text_or_a_blob_or_a_deletion() -> None:
+    where = {"path": "a.py", "mode": "100755", "type": "blob"}
+    assert render_tree_entry(TreeEntry("a.py", "100755", text="")) == {**where, "content": ""}
+    assert render_tree_entry(TreeEntry("a.py", "100755", blob_sha="b" * 40)) == {**where, "sha": "b" * 40}
+    assert render_tree_entry(TreeEntry("a.py", "100755")) == {**where, "sha": None}
+
+
+def test_a_blob_takes_any_bytes() -> None:
+    assert render_blob(b"\x00\xff") == {"content": "AP8=", "encoding": "base64"}

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import hmac
+import io
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from aiohttp import web
+from gidgethub.routing import Router
+from sqlalchemy import func, select
+
+from bot.webhook import MAX_BODY, Webhook, make_web_application
+from handlers.inbox import Inbox
+from runner.db import Database, deliveries
+from runner.loops import Bell
+from tests.support.clock import Clock
+from tests.support.jobs import open_database
+
+SECRETS = ["current secret", "previous secret"]
+PAYLOAD = json.dumps({"action": "opened", "repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}}).encode()
+
+
+class Endpoint:
+    def __init__(self, database: Database, url: str, session: aiohttp.ClientSession) -> None:
+        self.database, self.url, self.session = database, url, session
+
+    async def send(self, body: bytes = PAYLOAD, **changes: str | None) -> tuple[int, dict[str, Any]]:
+        """Send a delivery; `changes` replace headers, None leaves one out."""
+        headers: dict[str, str | None] = {
+            "Content-Type": "application/json",
+            "X-GitHub-Event": "issues",
+            "X-GitHub-Delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
+            "X-Hub-Signature-256": sign(body),
+        }
+        headers.update({name.replace("_", "-"): value for name, value in changes.items()})
+        sent = {name: value for name, value in headers.items() if value is not None}
+        async with self.session.post(self.url, data=io.BytesIO(body), headers=sent) as answer:
+            text = await answer.text()
+            assert "\n" not in text, "the answer is one line"
+            return answer.status, json.loads(text)
+
+    async def stored(self) -> int:
+        async with self.database.read() as connection:
+            return (await connection.execute(select(func.count()).select_from(deliveries))).scalar_one()
+
+
+def sign(body: bytes, secret: str = SECRETS[0], algorithm: str = "sha256") -> str:
+    return f"{algorithm}={hmac.new(secret.encode(), body, getattr(hashlib, algorithm)).hexdigest()}"
+
+
+@pytest.fixture
+async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
+    async with open_database(tmp_path) as database:
+        webhook = Webhook(Inbox(database, Router(), Clock()), SECRETS, Bell())
+        application = make_web_application()
+        application.router.add_post("/webhook", webhook.handle)
+        runner = web.AppRunner(application, auto_decompress=False)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        async with aiohttp.ClientSession() as session:
+            yield Endpoint(database, f"http://127.0.0.1:{port}/webhook", session)
+        await runner.cleanup()
+
+
+async def test_a_signed_delivery_is_stored_before_it_is_accepted(endpoint: Endpoint) -> None:
+    assert (await endpoint.send())[0] == 202
+    async with endpoint.database.read() as connection:
+        row = (await connection.execute(select(deliveries))).one()
+    assert (row.body, row.event, row.lane, row.state) == (PAYLOAD, "issues", "octo/widgets#7", "pending")
+
+
+async def test_a_repeated_delivery_is_answered_200_and_changes_nothing(endpoint: Endpoint) -> None:
+    await endpoint.send()
+    other = json.dumps({"action": "closed"}).encode()
+    assert (await endpoint.send(other, X_Hub_Signature_256=sign(other)))[0] == 200
+    async with endpoint.database.read() as connection:
+        assert (await connection.execute(select(deliveries.c.body))).scalar_one() == PAYLOAD
+
+
+async def test_the_previous_secret_still_signs_while_secrets_are_rotated(endpoint: Endpoint) -> None:
+    assert (await endpoint.send(X_Hub_Signature_256=sign(PAYLOAD, SECRETS[1])))[0] == 202
+
+
+async def test_ping_is_answered_and_not_stored(endpoint: Endpoint) -> None:
+    assert await endpoint.send(X_GitHub_Event="ping") == (200, {"message": "pong"})
+    assert await endpoint.stored() == 0
+
+
+async def test_an_event_that_nobody_knows_is_accepted(endpoint: Endpoint) -> None:
+    assert (await endpoint.send(X_GitHub_Event="brand_new_event"))[0] == 202
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "says"),
+    [
+        ({"X_Hub_Signature_256": None}, 401, "X-Hub-Signature-256"),
+        ({"X_Hub_Signature_256": None, "X_Hub_Signature": sign(PAYLOAD, algorithm="sha1")}, 401, "SHA-1"),
+        ({"X_Hub_Signature_256": sign(PAYLOAD, "a guess")}, 401, "does not match"),
+        ({"X_Hub_Signature_256": sign(PAYLOAD).removeprefix("sha256=")}, 401, "does not match"),
+        ({"X_Hub_Signature_256": "sha256=é"}, 401, "ASCII"),
+        ({"X_GitHub_Event": None}, 400, "X-GitHub-Event"),
+        ({"X_GitHub_Event": "issues\u00fc"}, 400, "X-GitHub-Event"),
+        ({"X_GitHub_Event": "e" * 101}, 400, "X-GitHub-Event"),
+        ({"X_GitHub_Delivery": None}, 400, "X-GitHub-Delivery"),
+        ({"X_GitHub_Delivery": "\u2603"}, 400, "X-GitHub-Delivery"),
+        ({"Content_Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
+        ({"Content_Encoding": "gzip"}, 415, "compressed"),
+        ({"Content_Encoding": "br"}, 415, "compressed"),
+    ],
+)
+async def test_a_bad_request_is_refused_with_the_reason_and_never_stored(
+    endpoint: Endpoint, changes: dict[str, str | None], status: int, says: str
+) -> None:
+    answered, answer = await endpoint.send(**changes)
+    assert answered == status
+    assert says in answer["error"]
+    assert await endpoint.stored() == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"null", "not a JSON object"),
+    ],
+)
+async def test_a_body_that_is_no_json_object_is_refused(endpoint: Endpoint, body: bytes, says: str) -> None:
+    status, answer = await endpoint.send(body, X_Hub_Signature_256=sign(body))
+    assert status == 400
+    assert says in answer["error"]
+    assert await endpoint.stored() == 0
+
+
+async def test_a_really_compressed_body_is_refused_unread(endpoint: Endpoint) -> None:
+    body = gzip.compress(PAYLOAD)
+    status, _ = await endpoint.send(body, X_Hub_Signature_256=sign(body), Content_Encoding="gzip")
+    assert status == 415
+
+
+async def test_a_body_of_25_mb_is_taken_and_one_byte_more_is_not(endpoint: Endpoint) -> None:
+    body = b'{"padding": "' + b"x" * (MAX_BODY - 15) + b'"}'
+    assert len(body) == MAX_BODY
+    assert (await endpoint.send(body, X_Hub_Signature_256=sign(body)))[0] == 202
+    body += b" "
+    assert (await endpoint.send(body, X_Hub_Signature_256=sign(body), X_GitHub_Delivery="another"))[0] == 413
+    assert await endpoint.stored() == 1
+
+
+async def test_an_oversized_body_without_a_length_is_refused_too(endpoint: Endpoint) -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        for _ in range(27):
+            yield b"x" * 1024 * 1024
+
+    headers = {
+        "Content-Type": "application/json",
+        "X-GitHub-Event": "issues",
+        "X-GitHub-Delivery": "streamed",
+        "X-Hub-Signature-256": "sha256=0",
+    }
+    async with endpoint.session.post(endpoint.url, data=stream(), headers=headers) as answer:
+        assert answer.status == 413
+
+
+@pytest.mark.parametrize("payload", [{"repository": 5}, {"repository": {"full_name": ["x"]}}, {"issue": {"number": {}}}])
+async def test_a_signed_payload_of_any_shape_is_stored(endpoint: Endpoint, payload: dict[str, Any]) -> None:
+    body = json.dumps(payload).encode()
+    assert (await endpoint.send(body, X_Hub_Signature_256=sign(body)))[0] == 202
+
+
+async def test_a_header_sent_twice_is_refused(endpoint: Endpoint) -> None:
+    address = urlsplit(endpoint.url)
+    lines = [
+        "POST /webhook HTTP/1.1",
+        f"Host: {address.netloc}",
+        "Content-Type: application/json",
+        "X-GitHub-Event: issues",
+        "X-GitHub-Event: ping",
+        "X-GitHub-Delivery: twice",
+        f"X-Hub-Signature-256: {sign(PAYLOAD)}",
+        f"Content-Length: {len(PAYLOAD)}",
+        "Connection: close",
+    ]
+    with socket.create_connection((address.hostname or "", address.port or 0)) as connection:
+        connection.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(connection, "\r\n".join(lines).encode() + b"\r\n\r\n" + PAYLOAD)
+        answer = await loop.sock_recv(connection, 65536)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert await endpoint.stored() == 0

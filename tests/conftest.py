@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.support.sshd import find_sshd
+
+pytest_plugins = ["tests.support.machines"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if find_sshd() is None:
+        terminalreporter.write_line("sshd is missing: what needs OpenSSH's server was skipped (package openssh-server)")

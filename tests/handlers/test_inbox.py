@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from gidgethub import sansio
+from gidgethub.routing import Router
+from sqlalchemy import select
+
+from handlers.context import Context
+from handlers.events import User
+from handlers.inbox import MAX_ATTEMPTS, Inbox, count_deliveries
+from handlers.ports import GitHub, GitHubUnavailable
+from runner.db import Database, deliveries
+from tests.support.clock import Clock
+from tests.support.jobs import open_database
+
+Work = Callable[[str], Awaitable[None]]
+
+
+class Desk:
+    """An inbox whose deliveries do what a test says, by the word in their payload."""
+
+    def __init__(self, database: Database, work: Work) -> None:
+        self.database, self.clock, self.worked = database, Clock(), list[str]()
+        router = Router()
+
+        async def on_issues(event: sansio.Event, _context: Context) -> None:
+            self.worked.append(event.data["word"])
+            await work(event.data["word"])
+
+        router.add(on_issues, "issues", action="labeled")
+        self.inbox = Inbox(database, router, self.clock)
+        self.context = Context(cast(GitHub, None), database, {}, {}, "", (), self.clock, lambda: None)
+
+    async def bring(self, word: str, lane: str = "octo/widgets#1", event: str = "issues") -> bool:
+        body = json.dumps({"action": "labeled", "word": word}).encode()
+        return await self.inbox.receive(f"id-{word}", event, lane, body)
+
+    async def settle(self) -> None:
+        """Work until nothing is due."""
+        await self.inbox.stop()
+        before = -1
+        while before != len(self.worked):
+            before = len(self.worked)
+            await self.inbox.step(self.context)
+            await self.inbox.stop()
+
+    async def row(self, word: str) -> Any:
+        async with self.database.read() as connection:
+            return (await connection.execute(select(deliveries).where(deliveries.c.id == f"id-{word}"))).one()
+
+
+async def do_nothing(_word: str) -> None:
+    return None
+
+
+@asynccontextmanager
+async def open_desk(folder: Path, work: Work = do_nothing) -> AsyncIterator[Desk]:
+    async with open_database(folder) as database:
+        yield Desk(database, work)
+
+
+async def test_a_repeated_delivery_is_worked_once(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        assert await desk.bring("one")
+        assert not await desk.bring("one")
+        await desk.settle()
+        assert not await desk.bring("one")
+        await desk.settle()
+        assert desk.worked == ["one"]
+
+
+async def test_deliveries_of_one_issue_keep_their_order(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        for number in range(5):
+            await desk.bring(f"{number}")
+        await desk.settle()
+        assert desk.worked == ["0", "1", "2", "3", "4"]
+
+
+async def test_a_slow_issue_does_not_hold_up_another(tmp_path: Path) -> None:
+    slow = asyncio.Event()
+
+    async def work(word: str) -> None:
+        if word == "slow":
+            await slow.wait()
+
+    async with open_desk(tmp_path, work) as desk:
+        await desk.bring("slow", "octo/widgets#1")
+        await desk.bring("behind", "octo/widgets#1")
+        await desk.bring("quick", "octo/widgets#2")
+        await desk.inbox.step(desk.context)
+        await asyncio.sleep(0.2)
+        assert sorted(desk.worked) == ["quick", "slow"]
+        slow.set()
+        await desk.settle()
+        assert desk.worked[-1] == "behind"
+
+
+async def test_a_delivery_that_keeps_failing_is_set_aside_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    async def work(word: str) -> None:
+        if word == "poison":
+            raise RuntimeError("no")
+
+    async with open_desk(tmp_path, work) as desk:
+        await desk.bring("poison")
+        await desk.bring("next")
+        for _ in range(MAX_ATTEMPTS):
+            await desk.settle()
+            desk.clock.forward(60)
+        await desk.settle()
+        assert desk.worked == ["poison"] * MAX_ATTEMPTS + ["next"]
+        row = await desk.row("poison")
+        assert (row.state, row.error) == ("failed", "RuntimeError('no')")
+        assert await count_deliveries(desk.database, ("pending", "failed")) == {"pending": 0, "failed": 1}
+
+
+async def test_a_delivery_waits_for_as_long_as_github_asks(tmp_path: Path) -> None:
+    async def work(word: str) -> None:
+        if desk.worked.count(word) < 5:
+            raise GitHubUnavailable("rate limit", retry_after_s=300)
+
+    async with open_desk(tmp_path, work) as desk:
+        await desk.bring("patient")
+        await desk.settle()
+        desk.clock.forward(299)
+        await desk.settle()
+        assert desk.worked == ["patient"]
+        for _ in range(4):
+            desk.clock.forward(301)
+            await desk.settle()
+        assert (await desk.row("patient")).state == "done"
+
+
+async def test_a_malformed_payload_is_set_aside_at_once_without_its_values(tmp_path: Path) -> None:
+    async def work(_word: str) -> None:
+        User.model_validate({"login": {"secret": "hunter2"}})
+
+    async with open_desk(tmp_path, work) as desk:
+        await desk.bring("odd")
+        await desk.settle()
+        row = await desk.row("odd")
+        assert (row.state, row.error) == ("failed", "the payload lacks or garbles: login")
+
+
+async def test_what_nobody_handles_is_done(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.bring("unheard", event="workflow_run")
+        await desk.settle()
+        assert (await desk.row("unheard")).state == "done"
+        assert desk.worked == []
+
+
+async def test_what_was_stored_before_a_crash_is_worked_after_it(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.bring("kept")
+    async with open_desk(tmp_path) as desk:
+        await desk.settle()
+        assert desk.worked == ["kept"]

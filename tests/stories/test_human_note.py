@@ -1,0 +1,110 @@
+"""What a note must be before it opens anything."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bot.demo.playground import STRANGER
+from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """An issue on which a diff waits for a note."""
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        yield world
+
+
+async def refused(world: World, comment: str, words: str, by: str = "maintainer") -> None:
+    before = len(world.replies())
+    await world.comment(comment, by=by)
+    await world.settle()
+    reply = await world.wait_for_reply("<!-- ptq:reply=", before - 1)
+    assert words in reply, reply
+    assert len(world.replies()) == before + 1
+    assert world.pulls() == []
+
+
+async def test_everything_that_is_no_human_note_is_refused_with_the_reason(world: World) -> None:
+    await refused(world, f"/ptq pr {world.digest()}", "own words")
+    await refused(world, f"/ptq pr {world.digest()}\n\nlgtm!", "30 letters")
+    await refused(world, f"/ptq pr 000000000000\n\n{NOTE}", world.digest())
+    copied = "It is mended. An early end. It is mended. An early end. looked, found, mended."
+    await refused(world, f"/ptq pr {world.digest()}\n\n{copied}", "report")
+    await refused(world, f"/ptq pr {world.digest()}\n\n{NOTE}", "write access", by=STRANGER)
+
+
+async def test_a_note_without_a_digest_means_the_report_that_stood_when_it_was_written(world: World) -> None:
+    await world.comment(f"/ptq pr\n\n{NOTE}")
+    pull = await world.wait_for_pull()
+    assert pull.body.startswith(NOTE)
+
+
+async def test_a_note_without_a_digest_does_not_mean_a_report_that_was_posted_after_a_newer_one(world: World) -> None:
+    await world.comment("/ptq diagnose")
+    await world.wait_for_report(2)
+    before = world.pulls()
+    await world.comment(f"/ptq pr\n\n{NOTE}")
+    await world.wait_for_reply("names no digest")
+    assert world.pulls() == before == []
+
+
+async def test_two_maintainers_who_answer_at_once_open_one_pull_request(world: World) -> None:
+    world.github.add_user("second")
+    world.github.set_permission("octo/widgets", "second", "admin")
+    await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+    await world.comment(
+        f"/ptq pr {world.digest()}\n\nI read it too, and the loop is right now for every length.", by="second"
+    )
+    await world.wait_for_pull()
+    await world.settle()
+    assert len(world.pulls()) == 1
+    assert "@maintainer" in world.pulls()[0].body
+
+
+async def test_a_second_note_after_the_pull_request_names_it(world: World) -> None:
+    await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+    pull = await world.wait_for_pull()
+    await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+    await world.wait_for_reply(f"in pull request #{pull.number} already")
+    assert len(world.pulls()) == 1
+
+
+async def test_a_note_for_an_older_diff_is_stale_once_a_newer_one_stands(world: World) -> None:
+    first = world.digest()
+    await world.comment("/ptq fix and mention it in the readme")
+    await world.wait_for_report(2)
+    if world.digest() == first:
+        # The same change on the same base is the same digest, and either report may be approved.
+        return
+    await refused(world, f"/ptq pr {first}\n\n{NOTE}", world.digest())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "fault"),
+    [
+        ("POST", r"/repos/octo/widgets/pulls", "lose-answer"),
+        ("POST", r"/repos/octo/widgets/git/refs", "lose-answer"),
+        ("POST", r"/repos/octo/widgets/git/commits", "lose-answer"),
+        ("POST", r"/repos/octo/widgets/git/trees", 502),
+        ("POST", r"/repos/octo/widgets/pulls", 500),
+        ("GET", r"/repos/octo/widgets/pulls", 503),
+    ],
+)
+async def test_a_fault_on_the_way_opens_the_pull_request_once_all_the_same(
+    world: World, method: str, path: str, fault: int | str
+) -> None:
+    world.github.faults.add(method, path, fault)
+    await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+    await world.wait_for_pull()
+    await world.settle()
+    assert len(world.pulls()) == 1
+    assert len([body for body in world.replies() if "Draft pull request" in body]) == 1

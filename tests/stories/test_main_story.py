@@ -1,0 +1,106 @@
+"""The story of the README, as it happens: a label goes in, a report comes out, a human note opens a draft PR."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bot.demo.repository import NAME
+from tests.support.machines import SshServer, ssh_server
+from tests.support.world import NOTE, World, open_world
+
+__all__ = ["ssh_server"]
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_label_becomes_a_report_and_a_human_note_becomes_a_draft_pull_request(
+    tmp_path: Path, ssh_server: SshServer
+) -> None:
+    async with open_world(tmp_path, ssh=ssh_server) as world:
+        await world.open_issue()
+        await world.label()
+        report = await world.wait_for_report()
+        assert_the_report_says_all(report)
+        assert len(world.statuses()) == 1
+        assert "succeeded" in world.statuses()[0]
+        issue = world.github.issue(NAME, world.number)
+        assert [reaction.content for reaction in issue.reactions] == ["eyes"]
+
+        await world.comment(f"/ptq pr {world.digest()}")
+        refusal = await world.wait_for_reply("<!-- ptq:reply=")
+        assert "own words" in refusal
+        assert world.pulls() == []
+
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        pull = await world.wait_for_pull()
+        assert_the_pull_request_is_right(world, pull.body)
+        assert pull.draft
+        assert pull.title == "Keep the last, shorter chunk in chunked()"
+        assert_the_branch_works(world, pull.head, tmp_path / "clone")
+        assert len(world.reports()) == 1
+
+
+def assert_the_report_says_all(report: str) -> None:
+    for part in ("Fix staged", "Root cause", "len(items)", "Worklog", "machine `gpu-1`", "agent `script`", "/ptq pr "):
+        assert part in report
+    assert "+    for start in range(0, len(items), size):" in report
+
+
+def assert_the_pull_request_is_right(world: World, body: str) -> None:
+    assert body.startswith(NOTE)
+    assert f"Fixes #{world.number}" in body
+    for part in ("@maintainer", world.digest(), "coding agent", "Repro", "Worklog", "from widgets import chunked"):
+        assert part in body
+
+
+def assert_the_branch_works(world: World, branch: str, clone: Path) -> None:
+    assert world.git("rev-parse", f"{branch}^").strip() == world.playground.base_commit
+    world.git("clone", "--quiet", "--branch", branch, ".", str(clone))
+    tests = subprocess.run([sys.executable, "-m", "unittest"], cwd=clone, capture_output=True, text=True, check=False)
+    assert tests.returncode == 0, tests.stderr
+    assert "Ran 3 tests" in tests.stderr
+
+
+async def test_a_comment_asks_for_a_diagnosis_and_gets_no_diff(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        await world.comment("/ptq diagnose please start with the last chunk")
+        report = await world.wait_for_report()
+        assert "Reproduced" in report
+        assert "```diff" not in report
+        assert "`/ptq fix`" in report
+        job = (await world.jobs())[0]
+        assert "please start with the last chunk" in job.prompt
+
+        await world.comment(f"/ptq pr\n\n{NOTE}")
+        assert "nothing to open" in await world.wait_for_reply("<!-- ptq:reply=")
+
+
+async def test_no_credential_is_ever_on_the_machine(tmp_path: Path) -> None:
+    agent = (
+        "import os, pathlib, sys\n"
+        "pathlib.Path(os.environ['PTQ_OUTPUT_DIR'], 'report.md').write_text(repr(dict(os.environ)))\n"
+        "print(pathlib.Path('/proc/self/cmdline').read_bytes())\n"
+    )
+    async with open_world(tmp_path, agent=agent) as world:
+        await world.open_issue()
+        await world.label()
+        job = await world.wait_for_job("collecting")
+        seen = world.machine_text() + job.prompt
+        await world.wait_for_report()
+        tokens = [token for token in world.github.tokens() if token]
+        assert tokens
+        for secret in (*tokens, (tmp_path / "app.pem").read_text().splitlines()[1]):
+            assert secret not in seen
+
+
+async def test_a_small_repository_without_python_setup_needs_no_configuration_beyond_the_agent(tmp_path: Path) -> None:
+    async with open_world(tmp_path, repository_toml='lint = ["echo linted > lint.txt"]') as world:
+        await world.open_issue()
+        await world.label()
+        report = await world.wait_for_report()
+        assert "lint.txt" in report, "the lint command ran before the diff was taken"

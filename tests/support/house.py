@@ -1,0 +1,292 @@
+"""The rules of the house, as pure functions from sources to complaints.
+
+A complaint names the place and says what to do. This file refuses to know which files the project has.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gidgethub.routing import Router
+
+FLOORS = ("bot", "handlers", "runner")
+"""Top to bottom: each may import itself and what stands after it."""
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 50
+MEDIAN_FUNCTION = 8
+NINTH_DECILE_FUNCTION = 25
+OLDEST_PYTHON_ON_MACHINES = (3, 9)
+_NEWER_MODULES = {"tomllib"}
+_VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "service", "services"}
+_FOREIGN = {
+    "handlers": {"aiohttp", "asyncssh", "gidgethub", "http.client", "socket", "urllib.request"},
+    "runner": {"aiohttp", "gidgethub"},
+}
+_FOREIGN_ALLOWED = {"handlers": {"gidgethub.routing", "gidgethub.sansio"}}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One module: its dotted name and its text."""
+
+    name: str
+    text: str
+    is_package: bool = False
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.name)
+
+    @property
+    def floor(self) -> str:
+        return self.name.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Import:
+    """`module`, or `name` out of `module`, imported by `source` at `line`."""
+
+    source: Source
+    module: str
+    name: str | None
+    line: int
+    only_for_types: bool
+
+    @property
+    def place(self) -> str:
+        return f"{self.source.name}:{self.line}"
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+    def reaches(self, module: str) -> bool:
+        return f"{self.full_name}.".startswith(f"{module}.")
+
+
+def read_sources(root: Path, folders: Iterable[str]) -> tuple[Source, ...]:
+    """Every Python module below `root` in one of `folders`."""
+    paths = sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
+    return tuple(_read_source(root, path) for path in paths)
+
+
+def _read_source(root: Path, path: Path) -> Source:
+    parts = path.relative_to(root).with_suffix("").parts
+    is_package = parts[-1] == "__init__"
+    return Source(".".join(parts[:-1] if is_package else parts), path.read_text(), is_package)
+
+
+def imports_of(source: Source) -> Iterator[Import]:
+    """Every import in the module, with relative ones spelt out."""
+    for_types = {id(node) for block in ast.walk(source.tree) if _is_for_types(block) for node in ast.walk(block)}
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(source, alias.name, None, node.lineno, id(node) in for_types)
+        elif isinstance(node, ast.ImportFrom):
+            module = _spell_out(source, node)
+            for alias in node.names:
+                yield Import(source, module, alias.name, node.lineno, id(node) in for_types)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def _spell_out(source: Source, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = source.name.split(".")
+    package = parts[: len(parts) - node.level + source.is_package]
+    return ".".join([*package, *([node.module] if node.module else [])])
+
+
+def _all_imports(sources: Iterable[Source]) -> Iterator[Import]:
+    for source in sources:
+        yield from imports_of(source)
+
+
+def find_upward_imports(sources: Iterable[Source]) -> list[str]:
+    complaints = []
+    for found in _all_imports(sources):
+        target = found.module.partition(".")[0]
+        if found.source.floor not in FLOORS:
+            continue
+        if target == "tests" or (target in FLOORS and FLOORS.index(target) < FLOORS.index(found.source.floor)):
+            complaints.append(
+                f"{found.place} imports {found.full_name}: arrows go down, {' -> '.join(FLOORS)}; "
+                f"pass the thing in, or move it down"
+            )
+    return complaints
+
+
+def find_imports_of_demo(sources: Iterable[Source]) -> list[str]:
+    return [
+        f"{found.place} imports {found.full_name}: only bot.cli starts the demo; move what you need out of bot.demo"
+        for found in _all_imports(sources)
+        if found.reaches("bot.demo")
+        and found.source.name != "bot.cli"
+        and not f"{found.source.name}.".startswith("bot.demo.")
+    ]
+
+
+def find_foreign_imports(sources: Iterable[Source]) -> list[str]:
+    """Libraries that belong to another floor."""
+    return [
+        f"{found.place} imports {found.full_name}: that is not the business of {found.source.floor}; "
+        f"put it behind a protocol that a floor above implements"
+        for found in _all_imports(sources)
+        if any(map(found.reaches, _FOREIGN.get(found.source.floor, ())))
+        and not any(map(found.reaches, _FOREIGN_ALLOWED.get(found.source.floor, ())))
+    ]
+
+
+def find_cycles(sources: Iterable[Source]) -> list[str]:
+    """The first import cycle, imports that only a type checker follows left aside."""
+    known = {source.name: source for source in sources}
+    graph = {source.name: {name for name in _targets_of(source, known) if name != source.name} for source in sources}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return [f"{' <- '.join(error.args[1])}: move what they share into a module below them"]
+    return []
+
+
+def _targets_of(source: Source, known: dict[str, Source]) -> Iterator[str]:
+    for found in imports_of(source):
+        if not found.only_for_types:
+            yield from [name for name in (found.full_name, found.module) if name in known][:1]
+
+
+def find_imports_in_functions(sources: Iterable[Source]) -> list[str]:
+    return [
+        f"{source.name}:{node.lineno} imports inside {function.name}(): move the import to the top of the file"
+        for source in sources
+        for function in _functions_of(source)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _functions_of(source: Source) -> Iterator[Function]:
+    return (node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def measure_function(function: Function) -> int:
+    """Lines from `def` to the end, its docstring left out."""
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    if ast.get_docstring(function) is None:
+        return lines
+    docstring = function.body[0]
+    return lines - ((docstring.end_lineno or docstring.lineno) - docstring.lineno + 1)
+
+
+def find_long_files(sources: Iterable[Source]) -> list[str]:
+    return [
+        f"{source.name} has {lines} lines, {LONGEST_FILE} are allowed: split it where it changes its subject"
+        for source in sources
+        if (lines := len(source.text.splitlines())) > LONGEST_FILE
+    ]
+
+
+def find_long_functions(sources: Iterable[Source]) -> list[str]:
+    return [
+        f"{source.name}:{function.lineno} {function.name}() has {lines} lines, {LONGEST_FUNCTION} are allowed: "
+        f"give its steps names of their own"
+        for source in sources
+        for function in _functions_of(source)
+        if (lines := measure_function(function)) > LONGEST_FUNCTION
+    ]
+
+
+def judge_function_lengths(sources: Iterable[Source]) -> list[str]:
+    """How long functions are as a whole: the median and the ninth decile."""
+    lengths = [measure_function(function) for source in sources for function in _functions_of(source)]
+    if len(lengths) < 2:
+        return []
+    median, ninth_decile = statistics.median(lengths), statistics.quantiles(lengths, n=10, method="inclusive")[8]
+    if median <= MEDIAN_FUNCTION and ninth_decile <= NINTH_DECILE_FUNCTION:
+        return []
+    return [
+        f"functions: median {median:g} (at most {MEDIAN_FUNCTION}), 90 % under {ninth_decile:g} "
+        f"(at most {NINTH_DECILE_FUNCTION}): shorten the longest ones"
+    ]
+
+
+def find_missing_docstrings(sources: Iterable[Source]) -> list[str]:
+    return [
+        f"{source.name}: say at its top what the file is for, and what it refuses to know"
+        for source in sources
+        if not ast.get_docstring(source.tree)
+    ]
+
+
+def find_vague_names(sources: Iterable[Source]) -> list[str]:
+    return [
+        f"{source.name}: name it after what it knows, not {word!r}"
+        for source in sources
+        for word in sorted(_VAGUE_NAMES.intersection(source.name.replace("_", ".").split(".")))
+    ]
+
+
+def find_mocks(sources: Iterable[Source]) -> list[str]:
+    """Mock libraries, and our own code patched from outside."""
+    mocks = [found for found in _all_imports(sources) if found.reaches("unittest.mock") or found.reaches("mock")]
+    patches = [
+        f"{source.name}:{node.lineno}"
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "monkeypatch.setattr"
+    ]
+    places = [found.place for found in mocks] + patches
+    return [f"{place} replaces a part: give the code a real one, such as those in tests/support" for place in places]
+
+
+def find_what_a_machine_lacks(source: Source) -> list[str]:
+    """What an old Python without packages, as machines have it, could not run."""
+    old = OLDEST_PYTHON_ON_MACHINES
+    have = sys.stdlib_module_names - _NEWER_MODULES
+    complaints = [
+        f"{found.place} imports {found.full_name}: a machine has nothing but Python {old[0]}.{old[1]}'s own library"
+        for found in imports_of(source)
+        if found.module.partition(".")[0] not in have
+    ]
+    try:
+        ast.parse(source.text, source.name, feature_version=old)
+    except SyntaxError as error:
+        complaints.append(f"{source.name}:{error.lineno}: {error.msg}: write it so that Python {old[0]}.{old[1]} can")
+    return complaints
+
+
+def find_shared_events(router: Router) -> list[str]:
+    """Events that more than one callback would get: gidgethub runs those in no order, and one failure starves the rest.
+
+    Looks at the router's own tables, because its public `fetch` only answers for one event at a time.
+    """
+    complaints = []
+    for event in sorted(router._shallow_routes.keys() | router._deep_routes.keys()):
+        for action, callbacks in _callbacks_of(router, event):
+            if len(callbacks) > 1:
+                names = ", ".join(sorted(callbacks))
+                complaints.append(f"{event} {action} goes to {names}: leave one, and let it call the others")
+    return complaints
+
+
+def _callbacks_of(router: Router, event: str) -> Iterator[tuple[str, Sequence[str]]]:
+    for_all = [callback.__qualname__ for callback in router._shallow_routes.get(event, ())]
+    keys = router._deep_routes.get(event, {})
+    yield "(any)", for_all
+    for key, values in keys.items():
+        others = [f"the callbacks that look at {other!r}" for other in keys if other != key]
+        for value, callbacks in values.items():
+            yield f"{key}={value}", [callback.__qualname__ for callback in callbacks] + for_all + others

@@ -1,0 +1,45 @@
+"""Jobs and databases to start a test from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runner.db import Database
+from runner.job import Job, JobState
+
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def make_job(**changes: Any) -> Job:
+    values: dict[str, Any] = {
+        "id": "0123456789",
+        "repository": "octo/widgets",
+        "private": False,
+        "issue_number": 7,
+        "attempt": 1,
+        "preset": "fix",
+        "may_change": True,
+        "agent": "mine",
+        "requested_by": "maintainer",
+        "clone_url": "https://git.example/octo/widgets.git",
+        "base_branch": "main",
+        "prompt": "Please look at it.",
+        "state": JobState.QUEUED,
+        "created_at": NOON,
+        "changed_at": NOON,
+    }
+    return Job(**{**values, **changes})
+
+
+@asynccontextmanager
+async def open_database(folder: Path) -> AsyncIterator[Database]:
+    database = Database(f"sqlite+aiosqlite:///{folder / 'ptq.db'}")
+    try:
+        await database.open()
+        yield database
+    finally:
+        await database.close()

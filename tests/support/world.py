@@ -1,0 +1,165 @@
+"""A whole installation to break, with the words that stories are told in."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from bot.demo.github import Pull
+from bot.demo.playground import LABEL, MAINTAINER, STRANGER, Playground, SshServer
+from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
+from runner import store
+from runner.job import Job
+from tests.support.openapi import OpenApi
+
+Value = TypeVar("Value")
+
+PATIENCE_S = 40.0
+
+NOTE = (
+    "The loop ended before the start of a shorter last chunk, so its items never came out. "
+    "It now runs over every start, and slicing beyond the end is harmless."
+)
+
+WRITE_REPORT = """
+import os, pathlib, sys, time
+output = pathlib.Path(os.environ["PTQ_OUTPUT_DIR"])
+(output / "report.md").write_text("fix staged\\n\\n## Summary\\nIt is mended.\\n\\n## Root cause\\nAn early end.\\n")
+(output / "worklog.md").write_text("looked, found, mended\\n")
+"""
+"""The start of many a scripted agent: what every good run writes."""
+
+FIX = 'path = pathlib.Path("widgets/chunks.py"); path.write_text(path.read_text().replace(" - size + 1", ""))\n'
+
+
+class World:
+    def __init__(self, playground: Playground) -> None:
+        self.playground, self.github = playground, playground.github
+        self.number = 0
+
+    async def open_issue(self, body: str = ISSUE_BODY, by: str = STRANGER) -> int:
+        self.number = await self.github.open_issue(NAME, ISSUE_TITLE, body, by)
+        return self.number
+
+    async def label(self, label: str = LABEL, by: str = MAINTAINER) -> None:
+        await self.github.label_issue(NAME, self.number, label, by)
+
+    async def comment(self, body: str, by: str = MAINTAINER) -> int:
+        return await self.github.comment(NAME, self.number, body, by)
+
+    def replies(self) -> list[str]:
+        """Our comments on the issue, oldest first."""
+        comments = self.github.issue(NAME, self.number).comments
+        return [comment.body for comment in comments if comment.user.login.endswith("[bot]")]
+
+    def reports(self) -> list[str]:
+        return [body for body in self.replies() if "<!-- ptq:report=" in body]
+
+    def statuses(self) -> list[str]:
+        return [body for body in self.replies() if "<!-- ptq:job=" in body]
+
+    def pulls(self) -> list[Pull]:
+        return self.github.pulls(NAME)
+
+    async def jobs(self) -> list[Job]:
+        async with self.playground.service.context.db.read() as connection:
+            return await store.fetch_recent_jobs(connection, 100)
+
+    async def leases(self) -> int:
+        async with self.playground.service.context.db.read() as connection:
+            return len(await store.fetch_leases(connection))
+
+    async def wait_for_reply(self, words: str, count: int = 1) -> str:
+        """The newest of our comments that hold these words, once there are `count` of them."""
+
+        def look() -> str | None:
+            found = [body for body in self.replies() if words in body]
+            return found[-1] if len(found) >= count else None
+
+        return await self.wait(look, f"{count} repl(ies) with {words!r}")
+
+    async def wait_for_report(self, count: int = 1) -> str:
+        """The newest report, once there are `count` of them and everything about the job is put away."""
+        report = await self.wait_for_reply("<!-- ptq:report=", count)
+        await self.wait_for_reply("[report](http", count)
+        await self.settle()
+        return report
+
+    async def settle(self) -> None:
+        """Wait until no job is active, no slot is taken, and no delivery is waiting."""
+        deadline = time.monotonic() + PATIENCE_S
+        while any(job.active for job in await self.jobs()) or await self.leases() or await self._pending():
+            assert time.monotonic() < deadline, f"never settled: {await self.jobs()}, {await self.leases()} leases"
+            await asyncio.sleep(0.05)
+
+    async def _pending(self) -> int:
+        async with self.playground.service.context.db.read() as connection:
+            rows = await connection.exec_driver_sql("SELECT count(*) FROM deliveries WHERE state = 'pending'")
+            return int(rows.scalar_one())
+
+    async def wait_for_job(self, state: str) -> Job:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            for job in await self.jobs():
+                if job.state == state:
+                    return job
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"no job became {state}: {await self.jobs()}")
+
+    async def wait_for_pull(self) -> Pull:
+        pull = await self.wait(lambda: next(iter(self.pulls()), None), "a pull request")
+        await self.wait_for_reply(f"Draft pull request #{pull.number}")
+        return pull
+
+    async def wait(self, look: Callable[[], Value | None], what: str) -> Value:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if (found := look()) is not None:
+                return found
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"{what} never came; the thread is: {self.replies()}")
+
+    def digest(self) -> str:
+        found = re.search(r"^/ptq pr ([0-9a-f]{12})$", self.reports()[-1], re.MULTILINE)
+        assert found, self.reports()[-1]
+        return found[1]
+
+    def git(self, *arguments: str) -> str:
+        """What git says in the repository on "GitHub"."""
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=self.playground.git_dir, capture_output=True, text=True, check=True).stdout
+
+    def machine_text(self) -> str:
+        """Every byte on the machine, as text."""
+        root = self.playground.folder / "machine" / "workspace"
+        files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+        return "\n".join(path.read_bytes().decode(errors="replace") for path in files)
+
+
+@asynccontextmanager
+async def open_world(
+    folder: Path,
+    *,
+    agent: str | None = None,
+    ssh: SshServer | None = None,
+    more_toml: str = "",
+    repository_toml: str = "",
+) -> AsyncIterator[World]:
+    """A running installation; `agent` is the source of its agent, in place of the demo's."""
+    command = None
+    if agent is not None:
+        script = folder / "agent.py"
+        script.write_text(agent)
+        command = (sys.executable, str(script))
+    playground = Playground(folder, ssh=ssh, agent=command, more_toml=more_toml, repository_toml=repository_toml)
+    async with playground:
+        playground.github.observers.append(OpenApi().check)
+        yield World(playground)
+    assert playground.github.complaints == []

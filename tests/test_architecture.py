@@ -1,0 +1,257 @@
+"""The floors, the sizes and the manners of the house: each rule holds here, and is shown to be able to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from gidgethub.routing import Router
+from gidgethub.sansio import Event
+
+from handlers import ROUTER
+from tests.support import house
+from tests.support.house import Source
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = house.read_sources(ROOT, house.FLOORS)
+TESTS = house.read_sources(ROOT, ["tests"])
+EVERYTHING = (*PRODUCT, *TESTS)
+
+Rule = Callable[[Sequence[Source]], list[str]]
+
+
+def report(complaints: Sequence[str]) -> str:
+    return "\n".join(["", *complaints])
+
+
+@pytest.mark.parametrize(
+    ("rule", "sources"),
+    [
+        (house.find_upward_imports, PRODUCT),
+        (house.find_imports_of_demo, PRODUCT),
+        (house.find_foreign_imports, PRODUCT),
+        (house.find_cycles, EVERYTHING),
+        (house.find_imports_in_functions, PRODUCT),
+        (house.find_long_files, EVERYTHING),
+        (house.find_long_functions, EVERYTHING),
+        (house.judge_function_lengths, PRODUCT),
+        (house.find_missing_docstrings, PRODUCT),
+        (house.find_vague_names, EVERYTHING),
+        (house.find_mocks, TESTS),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_house_keeps_its_rule(rule: Rule, sources: Sequence[Source]) -> None:
+    complaints = rule(sources)
+    assert not complaints, report(complaints)
+
+
+def test_every_event_goes_to_one_callback() -> None:
+    complaints = house.find_shared_events(ROUTER)
+    assert not complaints, report(complaints)
+
+
+def test_the_program_on_machines_needs_only_an_old_python() -> None:
+    (jobd,) = [source for source in PRODUCT if source.name == "runner.jobd"]
+    complaints = house.find_what_a_machine_lacks(jobd)
+    assert not complaints, report(complaints)
+
+
+def test_all_three_floors_were_read() -> None:
+    assert {source.floor for source in PRODUCT} == set(house.FLOORS)
+
+
+# From here on: every rule complains about a made-up source that breaks it, and only about that.
+
+
+def made_up(**texts: str) -> tuple[Source, ...]:
+    """Sources from `floor__module="text"`; a name that ends in `__` is a package."""
+    return tuple(
+        Source(name.removesuffix("__").replace("__", "."), text, name.endswith("__")) for name, text in texts.items()
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import bot.app",
+        "from bot import app",
+        "from bot.app import build",
+        "from ..bot import app",
+        "import tests.world",
+    ],
+)
+def test_an_upward_import_is_found(text: str) -> None:
+    (complaint,) = house.find_upward_imports(made_up(handlers__labels=text))
+    assert complaint.startswith("handlers.labels:1 imports ")
+    assert "arrows go down" in complaint
+
+
+def test_an_upward_import_is_found_even_when_only_for_types() -> None:
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from handlers import ports"
+    assert len(house.find_upward_imports(made_up(runner__job=text))) == 1
+
+
+def test_a_downward_import_is_fine() -> None:
+    assert house.find_upward_imports(made_up(bot__app="import handlers.labels, runner.job, json")) == []
+
+
+def test_only_the_command_line_may_import_the_demo() -> None:
+    text = "from bot.demo import github"
+    sources = made_up(bot__cli=text, bot__demo__story=text, bot__app=text, bot__pages="from bot import demo")
+    assert [complaint.split()[0] for complaint in house.find_imports_of_demo(sources)] == ["bot.app:1", "bot.pages:1"]
+
+
+@pytest.mark.parametrize(
+    ("floor", "text", "complaints"),
+    [
+        ("handlers", "import aiohttp.web", 1),
+        ("handlers", "from gidgethub.abc import GitHubAPI", 1),
+        ("handlers", "from gidgethub import routing\nfrom gidgethub.sansio import Event", 0),
+        ("runner", "from gidgethub import routing", 1),
+        ("runner", "import asyncssh", 0),
+        ("bot", "import aiohttp, gidgethub.aiohttp", 0),
+    ],
+)
+def test_libraries_stay_on_their_floor(floor: str, text: str, complaints: int) -> None:
+    assert len(house.find_foreign_imports(made_up(**{f"{floor}__x": text}))) == complaints
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        made_up(runner__a="import runner.b", runner__b="from runner import c", runner__c="from .a import x"),
+        made_up(runner__="from runner import a", runner__a="from runner import VERSION"),
+    ],
+)
+def test_a_cycle_is_found(sources: Sequence[Source]) -> None:
+    (complaint,) = house.find_cycles(sources)
+    assert " <- runner.a" in complaint or "runner.a <- " in complaint
+
+
+def test_a_cycle_that_only_a_type_checker_sees_is_none() -> None:
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import runner.b"
+    assert house.find_cycles(made_up(runner__a=text, runner__b="import runner.a")) == []
+
+
+def test_a_package_that_gathers_its_modules_makes_no_cycle() -> None:
+    assert house.find_cycles(made_up(handlers__="from handlers import labels", handlers__labels="import json")) == []
+
+
+def test_an_import_inside_a_function_is_found() -> None:
+    text = "class A:\n    async def f(self):\n        if 1:\n            import json"
+    (complaint,) = house.find_imports_in_functions(made_up(bot__app=text))
+    assert complaint.startswith("bot.app:4 imports inside f()")
+
+
+def test_a_file_may_have_400_lines_and_no_more() -> None:
+    sources = made_up(bot__short="x = 1\n" * 400, bot__long="x = 1\n" * 401)
+    (complaint,) = house.find_long_files(sources)
+    assert complaint.startswith("bot.long has 401 lines")
+
+
+def function_of(lines: int, docstring: str = "") -> str:
+    return f"def f():\n{docstring}" + "    x = 1\n" * (lines - 1)
+
+
+def test_a_function_may_have_50_lines_and_no_more() -> None:
+    sources = made_up(bot__short=function_of(50), bot__long="@dec\n" + function_of(51))
+    (complaint,) = house.find_long_functions(sources)
+    assert complaint.startswith("bot.long:2 f() has 51 lines")
+
+
+def test_a_docstring_does_not_count_as_length() -> None:
+    docstring = '    """One.\n\n    Two.\n    """\n'
+    assert house.find_long_functions(made_up(bot__a=function_of(50, docstring))) == []
+    assert len(house.find_long_functions(made_up(bot__a=function_of(51, docstring)))) == 1
+
+
+def test_functions_may_not_be_long_as_a_whole() -> None:
+    assert house.judge_function_lengths(made_up(bot__a=function_of(8) * 9 + function_of(50))) == []
+    (complaint,) = house.judge_function_lengths(made_up(bot__a=function_of(9) * 9 + function_of(50)))
+    assert complaint.startswith("functions: median 9 (at most 8), 90 % under 13.1 (at most 25)")
+    (complaint,) = house.judge_function_lengths(made_up(bot__a=function_of(2) * 8 + function_of(26) * 2))
+    assert "median 2 (at most 8), 90 % under 26 (at most 25)" in complaint
+
+
+def test_a_module_without_docstring_is_found() -> None:
+    assert len(house.find_missing_docstrings(made_up(bot__a='"""Says it."""', bot__b="# says nothing"))) == 1
+
+
+def test_a_vague_name_is_found() -> None:
+    sources = made_up(bot__utils="", bot__github__="", runner__job_manager="", handlers__helpers__x="")
+    complaints = [complaint.partition(":")[0] for complaint in house.find_vague_names(sources)]
+    assert complaints == ["bot.utils", "runner.job_manager", "handlers.helpers.x"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import unittest.mock",
+        "from unittest import mock",
+        "from unittest.mock import patch",
+        "import mock",
+        "def test_x(monkeypatch):\n    monkeypatch.setattr(app, 'run', None)",
+    ],
+)
+def test_a_mock_is_found(text: str) -> None:
+    assert len(house.find_mocks(made_up(tests__test_x=text))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import yaml",
+        "from runner.job import Job",
+        "import tomllib",
+        "match 1:\n    case 1: pass",
+        "try: 1\nexcept* OSError: 2",
+    ],
+)
+def test_what_an_old_python_cannot_run_is_found(text: str) -> None:
+    old = house.find_what_a_machine_lacks(Source("runner.jobd", f"import os\n{text}"))
+    assert len(old) == 1, old
+
+
+def test_what_an_old_python_can_run_is_fine() -> None:
+    text = "from __future__ import annotations\nimport json, subprocess\ndef f(x: int | None) -> None: ..."
+    assert house.find_what_a_machine_lacks(Source("runner.jobd", text)) == []
+
+
+async def on_one(event: Event) -> None: ...
+
+
+async def on_another(event: Event) -> None: ...
+
+
+def router_of(*routes: tuple[str, dict[str, str]]) -> Router:
+    router = Router()
+    for number, (event, detail) in enumerate(routes):
+        router.add(on_another if number else on_one, event, **detail)
+    return router
+
+
+def test_one_callback_for_each_event_is_fine() -> None:
+    labeled, created = ("issues", {"action": "labeled"}), ("issue_comment", {"action": "created"})
+    assert house.find_shared_events(router_of(labeled, created, ("ping", {}))) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "event"),
+    [
+        (("issues", {"action": "labeled"}), ("issues", {"action": "labeled"}), "issues action=labeled"),
+        (("issues", {"action": "labeled"}), ("issues", {}), "issues action=labeled"),
+        (("ping", {}), ("ping", {}), "ping (any)"),
+    ],
+)
+def test_two_callbacks_for_one_event_are_found(
+    first: tuple[str, dict[str, str]], second: tuple[str, dict[str, str]], event: str
+) -> None:
+    (complaint,) = house.find_shared_events(router_of(first, second))
+    assert complaint == f"{event} goes to on_another, on_one: leave one, and let it call the others"
+
+
+def test_callbacks_that_look_at_different_keys_are_found() -> None:
+    router = router_of(("issues", {"action": "labeled"}), ("issues", {"state": "open"}))
+    assert len(house.find_shared_events(router)) == 2
