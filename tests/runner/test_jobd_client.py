@@ -1,0 +1,253 @@
+"""The client of the machine-side program, with the real program on real machines, and with ones that went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.hosts import Completed, Host, Unreachable, open_host
+from runner.jobd_client import PROGRAM, JobdClient, JobdError, Poll, StageState, parse_answer, parse_poll
+from runner.machines import Machine
+from tests.support.machines import SshServer
+
+JOB = "0123456789"
+
+
+@pytest.fixture
+async def host(any_machine: Machine) -> AsyncIterator[Host]:
+    host = open_host(any_machine)
+    yield host
+    await host.close()
+
+
+@pytest.fixture
+def client(any_machine: Machine, host: Host) -> JobdClient:
+    return JobdClient(any_machine, host)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Machine:
+    """The test's own machine, for what does not depend on how bytes travel."""
+    return Machine("here", str(tmp_path / "workspace"), kind="local", python=sys.executable)
+
+
+def installed(machine: Machine) -> Path:
+    """Where the program of the present content is on a machine."""
+    digest = hashlib.sha256(PROGRAM.read_bytes()).hexdigest()
+    return Path(machine.workspace) / "jobd" / f"{digest}.py"
+
+
+def plant(machine: Machine, program: str) -> JobdClient:
+    """A client of a machine on which somebody has put another program in the place of ours."""
+    path = installed(machine)
+    path.parent.mkdir(parents=True)
+    path.write_text(program)
+    return JobdClient(machine, open_host(machine))
+
+
+async def refusal(client: JobdClient) -> JobdError:
+    with pytest.raises(JobdError) as caught:
+        await client.version()
+    return caught.value
+
+
+async def test_the_program_puts_itself_there_on_first_use(client: JobdClient, any_machine: Machine) -> None:
+    assert (await client.version()).python.startswith("3.")
+    assert installed(any_machine).read_bytes() == PROGRAM.read_bytes()
+    assert [path.name for path in installed(any_machine).parent.iterdir()] == [installed(any_machine).name]
+
+
+async def test_the_program_is_put_there_again_when_somebody_removes_it(
+    client: JobdClient, any_machine: Machine
+) -> None:
+    await client.version()
+    installed(any_machine).unlink()
+    assert (await client.version()).python.startswith("3.")
+
+
+async def test_many_first_calls_at_once_all_work(client: JobdClient) -> None:
+    assert len(await asyncio.gather(*(client.version() for _ in range(6)))) == 6
+
+
+async def test_an_unknown_job_is_absent_and_easily_removed(client: JobdClient) -> None:
+    poll = await client.poll(JOB, "prepare")
+    assert (poll.state, poll.log, poll.log_size) == (StageState.ABSENT, b"", 0)
+    assert poll.boot_id
+    assert await client.kill(JOB) == 0
+    await client.clean(JOB)
+
+
+async def test_a_stage_is_started_once_and_followed_to_its_end(client: JobdClient, tmp_path: Path) -> None:
+    nowhere = {"clone_url": f"file://{tmp_path}/nowhere.git", "base_branch": "main"}
+    recipe: dict[str, Any] = {"create_venv": ("true",), "setup": (), "timeout_s": 20, "max_log_bytes": 10_000}
+    assert await client.prepare(JOB, **nowhere, **recipe) is True
+    assert await client.prepare(JOB, **nowhere, **recipe) is False
+    async with asyncio.timeout(20):
+        while (poll := await client.poll(JOB, "prepare")).state is StageState.RUNNING:
+            await asyncio.sleep(0.02)
+    assert (poll.state, poll.error) == (StageState.FAILED, "clone_failed")
+    assert poll.message
+    await client.clean(JOB)
+
+
+async def test_a_request_that_the_program_refuses_keeps_its_name_and_reason(client: JobdClient) -> None:
+    with pytest.raises(JobdError) as caught:
+        await client.poll("../../etc", "prepare")
+    assert caught.value.code == "bad_request"
+    assert str(caught.value) == caught.value.message
+
+
+async def test_a_connection_lost_in_mid_call_is_not_taken_for_an_answer(
+    ssh_server: SshServer, ssh_machine: Machine, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+    client = plant(ssh_machine, f"import time; open({str(began)!r}, 'w').close(); time.sleep(5)")
+    calling = asyncio.create_task(client.version())
+    async with asyncio.timeout(10):
+        while not began.exists():
+            await asyncio.sleep(0.01)
+    await ssh_server.cut_connections()
+    with pytest.raises(Unreachable):
+        await calling
+
+
+async def test_a_workspace_that_cannot_be_written_is_told_as_such(any_machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    machine = replace(any_machine, workspace=str(tmp_path / "file" / "workspace"))
+    host = open_host(machine)
+    error = await refusal(JobdClient(machine, host))
+    await host.close()
+    assert (error.code, error.message) == ("workspace_unusable", "the workspace cannot be written: Not a directory")
+
+
+async def test_a_full_disk_is_told_as_such(here: Machine, tmp_path: Path) -> None:
+    full = f"mount -t tmpfs -o size=4k none '{tmp_path}'"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", full], check=False, capture_output=True).returncode:
+        pytest.skip("a small file system of one's own is not allowed here")
+    python = tmp_path.parent / f"{tmp_path.name}-python"
+    python.write_text(f'#!/bin/sh\nexec unshare -rm sh -c "{full}; exec {sys.executable} \\"\\$@\\"" sh "$@"\n')
+    python.chmod(0o755)
+    machine = replace(here, python=str(python))
+    error = await refusal(JobdClient(machine, open_host(machine)))
+    assert (error.code, error.message) == ("disk_full", "the workspace cannot be written: No space left on device")
+
+
+async def test_a_machine_without_python_is_told_as_such(any_machine: Machine) -> None:
+    machine = replace(any_machine, python="no-such-python")
+    host = open_host(machine)
+    assert (await refusal(JobdClient(machine, host))).code == "no_python"
+    await host.close()
+
+
+async def test_an_upload_that_is_cut_short_installs_nothing(here: Machine) -> None:
+    class CutShort:
+        """A host that loses the second half of what it sends."""
+
+        def __init__(self) -> None:
+            self.inner = open_host(here)
+
+        async def run(self, argv: list[str], *, stdin: bytes = b"", **limits: Any) -> Completed:
+            return await self.inner.run(argv, stdin=stdin[: len(stdin) // 2], **limits)
+
+        async def close(self) -> None: ...
+
+    error = await refusal(JobdClient(here, CutShort()))  # type: ignore[arg-type]
+    assert "cut short" in error.message
+    assert not installed(here).exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("raise SystemExit('it broke\\nfor a reason')", "for a reason"),
+        ("1 / 0", "division by zero"),
+        ("raise SystemExit(3)", "exit status 3"),
+        ("", "exit status 0"),
+        ("print('no json')", "exit status 0"),
+        ("print('[1, 2]')", "exit status 0"),
+        ("print('[' * 100_000)", "exit status 0"),
+        ("import sys; sys.stdout.buffer.write(b'\\xff\\xfe{}')", "exit status 0"),
+        ("import sys; sys.stderr.buffer.write(b'\\xff' * 10_000); sys.exit(1)", "\N{REPLACEMENT CHARACTER}"),
+        ("print('{\"ok\": true}'); raise SystemExit('after all not')", "after all not"),
+    ],
+)
+async def test_a_program_that_crashes_or_babbles_is_an_internal_error(here: Machine, program: str, reason: str) -> None:
+    error = await refusal(plant(here, program))
+    assert error.code == "internal"
+    assert reason in error.message
+    assert len(error.message) < 400
+
+
+async def test_lines_of_a_login_shell_do_not_hide_the_answer(here: Machine) -> None:
+    client = plant(here, 'print(\'Welcome to gpu-1!\'); print(\'{"ok": true, "python": "3.9.2", "git": null}\')')
+    version = await client.version()
+    assert (version.python, version.git) == ("3.9.2", None)
+
+
+async def test_secrets_travel_on_standard_input_only(here: Machine) -> None:
+    client = plant(
+        here, "import json, sys; print(json.dumps({'ok': True, 'argv': sys.argv, 'got': json.load(sys.stdin)}))"
+    )
+    echo = await client.call("start", job_id=JOB, env={"TOKEN": "a secret"})
+    assert "secret" not in str(echo["argv"])
+    assert echo["got"] == {"workspace": here.workspace, "job_id": JOB, "env": {"TOKEN": "a secret"}}
+
+
+def test_a_refusal_of_any_length_and_shape_is_kept_small() -> None:
+    answer = json.dumps({"ok": False, "error": ["odd"], "message": "x" * 1_000_000})
+    with pytest.raises(JobdError) as caught:
+        parse_answer(Completed(0, answer.encode(), b""))
+    assert caught.value.code == "['odd']"
+    assert len(caught.value.message) == 8000
+
+
+ANSWER: dict[str, Any] = {
+    "ok": True,
+    "state": "done",
+    "error": None,
+    "message": None,
+    "result": {"exit_status": 0},
+    "log": base64.b64encode(b"\xffline\n").decode(),
+    "log_size": 6,
+    "boot_id": "b",
+}
+
+
+def test_an_answer_about_a_stage_becomes_a_value() -> None:
+    assert parse_poll(ANSWER) == Poll(StageState.DONE, None, None, {"exit_status": 0}, b"\xffline\n", 6, "b")
+
+
+@pytest.mark.parametrize(
+    "oddity",
+    [
+        {"state": "sleeping"},
+        {"state": []},
+        {"log": "not base64!"},
+        {"log": 7},
+        {"log": "ünïcödé"},
+        {"log_size": "many"},
+        {"log_size": float("inf")},
+        {"log_size": None},
+        {"result": 7},
+        {"result": "text"},
+    ],
+)
+def test_an_answer_about_a_stage_that_makes_no_sense_is_an_internal_error(oddity: dict[str, Any]) -> None:
+    with pytest.raises(JobdError, match="makes no sense"):
+        parse_poll(ANSWER | oddity)
+
+
+@pytest.mark.parametrize("field", ["state", "log", "log_size", "boot_id"])
+def test_an_answer_about_a_stage_that_lacks_a_field_is_an_internal_error(field: str) -> None:
+    with pytest.raises(JobdError, match="makes no sense"):
+        parse_poll({name: value for name, value in ANSWER.items() if name != field})
