@@ -77,7 +77,7 @@ class Service:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         settings, bell = self._settings, Bell()
-        database = Database(settings.database_url())
+        database = Database(settings.server.database_url)
         stack.push_async_callback(database.close)
         await database.open()
         session = await stack.enter_async_context(aiohttp.ClientSession())
@@ -121,7 +121,7 @@ class Service:
         hosts = {name: open_host(machine) for name, machine in machines.items()}
         for host in hosts.values():
             stack.push_async_callback(host.close)
-        spool = Spool(settings.data_dir() / "spool")
+        spool = Spool(settings.server.data_dir / "spool")
         bench = Bench(
             db=database,
             clients={name: JobdClient(machines[name], host) for name, host in hosts.items()},

@@ -20,7 +20,7 @@ from handlers.note import NoteText, find_note_fault, matches_digest, parse_note
 from handlers.outbox import write_reply
 from handlers.ports import GitHubError, GitHubUnavailable, PullRequest, TreeEntry
 from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
-from handlers.report_comment import approvable, render_example_note
+from handlers.report_comment import approvable
 from handlers.rules import RepositoryRules
 from runner import store
 from runner.job import DIGEST_SHOWN, FileChange, Job, Report
@@ -70,8 +70,7 @@ def _find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | Non
     if note.digest is None and (not stood or stood[0].job_id != report.job_id):
         return replies.render_newer_report(shown)
     texts = (report.body, report.worklog, report.pr_title)
-    fault = find_note_fault(note.text, report_texts=texts, example=render_example_note(digest))
-    return fault.sentence if fault else None
+    return find_note_fault(note.text, texts)
 
 
 async def _write_down(

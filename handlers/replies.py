@@ -144,4 +144,5 @@ def render_pull_exists(number: int) -> str:
 
 def render_pull_failed(reason: str) -> str:
     """A pull request that GitHub will not take."""
-    return f"The draft pull request could not be opened: {defuse(one_line(reason, 300))}. The operator's log has more; the note is kept."
+    why = defuse(one_line(reason, 300))
+    return f"The draft pull request could not be opened: {why}. The operator's log has more; the note is kept."

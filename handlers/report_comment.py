@@ -144,13 +144,6 @@ def _render_next_step(job: Job, report: Report | None, secrets: Collection[str])
     return f"**Next step.** `/ptq {job.preset}` tries again, with any advice you add behind it."
 
 
-def render_example_note(digest: str) -> str:
-    """A note as we would like to read it, for the reply to one that is refused."""
-    return (
-        f"/ptq pr {digest[:DIGEST_SHOWN]}\n\nThe loop stopped one short because ..., so the last ... was lost; now ..."
-    )
-
-
 def _render_facts(job: Job, model: str | None, public_url: str) -> str:
     facts = [f"machine `{job.machine}`"] if job.machine else []
     facts.append(f"agent `{job.agent}`" + (f" ({model})" if model else ""))

@@ -66,7 +66,7 @@ class Story:
         self._act("A maintainer labels it", f"@{MAINTAINER} adds the label {LABEL}")
         await self._github.label_issue(NAME, self._number, LABEL, MAINTAINER)
         delivery = self._github.deliveries[-1]
-        self._say(f"delivery {delivery.guid} ({delivery.event}), signed: the service answered {delivery.status}")
+        self._say(f"delivery {delivery.guid} ({delivery.name}), signed: the service answered {delivery.status_code}")
 
     async def _follow_the_job(self) -> Job:
         """Show each move of the job as it happens, and the agent's log."""

@@ -109,7 +109,7 @@ class AppGitHub:
         try:
             await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, {"content": content}, id=target)
         except (GitHubError, GitHubUnavailable) as error:
-            log.debug("github_reaction_lost", repository=repository, target=target, reason=str(error))
+            log.debug("github.reaction_lost", repository=repository, target=target, reason=str(error))
 
     async def create_blob(self, repository: str, content: bytes) -> str:
         """Store bytes and return the blob's SHA."""

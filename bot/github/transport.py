@@ -138,7 +138,7 @@ class Line(GitHubAPI):
                 # `jwt` is gidgethub's name for what follows `bearer`; GitHub takes installation tokens there, too.
                 answer, more, _ = await self._make_request(method, url, url_vars, data, ACCEPT, jwt=bearer.secret)
                 return answer, more
-            except GitHubUnavailable as error:
+            except (GitHubError, GitHubUnavailable) as error:
                 failure = Failure(error, may_repeat=False)
             except _FAILURES as error:
                 failure = classify_failure(method, path, error)
@@ -150,7 +150,7 @@ class Line(GitHubAPI):
         if not failure.may_repeat or attempt >= self._timings.attempts or wait_s > self._timings.max_wait_s:
             # Without its past: the frames of the request hold the token.
             raise failure.error.with_traceback(None) from None
-        log.info("github_retry", reason=str(failure.error), attempt=attempt, wait_s=round(wait_s, 2))
+        log.info("github.retry", reason=str(failure.error), attempt=attempt, wait_s=round(wait_s, 2))
         await self.sleep(wait_s)
 
     async def _wait(self, wait_s: float, reason: str) -> None:
@@ -177,7 +177,7 @@ class Line(GitHubAPI):
         if attempt >= self._timings.attempts:
             wait_s = max(0.0, (limit.until - self._now()).total_seconds())
             raise GitHubUnavailable(f"GitHub's rate limit: refused {attempt} times", wait_s)
-        log.info("github_rate_limited", bucket=limit.bucket, until=limit.until.isoformat(), attempt=attempt)
+        log.info("github.rate_limited", bucket=limit.bucket, until=limit.until.isoformat(), attempt=attempt)
         return True
 
     async def _request(

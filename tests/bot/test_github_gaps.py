@@ -181,7 +181,7 @@ async def test_a_write_that_never_left_is_sent_again(server: ScriptedGitHub) -> 
     line = Line(server.session, nobody_listens_there, FAST, server.clock, paced=True)
     with structlog.testing.capture_logs() as lines, pytest.raises(GitHubUnavailable, match="ClientConnectorError"):
         await line.ask("POST", "/x", {}, Bearer("token"), {})
-    assert [entry["event"] for entry in lines] == ["github_retry"] * (FAST.attempts - 1)
+    assert [entry["event"] for entry in lines] == ["github.retry"] * (FAST.attempts - 1)
 
 
 # The response cache is keyed by address only.

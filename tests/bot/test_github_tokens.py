@@ -14,10 +14,10 @@ from bot.github import AppGitHub, Timings
 from bot.github.credentials import AppCredentials
 from bot.github.tokens import Access, Grant
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+from tests.support.clock import Clock
 from tests.support.scripted_github import (
     INSTALLATION,
     MINT,
-    Clock,
     Heard,
     Says,
     ScriptedGitHub,
@@ -90,13 +90,13 @@ async def test_a_failed_mint_does_not_spoil_the_next(server: ScriptedGitHub) -> 
 
 
 async def test_a_token_is_renewed_five_minutes_early(server: ScriptedGitHub) -> None:
-    server.clock = clock = Clock(datetime(2026, 1, 2, tzinfo=UTC))
+    server.clock = clock = Clock()
     github = server.client()
     await github.can_write("octo/widgets", "alice")
-    clock.now += timedelta(minutes=54, seconds=59)
+    clock.forward(54 * 60 + 59)
     await github.can_write("octo/widgets", "alice")
     assert len(server.calls(MINT)) == 1
-    clock.now += timedelta(seconds=1)
+    clock.forward(1)
     await github.can_write("octo/widgets", "alice")
     assert len(server.calls(MINT)) == 2
     assert server.heard[-1].headers["Authorization"] == "bearer ghs_secret2"
@@ -176,7 +176,7 @@ async def test_no_log_line_tells_a_token(server: ScriptedGitHub) -> None:
     with structlog.testing.capture_logs() as lines:
         await github.can_write("octo/widgets", "alice")
         await github.react_to_issue("octo/widgets", 1, "eyes")
-    assert [line["event"] for line in lines] == ["github_retry", "github_rate_limited", "github_reaction_lost"]
+    assert [line["event"] for line in lines] == ["github.retry", "github.rate_limited", "github.reaction_lost"]
     assert "secret" not in repr(lines)
     assert "eyJ" not in repr(lines)
 

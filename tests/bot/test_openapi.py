@@ -154,6 +154,11 @@ def test_an_outage_may_say_anything(github: OpenApi) -> None:
     github.check(Travelled("GET", COMMENTS, status=502, response_body=b"<html>Unicorn!</html>"))
 
 
+def test_a_lost_answer_excuses_no_request(github: OpenApi) -> None:
+    github.check(replace(posted(COMMENTS, {"body": "Hello"}), status=0))
+    assert "'body' is a required property" in refusal_of(github, replace(posted(COMMENTS, {}), status=0))
+
+
 def test_an_empty_answer_must_be_empty(github: OpenApi) -> None:
     path = "/repos/octo/widgets/git/refs/heads/ptq/issue-7"
     github.check(Travelled("DELETE", path, status=204))

@@ -214,12 +214,12 @@ async def test_a_clone_that_is_missing_and_a_setup_that_fails_are_reported(tmp_p
         (tmp_path / "moved.git").rename(world.playground.git_dir)
 
 
-@pytest.mark.parametrize("fault", ["lose-answer", 502, 500])
+@pytest.mark.parametrize("fault", ["lose_answer", 502, 500])
 async def test_a_fault_while_the_report_is_posted_makes_no_second_one(tmp_path: Path, fault: int | str) -> None:
     async with open_world(tmp_path) as world:
         await start(world)
         await world.wait_for_job("running")
-        world.github.faults.add("POST", r"/repos/octo/widgets/issues/1/comments", fault)
+        world.github.faults.add("POST", "/repos/octo/widgets/issues/1/comments", fault)
         await world.wait_for_report()
         await world.settle()
         assert len(world.reports()) == len(world.statuses()) == 1
@@ -227,7 +227,7 @@ async def test_a_fault_while_the_report_is_posted_makes_no_second_one(tmp_path: 
 
 async def test_reactions_that_github_refuses_lose_nothing(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
-        world.github.faults.add("POST", r"/repos/octo/widgets/issues/.*/reactions", 404, times=10)
+        world.github.faults.add("POST", "/repos/octo/widgets/issues/*/reactions", 404, times=10)
         await start(world)
         await world.wait_for_report()
 

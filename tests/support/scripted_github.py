@@ -68,16 +68,6 @@ class Says:
 Answer = Says | Callable[[Heard], Says]
 
 
-@dataclass
-class Clock:
-    """The time as a test wants it."""
-
-    now: datetime
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 class ScriptedGitHub:
     """`script` says what comes next; the last answer to a call repeats."""
 

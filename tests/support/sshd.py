@@ -73,8 +73,7 @@ class OpenSshServer:
 
     def _connections(self) -> list[int]:
         assert self._process
-        pid = self._process.pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return _sshd_below(self._process.pid)
 
     async def _listen(self, port: int) -> bool:
         config, log = self._folder / "sshd_config", self._folder / "log"
@@ -88,6 +87,16 @@ class OpenSshServer:
                 return True
             await asyncio.sleep(0.005)
         return False
+
+
+def _sshd_below(pid: int) -> list[int]:
+    """The sshd processes that descend from one: a monitor for each connection and, below it, who talks."""
+    found: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+            if Path(f"/proc/{child}/comm").read_text().startswith("sshd"):
+                found += [child, *_sshd_below(child)]
+    return found
 
 
 def _kill(pids: list[int]) -> None:

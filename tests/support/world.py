@@ -17,7 +17,7 @@ from bot.demo.playground import LABEL, MAINTAINER, STRANGER, Playground, SshServ
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from runner import store
 from runner.job import Job
-from tests.support.openapi import OpenApi
+from tests.support.openapi import load_openapi
 
 Value = TypeVar("Value")
 
@@ -160,6 +160,6 @@ async def open_world(
         command = (sys.executable, str(script))
     playground = Playground(folder, ssh=ssh, agent=command, more_toml=more_toml, repository_toml=repository_toml)
     async with playground:
-        playground.github.observers.append(OpenApi().check)
+        playground.github.observers.append(load_openapi().check)
         yield World(playground)
     assert playground.github.complaints == []

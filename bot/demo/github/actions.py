@@ -48,12 +48,19 @@ class Actions:
         return issue
 
     def open_pull(
-        self, repository: Repository, title: str, body: str, by: User, *, ends: tuple[tuple[str, str], tuple[str, str]],
-        draft: bool, stat: DiffStat
+        self,
+        repository: Repository,
+        title: str,
+        body: str,
+        by: User,
+        *,
+        ends: tuple[tuple[str, str], tuple[str, str]],
+        draft: bool,
+        stat: DiffStat,
     ) -> Pull:
         """Open a pull request; `ends` are head and base, each a branch and the commit it is at."""
         now, number = self._world.now(), len(repository.issues) + 1
-        (head_branch, head_sha), (base_branch, base_sha) = ends
+        (head, head_sha), (base, base_sha) = ends
         pull = Pull(
             id=self._world.next_id(),
             number=number,
@@ -63,9 +70,9 @@ class Actions:
             created_at=now,
             updated_at=now,
             via_app=self._is_app(by),
-            head_branch=head_branch,
+            head=head,
             head_sha=head_sha,
-            base_branch=base_branch,
+            base=base,
             base_sha=base_sha,
             draft=draft,
             stat=stat,
@@ -196,6 +203,4 @@ class Actions:
             "sender": render_user(self._links, by),
             "installation": {"id": installation.id, "node_id": node_id("IntegrationInstallation", installation.id)},
         }
-        self._webhooks.emit(
-            event, action, payload, installation_id=installation.id, repository_id=repository.id
-        )
+        self._webhooks.emit(event, action, payload, installation_id=installation.id, repository_id=repository.id)

@@ -46,7 +46,7 @@ class Call:
     path: str
     params: Mapping[str, str]
     query: Mapping[str, str]
-    body: Mapping[str, Any]
+    fields: Mapping[str, Any]
     token: Token | None
     found: Repository | None
 
@@ -94,7 +94,7 @@ class Call:
 
     def optional_text(self, name: str) -> str | None:
         """A text of the body; None when it is absent or null."""
-        value = self.body.get(name)
+        value = self.fields.get(name)
         if value is not None and not isinstance(value, str):
             raise Refusal(422, f"Invalid request.\n\nFor 'properties/{name}', {value!r:.100} is not a string.")
         return value
@@ -108,14 +108,14 @@ class Call:
 
     def flag(self, name: str) -> bool:
         """A truth value of the body; absent means no."""
-        value = self.body.get(name)
+        value = self.fields.get(name)
         if value is not None and not isinstance(value, bool):
             raise Refusal(422, f"Invalid request.\n\nFor 'properties/{name}', {value!r:.100} is not a boolean.")
         return bool(value)
 
     def items(self, name: str, kind: type[Item]) -> list[Item]:
         """A list in the body, each item of one kind; absent means empty."""
-        value = self.body.get(name)
+        value = self.fields.get(name)
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
@@ -183,4 +183,5 @@ def etag_of(body: bytes) -> str:
 
 
 def _positive(text: str | None, default: int) -> int:
-    return int(text) if text and text.isascii() and text.isdecimal() and 0 < int(text[:9]) else default
+    number = int(text[:9]) if text and text.isascii() and text.isdecimal() else 0
+    return number or default

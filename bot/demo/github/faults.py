@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, get_args
 
-ApiKind = int | Literal["delay", "lose_answer", "reset"]
+ApiWord = Literal["delay", "lose_answer", "reset"]
+ApiKind = int | ApiWord
 """A status code to answer with instead; or only wait; or do it and cut the connection; or cut it before doing it."""
 
 WebhookKind = Literal["drop", "duplicate", "delay", "reorder"]
@@ -58,12 +59,15 @@ class Faults:
         message: str = "Server Error",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Spoil the next `times` requests whose method and path (below the API's root; `*` fits anything) match."""
+        """Spoil the next `times` requests that match: `*` in `method` and `path_pattern` fits anything.
+
+        `path_pattern` is below the API's root and no regular expression; raises ValueError for an unknown `kind`.
+        """
+        if isinstance(kind, str) and kind not in get_args(ApiWord):
+            raise ValueError(f"{kind!r} is none of {', '.join(get_args(ApiWord))}")
         self.api.append(ApiFault(method, path_pattern, kind, times, delay_s, message, headers or {}))
 
-    def add_webhook(
-        self, event_pattern: str, kind: WebhookKind, *, times: int = 1, delay_s: float = 0.0
-    ) -> None:
+    def add_webhook(self, event_pattern: str, kind: WebhookKind, *, times: int = 1, delay_s: float = 0.0) -> None:
         """Spoil the next `times` deliveries whose name (such as `issue_comment.created`, `*` fits anything) matches."""
         self.webhooks.append(WebhookFault(event_pattern, kind, times, delay_s))
 

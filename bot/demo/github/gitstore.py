@@ -9,12 +9,14 @@ import asyncio
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+_NOTHING: Mapping[str, str] = {}
 ZERO = "0" * 40
+MAX_ARGUMENT = 4096
 SHA = re.compile(r"[0-9a-f]{40}")
 
 
@@ -97,8 +99,10 @@ class GitStore:
     def __init__(self, git_dir: Path) -> None:
         self.git_dir = git_dir
 
-    async def run(self, *arguments: str, stdin: bytes = b"", **environment: str) -> bytes:
-        """Run one git command and return its output; raises `GitFailed`. No configuration but the repository's counts."""
+    async def run(self, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] = _NOTHING) -> bytes:
+        """Run one git command and return its output; raises `GitFailed`."""
+        if any("\0" in argument or len(argument) > MAX_ARGUMENT for argument in arguments):
+            raise GitFailed("an argument that no program can take")
         git = await asyncio.create_subprocess_exec(
             "git",
             f"--git-dir={self.git_dir}",
@@ -106,7 +110,7 @@ class GitStore:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=GIT_ENVIRONMENT | environment,
+            env={**GIT_ENVIRONMENT, **environment},
         )
         output, complaint = await git.communicate(stdin)
         if git.returncode:
@@ -133,11 +137,11 @@ class GitStore:
         """Make the tree that `base` (a tree or commit) becomes by `changes`; raises `GitFailed` if they don't fit."""
         with tempfile.TemporaryDirectory(prefix="standin-index-") as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
-            await self.run("read-tree", base or "--empty", **index)
+            await self.run("read-tree", base or "--empty", environment=index)
             lines = [f"{change.mode if change.sha else 0} {change.sha or ZERO}\t{change.path}" for change in changes]
             stdin = "".join(f"{line}\0" for line in lines).encode()
-            await self.run("update-index", "-z", "--replace", "--index-info", stdin=stdin, **index)
-            return (await self.run("write-tree", **index)).decode().strip()
+            await self.run("update-index", "-z", "--replace", "--index-info", stdin=stdin, environment=index)
+            return (await self.run("write-tree", environment=index)).decode().strip()
 
     async def list_tree(self, tree: str, path: str = "", recursive: bool = False) -> list[Entry]:
         """The entries of a tree (or of a commit's tree), or only the one at `path`."""
@@ -173,7 +177,7 @@ class GitStore:
         """Whether git allows `ref` as a full name."""
         try:
             await self.run("check-ref-format", ref)
-        except (GitFailed, ValueError):  # ValueError: a NUL cannot even be passed on
+        except GitFailed:
             return False
         return True
 
@@ -215,6 +219,9 @@ GIT_ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
 }
 """What git is started with: nothing of the surroundings can change what it does."""
 

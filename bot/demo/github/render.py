@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from bot.demo.github.state import (
     App,
@@ -27,16 +28,22 @@ from bot.demo.github.state import (
 
 Json = dict[str, Any]
 
+API_ROOT = "/api/v3"
+
 REACTIONS = ("+1", "-1", "laugh", "confused", "heart", "hooray", "rocket", "eyes")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Links:
-    """The two roots that every address in an answer begins with, and the App that answers speak of."""
+    """The root that every address in an answer begins with, known once somebody listens; and the App they speak of."""
 
-    web: str
-    api: str
     app: App
+    web: str = "http://127.0.0.1"
+
+    @property
+    def api(self) -> str:
+        """The root of the REST API: that of a GitHub Enterprise Server."""
+        return f"{self.web}{API_ROOT}"
 
     def repository(self, repository: Repository) -> str:
         """The repository's address in the API."""
@@ -160,9 +167,9 @@ _FEATURES: Json = {
 """What a repository of the stand-in never has."""
 
 _PLAIN_PATHS = (
-    "contributors deployments downloads events forks hooks languages merges stargazers subscribers subscription tags "
-    "teams"
-).split()
+    *("contributors", "deployments", "downloads", "events", "forks", "hooks", "languages", "merges", "stargazers"),
+    *("subscribers", "subscription", "tags", "teams"),
+)
 
 _TEMPLATE_PATHS = {
     "archive_url": "/{archive_format}{/ref}",
@@ -242,7 +249,7 @@ def render_label(links: Links, repository: Repository, label: Label) -> Json:
     return {
         "id": label.id,
         "node_id": node_id("Label", label.id),
-        "url": f"{links.repository(repository)}/labels/{label.name}",
+        "url": f"{links.repository(repository)}/labels/{quote(label.name, safe='')}",
         "name": label.name,
         "description": "",
         "color": "ededed",
@@ -271,8 +278,8 @@ def render_issue(links: Links, repository: Repository, issue: Issue) -> Json:
     url = f"{links.repository(repository)}/issues/{issue.number}"
     kind = "pull" if isinstance(issue, Pull) else "issues"
     page = f"{links.page(repository)}/{kind}/{issue.number}"
-    pull = {"draft": issue.draft, "pull_request": _render_pull_links(links, repository, issue)}
-    return (pull if isinstance(issue, Pull) else {}) | {
+    pull = _render_pull_facts(links, repository, issue) if isinstance(issue, Pull) else {}
+    return pull | {
         "id": issue.id,
         "node_id": node_id("Issue", issue.id),
         "url": url,
@@ -304,15 +311,16 @@ def render_issue(links: Links, repository: Repository, issue: Issue) -> Json:
     }
 
 
-def _render_pull_links(links: Links, repository: Repository, issue: Issue) -> Json:
-    page = f"{links.page(repository)}/pull/{issue.number}"
-    return {
-        "url": f"{links.repository(repository)}/pulls/{issue.number}",
+def _render_pull_facts(links: Links, repository: Repository, pull: Pull) -> Json:
+    page = f"{links.page(repository)}/pull/{pull.number}"
+    addresses = {
+        "url": f"{links.repository(repository)}/pulls/{pull.number}",
         "html_url": page,
         "diff_url": f"{page}.diff",
         "patch_url": f"{page}.patch",
         "merged_at": None,
     }
+    return {"draft": pull.draft, "pull_request": addresses}
 
 
 def render_comment(links: Links, repository: Repository, comment: Comment) -> Json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from bot.demo.github.gitstore import Commit, Entry, Signature
 from bot.demo.github.render import (
@@ -127,14 +128,15 @@ _KINDS = {"040000": "dir", "120000": "symlink", "160000": "submodule"}
 
 def render_content(links: Links, repository: Repository, ref: str, entry: Entry) -> Json:
     """An item of schema `content-directory`."""
-    api, page, path = links.repository(repository), links.page(repository), entry.path
+    api, page, path = links.repository(repository), links.page(repository), quote(entry.path)
+    ref = quote(ref)
     url, html = f"{api}/contents/{path}?ref={ref}", f"{page}/blob/{ref}/{path}"
     git = f"{api}/git/{entry.kind}s/{entry.sha}"
     return {
         "type": _KINDS.get(entry.mode, "file"),
         "size": entry.size or 0,
-        "name": path.rpartition("/")[2],
-        "path": path,
+        "name": entry.path.rpartition("/")[2],
+        "path": entry.path,
         "sha": entry.sha,
         "url": url,
         "git_url": git,
@@ -152,6 +154,12 @@ def render_file(links: Links, repository: Repository, ref: str, entry: Entry, co
     return rendered | {"encoding": "base64", "content": base64.encodebytes(content).decode()}
 
 
+_SAME_AS_ISSUE = (
+    *("number", "state", "locked", "title", "user", "body", "labels", "milestone", "assignee"),
+    *("created_at", "updated_at", "closed_at"),
+)
+
+
 def render_pull_simple(links: Links, repository: Repository, pull: Pull) -> Json:
     """Schema `pull-request-simple`."""
     api, issue = links.repository(repository), render_issue(links, repository, pull)
@@ -164,7 +172,6 @@ def render_pull_simple(links: Links, repository: Repository, pull: Pull) -> Json
         "statuses": f"{api}/statuses/{pull.head_sha}",
         "issue": issue["url"],
     }
-    same = ("number state locked title user body labels milestone created_at updated_at closed_at assignee").split()
     return {
         "id": pull.id,
         "node_id": node_id("PullRequest", pull.id),
@@ -173,7 +180,7 @@ def render_pull_simple(links: Links, repository: Repository, pull: Pull) -> Json
         "diff_url": f"{html}.diff",
         "patch_url": f"{html}.patch",
         **{f"{name}_url": address for name, address in addresses.items()},
-        **{name: issue[name] for name in same},
+        **{name: issue[name] for name in _SAME_AS_ISSUE},
         "assignees": [],
         "requested_reviewers": [],
         "requested_teams": [],
@@ -181,8 +188,8 @@ def render_pull_simple(links: Links, repository: Repository, pull: Pull) -> Json
         "draft": pull.draft,
         "merged_at": None,
         "merge_commit_sha": None,
-        "head": _render_end(links, repository, pull.head_branch, pull.head_sha),
-        "base": _render_end(links, repository, pull.base_branch, pull.base_sha),
+        "head": _render_end(links, repository, pull.head, pull.head_sha),
+        "base": _render_end(links, repository, pull.base, pull.base_sha),
         "_links": {name: {"href": address} for name, address in (addresses | {"html": html, "self": url}).items()},
         "author_association": render_association(repository, pull.user),
         "auto_merge": None,
@@ -228,9 +235,9 @@ def render_files(links: Links, repository: Repository, pull: Pull) -> list[Json]
             "additions": file.additions,
             "deletions": file.deletions,
             "changes": file.additions + file.deletions,
-            "blob_url": f"{page}/blob/{sha}/{file.path}",
-            "raw_url": f"{page}/raw/{sha}/{file.path}",
-            "contents_url": f"{api}/contents/{file.path}?ref={sha}",
+            "blob_url": f"{page}/blob/{sha}/{quote(file.path)}",
+            "raw_url": f"{page}/raw/{sha}/{quote(file.path)}",
+            "contents_url": f"{api}/contents/{quote(file.path)}?ref={sha}",
         }
         for file in pull.stat.files
     ]

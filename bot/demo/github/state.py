@@ -101,9 +101,9 @@ class Issue:
 class Pull(Issue):
     """A pull request, which is an issue with two branches. Both are branches of the same repository."""
 
-    head_branch: str
+    head: str
     head_sha: str
-    base_branch: str
+    base: str
     base_sha: str
     draft: bool
     stat: DiffStat

@@ -115,6 +115,11 @@ class Webhooks:
         again = replace(sent[0], id=self._world.next_id(), redelivery=True, status="pending", status_code=0)
         self._queue.put_nowait(again)
 
+    async def sent(self) -> None:
+        """Wait until everything in the queue has been answered, or put aside by a fault."""
+        if self._sender:
+            await self._queue.join()
+
     async def settle(self) -> None:
         """Wait until everything that was queued has been sent, also what a fault keeps back."""
         await self._queue.join()

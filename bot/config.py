@@ -1,0 +1,229 @@
+"""`ptq.toml` as typed values: every problem said at once, by key, and no secret in any message.
+
+Environment variables override the file: `PTQ_GITHUB__API_URL` is `[github] api_url`; lists and tables are JSON. What
+lower floors need leaves here as their own plain values. This file refuses to know what any of it is used for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from bot.tables import (
+    SQLITE,
+    AgentTable,
+    GitHubTable,
+    LimitsTable,
+    MachineTable,
+    RepositoryTable,
+    ServerTable,
+    Table,
+)
+from handlers.rules import RepositoryRules
+from runner.agents import AgentSpec
+from runner.environment import Limits, Profile
+from runner.machines import Machine, eligible
+
+ENV_PREFIX = "PTQ_"
+NOT_SETTINGS = ("PTQ_TEST_", "PTQ_JOB_", "PTQ_PROMPT_", "PTQ_WORKTREE", "PTQ_OUTPUT_", "PTQ_PRESET")
+"""Variables of ours that are no settings: those of the tests, and those that an agent gets."""
+
+PATHS = {
+    "github": ("private_key_file",),
+    "server": ("data_dir",),
+    "machines": ("client_key_file", "known_hosts_file"),
+}
+"""Keys whose relative paths start at the configuration's folder."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message lists every problem with its key."""
+
+    def __init__(self, path: Path, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        listed = "\n".join(f"  {problem}" for problem in self.problems)
+        count = f"{len(self.problems)} problem{'s' * (len(self.problems) != 1)}"
+        super().__init__(f"{path} has {count}:\n{listed}")
+
+
+class Settings(Table):
+    """The whole configuration. Its `repr` shows no secret."""
+
+    github: GitHubTable
+    server: ServerTable
+    agents: Annotated[dict[str, AgentTable], Field(min_length=1)]
+    machines: Annotated[tuple[MachineTable, ...], Field(min_length=1)]
+    repos: Annotated[dict[str, RepositoryTable], Field(min_length=1)]
+    limits: LimitsTable = LimitsTable()
+
+    def machine_list(self) -> tuple[Machine, ...]:
+        """The machines, in the order of the file."""
+        return tuple(table.as_machine() for table in self.machines)
+
+    def agent_specs(self) -> tuple[AgentSpec, ...]:
+        """The agents."""
+        return tuple(table.as_spec(name) for name, table in self.agents.items())
+
+    def repository_rules(self) -> tuple[RepositoryRules, ...]:
+        """What the handlers need to know of each repository."""
+        return tuple(table.as_rules(name) for name, table in self.repos.items())
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """What the runner needs to know of each repository."""
+        limits = self.limits.over(Limits())
+        return tuple(table.as_profile(name, table.limits.over(limits)) for name, table in self.repos.items())
+
+    def private_key(self) -> str:
+        """The App's key, as PEM."""
+        return self.github.read_private_key()
+
+    def webhook_secrets(self) -> tuple[str, ...]:
+        """Every secret that a delivery may be signed with."""
+        return tuple(secret.get_secret_value() for secret in self.github.webhook_secrets)
+
+    def secret_values(self) -> frozenset[str]:
+        """Everything that must never be seen in a log, a comment or a page."""
+        env = (value.get_secret_value() for table in self.agents.values() for value in table.env.values())
+        return frozenset((*self.webhook_secrets(), *env, self.private_key()))
+
+
+def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read a configuration. Raises `ConfigError` with everything that is wrong with it."""
+    values = _override(_read_toml(path), os.environ if environ is None else environ)
+    _resolve_paths(values, path.resolve().parent)
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        details = error.errors(include_input=False, include_url=False)
+        raise ConfigError(path, [_describe(detail) for detail in details]) from None
+    problems = list(_find_contradictions(settings))
+    if problems:
+        raise ConfigError(path, problems)
+    return settings
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError(path, ["is no UTF-8 text"]) from None
+    except tomllib.TOMLDecodeError as error:
+        # The message may quote what it stumbled over, which may be a secret; the place says enough.
+        place = re.search(r"\(at (.*)\)$", str(error))
+        raise ConfigError(path, [f"is no TOML, see {place[1] if place else 'the end of the document'}"]) from None
+
+
+def _override(values: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The file's values with those of the environment put over them."""
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX) or name.startswith(NOT_SETTINGS) or "__" not in name:
+            continue
+        *tables, key = name.removeprefix(ENV_PREFIX).lower().split("__")
+        place = values
+        for table in tables:
+            inner = place.setdefault(table, {})
+            place = inner if isinstance(inner, dict) else {}
+        place[key] = _parse_variable(key, environ[name])
+    return values
+
+
+def _parse_variable(key: str, text: str) -> Any:
+    """JSON where it is a list or a table; the secrets also as plain text with commas; else the text."""
+    if text[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return [part.strip() for part in text.split(",")] if key == "webhook_secrets" else text
+
+
+def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
+    """Let relative paths start where the file is: a service has no folder that anybody stands in."""
+    for name, keys in PATHS.items():
+        found = values.get(name)
+        for table in found if isinstance(found, list) else [found]:
+            if isinstance(table, dict):
+                _resolve(table, keys, folder)
+    server = values.get("server")
+    if isinstance(server, dict):
+        server.setdefault("data_dir", str(folder / "var"))
+        url = server.setdefault("database_url", f"{SQLITE}ptq.db")
+        if isinstance(url, str) and url.startswith(SQLITE) and len(url) > len(SQLITE):
+            server["database_url"] = f"{SQLITE}{folder / url.removeprefix(SQLITE)}"
+
+
+def _resolve(table: dict[str, Any], keys: Iterable[str], folder: Path) -> None:
+    for key in keys:
+        if isinstance(table.get(key), str):
+            table[key] = str(folder / Path(table[key]).expanduser())
+
+
+def _describe(detail: ErrorDetails) -> str:
+    """One problem with its key, in words that hold no value from the file."""
+    location = detail["loc"]
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        near = get_close_matches(str(location[-1]), known, n=1)
+        message = f"is no known key; {f'did you mean {near[0]}?' if near else 'known are: ' + ', '.join(known)}"
+    elif detail["type"] == "missing":
+        message = "is missing"
+    return f"{_name_key(location)}: {message}"
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    models: dict[str, type[Table]] = {
+        "github": GitHubTable,
+        "server": ServerTable,
+        "agents": AgentTable,
+        "machines": MachineTable,
+        "repos": RepositoryTable,
+        "limits": LimitsTable,
+    }
+    model = models.get(str(location[0]), Settings) if location else Settings
+    return list((LimitsTable if location and location[-1] == "limits" else model).model_fields)
+
+
+def _name_key(location: tuple[int | str, ...]) -> str:
+    """A key as one would look for it: `machines[0].slots`, `repos."octo/widgets".agent`."""
+    name = ""
+    for part in location:
+        if isinstance(part, int):
+            name += f"[{part}]"
+        else:
+            quoted = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else json.dumps(part)
+            name += f".{quoted}" if name else quoted
+    return name or "the file"
+
+
+def _find_contradictions(settings: Settings) -> Iterator[str]:
+    """What is wrong between tables that are each right."""
+    names = [machine.name for machine in settings.machines]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"machines: two have the name {name!r}"
+    seen: dict[str, str] = {}
+    machines = settings.machine_list()
+    for name, table in settings.repos.items():
+        key = _name_key(("repos", name))
+        if not _NAME.fullmatch(name):
+            yield f"{key}: a repository is named owner/name"
+        if twin := seen.get(name.lower()):
+            yield f"{key}: GitHub takes it for the same as {twin!r}"
+        seen[name.lower()] = name
+        if table.agent not in settings.agents:
+            yield f"{key}.agent: there is no [agents.{table.agent}]; there are: {', '.join(settings.agents)}"
+        if not eligible(machines, table.requires):
+            yield f"{key}.requires: no machine has all of these labels: {', '.join(table.requires)}"

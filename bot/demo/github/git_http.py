@@ -1,0 +1,82 @@
+"""Cloning and fetching over HTTP: git's smart protocol, read-only.
+
+Source: git-scm.com/docs/http-protocol. It refuses to know issues and the API.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from aiohttp import web
+
+from bot.demo.github.answers import Refusal
+from bot.demo.github.auth import Authority
+from bot.demo.github.gitstore import GitFailed
+from bot.demo.github.state import Repository, World
+
+SERVICE = "git-upload-pack"
+
+
+class GitHttp:
+    """`https://host/owner/name.git`, for anybody where public, for a token with `contents:read` where not."""
+
+    def __init__(self, world: World, authority: Authority) -> None:
+        self._world = world
+        self._authority = authority
+
+    def add_routes(self, app: web.Application) -> None:
+        """Put the two addresses that git asks for into `app`."""
+        app.router.add_get("/{owner}/{repo}.git/info/refs", self.advertise)
+        app.router.add_post(f"/{{owner}}/{{repo}}.git/{SERVICE}", self.send_pack)
+
+    async def advertise(self, request: web.Request) -> web.Response:
+        """What there is to fetch. Pushing is refused: branches are made through the API."""
+        repository = self._find(request)
+        if request.query.get("service") != SERVICE:
+            raise web.HTTPForbidden(text="this repository is read-only\n")
+        refs = await self._run(request, repository, "--advertise-refs")
+        line = f"# service={SERVICE}\n".encode()
+        head = f"{len(line) + 4:04x}".encode() + line + b"0000"
+        return web.Response(body=head + refs, content_type=f"application/x-{SERVICE}-advertisement", headers=_FRESH)
+
+    async def send_pack(self, request: web.Request) -> web.Response:
+        """The objects that git asks for."""
+        pack = await self._run(request, self._find(request))
+        return web.Response(body=pack, content_type=f"application/x-{SERVICE}-result", headers=_FRESH)
+
+    async def _run(self, request: web.Request, repository: Repository, *options: str) -> bytes:
+        protocol = request.headers.get("Git-Protocol", "")
+        environment = {"GIT_PROTOCOL": protocol} if protocol.isprintable() and protocol.isascii() else {}
+        arguments = ("upload-pack", "--stateless-rpc", *options, str(repository.git.git_dir))
+        try:
+            return await repository.git.run(*arguments, stdin=await request.read(), environment=environment)
+        except GitFailed as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from error
+
+    def _find(self, request: web.Request) -> Repository:
+        name = f"{request.match_info['owner']}/{request.match_info['repo']}"
+        repository = self._world.repositories.get(name.casefold())
+        if repository and (not repository.private or self._may_read(request, repository)):
+            return repository
+        raise web.HTTPUnauthorized(text="Repository not found.\n", headers={"WWW-Authenticate": 'Basic realm="GitHub"'})
+
+    def _may_read(self, request: web.Request, repository: Repository) -> bool:
+        try:
+            user, _, secret = _parse_basic(request.headers.get("Authorization", "")).partition(":")
+            token = self._authority.identify(f"token {secret}")
+        except Refusal:
+            return False
+        known = user == "x-access-token" and token is not None
+        return known and token is not None and token.reaches(repository) and token.may("contents:read")
+
+
+_FRESH = {"Cache-Control": "no-cache"}
+
+
+def _parse_basic(authorization: str) -> str:
+    scheme, _, credential = authorization.partition(" ")
+    try:
+        return base64.b64decode(credential, validate=True).decode() if scheme.lower() == "basic" else ""
+    except (binascii.Error, ValueError):
+        return ""

@@ -1,0 +1,59 @@
+"""Logs: one JSON line for each step, or readable lines in a terminal; ids on every line, secrets on none."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from handlers.sanitize import redact
+
+
+def configure_logging(secrets: Collection[str], *, json: bool | None = None, level: str = "INFO") -> None:
+    """Set up structlog and the standard library's logging alike; `json` None means JSON unless stderr is a terminal."""
+    as_json = not sys.stderr.isatty() if json is None else json
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: list[Processor] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        # Tracebacks become text first, so that what they quote is redacted like everything else.
+        structlog.processors.format_exc_info,
+        partial(_redact_event, frozenset(secrets)),
+        structlog.processors.JSONRenderer(default=str) if as_json else structlog.dev.ConsoleRenderer(),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=last, foreign_pre_chain=shared))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    for library in ("asyncssh", "aiohttp", "sqlalchemy", "asyncio", "aiosqlite"):
+        logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
+
+
+def _redact_event(secrets: frozenset[str], _logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    return {str(_redact(secrets, key)): _redact(secrets, value) for key, value in event.items()}
+
+
+def _redact(secrets: frozenset[str], value: Any) -> Any:
+    """The value without secrets, whatever it is made of."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, dict):
+        return {str(_redact(secrets, key)): _redact(secrets, inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_redact(secrets, inner) for inner in value]
+    return redact(str(value), secrets)

@@ -1,0 +1,246 @@
+"""The tables of `ptq.toml`, one model each: what is allowed in them, and the plain values that lower floors get.
+
+A field's docstring is its documentation; `ptq.example.toml` shows every one of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+from handlers.rules import PRESETS, RepositoryRules
+from runner.agents import BACKENDS, AgentSpec
+from runner.environment import PROTECTED_PATHS, Limits, Profile
+from runner.machines import Machine
+
+SQLITE = "sqlite+aiosqlite:///"
+
+
+def _check_url(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", url):
+        raise ValueError("must be an http(s) URL without credentials and query")
+    return url.rstrip("/")
+
+
+def _check_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _check_database(url: str) -> str:
+    if url.startswith("postgresql"):
+        raise ValueError(f"PostgreSQL comes with a later version; this one needs {SQLITE}FILE")
+    if not url.startswith(SQLITE) or len(url) == len(SQLITE):
+        raise ValueError(f"must be {SQLITE}FILE")
+    return url
+
+
+def _check_secret(secret: SecretStr) -> SecretStr:
+    _check_text(secret.get_secret_value())
+    return secret
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _check_absolute(path: str) -> str:
+    if not re.fullmatch(r"/[^\0\n]+", path):
+        raise ValueError("must be an absolute path on the machine")
+    return path
+
+
+Text = Annotated[str, AfterValidator(_check_text)]
+Url = Annotated[str, AfterValidator(_check_url)]
+Secret = Annotated[SecretStr, AfterValidator(_check_secret)]
+Command = Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+class Table(BaseModel):
+    """What every table has in common: nothing unknown in it, and no value of it in an error message."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class GitHubTable(Table):
+    """`[github]`: which App we are, and where GitHub is."""
+
+    api_url: Url = "https://api.github.com"
+    app_id: Annotated[Text, BeforeValidator(_as_text)]
+    private_key_file: Path | None = None
+    private_key: SecretStr | None = None
+    webhook_secrets: Annotated[tuple[Secret, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _one_key(self) -> GitHubTable:
+        if (self.private_key is None) == (self.private_key_file is None):
+            raise ValueError("give exactly one of private_key_file and private_key")
+        self.read_private_key()
+        return self
+
+    def read_private_key(self) -> str:
+        """The App's key as PEM. Raises `ValueError` when there is no RSA key."""
+        if self.private_key_file is None:
+            return parse_private_key(self.private_key.get_secret_value() if self.private_key else "")
+        try:
+            return parse_private_key(self.private_key_file.read_text())
+        except OSError as error:
+            raise ValueError(f"private_key_file cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ValueError("private_key_file holds no PEM text") from None
+
+
+def parse_private_key(text: str) -> str:
+    r"""A private key as PEM, from PEM, PEM with `\n` for line ends, or base64 of PEM. Raises `ValueError`."""
+    pem = text.strip().replace("\\n", "\n")
+    if not pem.startswith("-----BEGIN"):
+        try:
+            pem = base64.b64decode(pem, validate=False).decode().strip()
+        except (binascii.Error, UnicodeDecodeError):
+            pem = ""
+    try:
+        key = load_pem_private_key(pem.encode(), password=None)
+    except (ValueError, TypeError):
+        raise ValueError(
+            "the private key is no PEM text (nor base64 of it) with an RSA key without a password"
+        ) from None
+    if not isinstance(key, RSAPrivateKey):
+        raise ValueError("the private key is no RSA key: GitHub Apps have those")
+    return pem
+
+
+class ServerTable(Table):
+    """`[server]`: where we listen, and where we keep things."""
+
+    host: Text = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    public_url: Url
+    database_url: Annotated[str, AfterValidator(_check_database)] = f"{SQLITE}ptq.db"
+    data_dir: Path = Path("var")
+
+
+class AgentTable(Table):
+    """`[agents.NAME]`: a program that works on issues."""
+
+    kind: str
+    command: Command
+    env: dict[str, SecretStr] = {}
+    model: str | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> AgentTable:
+        if self.kind not in BACKENDS:
+            raise ValueError(f"kind must be one of: {', '.join(BACKENDS)}")
+        return self
+
+    def as_spec(self, name: str) -> AgentSpec:
+        """The plain value."""
+        env = {key: value.get_secret_value() for key, value in self.env.items()}
+        return AgentSpec(name, self.kind, self.command, env, self.model)
+
+
+class MachineTable(Table):
+    """`[[machines]]`: a host with slots, behind SSH, or this one."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
+    kind: Literal["ssh", "local"] = "ssh"
+    host: str | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] = 22
+    user: str | None = None
+    client_key_file: Path | None = None
+    known_hosts_file: Path | None = None
+    slots: Annotated[int, Field(ge=1, le=1000)] = 1
+    labels: frozenset[str] = frozenset()
+    workspace: Annotated[str, AfterValidator(_check_absolute)]
+    python: Text = "python3"
+
+    @model_validator(mode="after")
+    def _complete(self) -> MachineTable:
+        if self.kind == "local":
+            return self
+        missing = [name for name in ("host", "user", "client_key_file", "known_hosts_file") if not getattr(self, name)]
+        if missing:
+            raise ValueError(f"a machine behind SSH also needs: {', '.join(missing)}")
+        for name in ("client_key_file", "known_hosts_file"):
+            if not getattr(self, name).is_file():
+                raise ValueError(f"{name} is not there: {getattr(self, name)}")
+        return self
+
+    def as_machine(self) -> Machine:
+        """The plain value."""
+        return Machine(**{**self.model_dump(), "host": self.host or "", "user": self.user or ""})
+
+
+class LimitsTable(Table):
+    """`[limits]`, and `limits` of a repository: bounds on a job. What is left out is inherited."""
+
+    timeout_s: Annotated[int, Field(gt=0)] | None = None
+    prepare_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    collect_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    unreachable_after_s: Annotated[int, Field(gt=0)] | None = None
+    max_log_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_text_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_change_bytes: Annotated[int, Field(gt=0, le=20_000_000)] | None = None
+    max_changes: Annotated[int, Field(gt=0, le=2_000)] | None = None
+
+    def over(self, inherited: Limits) -> Limits:
+        """The plain value: these bounds, and the inherited ones where there is none."""
+        inherited_values = {name: getattr(inherited, name) for name in LimitsTable.model_fields}
+        return Limits(**{**inherited_values, **self.model_dump(exclude_none=True)})
+
+
+class RepositoryTable(Table):
+    """`[repos."owner/name"]`: one repository, and how its jobs are made."""
+
+    agent: Text
+    clone_url: Text | None = None
+    base_branch: Text | None = None
+    labels: dict[str, str] = {}
+    requires: tuple[str, ...] = ()
+    setup: tuple[Text, ...] = ()
+    lint: tuple[Text, ...] = ()
+    create_venv: Command = ("python3", "-m", "venv")
+    test_command: Text = "python -m pytest"
+    import_names: tuple[str, ...] = ()
+    protected_paths: tuple[Text, ...] = PROTECTED_PATHS
+    limits: LimitsTable = LimitsTable()
+
+    @model_validator(mode="after")
+    def _known(self) -> RepositoryTable:
+        unknown = sorted(set(self.labels.values()) - set(PRESETS))
+        if unknown:
+            raise ValueError(f"labels name unknown presets ({', '.join(unknown)}); there are: {', '.join(PRESETS)}")
+        return self
+
+    def as_rules(self, name: str) -> RepositoryRules:
+        """What the handlers need of it."""
+        return RepositoryRules(
+            name=name,
+            agent=self.agent,
+            labels=self.labels,
+            clone_url=self.clone_url,
+            base_branch=self.base_branch,
+            test_command=self.test_command,
+            lint_command=" && ".join(self.lint) or None,
+            import_names=self.import_names,
+        )
+
+    def as_profile(self, name: str, limits: Limits) -> Profile:
+        """What the runner needs of it."""
+        return Profile(
+            repository=name,
+            requires=self.requires,
+            setup=self.setup,
+            lint=self.lint,
+            create_venv=self.create_venv,
+            protected_paths=self.protected_paths,
+            limits=limits,
+        )

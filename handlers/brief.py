@@ -1,0 +1,172 @@
+"""Renders the prompt that an agent works from, out of the frozen issue and the templates in `prompts/`.
+
+Pure but for reading the templates. Refuses to let a stranger's text into a prompt except between fences, and to know
+any machine: a brief speaks of relative paths and environment variables only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from jinja2 import FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from handlers.hidden_text import reveal
+from handlers.report import OUTCOMES
+from handlers.rules import PRESETS, Preset, RepositoryRules
+from handlers.snapshot import Snapshot
+from runner.environment import PROTECTED_PATHS
+
+MAX_STEERING = 10_000
+"""Characters."""
+
+_FORGED_MARKER = re.compile(r"<(?=\s*/?\s*(?:untrusted|steering)\b)", re.IGNORECASE)
+_UNFIT_FOR_MARKER = re.compile(r"[^\w .,:#()\[\]-]", re.ASCII)
+
+
+class RawTextRefused(TypeError):  # noqa: N818
+    """Untrusted text was about to become part of a prompt, a log line or a message without a fence around it."""
+
+
+class Untrusted:
+    """Text that a stranger may have written. It can be fenced, and tested for being empty; nothing else."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __bool__(self) -> bool:
+        return bool(self._text.strip())
+
+    def __repr__(self) -> str:
+        return f"<untrusted text of {len(self._text)} characters>"
+
+    def __str__(self) -> NoReturn:
+        raise RawTextRefused("untrusted text has to pass the filter `fenced`")
+
+    def __format__(self, spec: str) -> NoReturn:
+        raise RawTextRefused("untrusted text has to pass the filter `fenced`")
+
+    def __html__(self) -> NoReturn:
+        raise RawTextRefused("untrusted text has to pass the filter `fenced`")
+
+
+@dataclass(frozen=True, slots=True)
+class _Quote:
+    """A text and, in our words, where it is from."""
+
+    source: str
+    text: Untrusted
+
+
+def render_brief(preset: str, snapshot: Snapshot, rules: RepositoryRules, steering: str, nonce: str) -> str:
+    """The prompt for one job. Raises `KeyError` for an unknown preset.
+
+    `nonce` names the fences, and must be unpredictable to whoever wrote the issue. `steering` is the advice of the
+    maintainer who asked; it may be empty.
+    """
+    advice = reveal(steering)[:MAX_STEERING]
+    values = {
+        "preset": PRESETS[preset],
+        "rules": rules,
+        "outcomes": _choose_outcomes(PRESETS[preset]),
+        "protected_paths": PROTECTED_PATHS,
+        "nonce": choose_nonce(nonce, (*_texts_of(snapshot), advice)),
+        "steering": Untrusted(advice),
+    }
+    return _templates().get_template(f"{preset}.md.j2").render(values | _describe(snapshot))
+
+
+def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:
+    """The nonce itself, or, while any text contains it, another one derived from it."""
+    while any(nonce.casefold() in text.casefold() for text in texts):
+        nonce = hashlib.sha256(nonce.encode()).hexdigest()[:16]
+    return nonce
+
+
+def _texts_of(snapshot: Snapshot) -> Iterator[str]:
+    yield from (snapshot.title, snapshot.author, snapshot.body, *snapshot.labels)
+    for comment in snapshot.comments:
+        yield from (comment.author, comment.body)
+    for repro in snapshot.repros:
+        yield from (repro.origin, repro.code)
+
+
+def _choose_outcomes(preset: Preset) -> Mapping[str, str]:
+    """The outcomes that a run of this preset can have."""
+    excluded = {"reproduced"} if preset.may_change else {"fix staged", "unable to fix"}
+    return {outcome: meaning for outcome, meaning in OUTCOMES.items() if outcome not in excluded}
+
+
+def _describe(snapshot: Snapshot) -> dict[str, object]:
+    """What is known of the issue, as the templates name it."""
+    return {
+        "number": snapshot.issue_number,
+        "opened_at": _render_time(snapshot.created_at),
+        "frozen_at": _render_time(snapshot.frozen_at),
+        "title": _Quote("issue title", Untrusted(snapshot.title)),
+        "labels": _Quote("issue labels", Untrusted("\n".join(snapshot.labels))),
+        "body": _Quote(f"issue body by {snapshot.author}", Untrusted(snapshot.body)),
+        "comments": [
+            _Quote(
+                f"comment by {comment.author}{' (a bot)' * comment.by_bot}, {_render_time(comment.created_at)}",
+                Untrusted(comment.body),
+            )
+            for comment in snapshot.comments
+        ],
+        "comments_left_out": snapshot.comments_left_out,
+        "repros": [_Quote(f"script from {repro.origin}", Untrusted(repro.code)) for repro in snapshot.repros],
+    }
+
+
+def _render_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+@pass_context
+def _fenced(context: Context, quote: _Quote) -> str:
+    """The filter for what strangers wrote: data."""
+    return _fence(quote.text, f"untrusted-{context['nonce']}", f' source="{_fit_for_marker(quote.source)}"')
+
+
+@pass_context
+def _steered(context: Context, text: Untrusted) -> str:
+    """The filter for what the maintainer asked for: an instruction, with its ends marked all the same."""
+    return _fence(text, f"steering-{context['nonce']}")
+
+
+def _fence(untrusted: Untrusted, marker: str, attributes: str = "") -> str:
+    text = _FORGED_MARKER.sub("‹", untrusted._text).strip("\n")
+    return f"<{marker}{attributes}>\n{text}\n</{marker}>"
+
+
+def _fit_for_marker(source: str) -> str:
+    return _UNFIT_FOR_MARKER.sub("?", source)[:120]
+
+
+@cache
+def _templates() -> ImmutableSandboxedEnvironment:
+    """The templates: beside this package in a checkout, inside of it in an installed wheel.
+
+    Sandboxed, so that not even a template of ours can reach into an `Untrusted`.
+    """
+    here = Path(__file__).parent
+    environment = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader([here / "_prompts", here.parent / "prompts"]),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - Markdown for a model, not HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"fenced": _fenced, "steered": _steered}
+    return environment

@@ -1,0 +1,192 @@
+"""The commands: one table that is parser, usage, permission and help at once. Pure.
+
+A command is read only where its author plainly gave it: at the start of a line of a top-level paragraph. What stands
+in code, quotes, lists, headings, tables, links, HTML or forwarded mail commands nothing, and where Markdown can be
+read in two ways the answer is "no command". Refuses to know what a command does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from handlers.rules import PRESETS
+
+MAX_COMMANDS = 5
+"""Commands that one comment may give; the rest is ignored."""
+
+MAX_WORD = 30
+"""Characters of an unknown command that we repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """One row of the table. `preset` is what the command starts, if it starts anything."""
+
+    verb: str
+    usage: str
+    summary: str
+    needs_write: bool
+    preset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command as somebody gave it."""
+
+    verb: str
+    argument: str
+    """The rest of the command's line."""
+    body: str
+    """The raw Markdown below that line, up to the next command or the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCommand:
+    """A command that does not exist. `word` is safe to repeat: letters, digits, `_`, `-` and nothing else."""
+
+    word: str
+    suggestion: str | None
+
+
+def _starter(verb: str, goal: str) -> CommandSpec:
+    return CommandSpec(verb, f"/ptq {verb} [advice]", f"{goal[0].upper()}{goal[1:]}.", needs_write=True, preset=verb)
+
+
+COMMANDS: Mapping[str, CommandSpec] = {
+    spec.verb: spec
+    for spec in (
+        *(_starter(preset.name, preset.goal) for preset in PRESETS.values()),
+        CommandSpec("status", "/ptq status", "Say how the job on this issue stands.", needs_write=False),
+        CommandSpec("cancel", "/ptq cancel", "End the job on this issue.", needs_write=True),
+        CommandSpec(
+            "pr",
+            "/ptq pr [digest]",
+            "Open a draft pull request from the report's diff. Below this line say, in your own words, what the change "
+            "does and why it is right.",
+            needs_write=True,
+        ),
+        CommandSpec("help", "/ptq help", "Show this table.", needs_write=False),
+    )
+}
+
+
+def parse_commands(comment: str) -> list[Command | UnknownCommand]:
+    """The commands of a comment in their order, at most `MAX_COMMANDS`. Never raises, whatever the text."""
+    source = comment.encode(errors="replace").decode().replace("\r\n", "\n").replace("\r", "\n")
+    if "/ptq" not in source.casefold():
+        return []
+    lines = source.split("\n")
+    starts, end = _find_starts(source, lines)
+    return [_read(lines, start, stop) for start, stop in pairwise([*starts, end])][:MAX_COMMANDS]
+
+
+def _read(lines: Sequence[str], start: int, stop: int) -> Command | UnknownCommand:
+    word, argument = [*lines[start].split(None, 2)[1:], "", ""][:2]
+    verb = word.rstrip(":,.;!?").casefold() or "help"
+    if verb in COMMANDS:
+        return Command(verb, argument.strip(), "\n".join(lines[start + 1 : stop]).strip())
+    shown = re.sub(r"[^\w-]", "", verb[:MAX_WORD]) or "?"
+    return UnknownCommand(shown, next(iter(get_close_matches(shown, COMMANDS, n=1)), None))
+
+
+# Where commands stand
+
+_COMMAND = re.compile(r" {0,3}/ptq(?!\S)", re.IGNORECASE)
+_FORWARDED = re.compile(
+    r"\s*(?:-{2,}\s?(?:original message|forwarded message|begin forwarded message)\s?-{2,}"
+    r"|on\b(?=[^\n]{0,300}\d)[^\n]{1,300}\n?[^\n]{0,300}\bwrote:)\s*",
+    re.IGNORECASE,
+)
+"""What mail programs write above the message that somebody answers."""
+
+_MAX_FORWARDED = 700
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)", re.IGNORECASE)
+_ELEMENTS = frozenset(
+    "a blockquote code del details div dl kbd ol pre q s samp strike summary table template ul".split()
+)
+"""HTML elements whose contents are no plain words of the comment's author. Others (`List<int>`) are none at all."""
+
+
+class _OpenElements:
+    """Which HTML elements are open: blocks of Markdown may stand inside one."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return any(self._open.values())
+
+    def read(self, html: str) -> None:
+        for closing, name in _TAG.findall(_COMMENT.sub("", html)):
+            if name.lower() in _ELEMENTS:
+                self._open[name.lower()] = max(0, self._open[name.lower()] + (-1 if closing else 1))
+
+
+@cache
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def _find_starts(source: str, lines: Sequence[str]) -> tuple[list[int], int]:
+    """The numbers of the lines that begin a command, and of the line at which the author's own words end."""
+    starts: list[int] = []
+    elements = _OpenElements()
+    for before, token in pairwise([Token("", "", 0), *_parser().parse(source)]):
+        if token.type == "html_block" and token.level == 0:
+            elements.read(token.content)
+        if token.type != "inline" or before.type != "paragraph_open" or before.level:
+            continue
+        first, last = token.map or (0, 0)
+        firsts = list(_find_firsts(token.children or [], elements))
+        if len(firsts) != last - first:
+            # A code span, a tag or a link goes over the end of a line: what begins a line there is anybody's guess.
+            continue
+        for number, opening in enumerate(firsts, first):
+            if _is_forwarded(lines, number, last):
+                return starts, number
+            if opening and opening.content[:4].casefold() == "/ptq" and _COMMAND.match(lines[number]):
+                starts.append(number)
+    return starts, len(lines)
+
+
+def _find_firsts(children: Sequence[Token], elements: _OpenElements) -> Iterator[Token | None]:
+    """For each line of a paragraph the text that begins it, or None where it begins inside or with something else."""
+    depth = 0
+    begins = True
+    for child in children:
+        if begins:
+            yield child if child.type == "text" and not depth and not elements else None
+        depth += child.nesting
+        if child.type == "html_inline":
+            elements.read(child.content)
+        begins = child.type in ("softbreak", "hardbreak")
+
+
+def _is_forwarded(lines: Sequence[str], number: int, last: int) -> bool:
+    """Whether somebody else's message begins at this line; its head may be folded into two."""
+    heads = (lines[number], "\n".join(lines[number : min(number + 2, last)]))
+    return any(len(head) <= _MAX_FORWARDED and _FORWARDED.fullmatch(head) for head in heads)
+
+
+# Help
+
+
+def render_help() -> str:
+    """The table as Markdown, with every command in code: no reply of ours holds a live one."""
+    rows = [
+        f"| `{spec.usage}` | {spec.summary} | {'write access' if spec.needs_write else 'anyone'} |"
+        for spec in COMMANDS.values()
+    ]
+    head = ["| Command | What it does | Who may |", "| --- | --- | --- |"]
+    foot = "A command begins a line of its own. A comment may hold several; an edited comment does nothing."
+    return "\n".join([*head, *rows, "", foot])

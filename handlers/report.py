@@ -1,0 +1,128 @@
+"""Reads the report that an agent wrote: its outcome and its sections. Pure, tolerant, and never raises.
+
+Refuses to trust: what comes out is as untrusted as what went in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from handlers.markdown import parse_blocks
+
+OUTCOMES: Mapping[str, str] = {
+    "reproduced": "you saw the reported behaviour happen here",
+    "fix staged": "the bug is fixed in the worktree, and a test that failed before passes now",
+    "unable to fix": "you saw it happen, but have no change that you would defend",
+    "does not reproduce": "you ran what is described, and the reported behaviour did not appear",
+    "needs a repro": "what is known is not enough to run it here: say which information, hardware or set-up is missing",
+    "intended behaviour": "it happens, and the documentation, a test or the code's own words say that it should",
+    "not a bug": "it happens, but its cause lies outside of the project: in how it is used or in something else",
+    "security concern": "a stranger could abuse it: see the limits",
+}
+"""Every outcome that a report may begin with, and when it is the right one, as the brief tells the agent."""
+
+_ALIASES = {
+    "reproduces": "reproduced",
+    "fixed": "fix staged",
+    "staged": "fix staged",
+    "did not reproduce": "does not reproduce",
+    "does not repro": "does not reproduce",
+    "not reproduced": "does not reproduce",
+    "needs repro": "needs a repro",
+    "intended behavior": "intended behaviour",
+}
+
+_LINES_BEFORE_OUTCOME = 3
+"""Lines with text, such as a title, among which the outcome is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedReport:
+    """An agent's report, taken apart. A section that is missing or empty is None."""
+
+    outcome: str | None
+    """One of `OUTCOMES`."""
+    summary: str
+    """The section of that name, or else what stands before the first section; may be empty."""
+    reproduction: str | None = None
+    root_cause: str | None = None
+    change: str | None = None
+    test: str | None = None
+
+
+def parse_report(text: str) -> ParsedReport:
+    """Take a report apart; whatever cannot be found is None or empty."""
+    lines = re.sub(r"\r\n?", "\n", text).split("\n")
+    place, outcome = _find_outcome(lines)
+    lines[: place + 1] = [""] * (place + 1)
+    sections: dict[str, str] = {}
+    for name, body in _split_sections(lines):
+        sections[name] = "\n\n".join(part for part in (sections.get(name), body) if part)
+    return ParsedReport(
+        outcome=outcome,
+        summary=sections.get("summary") or sections.get("preamble") or "",
+        reproduction=sections.get("reproduction") or None,
+        root_cause=sections.get("root cause") or None,
+        change=sections.get("change") or None,
+        test=sections.get("test") or None,
+    )
+
+
+def _find_outcome(lines: list[str]) -> tuple[int, str | None]:
+    """The line that names the outcome (-1 when none does) and the outcome."""
+    written = [(place, line) for place, line in enumerate(lines) if line.strip()]
+    for place, line in written[:_LINES_BEFORE_OUTCOME]:
+        if outcome := _read_outcome(line):
+            return place, outcome
+    return -1, None
+
+
+def _read_outcome(line: str) -> str | None:
+    """The outcome in `**Outcome:** FIX_STAGED.` and the like; None for a sentence that only begins with one."""
+    words = re.sub(r"[\s#*_`>-]+", " ", line[:200].casefold()).strip()
+    words = re.sub(r"^outcome ?:? ?", "", words)
+    phrase = re.split(r" ?[.,;(–—]", words, maxsplit=1)[0].strip()
+    phrase = _ALIASES.get(phrase, phrase)
+    return phrase if phrase in OUTCOMES else None
+
+
+def _split_sections(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """The sections that we know, and as `preamble` what stands before the first of them.
+
+    A heading that we do not know belongs to the section it stands in, unless it is of the same rank or a higher one.
+    """
+    name, level, start = "preamble", 7, 0
+    for found, found_level, first, end in _find_headings(lines):
+        if found is None and (found_level > level or name == "preamble"):
+            continue
+        yield name, "\n".join(lines[start:first]).strip()
+        name, level, start = found or "", found_level, end
+    yield name, "\n".join(lines[start:]).strip()
+
+
+def _find_headings(lines: list[str]) -> Iterator[tuple[str | None, int, int, int]]:
+    """Section named (None for an unknown one), level, first line and line after the last of each top-level heading."""
+    tokens = parse_blocks("\n".join(lines))
+    for heading, title in zip(tokens, tokens[1:], strict=False):
+        if heading.type == "heading_open" and heading.map and heading.level == 0:
+            yield _name_section(title.content), int(heading.tag[1:]), heading.map[0], heading.map[1]
+
+
+def _name_section(title: str) -> str | None:
+    words = re.sub(r"[\W\d_]+", " ", title).strip().casefold()
+    for pattern, name in _SECTIONS:
+        if re.match(pattern, words):
+            return name
+    return None
+
+
+_SECTIONS = (
+    (r"summary\b|tl dr$", "summary"),
+    (r"repro(duction|ducing)?\b|steps to reproduce\b", "reproduction"),
+    (r"(root )?causes?\b", "root cause"),
+    (r"changes?\b|(the )?fix$", "change"),
+    (r"(regression )?tests?\b", "test"),
+)
+"""How a heading begins, without case, numbers and punctuation, and the section that it then names."""

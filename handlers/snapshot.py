@@ -1,0 +1,142 @@
+"""The issue frozen as it was at the trigger: what an agent may know of it, and nothing that came later. Pure.
+
+Every text in here was written by strangers, and is as a reader of the page saw it: `reveal`ed, and bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import TypeAdapter
+
+from handlers.hidden_text import reveal
+from handlers.ports import Comment
+from handlers.repros import ReproScript, extract_repros
+from runner.characters import show_invisible
+
+MAX_TITLE = 300
+"""Characters, as are the other bounds. Together they keep a brief below 200,000."""
+
+MAX_BODY = 40_000
+MAX_COMMENT = 10_000
+MAX_ALL_COMMENTS = 60_000
+MAX_COMMENTS = 50
+MAX_LABELS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotComment:
+    """A comment as it stood at the trigger."""
+
+    author: str
+    created_at: datetime
+    body: str
+    by_bot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An issue as it stood at `frozen_at`. Comments are oldest first."""
+
+    repository: str
+    issue_number: int
+    title: str
+    author: str
+    body: str
+    labels: tuple[str, ...]
+    created_at: datetime
+    frozen_at: datetime
+    comments: tuple[SnapshotComment, ...]
+    repros: tuple[ReproScript, ...]
+    comments_left_out: int = 0
+    """How many older comments were too much."""
+
+
+_JSON = TypeAdapter(Snapshot)
+
+
+def snapshot_to_json(snapshot: Snapshot) -> str:
+    """The snapshot as JSON, for the database."""
+    return _JSON.dump_json(snapshot).decode()
+
+
+def snapshot_from_json(text: str) -> Snapshot:
+    """The snapshot that `snapshot_to_json` wrote. Raises `ValueError` for anything else."""
+    return _JSON.validate_json(text)
+
+
+def freeze_issue(
+    *,
+    repository: str,
+    issue_number: int,
+    title: str,
+    author: str,
+    body: str,
+    labels: Iterable[str],
+    created_at: datetime,
+    comments: Sequence[Comment],
+    frozen_at: datetime,
+    own_login: str,
+    trigger_comment_id: int | None,
+    import_names: Sequence[str],
+) -> Snapshot:
+    """Freeze an issue at `frozen_at`.
+
+    Title and body are those that came with the trigger. Of the comments those are left out that were written or edited
+    later, our own, and the one that asked (its words are steering). Where there are too many, the newest win.
+    """
+    known = [
+        comment
+        for comment in comments
+        if max(comment.created_at, comment.updated_at) <= frozen_at
+        and comment.author.casefold() != own_login.casefold()
+        and comment.id != trigger_comment_id
+    ]
+    kept = _keep_newest(known)
+    shown_body = _bound(body, MAX_BODY)
+    texts = [("the issue", shown_body), *((f"comment by {comment.author}", comment.body) for comment in kept)]
+    return Snapshot(
+        repository=repository,
+        issue_number=issue_number,
+        title=_one_line(title),
+        author=author,
+        body=shown_body,
+        labels=tuple(_one_line(label) for label in labels)[:MAX_LABELS],
+        created_at=created_at,
+        frozen_at=frozen_at,
+        comments=kept,
+        repros=extract_repros(texts, import_names),
+        comments_left_out=len(known) - len(kept),
+    )
+
+
+def _keep_newest(comments: Sequence[Comment]) -> tuple[SnapshotComment, ...]:
+    kept: list[SnapshotComment] = []
+    room = MAX_ALL_COMMENTS
+    for comment in sorted(comments, key=lambda comment: (comment.created_at, comment.id), reverse=True)[:MAX_COMMENTS]:
+        body = _bound(comment.body, MAX_COMMENT)
+        room -= len(body)
+        if room < 0:
+            break
+        kept.append(SnapshotComment(comment.author, comment.created_at, body, comment.by_bot))
+    return tuple(reversed(kept))
+
+
+def _one_line(text: str) -> str:
+    return show_invisible(" ".join(text.split()))[:MAX_TITLE]
+
+
+def _bound(text: str, limit: int) -> str:
+    """The text revealed, and cut to `limit` characters with a notice."""
+    # Revealing costs time: what is beyond twice the limit is not even looked at. A comment that this would leave open,
+    # and so make visible, goes with it.
+    near = text[: 2 * limit]
+    if len(near) < len(text) and (opened := near.rfind("<!--")) > near.rfind("-->"):
+        near = near[:opened]
+    shown = reveal(near)
+    if len(shown) <= limit and len(near) == len(text):
+        return shown
+    notice = f"\n[cut here: the original has {len(text)} characters]"
+    return shown[: limit - len(notice)] + notice

@@ -1,0 +1,267 @@
+"""The client's whole story on the stand-in, which is strict about permissions; GitHub's description watches."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from bot.demo.github import Exchange, StandIn
+from bot.demo.repository import make_repository
+from bot.github import AppGitHub, Timings
+from bot.manifest import load_manifest
+from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, TreeEntry
+from tests.support.openapi import load_openapi
+from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
+
+NAME = "octo/widgets"
+BRANCH = "ptq/issue-1-abc"
+
+
+@dataclass
+class Place:
+    """A repository with one commit and one issue, on a running stand-in, and the client under test."""
+
+    github: StandIn
+    client: GitHub
+    base: str
+    git_dir: Path
+    issue: int
+
+    def git(self, *arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=self.git_dir, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def calls(self) -> list[str]:
+        return [f"{exchange.method} {exchange.path}" for exchange in self.github.exchanges]
+
+    async def publish(self) -> str:
+        """A branch with one new file."""
+        tree = await self.client.create_tree(NAME, self.base, [TreeEntry("new.py", "100644", text="new = 1\n")])
+        commit = await self.client.create_commit(NAME, "Add new", tree, self.base)
+        assert await self.client.create_branch(NAME, BRANCH, commit)
+        return commit
+
+
+def make_client(session: aiohttp.ClientSession, api_url: str, timings: Timings = FAST) -> GitHub:
+    return AppGitHub(
+        session,
+        api_url=api_url,
+        app_id="12345",
+        private_key=app_key_pem(),
+        timings=timings,
+        now=lambda: datetime.now(UTC),
+    )
+
+
+def check_exchange(exchange: Exchange) -> None:
+    """GitHub's description must know what we ask; a mishap that a test ordered need not look like GitHub's answers."""
+    load_openapi().check_request(exchange)
+    if exchange.fault is None:
+        load_openapi().check_answer(exchange)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    manifest = load_manifest()
+    github = StandIn(
+        app_id="12345",
+        app_slug="ptq-bot",
+        app_public_key=app_public_pem(),
+        webhook_secret="secret",
+        app_permissions=manifest.permissions,
+        app_events=manifest.events,
+    )
+    github.observers.append(check_exchange)
+    base = make_repository(tmp_path / "widgets.git")
+    github.add_repository(NAME, tmp_path / "widgets.git")
+    issue = await github.open_issue(NAME, "Broken", "It is broken.", by="stranger")
+    await github.start()
+    async with aiohttp.ClientSession() as session:
+        yield Place(github, make_client(session, github.api_url), base, tmp_path / "widgets.git", issue)
+    await github.stop()
+    assert github.complaints == []
+
+
+async def test_the_app_knows_its_own_login(place: Place) -> None:
+    assert await place.client.own_login() == "ptq-bot[bot]"
+
+
+@pytest.mark.parametrize(
+    ("role", "may"),
+    [("admin", True), ("maintain", True), ("write", True), ("triage", False), ("read", False), ("none", False)],
+)
+async def test_write_permission_is_asked_live(place: Place, role: str, may: bool) -> None:
+    place.github.set_permission(NAME, "alice", role)
+    assert await place.client.can_write(NAME, "alice") is may
+    place.github.set_permission(NAME, "alice", "none")
+    assert not await place.client.can_write(NAME, "alice")
+
+
+@pytest.mark.parametrize("login", ["nobody-at-all", "renovate[bot]", ""])
+async def test_whoever_github_does_not_know_may_not_write(place: Place, login: str) -> None:
+    assert not await place.client.can_write(NAME, login)
+
+
+async def test_comments_are_posted_edited_and_listed_oldest_first(place: Place) -> None:
+    theirs = await place.github.comment(NAME, place.issue, "me too", by="stranger")
+    ours = await place.client.create_comment(NAME, place.issue, "on it")
+    edited = await place.client.update_comment(NAME, ours.id, "done")
+    listed = await place.client.list_comments(NAME, place.issue)
+    assert [(comment.id, comment.author, comment.body, comment.by_bot) for comment in listed] == [
+        (theirs, "stranger", "me too", False),
+        (edited.id, "ptq-bot[bot]", "done", True),
+    ]
+    assert ours.url.startswith(place.github.url)
+
+
+async def test_more_comments_than_a_page_holds_are_all_listed(place: Place) -> None:
+    for number in range(101):
+        await place.github.comment(NAME, place.issue, f"comment {number}", by="stranger")
+    listed = await place.client.list_comments(NAME, place.issue)
+    assert [comment.body for comment in listed] == [f"comment {number}" for number in range(101)]
+
+
+async def test_only_comments_changed_since_are_listed(place: Place) -> None:
+    early, late = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC)
+    real = place.github.clock
+    place.github.clock = lambda: early
+    await place.github.comment(NAME, place.issue, "early", by="stranger")
+    place.github.clock = lambda: late
+    await place.github.comment(NAME, place.issue, "late", by="stranger")
+    place.github.clock = real
+    listed = await place.client.list_comments(NAME, place.issue, since=late)
+    assert [comment.body for comment in listed] == ["late"]
+
+
+async def test_the_timeline_tells_when_a_label_was_last_put_on(place: Place) -> None:
+    first, second = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC)
+    real = place.github.clock
+    place.github.clock = lambda: first
+    await place.github.label_issue(NAME, place.issue, "ptq", by="alice")
+    await place.github.unlabel_issue(NAME, place.issue, "ptq", by="alice")
+    place.github.clock = lambda: second
+    await place.github.label_issue(NAME, place.issue, "ptq", by="alice")
+    await place.github.label_issue(NAME, place.issue, "bug", by="alice")
+    place.github.clock = real
+    assert await place.client.fetch_labelled_at(NAME, place.issue, "ptq") == second
+    assert await place.client.fetch_labelled_at(NAME, place.issue, "never") is None
+
+
+async def test_reactions_are_left_or_silently_lost(place: Place) -> None:
+    comment = await place.github.comment(NAME, place.issue, "hello", by="stranger")
+    await place.client.react_to_issue(NAME, place.issue, "eyes")
+    await place.client.react_to_comment(NAME, comment, "rocket")
+    await place.client.react_to_comment(NAME, 1, "rocket")
+    issue = place.github.issue(NAME, place.issue)
+    assert [reaction.content for reaction in issue.reactions] == ["eyes"]
+    assert [reaction.content for reaction in issue.comments[0].reactions] == ["rocket"]
+
+
+async def test_a_change_becomes_a_branch_and_a_draft_pull_request(place: Place) -> None:
+    blob = await place.client.create_blob(NAME, b"\x00\xff binary")
+    entries = [
+        TreeEntry("new/ünï.py", "100755", text="print('hi')\n"),
+        TreeEntry("logo.bin", "100644", blob_sha=blob),
+        TreeEntry("README.md", "100644"),
+    ]
+    tree = await place.client.create_tree(NAME, place.base, entries)
+    commit = await place.client.create_commit(NAME, "Mend it\n\nFixes #1", tree, place.base)
+    assert await place.client.fetch_branch_sha(NAME, BRANCH) is None
+    assert await place.client.create_branch(NAME, BRANCH, commit)
+    assert await place.client.fetch_branch_sha(NAME, BRANCH) == commit
+    assert place.git("-c", "core.quotePath=off", "diff", "--summary", place.base, commit).splitlines() == [
+        "delete mode 100644 README.md",
+        " create mode 100644 logo.bin",
+        " create mode 100755 new/ünï.py",
+    ]
+    assert place.git("log", "-1", "--format=%an|%P", commit) == f"ptq-bot[bot]|{place.base}"
+    assert await place.client.find_pull_request(NAME, BRANCH) is None
+    opened = await place.client.create_draft_pull_request(
+        NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
+    )
+    assert await place.client.find_pull_request(NAME, BRANCH) == opened
+    assert (opened.state, opened.head_sha, opened.author) == ("open", commit, "ptq-bot[bot]")
+    assert [pull.draft for pull in place.github.pulls(NAME)] == [True]
+
+
+async def test_a_closed_pull_request_is_found_too(place: Place) -> None:
+    await place.publish()
+    opened = await place.client.create_draft_pull_request(
+        NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
+    )
+    await place.github.close_issue(NAME, opened.number, by="alice")
+    found = await place.client.find_pull_request(NAME, BRANCH)
+    assert found is not None
+    assert (found.number, found.state) == (opened.number, "closed")
+
+
+async def test_a_branch_is_created_once(place: Place) -> None:
+    commit = await place.publish()
+    assert not await place.client.create_branch(NAME, BRANCH, place.base)
+    assert await place.client.fetch_branch_sha(NAME, BRANCH) == commit
+
+
+async def test_a_second_pull_request_is_refused_in_githubs_words(place: Place) -> None:
+    await place.publish()
+    pull = {"title": "Mend it", "body": "A note.", "branch": BRANCH, "base_branch": "main"}
+    await place.client.create_draft_pull_request(NAME, **pull)
+    with pytest.raises(GitHubError, match="already exists") as caught:
+        await place.client.create_draft_pull_request(NAME, **pull)
+    assert caught.value.status == 422
+
+
+async def test_workflows_are_out_of_reach(place: Place) -> None:
+    with pytest.raises(GitHubError) as caught:
+        await place.client.create_tree(NAME, place.base, [TreeEntry(".github/workflows/x.yml", "100644", text="x")])
+    assert caught.value.status in (403, 404)
+
+
+async def test_a_lost_answer_to_a_comment_is_not_asked_again(place: Place) -> None:
+    place.github.faults.add("POST", "*/comments", "lose_answer")
+    with pytest.raises(GitHubUnavailable):
+        await place.client.create_comment(NAME, place.issue, "once")
+    assert [comment.body for comment in await place.client.list_comments(NAME, place.issue)] == ["once"]
+
+
+async def test_a_shaky_github_is_read_all_the_same(place: Place) -> None:
+    place.github.faults.add("GET", "*/comments", 502)
+    place.github.faults.add("GET", "*/comments", "reset")
+    assert await place.client.list_comments(NAME, place.issue) == []
+
+
+async def test_revoked_tokens_are_replaced(place: Place) -> None:
+    await place.client.create_comment(NAME, place.issue, "one")
+    place.github.revoke_tokens()
+    await place.client.create_comment(NAME, place.issue, "two")
+    assert [comment.body for comment in place.github.issue(NAME, place.issue).comments] == ["one", "two"]
+
+
+async def test_githubs_limit_on_content_reaches_the_caller_with_its_wait(place: Place) -> None:
+    place.github.limits.content_per_minute = 1
+    await place.client.create_comment(NAME, place.issue, "one")
+    with pytest.raises(GitHubUnavailable) as caught:
+        await place.client.create_comment(NAME, place.issue, "two")
+    assert 1 < caught.value.retry_after_s <= 61
+
+
+async def test_what_does_not_exist_is_not_found(place: Place) -> None:
+    with pytest.raises(NotFound):
+        await place.client.create_comment(NAME, 99, "hello")
+    with pytest.raises(NotFound, match="not installed"):
+        await place.client.list_comments("octo/elsewhere", 1)
+
+
+async def test_a_whole_story_asks_for_one_installation_and_one_token_for_each_purpose(place: Place) -> None:
+    await place.client.list_comments(NAME, place.issue)
+    await place.client.create_comment(NAME, place.issue, "hello")
+    await place.publish()
+    await place.client.find_pull_request(NAME, BRANCH)
+    assert len([call for call in place.calls() if call.endswith("/installation")]) == 1
+    assert len([call for call in place.calls() if call.endswith("/access_tokens")]) == 4
+    assert place.github.unknown_calls == []

@@ -1,0 +1,64 @@
+"""Every payload that GitHub publishes as an example goes through the whole service, and upsets nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+from sqlalchemy import select
+
+from bot.demo.playground import SECRET
+from runner.db import deliveries
+from tests.support.descriptions import find_webhook_examples
+from tests.support.world import World, open_world
+
+CONFIGURED = """
+[repos."Codertocat/Hello-World"]
+agent = "script"
+"""
+"""Most examples come from this repository: configured, so that their comments and labels are really read."""
+
+
+def examples() -> Iterator[tuple[str, bytes]]:
+    """Each event and payload; few of them carry the `installation` that an App's deliveries always have."""
+    for described in json.loads(find_webhook_examples().read_bytes()):
+        for payload in described["examples"]:
+            yield described["name"], json.dumps({"installation": {"id": 1, "node_id": "I"}} | payload).encode()
+
+
+async def deliver(session: aiohttp.ClientSession, url: str, delivery_id: str, event: str, body: bytes) -> int:
+    headers = {
+        "Content-Type": "application/json",
+        "X-GitHub-Event": event,
+        "X-GitHub-Delivery": delivery_id,
+        "X-Hub-Signature-256": f"sha256={hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()}",
+    }
+    async with session.post(url, data=body, headers=headers) as answer:
+        return answer.status
+
+
+async def outcomes(world: World) -> dict[str, tuple[str, str | None]]:
+    """Delivery id -> state and error."""
+    async with world.playground.service.context.db.read() as connection:
+        rows = await connection.execute(select(deliveries.c.id, deliveries.c.state, deliveries.c.error))
+        return {row.id: (row.state, row.error) for row in rows}
+
+
+async def test_every_example_is_accepted_and_worked(tmp_path: Path) -> None:
+    async with open_world(tmp_path, more_toml=CONFIGURED) as world, aiohttp.ClientSession() as session:
+        url, refused, stored = f"{world.playground.service.url}/webhook", [], set()
+        for number, (event, body) in enumerate(examples()):
+            delivery_id = f"{number}-{event}"
+            status = await deliver(session, url, delivery_id, event, body)
+            if status >= 300:
+                refused.append((delivery_id, status))
+            elif event != "ping":
+                stored.add(delivery_id)
+        assert refused == []
+        assert len(stored) > 300
+        await world.settle()
+        assert await outcomes(world) == dict.fromkeys(stored, ("done", None))
