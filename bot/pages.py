@@ -5,8 +5,6 @@ Everything on a job's page may have been written by an agent: it is escaped, and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,9 @@ from runner.spool import STAGES, Spool
 from runner.supervisor import Supervisor
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -45,7 +45,8 @@ class Pages:
         self._spool = spool
         self._slots = machines
         loader = FileSystemLoader(Path(__file__).parent / "templates")
-        self._templates = Environment(loader=loader, autoescape=select_autoescape(default=True), undefined=StrictUndefined)
+        escape = select_autoescape(default=True)
+        self._templates = Environment(loader=loader, autoescape=escape, undefined=StrictUndefined)
         self._templates.filters["clean"] = lambda text: show_invisible(self._redact(text))
 
     def routes(self) -> list[web.RouteDef]:
@@ -68,8 +69,9 @@ class Pages:
         """Whether deliveries can be stored; an outage of GitHub or of a machine must not turn webhooks away."""
         try:
             await self._context.db.accepts_writes()
-        except Exception as error:  # whatever it is, the answer is no
-            return web.json_response({"status": "the database takes no writes", "error": type(error).__name__}, status=503)
+        except Exception as error:  # Whatever it is, the answer is no.
+            body = {"status": "the database takes no writes", "error": type(error).__name__}
+            return web.json_response(body, status=503)
         return web.json_response({"status": "ok"})
 
     async def show_status(self, request: web.Request) -> web.Response:
@@ -105,7 +107,8 @@ class Pages:
             report = await store.fetch_report(connection, job.id)
         logs = {stage: text for stage in STAGES if (text := await self._read_log(job, stage))}
         texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
-        return self._render("job.html", job=job, events=events, texts=texts, report=report, logs=logs, refresh_s=REFRESH_S)
+        values = {"job": job, "events": events, "texts": texts, "report": report, "logs": logs}
+        return self._render("job.html", **values, refresh_s=REFRESH_S)
 
     async def show_patch(self, request: web.Request) -> web.Response:
         """The raw patch, for `git apply`."""

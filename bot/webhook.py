@@ -98,7 +98,7 @@ async def _read_body(request: web.Request) -> bytes:
 def check_signature(body: bytes, signature: str, secrets: Sequence[bytes]) -> None:
     """Raise `Refused` unless one of the secrets signs exactly these bytes. Takes the same time wherever it differs."""
     wanted = [f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}" for secret in secrets]
-    if not any([hmac.compare_digest(signature, one) for one in wanted]):
+    if not sum(hmac.compare_digest(signature, one) for one in wanted):
         raise Refused(401, "the signature does not match: check the webhook secret on both sides")
 
 

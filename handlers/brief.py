@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from handlers.hidden_text import reveal
 from handlers.report import OUTCOMES
 from handlers.rules import PRESETS, Preset, RepositoryRules
-from handlers.snapshot import Snapshot
+from handlers.snapshot import Snapshot, SnapshotComment
 from runner.environment import PROTECTED_PATHS
 
 MAX_STEERING = 10_000
@@ -37,12 +36,16 @@ class RawTextRefused(TypeError):  # noqa: N818
 
 
 class Untrusted:
-    """Text that a stranger may have written. It can be fenced, and tested for being empty; nothing else."""
+    """Text that a stranger may have written. It can be fenced, and tested for being empty; nothing else.
 
-    __slots__ = ("_text",)
+    `source` says in our words where it is from.
+    """
 
-    def __init__(self, text: str) -> None:
+    __slots__ = ("_text", "source")
+
+    def __init__(self, text: str, source: str) -> None:
         self._text = text
+        self.source = _UNFIT_FOR_MARKER.sub("?", source)[:120]
 
     def __bool__(self) -> bool:
         return bool(self._text.strip())
@@ -60,14 +63,6 @@ class Untrusted:
         raise RawTextRefused("untrusted text has to pass the filter `fenced`")
 
 
-@dataclass(frozen=True, slots=True)
-class _Quote:
-    """A text and, in our words, where it is from."""
-
-    source: str
-    text: Untrusted
-
-
 def render_brief(preset: str, snapshot: Snapshot, rules: RepositoryRules, steering: str, nonce: str) -> str:
     """The prompt for one job. Raises `KeyError` for an unknown preset.
 
@@ -81,7 +76,7 @@ def render_brief(preset: str, snapshot: Snapshot, rules: RepositoryRules, steeri
         "outcomes": _choose_outcomes(PRESETS[preset]),
         "protected_paths": PROTECTED_PATHS,
         "nonce": choose_nonce(nonce, (*_texts_of(snapshot), advice)),
-        "steering": Untrusted(advice),
+        "steering": Untrusted(advice, "the maintainer who asked"),
     }
     return _templates().get_template(f"{preset}.md.j2").render(values | _describe(snapshot))
 
@@ -113,19 +108,17 @@ def _describe(snapshot: Snapshot) -> dict[str, object]:
         "number": snapshot.issue_number,
         "opened_at": _render_time(snapshot.created_at),
         "frozen_at": _render_time(snapshot.frozen_at),
-        "title": _Quote("issue title", Untrusted(snapshot.title)),
-        "labels": _Quote("issue labels", Untrusted("\n".join(snapshot.labels))),
-        "body": _Quote(f"issue body by {snapshot.author}", Untrusted(snapshot.body)),
-        "comments": [
-            _Quote(
-                f"comment by {comment.author}{' (a bot)' * comment.by_bot}, {_render_time(comment.created_at)}",
-                Untrusted(comment.body),
-            )
-            for comment in snapshot.comments
-        ],
+        "title": Untrusted(snapshot.title, "issue title"),
+        "labels": Untrusted("\n".join(snapshot.labels), "issue labels"),
+        "body": Untrusted(snapshot.body, f"issue body by {snapshot.author}"),
+        "comments": [Untrusted(comment.body, _render_source(comment)) for comment in snapshot.comments],
         "comments_left_out": snapshot.comments_left_out,
-        "repros": [_Quote(f"script from {repro.origin}", Untrusted(repro.code)) for repro in snapshot.repros],
+        "repros": [Untrusted(repro.code, f"{repro.language} script from {repro.origin}") for repro in snapshot.repros],
     }
+
+
+def _render_source(comment: SnapshotComment) -> str:
+    return f"comment by {comment.author}{' (a bot)' * comment.by_bot}, {_render_time(comment.created_at)}"
 
 
 def _render_time(at: datetime) -> str:
@@ -133,40 +126,28 @@ def _render_time(at: datetime) -> str:
 
 
 @pass_context
-def _fenced(context: Context, quote: _Quote) -> str:
-    """The filter for what strangers wrote: data."""
-    return _fence(quote.text, f"untrusted-{context['nonce']}", f' source="{_fit_for_marker(quote.source)}"')
-
-
-@pass_context
-def _steered(context: Context, text: Untrusted) -> str:
-    """The filter for what the maintainer asked for: an instruction, with its ends marked all the same."""
-    return _fence(text, f"steering-{context['nonce']}")
-
-
-def _fence(untrusted: Untrusted, marker: str, attributes: str = "") -> str:
+def _fenced(context: Context, untrusted: Untrusted, kind: str = "untrusted") -> str:
+    """The filter that lets a text in, between markers that it cannot contain. `kind` is their first word."""
     text = _FORGED_MARKER.sub("‹", untrusted._text).strip("\n")
-    return f"<{marker}{attributes}>\n{text}\n</{marker}>"
-
-
-def _fit_for_marker(source: str) -> str:
-    return _UNFIT_FOR_MARKER.sub("?", source)[:120]
+    marker = f"{kind}-{context['nonce']}"
+    return f'<{marker} source="{untrusted.source}">\n{text}\n</{marker}>'
 
 
 @cache
 def _templates() -> ImmutableSandboxedEnvironment:
     """The templates: beside this package in a checkout, inside of it in an installed wheel.
 
-    Sandboxed, so that not even a template of ours can reach into an `Untrusted`.
+    They make Markdown for a model, so nothing is escaped as HTML. Sandboxed, so that not even a template of ours can
+    reach into an `Untrusted`.
     """
     here = Path(__file__).parent
     environment = ImmutableSandboxedEnvironment(
         loader=FileSystemLoader([here / "_prompts", here.parent / "prompts"]),
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 - Markdown for a model, not HTML
+        autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"fenced": _fenced, "steered": _steered}
+    environment.filters["fenced"] = _fenced
     return environment

@@ -111,9 +111,7 @@ _FORWARDED = re.compile(
 _MAX_FORWARDED = 700
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)", re.IGNORECASE)
-_ELEMENTS = frozenset(
-    "a blockquote code del details div dl kbd ol pre q s samp strike summary table template ul".split()
-)
+_ELEMENTS = frozenset({"a", "blockquote", "code", "del", "details", "div", "dl", "ol", "pre", "q", "s", "table", "ul"})
 """HTML elements whose contents are no plain words of the comment's author. Others (`List<int>`) are none at all."""
 
 

@@ -30,13 +30,12 @@ class Request:
     context: Context
     rules: RepositoryRules
     event: IssueCommentCreated
-    place: int
-    """Which of the comment's commands this is, from 0."""
+    occasion: str
+    """What names this command among all: a redelivery has the same one."""
 
     async def reply(self, body: str) -> None:
         """Answer this command, once however often it is delivered."""
-        occasion = f"comment {self.event.comment.id} command {self.place}"
-        await reply_once(self.context, self.rules.name, self.event.issue.number, occasion, body)
+        await reply_once(self.context, self.rules.name, self.event.issue.number, self.occasion, body)
 
     async def fetch_last_job(self) -> Job | None:
         """The newest job of this issue."""
@@ -52,15 +51,24 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
     if not commands or created.sender.is_bot:
         return
     repository, number = created.repository, created.issue.number
-    rules = await admit(context, repository, number, created.sender)
-    if rules is None:
+    needs_write = any(_needs_write(command) for command in commands)
+    admission = await admit(context, repository, number, created.sender, needs_write=needs_write)
+    if admission is None:
         return
+    name = admission.rules.name
     if created.issue.pull_request:
-        body = replies.render_pull_request_thread()
-        await reply_once(context, rules.name, number, f"#{number} is a pull request", body)
+        await reply_once(context, name, number, f"#{number} is a pull request", replies.render_pull_request_thread())
         return
     for place, command in enumerate(commands):
-        await _carry_out(Request(context, rules, created, place), command)
+        occasion = f"comment {created.comment.id} command {place}"
+        if not admission.can_write and isinstance(command, Command):
+            # Strangers are answered too, but each of them once: nobody can make the bot fill a thread.
+            occasion = f"#{number} {command.verb} for @{created.sender.login}"
+        await _carry_out(Request(context, admission.rules, created, occasion), command)
+
+
+def _needs_write(command: Command | UnknownCommand) -> bool:
+    return isinstance(command, UnknownCommand) or COMMANDS[command.verb].needs_write
 
 
 async def _carry_out(request: Request, command: Command | UnknownCommand) -> None:
@@ -82,7 +90,7 @@ async def _start(request: Request, command: Command) -> None:
             preset=COMMANDS[command.verb].preset or command.verb,
             requested_by=event.sender.login,
             triggered_at=event.comment.created_at,
-            trigger=f"comment {event.comment.id} command {request.place}",
+            trigger=request.occasion,
             steering=f"{command.argument}\n\n{command.body}".strip(),
             comment_id=event.comment.id,
         ),

@@ -6,7 +6,8 @@ What a maintainer could not see must not steer an agent. Refuses to know who wro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from markdown_it import MarkdownIt
@@ -15,9 +16,13 @@ from markdown_it.token import Token
 
 from runner.characters import show_invisible
 
-_OPENER = re.compile(r"<!--|<!\[CDATA\[|<\?|<!(?=[A-Za-z])")
-_CLOSERS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": "?>", "<!": ">"}
-"""HTML that browsers show nothing of: comments, and what they treat as such (CommonMark 0.31, section 6.6)."""
+_OPENER = re.compile(r"<!--|<\?|<!(?=[A-Za-z\[])")
+"""HTML that browsers show nothing of: comments end with `-->`, and what they treat as comments ends with `>`.
+See "bogus comment state" in the HTML standard, section 13.2.5."""
+
+_MAY_CLAIM_BACKTICK = re.compile(r"[$\[|]|://|www\.|`{81}")
+"""Mathematics, links, tables, bare addresses, runs of backticks too long for GitHub: extensions in which its parser may
+use up a backtick that opens a code span for ours."""
 
 
 def reveal(text: str) -> str:
@@ -29,69 +34,91 @@ def reveal(text: str) -> str:
     return show_invisible("\n".join(_drop_hidden(lines)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Lines from `start` up to `end` that hold running text, or code where `hidden` is None."""
+
+    start: int
+    end: int
+    hidden: tuple[str, ...] | None
+    doubtful: bool = False
+    """Whether GitHub's parser may not see the code spans that ours sees."""
+
+
 def _drop_hidden(lines: Sequence[str]) -> Iterator[str]:
     """The text in pieces: code as it is, running text without its hidden parts, everything else read as HTML."""
     done = 0
-    for start, end, hidden in _read_blocks("\n".join(lines)):
-        if start > done:
-            piece, open_ended = _strip_html("\n".join(lines[done:start]))
-            yield piece
-            if open_ended:
+    for block in [*_read_blocks("\n".join(lines)), _Block(len(lines), len(lines), None)]:
+        if block.start > done:
+            shown, still_open = _strip_html("\n".join(lines[done : block.start]))
+            yield shown
+            if still_open.startswith("<!--"):
+                # Browsers show nothing of what follows, whatever it is.
                 return
-        block = "\n".join(lines[max(start, done) : end])
-        yield block if hidden is None else _remove(block, hidden)
-        done = end
-    if done < len(lines):
-        yield _strip_html("\n".join(lines[done:]))[0]
+            done = block.start
+        if block.end > done:
+            yield _drop_from(block, "\n".join(lines[done : block.end]))
+            done = block.end
 
 
-def _read_blocks(text: str) -> list[tuple[int, int, list[str] | None]]:
-    """First line, line after the last, and hidden parts (None: code) of every block that holds text or code."""
-    blocks: dict[tuple[int, int], list[str] | None] = {}
+def _read_blocks(text: str) -> list[_Block]:
+    blocks: dict[tuple[int, int], _Block] = {}
     for token in _parser().parse(text):
-        if not token.map or token.type not in ("inline", "fence", "code_block"):
+        if not token.map:
             continue
-        place = (token.map[0], token.map[1])
-        hidden = list(_find_hidden(token.children or ())) if token.type == "inline" else None
-        # The cells of a table's row share their line.
-        blocks[place] = [*(blocks.get(place) or ()), *hidden] if hidden is not None else None
-    return [(start, end, hidden) for (start, end), hidden in blocks.items()]
+        start, end = token.map
+        # What we take for indented code may be a paragraph of a GitHub footnote.
+        if token.type == "fence" or (token.type == "code_block" and "[^" not in text):
+            blocks[start, end] = _Block(start, end, None)
+        elif token.type == "inline":
+            # The cells of a table's row share their line.
+            row = blocks.get((start, end), _Block(start, end, ()))
+            hidden = (*(row.hidden or ()), *_find_hidden(token))
+            blocks[start, end] = _Block(start, end, hidden, row.doubtful or _is_doubtful(token))
+    return list(blocks.values())
 
 
-def _find_hidden(tokens: Iterable[Token]) -> Iterator[str]:
-    for token in tokens:
-        if token.type == "hidden_html":
-            yield token.content
-        yield from _find_hidden(token.children or ())
+def _is_doubtful(token: Token) -> bool:
+    spans = [child.content for child in token.children or () if child.type == "code_inline"]
+    return any(map(_OPENER.search, spans)) and bool(_MAY_CLAIM_BACKTICK.search(token.content))
 
 
-def _remove(block: str, hidden: Sequence[str]) -> str:
+def _find_hidden(token: Token) -> Iterator[str]:
+    for child in token.children or ():
+        if child.type == "hidden_html":
+            yield child.content
+        yield from _find_hidden(child)
+
+
+def _drop_from(block: _Block, source: str) -> str:
     """Take the hidden parts out of a block's source, whose lines carry the marks of the quotes and lists around it."""
-    for part in hidden:
-        source = r"\n[ \t>]*".join(re.escape(line).replace(r"\|", r"\\?\|") for line in part.split("\n"))
-        block, found = re.subn(source, "", block, count=1)
+    if block.hidden is None:
+        return source
+    shown = source
+    for part in block.hidden:
+        pattern = r"\n[ \t>]*".join(re.escape(line).replace(r"\|", r"\\?\|") for line in part.split("\n"))
+        shown, found = re.subn(pattern, "", shown, count=1)
         if not found:
-            return _strip_html(block)[0]
-    return block
+            return "".join(_strip_html(source))
+    return "".join(_strip_html(shown)) if block.doubtful else shown
 
 
-def _strip_html(text: str) -> tuple[str, bool]:
-    """The text without hidden HTML, and whether the last of it was never closed: browsers then hide all that follows."""
+def _strip_html(text: str) -> tuple[str, str]:
+    """The text without hidden HTML up to the one that never ends, and the rest from there on."""
     kept, at = [], 0
     while opener := _OPENER.search(text, at):
         kept.append(text[at : opener.start()])
         at = _find_end(text, opener.start())
         if at < 0:
-            return "".join(kept), True
-    return "".join([*kept, text[at:]]), False
+            return "".join(kept), text[opener.start() :]
+    return "".join([*kept, text[at:]]), ""
 
 
 def _find_end(text: str, start: int) -> int:
     """Where the hidden HTML that starts here ends; -1 when none starts, or when it does not end."""
-    opener = _OPENER.match(text, start)
-    if not opener:
+    if not (opener := _OPENER.match(text, start)):
         return -1
-    closer = _CLOSERS[opener[0]]
+    closer = "-->" if opener[0] == "<!--" else ">"
     # From the second character on: `<!-->` is a whole comment.
     found = text.find(closer, start + 2)
     return found + len(closer) if found >= 0 else -1

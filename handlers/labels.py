@@ -27,8 +27,8 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
     asks = preset if rules else label.lower().startswith(OUR_PREFIX)
     if not asks or labeled.sender.is_bot or labeled.issue.pull_request:
         return
-    rules = await admit(context, labeled.repository, labeled.issue.number, labeled.sender)
-    if rules is None or preset is None:
+    admission = await admit(context, labeled.repository, labeled.issue.number, labeled.sender)
+    if admission is None or rules is None or preset is None:
         return
     # The payload does not say when; the timeline does, and the issue was frozen then, not when we got to it.
     labelled_at = await context.github.fetch_labelled_at(rules.name, labeled.issue.number, label)

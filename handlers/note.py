@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -35,10 +36,14 @@ NOTE_EXAMPLE = (
 _SHINGLE = 5
 """Words in a row that make a passage the same passage."""
 
+Shingle = tuple[str, ...]
+
 _DIGEST = re.compile(r"`?([0-9a-fA-F]{6,64})`?")
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S+", re.IGNORECASE)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 """A word; in Chinese and Japanese, which write no spaces, a character."""
+
+_SENTENCE_END = re.compile(r"[.!?;:。！？]+(?=\s|$|[\u3040-\u30ff\u3400-\u9fff])|\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +52,6 @@ class NoteText:
 
     digest: str | None
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class NoteFault:
-    """Why a note approves nothing. `sentence` is the reply: Markdown, with what to do and an example."""
-
-    code: str
-    sentence: str
 
 
 def parse_note(command: Command) -> NoteText:
@@ -75,57 +72,47 @@ def matches_digest(shown: str, digest: str) -> bool:
     return len(shown) >= DIGEST_SHOWN and digest.startswith(shown.lower())
 
 
-def find_digest_fault(shown: str, *, example: str) -> NoteFault | None:
-    """Why `shown` names no digest at all, whichever stands."""
+def find_digest_fault(shown: str) -> str | None:
+    """Why `shown` names no digest at all, whichever stands, as a reply; None when it may name one."""
     if len(shown) >= DIGEST_SHOWN:
         return None
-    reason = (
-        f"`{shown}` has {len(shown)} digits, and that is too few to be sure which diff you mean. "
-        f"Please give at least {DIGEST_SHOWN} of the digest, as the report shows them."
+    return (
+        f"`{shown}` has {len(shown)} digits, and that is too few to be sure which diff you mean: "
+        f"please give at least {DIGEST_SHOWN} of the digest, as the report shows them."
     )
-    return NoteFault("short_digest", _with_example(reason, example))
 
 
-def find_note_fault(note: str, *, report_texts: Sequence[str], example: str) -> NoteFault | None:
-    """Why `note` cannot stand for a human's approval; None when it can.
+def find_note_fault(note: str, report_texts: Sequence[str]) -> str | None:
+    """Why `note` cannot stand for a human's approval, as a reply with an example; None when it can.
 
     Only its author's own prose counts: quotes, code, links and HTML may stand in it, but say nothing by themselves.
-    `example` is a whole command with a note, to be shown in the answer; repeating it is refused as well.
     """
-    found = _judge(note, report_texts, example)
-    return NoteFault(found[0], _with_example(found[1], example)) if found else None
+    reason = _judge(note, report_texts)
+    example = fence(f"/ptq pr\n\n{NOTE_EXAMPLE}", "text")
+    return f"{reason} For example:\n\n{example}" if reason else None
 
 
-def _with_example(reason: str, example: str) -> str:
-    return f"{reason} For example:\n\n{fence(example, 'text')}"
-
-
-def _judge(note: str, report_texts: Sequence[str], example: str) -> tuple[str, str] | None:
+def _judge(note: str, report_texts: Sequence[str]) -> str | None:
     if not note.strip():
-        return "empty", (
+        return (
             "A pull request opens with a human's note, and this command came without one. "
-            "Please write below it what the change does and why it is right."
+            f"Please say below it, {NOTE_PLACEHOLDER}."
         )
     prose = _normalise(" ".join(_find_prose(note)))
     letters = _count_letters(prose)
     if not letters and _count_letters(note):
-        return "only_quotes", (
-            "This note holds only quotes, links or code. Please add a sentence of your own: what the change does and "
-            "why it is right."
-        )
+        return f"This note holds only quotes, links or code. Please say, {NOTE_PLACEHOLDER}."
     if letters < MIN_LETTERS:
-        return "too_short", (
+        return (
             f"This note is too short to tell a reviewer anything: it has {letters} letters of your own, and "
-            f"{MIN_LETTERS} are the least. Please say what the change does and why it is right."
+            f"{MIN_LETTERS} letters are the least. Please say, {NOTE_PLACEHOLDER}."
         )
-    if _find_copied(prose, (NOTE_PLACEHOLDER, NOTE_EXAMPLE, example)):
-        return "template", (
-            "This note repeats our template. Please say in your own words what this change does and why it is right."
-        )
+    if _find_copied(prose, (NOTE_PLACEHOLDER, NOTE_EXAMPLE)):
+        return f"This note repeats our template. Please say, {NOTE_PLACEHOLDER}."
     if passage := _find_copied(prose, report_texts):
-        return "copied", (
-            f"“{defuse(one_line(passage, 200))}” stands in the agent's report already. A reviewer wants to hear from "
-            "somebody who read the diff: please say it in your own words (and put what you quote behind a `>`)."
+        return (
+            f"“{defuse(one_line(passage, 200))}” stands in the agent's report already, and a reviewer wants to hear "
+            f"from somebody who read the diff. Please say, {NOTE_PLACEHOLDER}; what you quote goes behind a `>`."
         )
     return None
 
@@ -165,37 +152,46 @@ def _normalise(text: str) -> str:
     return unicodedata.normalize("NFKC", "".join(char for char in text if not is_invisible(char)))
 
 
-def _find_words_of(text: str) -> list[str]:
-    return [word.casefold() for word in _WORD.findall(_normalise(text))]
-
-
 def _find_copied(prose: str, sources: Iterable[str]) -> str | None:
-    """The longest passage of `prose` that stands in `sources`, if half of its words or more do."""
+    """The longest passage of `prose` that stands in `sources`, if half of its words or more do.
+
+    A passage is some words in a row, or a whole sentence that has fewer.
+    """
     places = list(_WORD.finditer(prose))
     words = [place[0].casefold() for place in places]
-    size = min(_SHINGLE, len(words))
-    wanted = set(_shingles(words, size))
-    known = {shingle for source in sources for shingle in _shingles(_find_words_of(source), size) if shingle in wanted}
+    shingles = list(_find_shingles(prose, places, words))
+    known = _choose_known({shingle for _, shingle in shingles}, sources)
     copied = [False] * len(words)
-    for at, shingle in enumerate(_shingles(words, size)):
+    for at, shingle in shingles:
         if shingle in known:
-            copied[at : at + size] = [True] * size
+            copied[at : at + len(shingle)] = [True] * len(shingle)
     if not words or 2 * sum(copied) < len(words):
         return None
-    first, last = max(_runs(copied), key=lambda run: run[1] - run[0])
+    first, last = max(_find_runs(copied), key=lambda run: run[1] - run[0])
     return prose[places[first].start() : places[last - 1].end()]
 
 
-def _shingles(words: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
-    return zip(*(words[shift:] for shift in range(size)), strict=False)
+def _find_shingles(prose: str, places: Sequence[re.Match[str]], words: Sequence[str]) -> Iterator[tuple[int, Shingle]]:
+    """Every passage, with the number of its first word."""
+    starts = [place.start() for place in places]
+    ends = [bisect_left(starts, stop.end()) for stop in _SENTENCE_END.finditer(prose)]
+    for first, last in pairwise([0, *ends, len(words)]):
+        size = min(_SHINGLE, last - first)
+        for at in range(first, last - size + 1) if size else ():
+            yield at, tuple(words[at : at + size])
 
 
-def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+def _choose_known(wanted: set[Shingle], sources: Iterable[str]) -> set[Shingle]:
+    """Those of the wanted passages that stand in a source."""
+    known: set[Shingle] = set()
+    for source in sources:
+        words = [word.casefold() for word in _WORD.findall(_normalise(source))]
+        for size in {len(shingle) for shingle in wanted}:
+            known.update(wanted.intersection(zip(*(words[shift:] for shift in range(size)), strict=False)))
+    return known
+
+
+def _find_runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """Where `flags` is true, as (first, past the last)."""
-    start = None
-    for at, flag in enumerate(chain(flags, [False])):
-        if flag and start is None:
-            start = at
-        elif not flag and start is not None:
-            yield start, at
-            start = None
+    edges = [at for at, (before, after) in enumerate(pairwise([False, *flags, False])) if before != after]
+    return zip(edges[::2], edges[1::2], strict=True)

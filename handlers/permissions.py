@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import structlog
 
 from handlers import replies
@@ -13,8 +15,18 @@ from handlers.rules import RepositoryRules
 log = structlog.get_logger()
 
 
-async def admit(context: Context, repository: Repository, issue_number: int, sender: User) -> RepositoryRules | None:
-    """The rules of the repository if `sender` may command the bot there; else one friendly reply, and None.
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Somebody who is heard, and how far."""
+
+    rules: RepositoryRules
+    can_write: bool
+
+
+async def admit(
+    context: Context, repository: Repository, issue_number: int, sender: User, *, needs_write: bool = True
+) -> Admission | None:
+    """Whether `sender` is heard; else one friendly reply, and None.
 
     A repository without configuration is explained once to each requester, a missing permission once an issue and
     person: whoever asks again hears nothing.
@@ -25,9 +37,10 @@ async def admit(context: Context, repository: Repository, issue_number: int, sen
         body = replies.render_not_configured(sender.login, repository.full_name)
         await reply_once(context, repository.full_name, issue_number, f"not configured @{sender.login}", body)
         return None
-    if not await context.github.can_write(rules.name, sender.login):
+    can_write = await context.github.can_write(rules.name, sender.login)
+    if needs_write and not can_write:
         log.info("request.refused", by=sender.login)
         body = replies.render_no_permission(sender.login, rules.name)
         await reply_once(context, rules.name, issue_number, f"#{issue_number} no permission @{sender.login}", body)
         return None
-    return rules
+    return Admission(rules, can_write)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from handlers.casebook import Pull
 from handlers.replies import job_url
 from handlers.report_comment import MAX_COMMENT
-from handlers.sanitize import collapse, cut, defuse, fence, plain_title, redact
+from handlers.sanitize import collapse, cut, defuse, fence, one_line, redact
 from runner.job import DIGEST_SHOWN, Job, Report
 
 MAX_TITLE = 120
@@ -16,8 +16,8 @@ MAX_TITLE = 120
 
 def render_pull_title(report: Report, issue_title: str, secrets: Collection[str]) -> str:
     """The agent's title for the change, or else the issue's."""
-    proposed = plain_title(redact(report.pr_title, secrets), MAX_TITLE)
-    return proposed or plain_title(redact(f"Fix: {issue_title}", secrets), MAX_TITLE)
+    proposed = one_line(redact(report.pr_title, secrets), MAX_TITLE)
+    return proposed or one_line(redact(f"Fix: {issue_title}", secrets), MAX_TITLE)
 
 
 def render_commit_message(title: str, job: Job, pull: Pull) -> str:

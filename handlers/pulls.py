@@ -16,7 +16,13 @@ from handlers.casebook import Pull, Reply
 from handlers.commands import Command
 from handlers.context import Context
 from handlers.events import IssueComment
-from handlers.note import NoteText, find_note_fault, matches_digest, parse_note
+from handlers.note import (
+    NoteText,
+    find_digest_fault,
+    find_note_fault,
+    matches_digest,
+    parse_note,
+)
 from handlers.outbox import write_reply
 from handlers.ports import GitHubError, GitHubUnavailable, PullRequest, TreeEntry
 from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
@@ -66,11 +72,10 @@ def _find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | Non
     digest = report.digest or ""
     shown = digest[:DIGEST_SHOWN]
     if note.digest is not None and not matches_digest(note.digest, digest):
-        return replies.render_stale_digest(note.digest, shown)
+        return find_digest_fault(note.digest) or replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
     if note.digest is None and (not stood or stood[0].job_id != report.job_id):
         return replies.render_newer_report(shown)
-    texts = (report.body, report.worklog, report.pr_title)
-    return find_note_fault(note.text, texts)
+    return find_note_fault(note.text, (report.body, report.worklog, report.pr_title))
 
 
 async def _write_down(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from handlers.markdown import parse_blocks
 
@@ -105,7 +106,7 @@ def _split_sections(lines: list[str]) -> Iterator[tuple[str, str]]:
 def _find_headings(lines: list[str]) -> Iterator[tuple[str | None, int, int, int]]:
     """Section named (None for an unknown one), level, first line and line after the last of each top-level heading."""
     tokens = parse_blocks("\n".join(lines))
-    for heading, title in zip(tokens, tokens[1:], strict=False):
+    for heading, title in pairwise(tokens):
         if heading.type == "heading_open" and heading.map and heading.level == 0:
             yield _name_section(title.content), int(heading.tag[1:]), heading.map[0], heading.map[1]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
+from handlers.note import NOTE_PLACEHOLDER
 from handlers.replies import job_url
 from handlers.report import ParsedReport, parse_report
 from handlers.rules import PRESETS
@@ -135,8 +136,8 @@ def _render_next_step(job: Job, report: Report | None, secrets: Collection[str])
     if report and approvable(job, report, secrets):
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
         return (
-            "**Next step.** If you agree with this diff, reply with the line below and, under it, *in your own words*, "
-            "what the change does and why it is right. A draft pull request opens with your note first.\n\n"
+            f"**Next step.** If you agree with this diff, reply with the line below and, under it, {NOTE_PLACEHOLDER}. "
+            "A draft pull request opens with your note first.\n\n"
             f"{fence(command, 'text')}"
         )
     if job.state is JobState.SUCCEEDED and not PRESETS[job.preset].may_change:

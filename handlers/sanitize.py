@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -105,11 +105,9 @@ def _parser() -> MarkdownIt:
     return _Blocks("commonmark", {"html": False}).enable("table").disable(["inline", "text_join", "html_block"])
 
 
-def _parse(text: str) -> tuple[list[Token], bool]:
-    """The blocks of the text as they stand once each `<` is escaped; and whether it defines no link."""
-    environment: dict[str, object] = {}
-    tokens = _parser().parse(text.replace("<", "&"), environment)
-    return tokens, not environment.get("references")
+def _shadow(text: str) -> str:
+    """The text as Markdown reads it once each `<` is escaped, character for character."""
+    return text.replace("<", "&")
 
 
 def _find_code(text: str) -> list[tuple[int, int]]:
@@ -118,12 +116,12 @@ def _find_code(text: str) -> list[tuple[int, int]]:
     Where GitHub's parser could come to another view than ours the answer is "no code": a mark too many in code is
     ugly, a live mention in what only looked like code is not.
     """
-    lines = text.split("\n")
-    offsets = [0]
-    for line in lines:
-        offsets.append(offsets[-1] + len(line) + 1)
-    tokens, plain = _parse(text)
-    found = []
+    environment: dict[str, object] = {}
+    tokens = _parser().parse(_shadow(text), environment)
+    lines = _shadow(text).split("\n")
+    offsets = _find_offsets(lines)
+    plain = not environment.get("references")
+    found: list[tuple[int, int]] = []
     for before, token in pairwise([Token("", "", 0), *tokens]):
         first, last = token.map or (0, 0)
         if token.type == "fence":
@@ -131,6 +129,11 @@ def _find_code(text: str) -> list[tuple[int, int]]:
         elif token.type == "inline" and plain and _is_running_text(before):
             found += _find_spans(token.content, lines[first:last], offsets[first:last])
     return [(start, min(end, len(text))) for start, end in found]
+
+
+def _find_offsets(lines: Sequence[str]) -> list[int]:
+    """Where each line starts in the text, and where one more would."""
+    return [0, *accumulate(len(line) + 1 for line in lines)]
 
 
 def _is_running_text(opening: Token) -> bool:
@@ -142,9 +145,7 @@ def _find_spans(content: str, lines: list[str], offsets: list[int]) -> Iterator[
     inner = content.split("\n")
     if "`" not in content or len(inner) != len(lines) or _UNSURE.search(content):
         return
-    starts = [0]
-    for line in inner:
-        starts.append(starts[-1] + len(line) + 1)
+    starts = _find_offsets(inner)
     for start, end in _pair_ticks(content):
         place = bisect_left(starts, start + 1) - 1
         shown, line = inner[place].strip(" \t"), lines[place].rstrip(" \t")
@@ -171,7 +172,7 @@ def _pair_ticks(content: str) -> Iterator[tuple[int, int]]:
 
 def _find_closer(text: str) -> str:
     """What would close the fence that is open at the end of the text; empty where none is."""
-    tokens, _ = _parse(text)
+    tokens = _parser().parse(_shadow(text))
     if not tokens or tokens[-1].type != "fence" or tokens[-1].level:
         return ""
     first, last = tokens[-1].map or (0, 0)
@@ -285,6 +286,7 @@ def one_line(text: str, limit: int, rules: Sequence[Rule] = TITLE_RULES) -> str:
 
 def fence(text: str, info: str = "") -> str:
     """The text as a code block that nothing inside can end."""
+    text = _normalise_newlines(text)
     ticks = "`" * max(3, 1 + max((len(run) for run in _TICKS.findall(text)), default=0))
     newline = "" if text.endswith("\n") else "\n"
     return f"{ticks}{info}\n{text}{newline}{ticks}"

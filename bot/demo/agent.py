@@ -16,10 +16,10 @@ SOURCE = Path("widgets/chunks.py")
 BUG = "range(0, len(items) - size + 1, size)"
 FIX = "range(0, len(items), size)"
 
-TEST = '''
+TEST = """
     def test_the_last_chunk_may_be_shorter(self):
         self.assertEqual(list(chunked([1, 2, 3, 4, 5], 2)), [[1, 2], [3, 4], [5]])
-'''
+"""
 
 REPORT = """\
 {outcome}

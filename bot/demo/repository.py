@@ -44,7 +44,7 @@ def chunked(items, size):
         yield items[start : start + size]
 ''',
     "tests/__init__.py": "",
-    "tests/test_chunks.py": '''\
+    "tests/test_chunks.py": """\
 import unittest
 
 from widgets import chunked
@@ -57,7 +57,7 @@ class ChunkedTest(unittest.TestCase):
     def test_a_size_below_one_is_refused(self):
         with self.assertRaises(ValueError):
             list(chunked([1], 0))
-''',
+""",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -46,8 +47,8 @@ async def test_comments_come_in_pages_that_link_to_each_other(visitor: Visitor) 
     while url:
         reply = await visitor.ask("GET", url)
         seen += [comment["body"] for comment in reply.body]
-        links = dict(reversed(link.split("; ")) for link in reply.headers.get("Link", "").split(", ") if link)
-        url, pages = links.get('rel="next"', "").strip("<>"), pages + 1
+        link = re.search(r'<([^>]*)>; rel="next"', reply.headers.get("Link", ""))
+        url, pages = link[1] if link else "", pages + 1
     assert (seen, pages) == ([f"number {number}" for number in range(5)], 3)
 
 
@@ -145,7 +146,7 @@ async def test_an_issue_that_is_not_there_is_not_found(visitor: Visitor) -> None
 
 
 async def test_the_thread_has_a_page_that_cannot_be_turned_against_its_reader(visitor: Visitor) -> None:
-    evil = "<script>alert(1)</script>\n\n<details><summary>log</summary>\n\n[x](javascript:alert(2)) <img onerror=a>\n"
+    evil = "<script>alert(1)</script>\n\n<details><summary>log</summary>\n\n[x](javascript:alert(2)) <img onerror=a>\n\n<div><img><br>\n"
     await visitor.github.comment(NAME, 1, f"{evil}\n</details>\n\n<!-- ptq:job=1 -->\n\nseen", by="<i>bob")
     page = await visitor.ask("GET", f"{visitor.github.url}/{NAME}/issues/1")
     assert page.status == 200

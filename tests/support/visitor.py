@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -46,10 +47,13 @@ class Visitor:
     git_dir: Path
     token: str = ""
 
-    def app_token(self, key: str | None = None, algorithm: str = "RS256", **claims: object) -> str:
+    def app_token(
+        self, claims: Mapping[str, object] = MappingProxyType({}), *, key: str = "", alg: str = "RS256"
+    ) -> str:
         now = int(self.clock().timestamp())
-        facts = {"iat": now - 60, "exp": now + 540, "iss": APP_ID} | claims
-        return jwt.encode(facts, key or app_key_pem(), algorithm)
+        facts = {"iat": now - 60, "exp": now + 540, "iss": APP_ID, **claims}
+        # Not `jwt.encode`, which refuses what we want to see refused.
+        return jwt.PyJWS().encode(json.dumps(facts).encode(), key or app_key_pem(), alg)
 
     async def ask(
         self, method: str, path: str, body: object = None, *, token: str | None = None, **headers: str
@@ -96,9 +100,11 @@ async def open_visitor(folder: Path, *, watched: bool = True) -> AsyncIterator[V
     github.add_repository(NAME, folder / "widgets.git")
     github.set_permission(NAME, "alice", "write")
     await github.start()
-    async with aiohttp.ClientSession() as session:
-        visitor = Visitor(github, session, clock, base, folder / "widgets.git")
-        visitor.token = await visitor.sign_in()
-        yield visitor
-    await github.stop()
+    try:
+        async with aiohttp.ClientSession() as session:
+            visitor = Visitor(github, session, clock, base, folder / "widgets.git")
+            visitor.token = await visitor.sign_in()
+            yield visitor
+    finally:
+        await github.stop()
     assert github.complaints == []

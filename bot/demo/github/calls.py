@@ -146,9 +146,9 @@ class Call:
             return None
         try:
             at = datetime.fromisoformat(text)
-        except ValueError as error:
+            return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+        except (ValueError, OverflowError) as error:
             raise invalid("Issue", "since") from error
-        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
     def page_of(self, items: Sequence[Item], render: Callable[[Item], object]) -> Answer:
         """The page of `items` that the query asks for, with a `Link` header to the others."""

@@ -67,8 +67,9 @@ class GitHttp:
             token = self._authority.identify(f"token {secret}")
         except Refusal:
             return False
-        known = user == "x-access-token" and token is not None
-        return known and token is not None and token.reaches(repository) and token.may("contents:read")
+        if token is None or user != "x-access-token":
+            return False
+        return token.reaches(repository) and token.may("contents:read")
 
 
 _FRESH = {"Cache-Control": "no-cache"}

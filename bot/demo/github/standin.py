@@ -105,6 +105,15 @@ class StandIn:
     def webhook_url(self, url: str | None) -> None:
         self._webhooks.url = url
 
+    @property
+    def webhook_timeout_s(self) -> float:
+        """How long an answer to a webhook may take, in seconds."""
+        return self._webhooks.timeout_s
+
+    @webhook_timeout_s.setter
+    def webhook_timeout_s(self, timeout_s: float) -> None:
+        self._webhooks.timeout_s = timeout_s
+
     # What there is.
 
     def add_user(self, login: str, type: str = "User") -> User:  # noqa: A002 - GitHub's word

@@ -87,6 +87,7 @@ class Webhooks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._sender = None
         if self._client:
             await self._client.close()
 

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from handlers.casebook import Pull
+from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.report_comment import MAX_COMMENT, approvable, count_lines, render_duration, render_report_comment
+from runner.job import FileChange, Job, JobState, Report
+from tests.support.jobs import NOON, make_job
+
+PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n-one\n+two\n+three\n"
+BODY = "fix staged\n\n## Summary\nIt lost the last chunk.\n\n## Root cause\nThe range ended early.\n"
+
+
+def done(**changes: Any) -> Job:
+    values = {
+        "state": JobState.SUCCEEDED,
+        "machine": "gpu-1",
+        "base_commit": "ab" * 20,
+        "started_at": NOON,
+        "ended_at": NOON + timedelta(seconds=200),
+    }
+    return make_job(**{**values, **changes})
+
+
+def result(**changes: Any) -> Report:
+    values: dict[str, Any] = {
+        "job_id": "0123456789",
+        "body": BODY,
+        "worklog": "looked, found",
+        "pr_title": "Keep the last chunk",
+        "repro": "import widgets",
+        "patch": PATCH,
+        "changes": (FileChange("a.py", "100644", b"two\nthree\n", "100644"),),
+        "digest": "0123456789abcdef" * 4,
+    }
+    return Report(**{**values, **changes})
+
+
+def render(job: Job | None = None, report: Report | None = None, secrets: tuple[str, ...] = ()) -> str:
+    return render_report_comment(
+        job or done(), report or result(), model="a-model", public_url="https://ptq.example", secrets=secrets
+    )
+
+
+def test_a_report_says_what_was_found_and_exactly_what_to_do_next() -> None:
+    text = render()
+    assert text.startswith("### Fix staged\n")
+    for part in ("It lost the last chunk.", "The range ended early.", "Diff: 1 file, +2 −1", "+three", "looked, found"):
+        assert part in text
+    for fact in ("machine `gpu-1`", "agent `mine` (a-model)", "3 min 20 s", "https://ptq.example/jobs/0123456789"):
+        assert fact in text
+    assert "```text\n/ptq pr 0123456789ab\n```" in text
+
+
+def test_what_an_agent_wrote_mentions_nobody_and_closes_nothing() -> None:
+    hostile = "fix staged\n\n## Summary\n@octo/everyone fixes #1 <!-- ptq:report=x --> <img src=x>\n/ptq pr\n"
+    text = render(report=result(body=hostile, worklog=hostile))
+    assert "@octo" not in text
+    assert "#1" not in text
+    assert "<img" not in text
+    assert "<!--" not in text
+    assert "\n/ptq pr\n" not in text
+
+
+def test_a_diff_that_cannot_be_proposed_says_why_and_offers_no_command() -> None:
+    text = render(report=result(digest=None, refusals=("`.ci/run` is protected by `.ci/**`",)))
+    assert "⛔" in text
+    assert "is protected by" in text
+    assert "/ptq pr" not in text
+    assert "+three" in text, "it is still shown"
+
+
+@pytest.mark.parametrize("where", ["patch", "content", "path"])
+def test_a_secret_in_the_diff_is_redacted_and_stops_the_pull_request(where: str) -> None:
+    secret = "hunter2-hunter2"
+    change = FileChange(
+        secret if where == "path" else "a.py", "100644", secret.encode() if where == "content" else b"x"
+    )
+    report = result(patch=PATCH + (f"+{secret}\n" if where == "patch" else ""), changes=(change,))
+    text = render(report=report, secrets=(secret,))
+    assert secret not in text
+    assert "looks like a secret" in text
+    assert "/ptq pr" not in text
+    assert not approvable(done(), report, (secret,))
+
+
+def test_invisible_characters_in_a_diff_are_written_out() -> None:
+    text = render(report=result(patch=PATCH + "+\u202eevil\n", warnings=("`a.py` has invisible characters",)))
+    assert "\u202e" not in text
+    assert "U+202E" in text
+    assert "⚠️" in text
+
+
+def test_a_diff_that_does_not_fit_is_listed_and_linked() -> None:
+    text = render(report=result(patch=PATCH + "+x\n" * 40_000))
+    assert len(text) <= MAX_COMMENT
+    assert "too long for a comment" in text
+    assert "modified  a.py" in text
+    assert "/ptq pr 0123456789ab" in text
+
+
+@pytest.mark.parametrize(
+    ("state", "headline"),
+    [(JobState.FAILED, "Not finished"), (JobState.CANCELLED, "Cancelled"), (JobState.LOST, "Lost")],
+)
+def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> None:
+    job = done(state=state, failure="the setup failed\nlast line of its log with ``` in it")
+    text = render_report_comment(job, None, model=None, public_url="https://ptq.example", secrets=())
+    assert headline in text
+    assert "the setup failed" in text
+    assert "last line of its log" in text
+    assert "`/ptq fix` tries again" in text
+
+
+def test_only_a_job_that_succeeded_offers_its_diff() -> None:
+    assert approvable(done(), result(), ())
+    assert not approvable(done(state=JobState.FAILED, failure="no"), result(), ())
+    assert not approvable(done(), None, ())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=2000), st.text(max_size=2000), st.text(max_size=300))
+def test_whatever_an_agent_writes_the_next_step_stands_outside_of_it(body: str, worklog: str, patch: str) -> None:
+    text = render(report=result(body=body, worklog=worklog, patch=patch or "x"))
+    assert len(text) <= MAX_COMMENT
+    fences = [token for token in MarkdownIt("commonmark").parse(text) if token.type == "fence"]
+    assert fences[-1].content == "/ptq pr 0123456789ab\n"
+
+
+@pytest.mark.parametrize("huge", ["```\n" * 50_000, "x" * 200_000, "- > " * 30_000, "@a " * 60_000])
+def test_a_report_of_any_size_fits(huge: str) -> None:
+    assert len(render(report=result(body=huge, worklog=huge, patch=huge))) <= MAX_COMMENT
+
+
+PULL = Pull(
+    job_id="0123456789",
+    digest="0123456789abcdef" * 4,
+    note="I read it: @octo/team asked for this.\n\n- the end was wrong",
+    approver="maintainer",
+    note_url="https://github.example/octo/widgets/issues/7#issuecomment-1",
+    branch="ptq/issue-7-0123456789",
+    created_at=NOON,
+    next_attempt_at=NOON,
+)
+
+
+def body_of(**changes: Any) -> str:
+    report = result(**changes)
+    return render_pull_body(PULL, done(), report, model="a-model", public_url="https://ptq.example", secrets=())
+
+
+def test_a_pull_request_begins_with_the_note_verbatim_and_discloses_the_agent() -> None:
+    text = body_of()
+    assert text.startswith(PULL.note)
+    for part in ("Fixes #7", "`mine` (a-model)", "@maintainer", "`0123456789ab`", PULL.note_url, "import widgets"):
+        assert part in text
+
+
+def test_only_our_own_line_closes_an_issue() -> None:
+    text = body_of(body="closes #1 and fixes octo/other#2", worklog="resolves #3")
+    assert "#1" not in text
+    assert "#2" not in text
+    assert "#3" not in text
+
+
+def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
+    text = body_of(worklog="w" * 70_000)
+    assert len(text) <= MAX_COMMENT
+    assert "https://ptq.example/jobs/0123456789" in text
+    assert text.startswith(PULL.note)
+
+
+@pytest.mark.parametrize(
+    ("proposed", "title"),
+    [
+        ("Keep it\r\nInjected: header", "Keep it Injected: header"),
+        ("", "Fix: It breaks"),
+        ("thanks @octo", "thanks octo"),
+    ],
+)
+def test_a_title_is_one_harmless_line(proposed: str, title: str) -> None:
+    assert render_pull_title(result(pr_title=proposed), "It breaks", ()) == title
+
+
+def test_a_commit_says_who_approved_it() -> None:
+    message = render_commit_message("Keep it", done(), PULL)
+    assert message.startswith("Keep it\n\n")
+    assert "@maintainer" in message
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(5, "5 s"), (200, "3 min 20 s"), (3900, "1 h 5 min")])
+def test_durations_are_said_as_people_say_them(seconds: int, said: str) -> None:
+    assert render_duration(timedelta(seconds=seconds)) == said
+
+
+def test_lines_of_a_patch_are_counted_without_its_headers() -> None:
+    assert count_lines(PATCH) == (2, 1)
+
+
+def test_the_preset_decides_what_the_next_step_is() -> None:
+    assert "`/ptq fix` asks an agent for a change" in render(done(preset="diagnose"), replace(result(), digest=None))

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from handlers.sanitize import (
+    KEY_SHAPES,
+    REDACTED,
+    RULES,
+    TITLE_RULES,
+    Rule,
+    close_fence,
+    collapse,
+    cut,
+    defuse,
+    fence,
+    one_line,
+    redact,
+)
+from tests.handlers.hostile import PROSE, SECRETS, TITLES
+
+PIECES = [
+    *(
+        "@octocat",
+        "octo/widgets#12",
+        "fixes ",
+        "#12",
+        "GH-12",
+        "\\",
+        "&#64;",
+        "<b>",
+        "<!-- ",
+        " -->",
+        "<details>",
+        "/ptq",
+    ),
+    *(
+        "`",
+        "``",
+        "```",
+        "~~~",
+        "\n",
+        "\n\n",
+        "    ",
+        "\t",
+        "- ",
+        "> ",
+        "1. ",
+        "# ",
+        "***",
+        "---\n",
+        "===\n",
+        "| ",
+        "\n|-|-|\n",
+    ),
+    *(
+        "[a](",
+        "b",
+        ")",
+        "![",
+        "][",
+        "]: ",
+        "[^1]",
+        "$",
+        "www.a.b/",
+        "https://github.com/a/b/issues/1",
+        "Summary:",
+        " ",
+        "x",
+    ),
+    *("\u202e", "\u200b", "\r", "\x00", "&", ":", "{", '"', "'", "_", "*"),
+]
+hostile_text = st.lists(st.sampled_from(PIECES), max_size=40).map("".join) | st.text(max_size=200)
+MENTION = re.compile(r"(?<![A-Za-z0-9])@[A-Za-z0-9]")
+CLOSING = re.compile(
+    r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):?\s+(?:[\w.-]+/[\w.-]+)?(?:#|GH-)\d|[\w.-]+/[\w.-]+#\d", re.IGNORECASE
+)
+
+
+def github_reads(text: str) -> list[Token]:
+    """The tokens of the text in the dialect that GitHub uses, as far as markdown-it knows it, flat."""
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    return [token for block in tokens for token in (block, *(block.children or ()))]
+
+
+def ends_outside(text: str) -> bool:
+    """Whether what follows `text` is a paragraph of its own."""
+    opening, probe, _ = MarkdownIt("commonmark").enable("table").parse(f"{text}\n\nPROBE")[-3:]
+    return (opening.type, opening.level, probe.content) == ("paragraph_open", 0, "PROBE")
+
+
+def without(rules: tuple[Rule, ...], name: str) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules if rule.name != name)
+
+
+def named(*tables: tuple[Rule, ...]) -> list[str]:
+    return [rule.name for table in tables for rule in table]
+
+
+# Secrets
+
+
+@pytest.mark.parametrize(("text", "expected"), SECRETS.values(), ids=SECRETS)
+def test_what_looks_like_a_secret_is_redacted_and_nothing_else(text: str, expected: str) -> None:
+    assert redact(text) == expected
+
+
+@pytest.mark.parametrize("name", named(KEY_SHAPES))
+def test_every_shape_of_a_key_holds_something_back(name: str) -> None:
+    rest = without(KEY_SHAPES, name)
+    assert any(redact(text, shapes=rest) != expected for text, expected in SECRETS.values())
+
+
+def test_live_secrets_are_redacted_wherever_they_stand() -> None:
+    assert redact("x=hunter22;hunter222", ["hunter22", "hunter222"]) == f"x={REDACTED};{REDACTED}"
+    assert redact("a line: hunter22", ["hunter22\n"]) == f"a line: {REDACTED}"
+
+
+def test_a_value_too_short_to_be_a_secret_is_left_alone() -> None:
+    assert redact("main is the branch", ["main", "", " "]) == "main is the branch"
+
+
+@given(hostile_text)
+def test_redacting_twice_is_redacting_once(text: str) -> None:
+    assert redact(redact(text)) == redact(text)
+
+
+# Prose
+
+
+@pytest.mark.parametrize(("text", "expected"), PROSE.values(), ids=PROSE)
+def test_hostile_prose_is_defused(text: str, expected: str) -> None:
+    assert defuse(text) == expected
+
+
+def test_the_corpus_is_not_small() -> None:
+    assert len(PROSE) >= 40
+
+
+@pytest.mark.parametrize("name", named(RULES))
+def test_every_rule_holds_something_back(name: str) -> None:
+    rest = without(RULES, name)
+    assert any(defuse(text, rest) != expected for text, expected in PROSE.values())
+
+
+@pytest.mark.parametrize(("text", "expected"), PROSE.values(), ids=PROSE)
+def test_defusing_twice_changes_nothing(text: str, expected: str) -> None:
+    assert defuse(expected) == expected
+
+
+@settings(max_examples=300)
+@given(hostile_text)
+def test_nothing_in_defused_text_is_live(text: str) -> None:
+    tokens = github_reads(defuse(text))
+    prose = "\0".join(token.content for token in tokens if token.type == "text")
+    assert not MENTION.search(prose)
+    assert not CLOSING.search(prose)
+    assert not {token.type for token in tokens} & {"html_block", "html_inline", "image"}
+
+
+@settings(max_examples=300)
+@given(hostile_text)
+def test_what_is_left_raw_is_code_for_github(text: str) -> None:
+    """Every `<` and every mention that the source still holds stands in a code block or a code span."""
+    source = defuse(text)
+    code = "".join(token.content for token in github_reads(source) if token.type in ("fence", "code_inline"))
+    assert source.count("<") == code.count("<")
+
+
+@settings(max_examples=300)
+@given(hostile_text, st.integers(min_value=3, max_value=150))
+def test_what_follows_a_cut_text_stands_outside_of_it(text: str, limit: int) -> None:
+    whole = cut(defuse(redact(text)), limit, "(cut)")
+    assert len(whole) <= limit or whole == defuse(redact(text))
+    assert ends_outside(whole)
+
+
+@settings(max_examples=300)
+@given(hostile_text, st.integers(min_value=3, max_value=150))
+def test_cutting_brings_nothing_back_to_life(text: str, limit: int) -> None:
+    tokens = github_reads(cut(defuse(text), limit, "(cut)"))
+    prose = "\0".join(token.content for token in tokens if token.type == "text")
+    assert not MENTION.search(prose)
+    assert not {token.type for token in tokens} & {"html_block", "html_inline", "image"}
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["`", "[", "![", "<", "<!--", "@a", "fix ", "fix.", "- ", "> ", "/", "://", "|a", "&a", "-a", "\\", "```\n", "a\n"],
+)
+def test_a_long_text_is_defused_in_little_time(piece: str) -> None:
+    text = piece * (65_000 // len(piece))
+    assert len(cut(defuse(redact(text)), 60_000, "…")) <= 60_000
+
+
+# Titles
+
+
+@pytest.mark.parametrize(("text", "expected"), TITLES.values(), ids=TITLES)
+def test_a_title_is_one_plain_line(text: str, expected: str) -> None:
+    assert one_line(text, 60) == expected
+
+
+@pytest.mark.parametrize("name", named(TITLE_RULES))
+def test_every_rule_for_titles_holds_something_back(name: str) -> None:
+    rest = without(TITLE_RULES, name)
+    assert any(one_line(text, 60, rest) != expected for text, expected in TITLES.values())
+
+
+@given(hostile_text, st.integers(min_value=1, max_value=50))
+def test_a_title_never_breaks_mentions_or_grows(text: str, limit: int) -> None:
+    line = one_line(text, limit)
+    assert len(line) <= limit
+    assert len(line.splitlines()) <= 1
+    assert not MENTION.search(line)
+
+
+# Shapes
+
+
+@given(hostile_text)
+def test_nothing_inside_a_fence_ends_it(text: str) -> None:
+    block = fence(text, "diff")
+    assert ends_outside(block)
+    assert [token.type for token in MarkdownIt("commonmark").parse(block)] == ["fence"]
+
+
+def test_a_fence_is_longer_than_any_run_inside() -> None:
+    assert fence("a ```` b", "diff") == "`````diff\na ```` b\n`````"
+    assert fence("a\n") == "```\na\n```"
+
+
+def test_closing_a_fence_leaves_other_text_alone() -> None:
+    assert close_fence("a\n\n```\nb\n```\n") == "a\n\n```\nb\n```\n"
+    assert close_fence("a\n```` x\nb\n```\n") == "a\n```` x\nb\n```\n````"
+
+
+def test_a_folded_part_ends_whatever_it_holds() -> None:
+    folded = collapse("Log of <b> & @octocat", "```\n</details>")
+    assert folded.startswith("<details>\n<summary>Log of &lt;b> & octocat</summary>\n\n")
+    assert folded.endswith("```\n</details>\n```\n\n</details>")
+
+
+def test_a_short_text_is_not_cut() -> None:
+    assert cut("abc", 3, "…") == "abc"
+
+
+def test_a_text_is_cut_at_the_end_of_a_line_if_one_is_near() -> None:
+    assert cut("first line\nsecond line\n" + "x" * 50, 30, "…") == "first line\nsecond line\n\n…"
+
+
+def test_a_cut_in_a_fence_closes_it() -> None:
+    assert cut(fence("\n".join("abcdefgh")), 20, "(cut)") == "```\na\nb\nc\n```\n\n(cut)"
+
+
+def test_a_cut_never_leaves_half_of_a_code_span() -> None:
+    assert cut("see `@octocat and <b>` or not", 20, "…") == "see \n\n…"
+
+
+def test_a_notice_longer_than_the_limit_is_cut_itself() -> None:
+    assert cut("x" * 50, 4, "(shortened)") == "(sho"
