@@ -31,7 +31,7 @@ from bot.tables import (
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
 from runner.environment import Limits, Profile
-from runner.machines import Machine, eligible
+from runner.machines import Machine
 
 ENV_PREFIX = "PTQ_"
 NOT_SETTINGS = ("PTQ_TEST_", "PTQ_JOB_", "PTQ_PROMPT_", "PTQ_WORKTREE", "PTQ_OUTPUT_", "PTQ_PRESET")
@@ -43,6 +43,20 @@ PATHS = {
     "machines": ("client_key_file", "known_hosts_file"),
 }
 """Keys whose relative paths start at the configuration's folder."""
+
+WORDS = {
+    "missing": "is missing",
+    "too_short": "must not be empty",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "string_type": "must be text in quotes",
+    "string_pattern_mismatch": "may hold letters, digits, '.', '_' and '-' only",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "frozen_set_type": "must be a list",
+}
+"""Our words for what pydantic finds."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
 
@@ -102,13 +116,15 @@ def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
     """Read a configuration. Raises `ConfigError` with everything that is wrong with it."""
     values = _override(_read_toml(path), os.environ if environ is None else environ)
     _resolve_paths(values, path.resolve().parent)
+    details: list[ErrorDetails] = []
+    settings = None
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
         details = error.errors(include_input=False, include_url=False)
-        raise ConfigError(path, [_describe(detail) for detail in details]) from None
-    problems = list(_find_contradictions(settings))
-    if problems:
+    problems = [_describe(detail) for detail in details if not _follows(detail, details)]
+    problems += _find_contradictions(values)
+    if problems or settings is None:
         raise ConfigError(path, problems)
     return settings
 
@@ -174,14 +190,19 @@ def _resolve(table: dict[str, Any], keys: Iterable[str], folder: Path) -> None:
 def _describe(detail: ErrorDetails) -> str:
     """One problem with its key, in words that hold no value from the file."""
     location = detail["loc"]
-    message = detail["msg"].removeprefix("Value error, ")
+    message = WORDS.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     if detail["type"] == "extra_forbidden":
         known = _known_keys(location[:-1])
         near = get_close_matches(str(location[-1]), known, n=1)
         message = f"is no known key; {f'did you mean {near[0]}?' if near else 'known are: ' + ', '.join(known)}"
-    elif detail["type"] == "missing":
-        message = "is missing"
     return f"{_name_key(location)}: {message}"
+
+
+def _follows(detail: ErrorDetails, details: Iterable[ErrorDetails]) -> bool:
+    """Whether a list is only said to be too short because what stands in it is wrong, which is said by itself."""
+    place = detail["loc"]
+    inside = any(len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in details)
+    return detail["type"] == "too_short" and inside
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
@@ -209,21 +230,33 @@ def _name_key(location: tuple[int | str, ...]) -> str:
     return name or "the file"
 
 
-def _find_contradictions(settings: Settings) -> Iterator[str]:
-    """What is wrong between tables that are each right."""
-    names = [machine.name for machine in settings.machines]
+def _find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong between tables. Asked of the raw values, so that it is said together with all the rest."""
+    machines = [table for table in values.get("machines") or () if isinstance(table, dict)]
+    names = [str(table.get("name")) for table in machines]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"machines: two have the name {name!r}"
+        yield f"machines: two have the name {name}"
+    repos, agents = values.get("repos"), values.get("agents")
     seen: dict[str, str] = {}
-    machines = settings.machine_list()
-    for name, table in settings.repos.items():
+    for name, table in repos.items() if isinstance(repos, dict) else ():
         key = _name_key(("repos", name))
         if not _NAME.fullmatch(name):
             yield f"{key}: a repository is named owner/name"
         if twin := seen.get(name.lower()):
-            yield f"{key}: GitHub takes it for the same as {twin!r}"
+            yield f"{key}: GitHub takes it for the same as {twin}"
         seen[name.lower()] = name
-        if table.agent not in settings.agents:
-            yield f"{key}.agent: there is no [agents.{table.agent}]; there are: {', '.join(settings.agents)}"
-        if not eligible(machines, table.requires):
-            yield f"{key}.requires: no machine has all of these labels: {', '.join(table.requires)}"
+        if isinstance(table, dict):
+            yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
+
+
+def _find_missing(
+    key: str, table: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], agents: Mapping[str, Any]
+) -> Iterator[str]:
+    """What a repository names and nobody has."""
+    agent, requires = table.get("agent"), table.get("requires", [])
+    if isinstance(agent, str) and agent not in agents:
+        yield f"{key}.agent: there is no [agents.{agent}]; there are: {', '.join(agents) or 'none'}"
+    if isinstance(requires, list) and requires:
+        wanted = {str(label) for label in requires}
+        if not any(wanted <= set(map(str, machine.get("labels") or ())) for machine in machines):
+            yield f"{key}.requires: no machine has all of these labels: {', '.join(sorted(wanted))}"

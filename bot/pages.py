@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from handlers.context import Context
 from handlers.inbox import count_deliveries
@@ -45,8 +45,7 @@ class Pages:
         self._spool = spool
         self._slots = machines
         loader = FileSystemLoader(Path(__file__).parent / "templates")
-        escape = select_autoescape(default=True)
-        self._templates = Environment(loader=loader, autoescape=escape, undefined=StrictUndefined)
+        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
         self._templates.filters["clean"] = lambda text: show_invisible(self._redact(text))
 
     def routes(self) -> list[web.RouteDef]:

@@ -52,6 +52,39 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _check_key_file(path: Path) -> Path:
+    try:
+        parse_private_key(path.read_text())
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError("holds no PEM text") from None
+    return path
+
+
+def _check_key(key: SecretStr) -> SecretStr:
+    parse_private_key(key.get_secret_value())
+    return key
+
+
+def _check_file(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"is not there: {path}")
+    return path
+
+
+def _check_kind(kind: str) -> str:
+    if kind not in BACKENDS:
+        raise ValueError(f"must be one of: {', '.join(BACKENDS)}")
+    return kind
+
+
+def _check_preset(preset: str) -> str:
+    if preset not in PRESETS:
+        raise ValueError(f"is no preset; there are: {', '.join(PRESETS)}")
+    return preset
+
+
 def _check_absolute(path: str) -> str:
     if not re.fullmatch(r"/[^\0\n]+", path):
         raise ValueError("must be an absolute path on the machine")
@@ -75,27 +108,21 @@ class GitHubTable(Table):
 
     api_url: Url = "https://api.github.com"
     app_id: Annotated[Text, BeforeValidator(_as_text)]
-    private_key_file: Path | None = None
-    private_key: SecretStr | None = None
+    private_key_file: Annotated[Path, AfterValidator(_check_key_file)] | None = None
+    private_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = None
     webhook_secrets: Annotated[tuple[Secret, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _one_key(self) -> GitHubTable:
         if (self.private_key is None) == (self.private_key_file is None):
             raise ValueError("give exactly one of private_key_file and private_key")
-        self.read_private_key()
         return self
 
     def read_private_key(self) -> str:
-        """The App's key as PEM. Raises `ValueError` when there is no RSA key."""
-        if self.private_key_file is None:
-            return parse_private_key(self.private_key.get_secret_value() if self.private_key else "")
-        try:
+        """The App's key as PEM."""
+        if self.private_key_file:
             return parse_private_key(self.private_key_file.read_text())
-        except OSError as error:
-            raise ValueError(f"private_key_file cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ValueError("private_key_file holds no PEM text") from None
+        return parse_private_key(self.private_key.get_secret_value() if self.private_key else "")
 
 
 def parse_private_key(text: str) -> str:
@@ -130,16 +157,10 @@ class ServerTable(Table):
 class AgentTable(Table):
     """`[agents.NAME]`: a program that works on issues."""
 
-    kind: str
+    kind: Annotated[str, AfterValidator(_check_kind)]
     command: Command
     env: dict[str, SecretStr] = {}
     model: str | None = None
-
-    @model_validator(mode="after")
-    def _known(self) -> AgentTable:
-        if self.kind not in BACKENDS:
-            raise ValueError(f"kind must be one of: {', '.join(BACKENDS)}")
-        return self
 
     def as_spec(self, name: str) -> AgentSpec:
         """The plain value."""
@@ -155,8 +176,8 @@ class MachineTable(Table):
     host: str | None = None
     port: Annotated[int, Field(ge=1, le=65535)] = 22
     user: str | None = None
-    client_key_file: Path | None = None
-    known_hosts_file: Path | None = None
+    client_key_file: Annotated[Path, AfterValidator(_check_file)] | None = None
+    known_hosts_file: Annotated[Path, AfterValidator(_check_file)] | None = None
     slots: Annotated[int, Field(ge=1, le=1000)] = 1
     labels: frozenset[str] = frozenset()
     workspace: Annotated[str, AfterValidator(_check_absolute)]
@@ -164,14 +185,10 @@ class MachineTable(Table):
 
     @model_validator(mode="after")
     def _complete(self) -> MachineTable:
-        if self.kind == "local":
-            return self
-        missing = [name for name in ("host", "user", "client_key_file", "known_hosts_file") if not getattr(self, name)]
+        needed = ("host", "user", "client_key_file", "known_hosts_file") if self.kind == "ssh" else ()
+        missing = [name for name in needed if not getattr(self, name)]
         if missing:
             raise ValueError(f"a machine behind SSH also needs: {', '.join(missing)}")
-        for name in ("client_key_file", "known_hosts_file"):
-            if not getattr(self, name).is_file():
-                raise ValueError(f"{name} is not there: {getattr(self, name)}")
         return self
 
     def as_machine(self) -> Machine:
@@ -203,7 +220,7 @@ class RepositoryTable(Table):
     agent: Text
     clone_url: Text | None = None
     base_branch: Text | None = None
-    labels: dict[str, str] = {}
+    labels: dict[str, Annotated[str, AfterValidator(_check_preset)]] = {}
     requires: tuple[str, ...] = ()
     setup: tuple[Text, ...] = ()
     lint: tuple[Text, ...] = ()
@@ -212,13 +229,6 @@ class RepositoryTable(Table):
     import_names: tuple[str, ...] = ()
     protected_paths: tuple[Text, ...] = PROTECTED_PATHS
     limits: LimitsTable = LimitsTable()
-
-    @model_validator(mode="after")
-    def _known(self) -> RepositoryTable:
-        unknown = sorted(set(self.labels.values()) - set(PRESETS))
-        if unknown:
-            raise ValueError(f"labels name unknown presets ({', '.join(unknown)}); there are: {', '.join(PRESETS)}")
-        return self
 
     def as_rules(self, name: str) -> RepositoryRules:
         """What the handlers need of it."""

@@ -35,6 +35,15 @@ _ALIASES = {
     "intended behavior": "intended behaviour",
 }
 
+_SECTIONS = (
+    (r"summary\b|tl dr$", "summary"),
+    (r"repro(duction|ducing)?\b|steps to reproduce\b", "reproduction"),
+    (r"(root )?causes?\b", "root cause"),
+    (r"changes?\b|(the )?fix$", "change"),
+    (r"(regression )?tests?\b", "test"),
+)
+"""How a heading begins, without case, numbers and punctuation, and the section that it then names."""
+
 _LINES_BEFORE_OUTCOME = 3
 """Lines with text, such as a title, among which the outcome is looked for."""
 
@@ -117,13 +126,3 @@ def _name_section(title: str) -> str | None:
         if re.match(pattern, words):
             return name
     return None
-
-
-_SECTIONS = (
-    (r"summary\b|tl dr$", "summary"),
-    (r"repro(duction|ducing)?\b|steps to reproduce\b", "reproduction"),
-    (r"(root )?causes?\b", "root cause"),
-    (r"changes?\b|(the )?fix$", "change"),
-    (r"(regression )?tests?\b", "test"),
-)
-"""How a heading begins, without case, numbers and punctuation, and the section that it then names."""

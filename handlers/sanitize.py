@@ -91,7 +91,7 @@ _UNSURE = re.compile(r"\]\(|\]\[|\]:|\[\^|\$|://|www\.|^[ \t|:]*-[ \t|:-]*$", re
 
 
 class _Blocks(MarkdownIt):
-    """CommonMark's blocks alone. Every link is valid, as for GitHub's parser."""
+    """CommonMark's blocks alone. Every link is valid, as for GitHub's parser; a table is a paragraph of `_UNSURE` text."""
 
     def validateLink(self, url: str) -> bool:  # noqa: N802
         return True
@@ -102,7 +102,7 @@ class _Blocks(MarkdownIt):
 
 @cache
 def _parser() -> MarkdownIt:
-    return _Blocks("commonmark", {"html": False}).enable("table").disable(["inline", "text_join", "html_block"])
+    return _Blocks("commonmark", {"html": False}).disable(["inline", "text_join", "html_block"])
 
 
 def _shadow(text: str) -> str:
@@ -210,7 +210,7 @@ RULES: tuple[Rule, ...] = (
     _replace("html", r"\\?<", "&lt;"),
     _replace("images", r"!(?=\[)", f"!{_GAP}"),
     _replace("mentions", r"(?<![A-Za-z0-9])@(?=[A-Za-z0-9])", f"@{_GAP}"),
-    _replace("closing keywords", rf"({_CLOSING}(?:#+|GH-))(?=\d)", rf"\1{_GAP}", re.IGNORECASE),
+    _replace("closing keywords", rf"({_CLOSING}(?:#+|GH-))(?!8203;)(?=\d)", rf"\1{_GAP}", re.IGNORECASE),
     _replace("references to other repositories", r"(?<=[\w.\\-])#(?=\d)", f"#{_GAP}"),
     # GitHub's own way to link a thread without leaving a mark in it.
     _replace(

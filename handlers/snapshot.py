@@ -24,6 +24,7 @@ MAX_COMMENT = 10_000
 MAX_ALL_COMMENTS = 60_000
 MAX_COMMENTS = 50
 MAX_LABELS = 50
+MAX_LABEL = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,10 @@ def freeze_issue(
     return Snapshot(
         repository=repository,
         issue_number=issue_number,
-        title=_one_line(title),
+        title=_one_line(title, MAX_TITLE),
         author=author,
         body=shown_body,
-        labels=tuple(_one_line(label) for label in labels)[:MAX_LABELS],
+        labels=tuple(_one_line(label, MAX_LABEL) for label in labels)[:MAX_LABELS],
         created_at=created_at,
         frozen_at=frozen_at,
         comments=kept,
@@ -124,8 +125,8 @@ def _keep_newest(comments: Sequence[Comment]) -> tuple[SnapshotComment, ...]:
     return tuple(reversed(kept))
 
 
-def _one_line(text: str) -> str:
-    return show_invisible(" ".join(text.split()))[:MAX_TITLE]
+def _one_line(text: str, limit: int) -> str:
+    return show_invisible(" ".join(text.split()))[:limit]
 
 
 def _bound(text: str, limit: int) -> str:

@@ -146,8 +146,10 @@ async def test_an_issue_that_is_not_there_is_not_found(visitor: Visitor) -> None
 
 
 async def test_the_thread_has_a_page_that_cannot_be_turned_against_its_reader(visitor: Visitor) -> None:
-    evil = "<script>alert(1)</script>\n\n<details><summary>log</summary>\n\n[x](javascript:alert(2)) <img onerror=a>\n\n<div><img><br>\n"
-    await visitor.github.comment(NAME, 1, f"{evil}\n</details>\n\n<!-- ptq:job=1 -->\n\nseen", by="<i>bob")
+    evil = "<script>alert(1)</script>\n\n<details><summary>log</summary>\n\n[x](javascript:alert(2)) <img onerror=a>\n"
+    await visitor.github.comment(
+        NAME, 1, f"{evil}\n<div><img><br>\n\n</details>\n\n<!-- ptq:job=1 -->\n\nseen", by="<i>bob"
+    )
     page = await visitor.ask("GET", f"{visitor.github.url}/{NAME}/issues/1")
     assert page.status == 200
     assert "<details><summary>log</summary>" in page.body

@@ -163,3 +163,4 @@ async def open_world(
         playground.github.observers.append(load_openapi().check)
         yield World(playground)
     assert playground.github.complaints == []
+    assert playground.github.unknown_calls == []

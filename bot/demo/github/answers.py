@@ -44,6 +44,11 @@ class Refusal(Exception):  # noqa: N818
         return Answer(self.status, body, self.headers)
 
 
+def created(body: Mapping[str, Any]) -> Answer:
+    """Something new, with its address."""
+    return Answer(201, body, {"Location": body["url"]})
+
+
 def not_found() -> Refusal:
     """There is no such thing, or the caller may not know of it."""
     return Refusal(404, "Not Found")

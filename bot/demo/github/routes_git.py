@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from bot.demo.github.answers import Answer, Refusal, forbidden, invalid, not_found
+from bot.demo.github.answers import Answer, Refusal, created, forbidden, invalid, not_found
 from bot.demo.github.calls import Call
 from bot.demo.github.gitstore import ZERO, Change, GitFailed, Signature
-from bot.demo.github.render import Json
 from bot.demo.github.render_git import (
     NOREPLY,
     render_blob,
@@ -42,7 +41,7 @@ async def create_blob(call: Call) -> Answer:
     except (binascii.Error, ValueError) as error:
         raise Refusal(422, "content is not valid Base64") from error
     sha = await _store_blob(call, content)
-    return _created(render_short_blob(call.site.links, call.repository, sha))
+    return created(render_short_blob(call.site.links, call.repository, sha))
 
 
 async def get_blob(call: Call) -> Answer:
@@ -68,7 +67,7 @@ async def create_tree(call: Call) -> Answer:
         sha = await git.write_tree(base, changes)
     except GitFailed as error:
         raise Refusal(422, "GitRPC::BadObjectState") from error
-    return _created(render_tree(call.site.links, call.repository, sha, await git.list_tree(sha)))
+    return created(render_tree(call.site.links, call.repository, sha, await git.list_tree(sha)))
 
 
 async def _read_change(call: Call, line: Mapping[str, Any], present: set[str]) -> Change:
@@ -125,7 +124,7 @@ async def create_commit(call: Call) -> Answer:
     web_flow = Signature("GitHub", "noreply@github.com", now)
     committer = _read_signature(call, "committer", web_flow if author is own else author)
     sha = await git.write_commit(tree, parents, author, committer, message)
-    return _created(render_git_commit(call.site.links, call.repository, await git.read_commit(sha)))
+    return created(render_git_commit(call.site.links, call.repository, await git.read_commit(sha)))
 
 
 def _read_signature(call: Call, name: str, default: Signature) -> Signature:
@@ -168,7 +167,7 @@ async def create_ref(call: Call) -> Answer:
     except GitFailed as error:
         taken = await git.read_ref(ref) is not None
         raise Refusal(422, "Reference already exists" if taken else "Reference update failed") from error
-    return _created(render_ref(call.site.links, call.repository, ref, sha, kind))
+    return created(render_ref(call.site.links, call.repository, ref, sha, kind))
 
 
 async def get_ref(call: Call) -> Answer:
@@ -231,10 +230,6 @@ async def get_contents(call: Call) -> Answer:
         return Answer(200, render_file(links, repository, ref, found[0], await git.read_blob(found[0].sha)))
     listed = await git.list_tree(commit, f"{path}/") if path else found
     return Answer(200, [render_content(links, repository, ref, entry) for entry in listed])
-
-
-def _created(body: Json) -> Answer:
-    return Answer(201, body, {"Location": body["url"]})
 
 
 async def _store_blob(call: Call, content: bytes) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bot.demo.github.answers import Answer, Refusal, invalid
+from bot.demo.github.answers import Answer, Refusal, created, invalid
 from bot.demo.github.calls import Call
 from bot.demo.github.render import (
     REACTIONS,
@@ -67,7 +67,7 @@ async def create_issue(call: Call) -> Answer:
     issue = call.site.actions.open_issue(call.repository, title, body, call.actor)
     for name in labels:
         call.site.actions.add_label(call.repository, issue, name, call.actor)
-    return _created(render_issue(call.site.links, call.repository, issue))
+    return created(render_issue(call.site.links, call.repository, issue))
 
 
 async def get_issue(call: Call) -> Answer:
@@ -98,7 +98,7 @@ async def create_comment(call: Call) -> Answer:
     """Post a comment as the App."""
     body = call.content("body", "IssueComment", required=True) or ""
     comment = call.site.actions.add_comment(call.repository, call.issue(), body, call.actor)
-    return _created(_render_comment(call, comment))
+    return created(_render_comment(call, comment))
 
 
 async def get_comment(call: Call) -> Answer:
@@ -177,10 +177,6 @@ def _label_answer(call: Call, issue: Issue) -> Answer:
 
 def _render_comment(call: Call, comment: Comment) -> Json:
     return render_comment(call.site.links, call.repository, comment)
-
-
-def _created(body: Json) -> Answer:
-    return Answer(201, body, {"Location": body["url"]})
 
 
 def _react(call: Call, thing: Issue | Comment) -> Answer:

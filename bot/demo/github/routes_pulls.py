@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bot.demo.github.answers import Answer, Refusal, invalid
+from bot.demo.github.answers import Answer, Refusal, created, invalid
 from bot.demo.github.calls import Call
 from bot.demo.github.gitstore import GitFailed
 from bot.demo.github.render_git import render_files, render_pull, render_pull_simple
@@ -35,8 +35,7 @@ async def create_pull(call: Call) -> Answer:
         raise _impossible(f"A pull request already exists for {call.repository.owner.login}:{head}.")
     ends = ((head, head_sha), (base, base_sha))
     pull = call.site.actions.open_pull(call.repository, title, body, call.actor, ends=ends, draft=draft, stat=stat)
-    rendered = render_pull(call.site.links, call.repository, pull)
-    return Answer(201, rendered, {"Location": rendered["url"]})
+    return created(render_pull(call.site.links, call.repository, pull))
 
 
 def _own_branch(call: Call, head: str) -> str:

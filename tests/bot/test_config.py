@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import base64
+import tomllib
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+
+from bot.config import ConfigError, Settings, load_settings
+from bot.tables import AgentTable, GitHubTable, LimitsTable, MachineTable, RepositoryTable, ServerTable, Table
+from runner.environment import Limits
+
+EXAMPLE = Path(__file__).parents[2] / "ptq.example.toml"
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+NO_PASSWORD = serialization.NoEncryption()
+PEM = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, NO_PASSWORD).decode()
+PKCS1 = KEY.private_bytes(
+    serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, NO_PASSWORD
+).decode()
+
+
+def write(folder: Path, change: Callable[[str], str] = str) -> Path:
+    """The example, changed as text, with the files that it names."""
+    (folder / "app.pem").write_text(PEM)
+    (folder / "id_ed25519").touch()
+    (folder / "known_hosts").touch()
+    path = folder / "ptq.toml"
+    path.write_text(change(EXAMPLE.read_text()))
+    return path
+
+
+def load(folder: Path, change: Callable[[str], str] = str, **environ: str) -> Settings:
+    return load_settings(write(folder, change), environ)
+
+
+def problems(folder: Path, change: Callable[[str], str], **environ: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load(folder, change, **environ)
+    return caught.value.problems
+
+
+def swap(old: str, new: str) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        assert old in text
+        return text.replace(old, new, 1)
+
+    return change
+
+
+def test_the_example_is_a_configuration(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    (machine,) = settings.machine_list()
+    assert (machine.name, machine.slots, machine.labels) == ("gpu-1", 2, frozenset({"gpu", "h100"}))
+    assert machine.client_key_file == tmp_path / "id_ed25519"
+    (rules,) = settings.repository_rules()
+    assert (rules.name, rules.labels["ptq:fix"], rules.lint_command) == ("octo/widgets", "fix", "ruff format .")
+    (profile,) = settings.profiles()
+    assert (profile.limits.timeout_s, profile.limits.max_changes) == (7200, 300)
+    assert settings.webhook_secrets() == ("current", "previous")
+    assert settings.server.database_url == f"sqlite+aiosqlite:///{tmp_path / 'ptq.db'}"
+
+
+def test_the_example_shows_every_key_with_its_default() -> None:
+    text = EXAMPLE.read_text()
+    example = tomllib.loads(text)
+    tables: dict[type[Table], Any] = {
+        GitHubTable: example["github"],
+        ServerTable: example["server"],
+        AgentTable: example["agents"]["mine"],
+        MachineTable: example["machines"][0],
+        RepositoryTable: example["repos"]["octo/widgets"],
+        LimitsTable: example["limits"],
+    }
+    for table, shown in tables.items():
+        assert set(shown) | {"private_key"} >= set(table.model_fields), table
+    assert "# private_key =" in text
+    assert Limits(**example["limits"]) == Limits()
+
+
+@pytest.mark.parametrize("key", [PEM, PKCS1, PEM.replace("\n", "\\n"), base64.b64encode(PEM.encode()).decode()])
+def test_a_private_key_is_taken_in_every_form_that_people_paste(tmp_path: Path, key: str) -> None:
+    settings = load(tmp_path, swap('private_key_file = "app.pem"', f"private_key = '''{key}'''"))
+    assert settings.private_key().startswith("-----BEGIN")
+
+
+def test_environment_variables_override_the_file(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        PTQ_GITHUB__API_URL="https://ghe.example/api/v3/",
+        PTQ_SERVER__PORT="9000",
+        PTQ_GITHUB__WEBHOOK_SECRETS="one, two",
+        PTQ_LIMITS__TIMEOUT_S="5",
+        PTQ_TEST_ANYTHING="x",
+        OTHER="y",
+    )
+    assert (settings.github.api_url, settings.server.port) == ("https://ghe.example/api/v3", 9000)
+    assert settings.webhook_secrets() == ("one", "two")
+    assert settings.limits.timeout_s == 5
+
+
+def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
+    settings = load(tmp_path, PTQ_GITHUB__WEBHOOK_SECRETS='["with, comma"]')
+    assert settings.webhook_secrets() == ("with, comma",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('app_id = "12345"', "", "github.app_id: is missing"),
+        (
+            'webhook_secrets = ["current", "previous"]',
+            "webhook_secrets = []",
+            "github.webhook_secrets: must not be empty",
+        ),
+        ('["current", "previous"]', '["current", " "]', "github.webhook_secrets[1]: must not be empty"),
+        ('"app.pem"', '"other.pem"', "github.private_key_file: cannot be read: No such file or directory"),
+        ('"app.pem"', '"known_hosts"', "github.private_key_file: the private key is no PEM text"),
+        ('private_key_file = "app.pem"', "", "github: give exactly one of private_key_file and private_key"),
+        ('api_url = "https://api.github.com"', 'api_url = "api.github.com"', "github.api_url: must be an http(s) URL"),
+        ("port = 8080", 'port = "high"', "server.port: must be a whole number"),
+        ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u@h/d"', "server.database_url: PostgreSQL comes with"),
+        ('"sqlite+aiosqlite:///ptq.db"', '"ptq.db"', "server.database_url: must be sqlite+aiosqlite:///FILE"),
+        ('kind = "command"', 'kind = "cloud"', "agents.mine.kind: must be one of: command"),
+        ('command = ["python3", "/opt/agent.py"]', "command = []", "agents.mine.command: must not be empty"),
+        ('host = "10.0.0.5"', "", "machines[0]: a machine behind SSH also needs: host"),
+        ('"known_hosts"', '"elsewhere"', "machines[0].known_hosts_file: is not there"),
+        ('workspace = "/srv/ptq"', 'workspace = "ptq"', "machines[0].workspace: must be an absolute path"),
+        ("slots = 2", "slots = 0", "machines[0].slots: "),
+        (
+            'agent = "mine"',
+            'agent = "yours"',
+            'repos."octo/widgets".agent: there is no [agents.yours]; there are: mine',
+        ),
+        ('requires = ["gpu"]', 'requires = ["tpu"]', 'repos."octo/widgets".requires: no machine has all of these'),
+        ('"ptq" = "diagnose"', '"ptq" = "heal"', 'repos."octo/widgets".labels.ptq: is no preset; there are: repro'),
+        ('[repos."octo/widgets"]', "[repos.widgets]", "repos.widgets: a repository is named owner/name"),
+        ("slots = 2", "slot = 2", "machines[0].slot: is no known key; did you mean slots?"),
+        ("timeout_s = 3600", "timeout = 3600", "limits.timeout: is no known key; did you mean timeout_s?"),
+        ("[github]", "[github]]", "is no TOML, see line 4, column "),
+    ],
+)
+def test_each_mistake_is_named_by_its_key_and_says_what_to_do(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    (found,) = problems(tmp_path, swap(old, new))
+    assert found.startswith(problem)
+
+
+def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
+    def change(text: str) -> str:
+        for old, new in (
+            ('"12345"', '""'),
+            ("port = 22", "port = 0"),
+            ('agent = "mine"', 'agent = "x"'),
+            ('"fix"', '"y"'),
+        ):
+            text = swap(old, new)(text)
+        return text
+
+    assert len(problems(tmp_path, change)) == 4
+
+
+def test_two_machines_with_one_name_and_one_repository_twice_are_refused(tmp_path: Path) -> None:
+    def change(text: str) -> str:
+        machine = text[text.index("[[machines]]") : text.index('[repos."octo')]
+        return f'{text}\n{machine}\n[repos."Octo/Widgets"]\nagent = "mine"\n'
+
+    found = problems(tmp_path, change)
+    assert "machines: two have the name gpu-1" in found
+    assert 'repos."Octo/Widgets": GitHub takes it for the same as octo/widgets' in found
+
+
+def test_a_local_machine_needs_no_keys(tmp_path: Path) -> None:
+    def change(text: str) -> str:
+        lines = [
+            line for line in text.splitlines() if not line.startswith(('host = "10', "user", "client_key", "known_"))
+        ]
+        return "\n".join(lines).replace('kind = "ssh"', 'kind = "local"')
+
+    assert load(tmp_path, change).machine_list()[0].kind == "local"
+
+
+SECRET = "hunter2-in-the-wrong-place"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('["current", "previous"]', f'"{SECRET}"'),
+        ('["current", "previous"]', f'["{SECRET}", 5]'),
+        ('private_key_file = "app.pem"', f'private_key = "{SECRET}"'),
+        ('{ MODEL_KEY = "..." }', f'"{SECRET}"'),
+        ('{ MODEL_KEY = "..." }', f'{{ MODEL_KEY = ["{SECRET}"] }}'),
+        ('app_id = "12345"', f'app_id = ["{SECRET}"]'),
+        ('["current", "previous"]', f'["{SECRET}'),
+        ("port = 8080", f'port = "{SECRET}"'),
+    ],
+)
+def test_no_message_ever_holds_a_value(tmp_path: Path, old: str, new: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, swap(old, new))
+    assert SECRET not in str(caught.value)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert SECRET not in shown
+
+
+def test_a_loaded_configuration_shows_no_secret(tmp_path: Path) -> None:
+    settings = load(tmp_path, swap('"..."', f'"{SECRET}"'))
+    shown = f"{settings!r} {settings} {settings.agent_specs()!r}"
+    for secret in (SECRET, "previous", PEM.splitlines()[1]):
+        assert secret not in shown
+    assert {SECRET, "current", "previous"} <= settings.secret_values()
+
+
+def test_a_key_that_is_not_rsa_is_refused(tmp_path: Path) -> None:
+    other = ed25519.Ed25519PrivateKey.generate()
+    pem = other.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, NO_PASSWORD)
+    (found,) = problems(tmp_path, swap('private_key_file = "app.pem"', f"private_key = '''{pem.decode()}'''"))
+    assert "no RSA key" in found
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(tmp_path / "none.toml", {})

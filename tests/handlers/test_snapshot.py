@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from handlers.ports import Comment
+from handlers.repros import ReproScript
+from handlers.snapshot import (
+    MAX_ALL_COMMENTS,
+    MAX_BODY,
+    MAX_COMMENT,
+    MAX_COMMENTS,
+    MAX_TITLE,
+    Snapshot,
+    SnapshotComment,
+    freeze_issue,
+    snapshot_from_json,
+    snapshot_to_json,
+)
+
+OPENED_AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+FROZEN_AT = OPENED_AT + timedelta(hours=1)
+
+
+def comment(number: int, body: str = "me too", author: str = "bob", **times: int) -> Comment:
+    """A comment; `created` and `updated` are seconds from the trigger."""
+    created = times.get("created", number - 1000)
+    created_at, updated_at = (FROZEN_AT + timedelta(seconds=at) for at in (created, times.get("updated", created)))
+    return Comment(number, author, body, created_at, updated_at, "", by_bot=author.endswith("[bot]"))
+
+
+def freeze(
+    *comments: Comment,
+    title: str = "It fails",
+    body: str = "",
+    labels: Sequence[str] = (),
+    trigger_comment_id: int | None = None,
+) -> Snapshot:
+    return freeze_issue(
+        repository="octo/widgets",
+        issue_number=7,
+        title=title,
+        author="alice",
+        body=body,
+        labels=labels,
+        created_at=OPENED_AT,
+        comments=comments,
+        frozen_at=FROZEN_AT,
+        own_login="ptq-bot[bot]",
+        trigger_comment_id=trigger_comment_id,
+        import_names=("widgets",),
+    )
+
+
+def bodies(snapshot: Snapshot) -> list[str]:
+    return [comment.body for comment in snapshot.comments]
+
+
+def test_comments_up_to_the_trigger_are_kept_oldest_first() -> None:
+    snapshot = freeze(comment(2, "second"), comment(1, "first"), comment(3, "now", created=0))
+    assert bodies(snapshot) == ["first", "second", "now"]
+
+
+def test_a_comment_after_the_trigger_is_left_out() -> None:
+    assert bodies(freeze(comment(1, created=1))) == []
+
+
+def test_a_comment_edited_after_the_trigger_is_left_out_whole() -> None:
+    assert bodies(freeze(comment(1, created=-60, updated=1), comment(2, "kept", created=-60, updated=-1))) == ["kept"]
+
+
+def test_our_own_comments_are_left_out() -> None:
+    assert bodies(freeze(comment(1, author="PTQ-bot[bot]"), comment(2, author="ptq-bot"))) == ["me too"]
+
+
+def test_the_comment_that_asked_is_left_out() -> None:
+    asking, other = comment(1, "/ptq fix", created=0), comment(2, "also /ptq fix", created=0)
+    assert bodies(freeze(asking, other, trigger_comment_id=1)) == ["also /ptq fix"]
+
+
+def test_comments_of_other_bots_are_marked() -> None:
+    snapshot = freeze(comment(1, author="ci[bot]"), comment(2))
+    assert [(kept.author, kept.by_bot) for kept in snapshot.comments] == [("ci[bot]", True), ("bob", False)]
+
+
+def test_repros_are_found_in_the_issue_and_in_kept_comments_only() -> None:
+    def script(name: str) -> str:
+        return f"```py\nimport widgets  # {name}\n```"
+
+    snapshot = freeze(comment(1, script("early")), comment(2, script("late"), created=5), body=script("body"))
+    assert snapshot.repros == (
+        ReproScript("the issue", "python", "import widgets  # body"),
+        ReproScript("comment by bob", "python", "import widgets  # early"),
+    )
+
+
+def test_hidden_text_is_neither_shown_nor_run() -> None:
+    script = "```python\nimport widgets\n```"
+    snapshot = freeze(comment(1, f"a\n<!--\n{script}\n-->"), title="a\u202eb\nc", body=f"<!--\n{script}\n-->z\u200bz")
+    assert (snapshot.title, snapshot.body, snapshot.repros) == ("a⟨U+202E⟩b c", "z⟨U+200B⟩z", ())
+    assert "import" not in bodies(snapshot)[0]
+
+
+def test_a_long_body_is_cut_with_a_notice() -> None:
+    snapshot = freeze(body="word " * 13_000)
+    assert len(snapshot.body) == MAX_BODY
+    assert snapshot.body.endswith("\n[cut here: the original has 65000 characters]")
+
+
+def test_the_cut_opens_no_hidden_comment() -> None:
+    padding = "word " * (2 * MAX_COMMENT // 5 - 20)
+    snapshot = freeze(comment(1, f"a <!-- {padding}SECRET --> b"), comment(2, f"{padding} <!-- SECRET {padding} -->"))
+    assert "SECRET" not in "".join(bodies(snapshot))
+    assert "word" not in bodies(snapshot)[0]
+
+
+def test_the_newest_comments_win_when_there_are_too_many() -> None:
+    snapshot = freeze(*(comment(number, f"number {number}") for number in range(MAX_COMMENTS + 7)))
+    assert bodies(snapshot) == [f"number {number}" for number in range(7, MAX_COMMENTS + 7)]
+    assert snapshot.comments_left_out == 7
+
+
+def test_the_newest_comments_win_when_they_are_too_long() -> None:
+    snapshot = freeze(*(comment(number, f"{number} " + "x" * 2 * MAX_COMMENT) for number in range(20)))
+    assert [body.split()[0] for body in bodies(snapshot)] == ["14", "15", "16", "17", "18", "19"]
+    assert sum(map(len, bodies(snapshot))) <= MAX_ALL_COMMENTS
+
+
+def test_titles_and_labels_are_bounded_lines() -> None:
+    snapshot = freeze(title="long " * 1000, labels=["bug", "two\nlines", *"x" * 100])
+    assert len(snapshot.title) == MAX_TITLE
+    assert snapshot.labels[:2] == ("bug", "two lines")
+    assert len(snapshot.labels) == 50
+
+
+def test_a_snapshot_survives_the_database() -> None:
+    snapshot = freeze(comment(1, "half \ud800"), body="```\nimport widgets\n```\nß", labels=["bug"])
+    assert snapshot_from_json(snapshot_to_json(snapshot)) == snapshot
+    assert isinstance(snapshot_from_json(snapshot_to_json(snapshot)).comments[0], SnapshotComment)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null"])
+def test_json_that_is_no_snapshot_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="Snapshot"):
+        snapshot_from_json(text)
