@@ -61,21 +61,16 @@ def _drop_hidden(lines: Sequence[str]) -> Iterator[str]:
             done = block.end
 
 
-def _read_blocks(text: str) -> list[_Block]:
-    blocks: dict[tuple[int, int], _Block] = {}
+def _read_blocks(text: str) -> Iterator[_Block]:
     for token in _parser().parse(text):
         if not token.map:
             continue
         start, end = token.map
         # What we take for indented code may be a paragraph of a GitHub footnote.
         if token.type == "fence" or (token.type == "code_block" and "[^" not in text):
-            blocks[start, end] = _Block(start, end, None)
+            yield _Block(start, end, None)
         elif token.type == "inline":
-            # The cells of a table's row share their line.
-            row = blocks.get((start, end), _Block(start, end, ()))
-            hidden = (*(row.hidden or ()), *_find_hidden(token))
-            blocks[start, end] = _Block(start, end, hidden, row.doubtful or _is_doubtful(token))
-    return list(blocks.values())
+            yield _Block(start, end, tuple(_find_hidden(token)), _is_doubtful(token))
 
 
 def _is_doubtful(token: Token) -> bool:
@@ -91,16 +86,16 @@ def _find_hidden(token: Token) -> Iterator[str]:
 
 
 def _drop_from(block: _Block, source: str) -> str:
-    """Take the hidden parts out of a block's source, whose lines carry the marks of the quotes and lists around it."""
+    """Take the hidden parts out of a block's source; where they cannot be told from code, code that looks like them."""
     if block.hidden is None:
         return source
     shown = source
     for part in block.hidden:
-        pattern = r"\n[ \t>]*".join(re.escape(line).replace(r"\|", r"\\?\|") for line in part.split("\n"))
-        shown, found = re.subn(pattern, "", shown, count=1)
-        if not found:
+        if part not in shown:
+            # The marks of a quote or list stand between its lines.
             return "".join(_strip_html(source))
-    return "".join(_strip_html(shown)) if block.doubtful else shown
+        shown = shown.replace(part, "", 1)
+    return "".join(_strip_html(source)) if block.doubtful else shown
 
 
 def _strip_html(text: str) -> tuple[str, str]:
@@ -137,6 +132,6 @@ def _read_hidden_html(state: StateInline, silent: bool) -> bool:
 
 @cache
 def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark").enable("table")
+    parser = MarkdownIt("commonmark")
     parser.inline.ruler.before("html_inline", "hidden_html", _read_hidden_html)
     return parser

@@ -91,7 +91,7 @@ def freeze_issue(
     known = [
         comment
         for comment in comments
-        if max(comment.created_at, comment.updated_at) <= frozen_at
+        if comment.updated_at <= frozen_at
         and comment.author.casefold() != own_login.casefold()
         and comment.id != trigger_comment_id
     ]

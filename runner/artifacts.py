@@ -114,8 +114,8 @@ def find_refusals(job: Job, changes: Sequence[FileChange], protected: Sequence[s
     for change in changes:
         for reason in _refuse(change, protected):
             yield f"{_show(change.path)} {reason}"
-        twin = folded.setdefault(fold(change.path), change.path)
-        if twin != change.path and change.mode is not None:
+        twin = change.path if change.mode is None else folded.setdefault(fold(change.path), change.path)
+        if twin != change.path:
             yield f"{_show(change.path)} and {_show(twin)} are the same file on some systems"
 
 

@@ -3,48 +3,67 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
 MAX_LINE = 1_000
 """Characters of a line beyond which nobody reads it."""
 
 _VISIBLE_CONTROLS = frozenset("\t\n\r")
+_CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
+"""Control, format (zero-width and bidirectional ones, tags, the soft hyphen), private use, half a character, and the
+line breaks that only some programs honour."""
+
 _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0\u180e\u034f")
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 """Letters and marks that are drawn as nothing, although their category says otherwise."""
+
+_SELECTORS = ("\ufe00", "\ufe0d")
+"""Variation selectors, in which text has been smuggled; not the two behind them, which emoji need."""
+
+_SPECIAL_PURPOSE = ("\U000e0000", "\U000e0fff")
+"""Tags and further variation selectors, and what Unicode reserves for more like them (Default_Ignorable_Code_Point)."""
 
 
 def is_invisible(char: str) -> bool:
-    """Whether a reader would not see this character, or would see others in another order because of it.
-
-    Control characters, Unicode's category Cf (zero-width and bidirectional ones, tags, the soft hyphen), private use,
-    and the variation selectors in which text has been smuggled.
-    """
+    """Whether a reader would not see this character, or would see others in another order because of it."""
     if char in _VISIBLE_CONTROLS:
         return False
-    smuggles = "\U000e0100" <= char <= "\U000e01ef"
-    return smuggles or char in _BLANK or unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co")
+    ranges = (_SELECTORS, _SPECIAL_PURPOSE)
+    return (
+        char in _BLANK
+        or unicodedata.category(char) in _CATEGORIES
+        or any(first <= char <= last for first, last in ranges)
+    )
 
 
 def show_invisible(text: str) -> str:
     """The text with every invisible character written out, as `⟨U+202E⟩`."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(f"⟨U+{ord(char):04X}⟩" if is_invisible(char) else char for char in text)
+    return text.translate({ord(char): f"⟨{_name(char)}⟩" for char in _find_invisible(text)})
 
 
 def name_oddities(text: str) -> list[str]:
     """What a reader of `text` would miss: invisible or reordering characters, lines too long to read."""
-    invisible = {char for char in text if is_invisible(char)}
+    invisible = _find_invisible(text)
     oddities = []
-    if reordering := sorted(invisible & _BIDIRECTIONAL):
-        oddities.append(f"characters that change the order of what is read: {_name(reordering)}")
-    if hidden := sorted(invisible - _BIDIRECTIONAL):
-        oddities.append(f"invisible characters: {_name(hidden)}")
-    if longest := max((len(line) for line in text.splitlines() if len(line) > MAX_LINE), default=0):
+    if reordering := invisible & _BIDIRECTIONAL:
+        oddities.append(f"characters that change the order of what is read: {_list(reordering)}")
+    if hidden := invisible - _BIDIRECTIONAL:
+        oddities.append(f"invisible characters: {_list(hidden)}")
+    if (longest := max(map(len, text.split("\n")))) > MAX_LINE:
         oddities.append(f"a line of {longest} characters")
     return oddities
 
 
-def _name(chars: list[str]) -> str:
-    more = f" and {len(chars) - 5} more" if len(chars) > 5 else ""
-    return ", ".join(f"U+{ord(char):04X}" for char in chars[:5]) + more
+def _find_invisible(text: str) -> set[str]:
+    # Each character is judged once, however long the text: megabytes of it pass through here.
+    return {char for char in set(text) if is_invisible(char)}
+
+
+def _list(chars: Iterable[str]) -> str:
+    names = [_name(char) for char in sorted(chars)]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def _name(char: str) -> str:
+    return f"U+{ord(char):04X}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -50,17 +51,17 @@ def choose_machine(
 
     Machines named in `avoid` (just now unreachable, say) are passed over. The lease has no job yet.
     """
-    taken: Mapping[str, set[int]] = {}
+    taken: defaultdict[str, set[int]] = defaultdict(set)
     for lease in leases:
-        taken = {**taken, lease.machine: {*taken.get(lease.machine, ()), lease.slot}}
+        taken[lease.machine].add(lease.slot)
+
+    def load(machine: Machine) -> float:
+        return len(taken[machine.name]) / machine.slots
+
     avoided = set(avoid)
-    free = [
-        (len(taken.get(machine.name, ())) / machine.slots, order, machine)
-        for order, machine in enumerate(eligible(machines, requires))
-        if machine.name not in avoided and len(taken.get(machine.name, ())) < machine.slots
-    ]
-    if not free:
+    open_ones = [machine for machine in eligible(machines, requires) if machine.name not in avoided]
+    machine = min(open_ones, key=load, default=None)  # of equals the first: the order of the configuration counts
+    if machine is None or load(machine) >= 1:
         return None
-    machine = min(free)[2]
-    slot = next(slot for slot in range(machine.slots) if slot not in taken.get(machine.name, ()))
+    slot = min(set(range(machine.slots)) - taken[machine.name])
     return Lease(machine.name, slot, job_id="")

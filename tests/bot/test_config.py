@@ -141,7 +141,7 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ('[repos."octo/widgets"]', "[repos.widgets]", "repos.widgets: a repository is named owner/name"),
         ("slots = 2", "slot = 2", "machines[0].slot: is no known key; did you mean slots?"),
         ("timeout_s = 3600", "timeout = 3600", "limits.timeout: is no known key; did you mean timeout_s?"),
-        ("[github]", "[github]]", "is no TOML, see line 4, column "),
+        ("\n[github]\n", "\n[github]]\n", "is no TOML, see line 4, column "),
     ],
 )
 def test_each_mistake_is_named_by_its_key_and_says_what_to_do(tmp_path: Path, old: str, new: str, problem: str) -> None:

@@ -94,6 +94,10 @@ def test_a_section_given_twice_is_one() -> None:
     assert parse_report("## Tests\na\n## Summary\nb\n## Test\nc").test == "a\n\nc"
 
 
+def test_a_heading_in_a_quote_is_part_of_the_quote() -> None:
+    assert parse_report("## Summary\nThey say:\n> # Root cause\n> me").root_cause is None
+
+
 def test_empty_sections_are_missing() -> None:
     assert parse_report("reproduced\n## Summary\n## Root cause\n\n## Test\nx").root_cause is None
 

@@ -142,7 +142,7 @@ async def test_times_are_stored_in_utc_and_never_without_a_zone(tmp_path: Path) 
             assert (job.created_at, job.created_at.tzinfo) == (NOON, UTC)
         with pytest.raises(StatementError, match="without a zone"):
             async with database.write() as connection:
-                await connection.execute(select(jobs).where(jobs.c.created_at == datetime(2026, 3, 1)))  # noqa: DTZ001
+                await connection.execute(select(jobs).where(jobs.c.created_at == datetime(2026, 3, 1)))
 
 
 async def test_the_secret_of_a_database_stays_the_same(tmp_path: Path) -> None:

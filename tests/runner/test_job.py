@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.job import ACTIVE, FINAL, NEXT, FileChange, IllegalMove, JobState, derive_job_id, digest_of, move
+from tests.support.jobs import NOON, make_job
+
+
+def test_a_job_moves_only_forward() -> None:
+    order = list(JobState)
+    for state, after in NEXT.items():
+        assert all(order.index(to) > order.index(state) for to in after)
+    assert {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST} == FINAL
+
+
+@given(st.sampled_from(JobState), st.sampled_from(JobState))
+def test_an_illegal_move_raises_and_a_legal_one_is_dated(state: JobState, to: JobState) -> None:
+    job = make_job(state=state, trouble="held up")
+    if to in NEXT.get(state, ()):
+        moved = move(job, to, NOON)
+        assert (moved.state, moved.trouble, moved.ended_at) == (to, None, NOON if to in FINAL else None)
+    else:
+        with pytest.raises(IllegalMove):
+            move(job, to, NOON)
+
+
+def test_active_is_what_can_still_move() -> None:
+    assert all(make_job(state=state).active is (state in ACTIVE) for state in JobState)
+
+
+def test_a_job_id_is_the_same_for_the_same_trigger_and_unknown_to_others() -> None:
+    assert derive_job_id("a", b"secret") == derive_job_id("a", b"secret")
+    assert derive_job_id("a", b"secret") != derive_job_id("b", b"secret")
+    assert derive_job_id("a", b"secret") != derive_job_id("a", b"other")
+
+
+CHANGES = st.lists(
+    st.builds(
+        FileChange,
+        path=st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=6),
+        mode=st.sampled_from(["100644", "100755", "120000"]),
+        content=st.binary(max_size=6),
+    ),
+    max_size=4,
+    unique_by=lambda change: change.path,
+)
+
+
+@given(CHANGES)
+def test_the_order_of_changes_does_not_matter_to_the_digest(changes: list[FileChange]) -> None:
+    assert digest_of("base", changes) == digest_of("base", list(reversed(changes)))
+
+
+@given(CHANGES, CHANGES)
+def test_different_changes_have_different_digests(one: list[FileChange], other: list[FileChange]) -> None:
+    same = sorted(one, key=lambda change: change.path) == sorted(other, key=lambda change: change.path)
+    assert (digest_of("base", one) == digest_of("base", other)) is same
+
+
+def test_the_base_is_part_of_the_digest() -> None:
+    assert digest_of("one", ()) != digest_of("two", ())
+
+
+def test_a_change_knows_what_it_is() -> None:
+    assert FileChange("a", None, None, "100644").status == "deleted"
+    assert FileChange("a", "100644", b"x").status == "added"
+    assert FileChange("a", "100644", b"x", "100644").status == "modified"
+    assert FileChange("a", "100644", b"\xff").binary
+    assert FileChange("a", "100644", b"a\0b").binary
+    assert not FileChange("a", "100644", "ü".encode()).binary
