@@ -91,7 +91,7 @@ _UNSURE = re.compile(r"\]\(|\]\[|\]:|\[\^|\$|://|www\.|^[ \t|:]*-[ \t|:-]*$", re
 
 
 class _Blocks(MarkdownIt):
-    """CommonMark's blocks alone. Every link is valid, as for GitHub's parser; a table is a paragraph of `_UNSURE` text."""
+    """CommonMark's blocks alone. Every link is valid, as for GitHub's parser, and tables are paragraphs (`_UNSURE`)."""
 
     def validateLink(self, url: str) -> bool:  # noqa: N802
         return True
@@ -208,9 +208,9 @@ RULES: tuple[Rule, ...] = (
     # `&#64;` becomes a live @ after Markdown is rendered; only our own mark and the harmless ones stay.
     _replace("entities", r"&(?!(?:lt|gt|amp|quot|#8203);)(?=#?[0-9A-Za-z]{1,40};)", "&amp;"),
     _replace("html", r"\\?<", "&lt;"),
-    _replace("images", r"!(?=\[)", f"!{_GAP}"),
     _replace("mentions", r"(?<![A-Za-z0-9])@(?=[A-Za-z0-9])", f"@{_GAP}"),
     _replace("closing keywords", rf"({_CLOSING}(?:#+|GH-))(?!8203;)(?=\d)", rf"\1{_GAP}", re.IGNORECASE),
+    _replace("images", r"!(?=\[)", f"!{_GAP}"),
     _replace("references to other repositories", r"(?<=[\w.\\-])#(?=\d)", f"#{_GAP}"),
     # GitHub's own way to link a thread without leaving a mark in it.
     _replace(

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fnmatch
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
-from runner.characters import is_invisible, name_oddities, show_invisible
+from runner.characters import drop_invisible, name_oddities, show_invisible
 from runner.environment import Limits, Profile
 from runner.job import FileChange, Job, Report, digest_of
 
-MODES = ("100644", "100755", "120000", "160000")
+LINK, SUBMODULE = "120000", "160000"
+MODES = ("100644", "100755", LINK, SUBMODULE)
+
 MAX_PATH = 4096
+"""Characters of a path, and of a link's target: Linux knows no longer ones."""
+
+MAX_DEPTH = 100
+"""Names in a path. No honest repository comes near, and what compares paths may take its time for each name."""
+
 MAX_PATCH_FACTOR = 4
 """A patch may be this many times as large as the changed files: it repeats what was there before."""
 
 MAX_NOTES = 50
-_GIT_SHORT_NAME = re.compile(r"git~[0-9]+")
+MAX_NOTE = 300
 
 
 class BadArtifacts(Exception):  # noqa: N818 - says what they are
@@ -35,34 +42,54 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile) -> Report:
     """The report of a job. Raises `BadArtifacts` when there is no sense to be made of `raw`."""
     limits = profile.limits
     changes = _read_changes(raw, limits)
-    patch = _read_text(raw, "patch", MAX_PATCH_FACTOR * limits.max_change_bytes + limits.max_text_bytes)
-    refusals = tuple(find_refusals(job, changes, profile.protected_paths))
-    problems = raw.get("problems")
-    if not isinstance(problems, list):
-        raise BadArtifacts("the list of problems is missing")
-    warnings = [_one_line(problem) for problem in problems[:MAX_NOTES] if isinstance(problem, str)]
+    patch = _read_text(raw, "patch")
+    refusals = [*find_refusals(job, changes, profile.protected_paths), *_refuse_long(patch, limits)]
+    texts = {name: _read_text(raw, name, limits.max_text_bytes) for name in ("report", "worklog", "pr_title", "repro")}
     return Report(
         job_id=job.id,
-        body=_read_text(raw, "report", limits.max_text_bytes),
-        worklog=_read_text(raw, "worklog", limits.max_text_bytes),
-        pr_title=_read_text(raw, "pr_title", limits.max_text_bytes),
-        repro=_read_text(raw, "repro", limits.max_text_bytes),
-        patch=patch,
+        body=texts["report"],
+        worklog=texts["worklog"],
+        pr_title=texts["pr_title"],
+        repro=texts["repro"],
+        patch=patch[: _max_patch(limits)],
         changes=changes,
-        digest=digest_of(job.base_commit or "", changes) if changes and not refusals else None,
-        refusals=refusals[:MAX_NOTES],
-        warnings=(*warnings, *list(find_warnings(changes))[:MAX_NOTES]),
+        digest=digest_of(job.base_commit, changes) if job.base_commit and changes and not refusals else None,
+        refusals=_first(refusals),
+        warnings=_first([*_read_problems(raw), *find_warnings(changes)]),
     )
 
 
-def _read_text(raw: Mapping[str, Any], name: str, limit: int) -> str:
+def _read_text(raw: Mapping[str, Any], name: str, limit: int | None = None) -> str:
     text = raw.get(name)
     if not isinstance(text, str):
         raise BadArtifacts(f"the text {name!r} is missing")
-    if len(text) > limit:
+    if limit is not None and len(text) > limit:
         raise BadArtifacts(f"the text {name!r} is longer than {limit} characters")
     # A database refuses what UTF-8 cannot say, and PostgreSQL a NUL.
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def _max_patch(limits: Limits) -> int:
+    return MAX_PATCH_FACTOR * limits.max_change_bytes + limits.max_text_bytes
+
+
+def _refuse_long(patch: str, limits: Limits) -> Iterable[str]:
+    """Nobody can approve what nobody can see; deleting what is large makes a long patch of a small change."""
+    if len(patch) > _max_patch(limits):
+        yield f"the diff is longer than {_max_patch(limits)} characters, too long to be shown whole"
+
+
+def _read_problems(raw: Mapping[str, Any]) -> list[str]:
+    problems = raw.get("problems")
+    if not isinstance(problems, list):
+        raise BadArtifacts("the list of problems is missing")
+    sentences = (problem[:MAX_NOTE] for problem in problems if isinstance(problem, str))
+    return [show_invisible(" ".join(sentence.split())) for sentence in sentences]
+
+
+def _first(sentences: Sequence[str]) -> tuple[str, ...]:
+    more = len(sentences) - MAX_NOTES
+    return (*sentences[:MAX_NOTES], *([f"... and {more} more like these"] if more > 0 else []))
 
 
 def _read_changes(raw: Mapping[str, Any], limits: Limits) -> tuple[FileChange, ...]:
@@ -81,24 +108,25 @@ def _read_change(row: Any) -> FileChange:
     if not isinstance(row, Mapping):
         raise BadArtifacts("a change has no fields")
     path, mode, old_mode, encoded = (row.get(name) for name in ("path", "mode", "old_mode", "content"))
-    if not isinstance(path, str) or not 0 < len(path) <= MAX_PATH or path != path.encode(errors="replace").decode():
+    if not isinstance(path, str) or not _is_path(path):
         raise BadArtifacts("a change has no usable path")
-    if mode not in (None, *MODES) or old_mode not in (None, *MODES) or (mode is None and old_mode is None):
-        raise BadArtifacts(f"a change has an unknown mode: {show_invisible(path)}")
-    if (encoded is None) != (mode in (None, "160000")):
-        raise BadArtifacts(f"a change has content and no file, or the reverse: {show_invisible(path)}")
+    if mode not in (None, *MODES) or old_mode not in (None, *MODES) or mode is old_mode is None:
+        raise BadArtifacts(f"a change has an unknown mode: {_show(path)}")
+    if (encoded is None) != (mode in (None, SUBMODULE)):
+        raise BadArtifacts(f"a change has content and no file, or the reverse: {_show(path)}")
     return FileChange(path, mode, _decode(encoded, path), old_mode)
+
+
+def _is_path(path: str) -> bool:
+    """Whether git could hold it: it has a length that Linux knows, no NUL, and can be said in UTF-8."""
+    return 0 < len(path) <= MAX_PATH and "\0" not in path and path == path.encode(errors="replace").decode()
 
 
 def _decode(encoded: Any, path: str) -> bytes | None:
     try:
         return None if encoded is None else base64.b64decode(encoded, validate=True)
     except (TypeError, ValueError, binascii.Error) as error:
-        raise BadArtifacts(f"a change has garbled content: {show_invisible(path)}") from error
-
-
-def _one_line(text: str) -> str:
-    return show_invisible(" ".join(text.split()))[:300]
+        raise BadArtifacts(f"a change has garbled content: {_show(path)}") from error
 
 
 # What may not become a pull request
@@ -110,52 +138,72 @@ def find_refusals(job: Job, changes: Sequence[FileChange], protected: Sequence[s
         names = ", ".join(_show(change.path) for change in changes[:5])
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
         yield f"the preset {job.preset} changes no file, but the agent changed {names}{more}"
-    folded: dict[str, str] = {}
+    folded = {change: fold_path(change.path) for change in changes if change.path.count("/") < MAX_DEPTH}
     for change in changes:
-        for reason in _refuse(change, protected):
+        reasons = _refuse(change, folded[change], protected) if change in folded else ["is nested too deep"]
+        for reason in reasons:
             yield f"{_show(change.path)} {reason}"
-        twin = change.path if change.mode is None else folded.setdefault(fold(change.path), change.path)
-        if twin != change.path:
-            yield f"{_show(change.path)} and {_show(twin)} are the same file on some systems"
+    yield from _find_collisions({change: names for change, names in folded.items() if change.mode})
 
 
-def _refuse(change: FileChange, protected: Sequence[str]) -> Iterable[str]:
+def _refuse(change: FileChange, folded: Sequence[str], protected: Iterable[str]) -> Iterable[str]:
     parts = change.path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in change.path:
         yield "is no path inside the repository"
-    if any(is_invisible(char) or char in "\n\r\t" for char in change.path):
-        yield "has characters in its name that nobody can see"
-    if any(looks_like_git(part) for part in parts):
+    if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in change.path):
+        yield "has control characters in its name"
+    if any(map(_is_git, folded)):
         yield "looks like git's own folder"
-    if pattern := find_protecting(change.path, protected):
+    if pattern := find_protecting(folded, protected):
         yield f"is protected by `{pattern}`"
-    if "160000" in (change.mode, change.old_mode):
+    if SUBMODULE in (change.mode, change.old_mode):
         yield "changes a submodule"
-    if change.mode == "120000" and not stays_inside(change):
+    if change.mode == LINK and not stays_inside(change):
         yield "is a link out of the tree"
 
 
-def fold(path: str) -> str:
-    """The path as a file system that knows no case and ignores what is invisible would compare it."""
-    plain = unicodedata.normalize("NFKC", path)
-    return unicodedata.normalize("NFKC", "".join(char for char in plain if not is_invisible(char)).casefold())
+def fold_name(part: str) -> str:
+    """A file's name as the most forgiving file systems compare it: two names that fold alike may be one file.
+
+    Case and Unicode's forms do not count, nor what HFS+ ignores; NTFS drops dots and spaces from the end, and what
+    stands behind a colon names a stream of the same file (git's `path.c` refuses `.git` by the same rules).
+    """
+    plain = unicodedata.normalize("NFKC", drop_invisible(part)).casefold()
+    return plain.split(":")[0].rstrip(" .")
+
+
+def fold_path(path: str) -> tuple[str, ...]:
+    """A path's names, each folded."""
+    return tuple(fold_name(part) for part in path.split("/"))
 
 
 def looks_like_git(part: str) -> bool:
-    """Whether some file system would take this name for `.git` (HFS+ drops characters, NTFS has short names)."""
-    name = fold(part).split(":")[0].rstrip(" .")
-    return name == ".git" or bool(_GIT_SHORT_NAME.fullmatch(name))
+    """Whether some file system would take this name for `.git`; `git~1` is its short name on NTFS."""
+    return _is_git(fold_name(part))
 
 
-def find_protecting(path: str, patterns: Iterable[str]) -> str | None:
-    """The pattern that protects a path. `dir/**` is a folder; a pattern without a slash counts at any depth."""
-    name = fold(path)
-    for pattern in patterns:
-        folded = fold(pattern)
-        anywhere = "/" not in folded and fnmatch.fnmatchcase(name.rpartition("/")[2], folded)
-        if anywhere or fnmatch.fnmatchcase(name, folded) or name == folded.removesuffix("/**"):
-            return pattern
-    return None
+def _is_git(folded: str) -> bool:
+    return re.fullmatch(r"\.git|git~[0-9]+", folded) is not None
+
+
+def find_protecting(folded: Sequence[str], patterns: Iterable[str]) -> str | None:
+    """The first of the patterns that protects a path, given by its folded names; None when it is free."""
+    return next((pattern for pattern in patterns if _matches(folded, _read_pattern(pattern))), None)
+
+
+def _read_pattern(pattern: str) -> tuple[str, ...]:
+    """A pattern's names, as `.gitignore` reads it: without a slash before its end it counts at any depth."""
+    parts = tuple(unicodedata.normalize("NFKC", pattern).casefold().strip("/").split("/"))
+    return parts if "/" in pattern.rstrip("/") else ("**", *parts)
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the path, or a folder that it lies in, has this pattern."""
+    if not pattern:
+        return True
+    if pattern[0] == "**":
+        return any(_matches(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
 def stays_inside(change: FileChange) -> bool:
@@ -168,21 +216,39 @@ def stays_inside(change: FileChange) -> bool:
     parts = target.split("/")
     climbs = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
     rest = parts[climbs:]
-    if not target or target.startswith("/") or "\\" in target or "\0" in target or ".." in rest:
+    if not 0 < len(target) <= MAX_PATH or re.match(r"/|[A-Za-z]:", target) or re.search(r"[\\\0]", target):
         return False
-    return climbs <= change.path.count("/") and not any(looks_like_git(part) for part in rest)
+    return climbs <= change.path.count("/") and ".." not in rest and not any(looks_like_git(part) for part in rest)
+
+
+def _find_collisions(folded: Mapping[FileChange, tuple[str, ...]]) -> Iterable[str]:
+    """What a file system without case or with another Unicode form could not keep apart, and a file that is a folder.
+
+    Two files that were both there before are none of the agent's doing.
+    """
+    seen: dict[tuple[str, ...], FileChange] = {}
+    for change, key in folded.items():
+        twin = seen.setdefault(key, change)
+        if twin is not change and None in (twin.old_mode, change.old_mode):
+            yield f"{_show(change.path)} and {_show(twin.path)} are the same file on some systems"
+    for change, key in folded.items():
+        if file := next((seen[key[:end]] for end in range(1, len(key)) if key[:end] in seen), None):
+            yield f"{_show(change.path)} lies in {_show(file.path)}, which is no folder"
 
 
 def _show(path: str) -> str:
-    return f"`{show_invisible(path)[:200].replace('`', chr(0x2BC))}`"
+    shown = show_invisible(path).replace("`", "\u02bc")
+    return f"`{shown}`" if len(shown) <= MAX_NOTE else f"`{shown[:MAX_NOTE]}…`"
 
 
 def find_warnings(changes: Iterable[FileChange]) -> Iterable[str]:
     """What the eye of a reader of these changes would miss, a sentence each."""
     for change in changes:
+        for oddity in name_oddities(change.path):
+            yield f"{_show(change.path)} has in its name {oddity}"
         if change.mode == "100755" and change.old_mode != "100755":
             yield f"{_show(change.path)} is executable now"
-        if change.mode == "120000":
+        if change.mode == LINK:
             yield f"{_show(change.path)} is a link to {_show((change.content or b'').decode(errors='replace'))}"
         elif change.binary:
             yield f"{_show(change.path)} is binary ({len(change.content or b'')} bytes)"

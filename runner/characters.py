@@ -14,26 +14,28 @@ _CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 line breaks that only some programs honour."""
 
 _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2065\u2800\u3164\uffa0")
 """Letters and marks that are drawn as nothing, although their category says otherwise."""
 
-_SELECTORS = ("\ufe00", "\ufe0d")
-"""Variation selectors, in which text has been smuggled; not the two behind them, which emoji need."""
-
-_SPECIAL_PURPOSE = ("\U000e0000", "\U000e0fff")
-"""Tags and further variation selectors, and what Unicode reserves for more like them (Default_Ignorable_Code_Point)."""
+_RANGES = (
+    ("\u180b", "\u180f"),  # variation selectors of Mongolian
+    ("\ufe00", "\ufe0d"),  # others, in which text has been smuggled; not the two behind them, which emoji need
+    ("\ufff0", "\ufff8"),  # kept free for more like them (Default_Ignorable_Code_Point)
+    ("\U000e0000", "\U000e0fff"),  # tags, and still more variation selectors
+)
 
 
 def is_invisible(char: str) -> bool:
     """Whether a reader would not see this character, or would see others in another order because of it."""
     if char in _VISIBLE_CONTROLS:
         return False
-    ranges = (_SELECTORS, _SPECIAL_PURPOSE)
-    return (
-        char in _BLANK
-        or unicodedata.category(char) in _CATEGORIES
-        or any(first <= char <= last for first, last in ranges)
-    )
+    ignorable = char in _BLANK or any(first <= char <= last for first, last in _RANGES)
+    return ignorable or unicodedata.category(char) in _CATEGORIES
+
+
+def drop_invisible(text: str) -> str:
+    """The text without its invisible characters, to compare it as it looks."""
+    return text.translate(dict.fromkeys(map(ord, _find_invisible(text))))
 
 
 def show_invisible(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Speaks with our machine-side program, `runner/jobd.py`, over a host, and puts it there first where it is missing.
+"""Speaks with our machine-side program, `runner/jobd`, over a host, and puts it there first where it is missing.
 
 It refuses to know how bytes travel, and what the verbs do. Answers may come from a machine that an agent has
 tampered with: whatever they hold, nothing but `JobdError` comes of it.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +20,8 @@ from typing import Any
 from runner.hosts import Completed, Host
 from runner.machines import Machine
 
-PROGRAM = Path(__file__).with_name("jobd.py")
+SOURCE = Path(__file__).with_name("jobd")
+ENTRY = "from jobd.main import main\n\nmain()\n"
 PATIENCE_S: Mapping[str, float] = {"kill": 120.0, "clean": 600.0}
 """How long a verb may take, where that is longer than a minute: large trees take their time to go."""
 SHELL_CANNOT_RUN = (126, 127)
@@ -106,9 +109,9 @@ class JobdClient:
     def __init__(self, machine: Machine, host: Host) -> None:
         self._machine = machine
         self._host = host
-        self._source = PROGRAM.read_bytes()
-        self._digest = hashlib.sha256(self._source).hexdigest()
-        self._path = f"{machine.workspace}/jobd/{self._digest}.py"
+        self._program = build_program()
+        self._digest = hashlib.sha256(self._program).hexdigest()
+        self._path = f"{machine.workspace}/jobd/{self._digest}.pyz"
 
     async def call(self, verb: str, **request: Any) -> dict[str, Any]:
         """Run one verb and return its answer."""
@@ -225,7 +228,17 @@ class JobdClient:
 
     async def _install(self) -> None:
         argv = [self._machine.python, "-I", "-c", INSTALL, self._path, self._digest]
-        parse_answer(await self._host.run(argv, stdin=self._source))
+        parse_answer(await self._host.run(argv, stdin=self._program))
+
+
+def build_program() -> bytes:
+    """The machine-side program as one file that Python runs (PEP 441); the same bytes for the same source."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as program:
+        program.writestr(zipfile.ZipInfo("__main__.py"), ENTRY)
+        for module in sorted(SOURCE.glob("*.py")):
+            program.writestr(zipfile.ZipInfo(f"jobd/{module.name}"), module.read_bytes())
+    return archive.getvalue()
 
 
 def parse_answer(completed: Completed) -> dict[str, Any]:

@@ -59,8 +59,8 @@ def choose_machine(
         return len(taken[machine.name]) / machine.slots
 
     avoided = set(avoid)
-    open_ones = [machine for machine in eligible(machines, requires) if machine.name not in avoided]
-    machine = min(open_ones, key=load, default=None)  # of equals the first: the order of the configuration counts
+    candidates = [machine for machine in eligible(machines, requires) if machine.name not in avoided]
+    machine = min(candidates, key=load, default=None)  # of equals the first: the order of the configuration counts
     if machine is None or load(machine) >= 1:
         return None
     slot = min(set(range(machine.slots)) - taken[machine.name])

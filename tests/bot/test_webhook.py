@@ -122,7 +122,7 @@ async def test_an_event_that_nobody_knows_is_accepted(endpoint: Endpoint) -> Non
 async def test_a_bad_request_is_refused_with_the_reason_and_never_stored(
     endpoint: Endpoint, changes: dict[str, str | None], status: int, says: str
 ) -> None:
-    answered, answer = await endpoint.send(**changes)
+    answered, answer = await endpoint.send(b"{}", **changes)
     assert answered == status
     assert says in answer["error"]
     assert await endpoint.stored() == 0
@@ -176,7 +176,9 @@ async def test_an_oversized_body_without_a_length_is_refused_too(endpoint: Endpo
         assert answer.status == 413
 
 
-@pytest.mark.parametrize("payload", [{"repository": 5}, {"repository": {"full_name": ["x"]}}, {"issue": {"number": {}}}])
+@pytest.mark.parametrize(
+    "payload", [{"repository": 5}, {"repository": {"full_name": ["x"]}}, {"issue": {"number": {}}}]
+)
 async def test_a_signed_payload_of_any_shape_is_stored(endpoint: Endpoint, payload: dict[str, Any]) -> None:
     body = json.dumps(payload).encode()
     assert (await endpoint.send(body, X_Hub_Signature_256=sign(body)))[0] == 202

@@ -67,6 +67,8 @@ PROSE: dict[str, tuple[str, str]] = {
     ),
     "an open fence": ("```\n@octocat", "```\n@octocat\n```"),
     "an open fence of tildes": ("~~~~ text\n```\n<b>\n~~~", "~~~~ text\n```\n<b>\n~~~\n~~~~"),
+    "an open fence that looks like a table": ("~~~ a | b\n|-|-|\n@octocat", "~~~ a | b\n|-|-|\n@octocat\n~~~"),
+    "a closing keyword before an image": ("fixes ![#12](x)", "fixes !&#8203;[#&#8203;12](x)"),
     "a fence that code cannot open": ("``` a`b\n@octocat\n```\n", "``` a`b\n@&#8203;octocat\n```\n```"),
     "indented code": ("x\n\n    @octocat <b>", "x\n\n    @&#8203;octocat &lt;b>"),
     "a code span over two lines": ("`a\n<!-- b` @octocat", "`a\n&lt;!-- b` @&#8203;octocat"),
@@ -162,8 +164,8 @@ PROSE: dict[str, tuple[str, str]] = {
     "control characters": ("a\x1b[31m\x00", "a\u27e8U+001B\u27e9[31m\u27e8U+0000\u27e9"),
     "CRLF": ("a\r\n/ptq fix\r/ptq fix", "a\n\\/ptq fix\n\\/ptq fix"),
     "an innocent report": (
-        "### Done\n\nThe loop in `a.py` ended *early*; 3 < 4 & 5.\n\n1. One\n2. Two\n\n| a | b |\n|---|---|\n| 1 | 2 |",
-        "### Done\n\nThe loop in `a.py` ended *early*; 3 &lt; 4 & 5.\n\n1. One\n2. Two\n\n| a | b |\n|---|---|\n| 1 | 2 |",
+        "### Done\n\nThe loop in `a.py` ended *early*; 3 < 4 & 5.\n\n1. One\n\n| a | b |\n|---|---|\n| 1 | 2 |",
+        "### Done\n\nThe loop in `a.py` ended *early*; 3 &lt; 4 & 5.\n\n1. One\n\n| a | b |\n|---|---|\n| 1 | 2 |",
     ),
 }
 

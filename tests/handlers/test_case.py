@@ -48,9 +48,8 @@ STEPS = st.lists(st.sampled_from(["begin", "end", "end with a diff", "open"]), m
 
 @given(STEPS)
 def test_whatever_happens_the_state_and_what_it_names_agree(steps: list[str]) -> None:
-    case, number = IDLE, 0
-    for step in steps:
-        number += 1
+    case = IDLE
+    for number, step in enumerate(steps, start=1):
         if step == "begin" and not case.active_job_id:
             case = begin_job(case, f"job{number}", NOON)
         elif step.startswith("end") and case.active_job_id:

@@ -61,7 +61,7 @@ def test_any_form_of_import_counts(code: str) -> None:
         fenced("import widgets from 'widgets'", "js"),
         "import widgets",
         f"<!--\n{fenced(CODE)}\n-->",
-        fenced(CODE + "\n#" * MAX_CODE),
+        fenced(CODE + "\n#" * MAX_CODE, "python"),
     ],
 )
 def test_other_blocks_are_no_repro(text: str) -> None:

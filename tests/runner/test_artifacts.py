@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.artifacts import BadArtifacts, find_protecting, find_refusals, looks_like_git, read_report, stays_inside
+from runner.artifacts import (
+    BadArtifacts,
+    find_protecting,
+    find_refusals,
+    fold_path,
+    looks_like_git,
+    read_report,
+    stays_inside,
+)
 from runner.environment import PROTECTED_PATHS, Limits, Profile
 from runner.job import FileChange, Report, digest_of
 from tests.support.jobs import make_job
 
-PROFILE = Profile("octo/widgets", limits=Limits(max_changes=5, max_change_bytes=1000, max_text_bytes=100))
+PROFILE = Profile("octo/widgets", limits=Limits(max_changes=6, max_change_bytes=6000, max_text_bytes=100))
 JOB = make_job(base_commit="ab" * 20)
 
 
@@ -67,7 +75,10 @@ def test_a_preset_that_changes_nothing_gets_its_diff_refused() -> None:
         ("docs/.gitmodules", "is protected"),
         ("codeowners", "is protected by `CODEOWNERS`"),
         ("docs/CODEOWNERS", "is protected"),
-        (".git\u200chub/x", "nobody can see"),
+        (".git\u200chub/x", "is protected by `.github/**`"),
+        (".github./x", "is protected by `.github/**`"),
+        (".gitmodules:stream", "is protected by `.gitmodules`"),
+        ("docs/codeowners/x", "is protected by `CODEOWNERS`"),
         ("\uff0egithub/x", "is protected"),
         (".git/config", "git's own folder"),
         ("a/.GIT/config", "git's own folder"),
@@ -82,9 +93,10 @@ def test_a_preset_that_changes_nothing_gets_its_diff_refused() -> None:
         ("a//b", "no path inside"),
         ("a/./b", "no path inside"),
         ("a\\b", "no path inside"),
-        ("a\nb", "nobody can see"),
-        ("a\x00b", "nobody can see"),
-        ("a\u202eb", "nobody can see"),
+        ("a\nb", "control characters"),
+        ("a\x7fb", "control characters"),
+        ("a\u2028b", "control characters"),
+        ("a/" * 150 + "b", "nested too deep"),
     ],
 )
 def test_a_path_that_may_not_change_is_refused_by_name(path: str, words: str) -> None:
@@ -92,7 +104,8 @@ def test_a_path_that_may_not_change_is_refused_by_name(path: str, words: str) ->
 
 
 @pytest.mark.parametrize(
-    "path", ["a.py", ".gitignore", "docs/github/x.md", "src/.gitkeep", "git/x.py", "ci/run", "é/ü.py"]
+    "path",
+    ["a.py", ".gitignore", "docs/github/x.md", "src/.gitkeep", "git/x.py", "git~/x", "ci/run", "é/ü.py", "a:b", "c..d"],
 )
 def test_an_ordinary_path_is_not_refused(path: str) -> None:
     assert read(change(path)).refusals == ()
@@ -118,6 +131,11 @@ def test_a_submodule_that_changes_is_refused() -> None:
         ("link", b".git/config", False),
         ("a/link", b"../.GIT/hooks", False),
         ("link", b"a\\b", False),
+        ("link", b"C:/x", False),
+        ("link", b"a\0b", False),
+        ("link", b"a" * 5000, False),
+        ("a/link", b"./../b", False),
+        ("a/link", b"./b", True),
     ],
 )
 def test_a_link_may_climb_and_then_go_down_and_nothing_else(path: str, target: bytes, inside: bool) -> None:
@@ -126,9 +144,26 @@ def test_a_link_may_climb_and_then_go_down_and_nothing_else(path: str, target: b
     assert any("out of the tree" in refused for refused in report.refusals) is not inside
 
 
-def test_paths_that_some_systems_take_for_one_are_refused() -> None:
-    assert "are the same file on some systems" in refusal(change("Readme"), change("README"))
-    assert read(change("Readme", None, mode=None), change("README", old_mode=None)).refusals == (), "a rename of case"
+@pytest.mark.parametrize(
+    ("one", "other"), [("Readme", "README"), ("a/b.py", "A/B.py"), ("\u00e9", "e\u0301"), ("x", "x."), ("a", "a\u200b")]
+)
+def test_paths_that_some_systems_take_for_one_are_refused(one: str, other: str) -> None:
+    assert "are the same file on some systems" in refusal(change(one), change(other, old_mode=None))
+    assert "are the same file on some systems" in refusal(change(one, old_mode=None), change(other))
+
+
+def test_a_rename_of_case_and_twins_that_were_always_there_are_no_collision() -> None:
+    assert read(change("README", None, mode=None), change("Readme", old_mode=None)).refusals == ()
+    assert read(change("Readme", None, mode=None), change("README", old_mode=None)).refusals == ()
+    assert read(change("xt_dscp.c"), change("xt_DSCP.c")).refusals == ()
+
+
+def test_nothing_lies_in_a_file_or_in_a_link() -> None:
+    link = change("Lib", b"src", mode="120000", old_mode=None)
+    assert "`lib/x.py` lies in `Lib`, which is no folder" in refusal(link, change("lib/x.py", old_mode=None))
+    assert read(change("lib", None, mode=None), change("lib/x.py", old_mode=None)).refusals == (), (
+        "a file became a folder"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,8 +177,10 @@ def test_paths_that_some_systems_take_for_one_are_refused() -> None:
         raw(changes={}),
         raw("a.py"),
         raw(change(path="")),
-        raw(change(path=5)),
+        raw({**change(), "path": 5}),
         raw(change(path="\ud800")),
+        raw(change(path="a\0b")),
+        raw(change(path="a" * 5000)),
         raw(change(mode="100600")),
         raw(change(mode="040000")),
         raw(change(mode=None, old_mode=None)),
@@ -151,8 +188,8 @@ def test_paths_that_some_systems_take_for_one_are_refused() -> None:
         raw(change(content=b"x", mode=None)),
         raw({**change(), "content": "%%%"}),
         raw({**change(), "content": 5}),
-        raw(change(content=b"x" * 1001)),
-        raw(*(change(f"{number}") for number in range(6))),
+        raw(change(content=b"x" * 6001)),
+        raw(*(change(f"{number}") for number in range(7))),
         raw(change(), change()),
     ],
 )
@@ -165,7 +202,8 @@ def test_what_a_reader_would_miss_is_named() -> None:
     report = read(
         change("bin.dat", b"\x00\xff", old_mode=None),
         change("run.sh", b"x", mode="100755"),
-        change("long.py", b"y" * 900),
+        change("fine.py", b"y" * 900),
+        change("long.py", b"y" * 1100),
         change("hidden.py", "a\u202eb\u200b".encode()),
         change("link", b"a.py", mode="120000", old_mode=None),
         problems=["the log was cut\nhere", 5],
@@ -177,10 +215,41 @@ def test_what_a_reader_would_miss_is_named() -> None:
         "U+202E",
         "U+200B",
         "is a link to `a.py`",
+        "`long.py` has a line of 1100 characters",
     ):
         assert words in said
     assert "the log was cut here" in said
-    assert "long.py" not in said
+    assert "fine.py" not in said
+
+
+def test_invisible_characters_in_a_name_are_shown_and_named() -> None:
+    report = read(change("na\u200cme.py"))
+    assert report.refusals == ()
+    assert report.warnings == ("`na⟨U+200C⟩me.py` has in its name invisible characters: U+200C",)
+
+
+def test_a_name_cannot_break_out_of_its_sentence() -> None:
+    (warning,) = read(change("a` **b**", b"\xff")).warnings
+    assert warning == "`a\u02bc **b**` is binary (1 bytes)"
+    assert len(read(change("é" * 4000, b"\xff")).warnings[0]) < 400
+
+
+def test_a_diff_that_nobody_could_read_whole_is_refused_and_the_report_stays() -> None:
+    report = read(change(), patch="-" * 24_101)
+    assert report.refusals == ("the diff is longer than 24100 characters, too long to be shown whole",)
+    assert report.digest is None
+    assert (report.body, len(report.patch)) == ("fixed", 24_100)
+    assert read(change(), patch="-" * 24_100).digest
+
+
+def test_of_many_sentences_only_the_first_are_kept() -> None:
+    report = read(problems=[f"problem {number}" for number in range(80)])
+    assert len(report.warnings) == 51
+    assert report.warnings[-1] == "... and 30 more like these"
+
+
+def test_without_a_base_there_is_nothing_to_approve() -> None:
+    assert read_report(make_job(base_commit=None), raw(change()), PROFILE).digest is None
 
 
 def test_text_that_a_database_could_not_hold_is_made_harmless() -> None:
@@ -189,11 +258,26 @@ def test_text_that_a_database_could_not_hold_is_made_harmless() -> None:
     report.worklog.encode()
 
 
-def test_patterns_of_an_operator_count_in_folders_and_at_any_depth() -> None:
-    assert find_protecting("deploy/key.pem", ["*.pem"]) == "*.pem"
-    assert find_protecting("deploy/x", ["deploy/**"]) == "deploy/**"
-    assert find_protecting("src/deploy/x", ["deploy/**"]) is None
-    assert find_protecting("a.py", PROTECTED_PATHS) is None
+@pytest.mark.parametrize(
+    ("pattern", "protected", "free"),
+    [
+        ("*.pem", ["key.pem", "deploy/key.PEM", "deploy.pem/x"], ["pem", "key.pem.txt"]),
+        ("deploy/**", ["deploy/x", "deploy/a/b", "deploy"], ["src/deploy/x", "deployer/x"]),
+        ("vendor/", ["vendor/x", "src/vendor/x"], ["vendored/x"]),
+        ("/Makefile", ["Makefile", "makefile"], ["src/Makefile"]),
+        ("docs/*.md", ["docs/a.md"], ["docs/a/b.md", "a/docs/b.md"]),
+        ("**/lock/*.txt", ["lock/a.txt", "a/b/lock/a.txt"], ["lock/a/b.txt"]),
+        ("a/**/z", ["a/z", "a/b/c/z", "a/b/z/y"], ["a/b", "z"]),
+        ("[Cc]onf?", ["conf1", "Conf2/x"], ["conf", "konf1"]),
+    ],
+)
+def test_patterns_are_read_as_in_a_gitignore(pattern: str, protected: list[str], free: list[str]) -> None:
+    assert [path for path in protected if find_protecting(fold_path(path), [pattern]) != pattern] == []
+    assert [path for path in free if find_protecting(fold_path(path), [pattern])] == []
+
+
+def test_the_paths_that_are_protected_by_default_leave_the_code_alone() -> None:
+    assert find_protecting(fold_path("src/a.py"), PROTECTED_PATHS) is None
 
 
 @given(st.text(max_size=12))

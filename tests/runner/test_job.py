@@ -39,7 +39,7 @@ def test_a_job_id_is_the_same_for_the_same_trigger_and_unknown_to_others() -> No
 CHANGES = st.lists(
     st.builds(
         FileChange,
-        path=st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=6),
+        path=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=6),
         mode=st.sampled_from(["100644", "100755", "120000"]),
         content=st.binary(max_size=6),
     ),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from runner.hosts import Completed, Host, Unreachable, open_host
-from runner.jobd_client import PROGRAM, JobdClient, JobdError, Poll, StageState, parse_answer, parse_poll
+from runner.jobd_client import JobdClient, JobdError, Poll, StageState, build_program, parse_answer, parse_poll
 from runner.machines import Machine
 from tests.support.machines import SshServer
 
@@ -43,8 +43,8 @@ def here(tmp_path: Path) -> Machine:
 
 def installed(machine: Machine) -> Path:
     """Where the program of the present content is on a machine."""
-    digest = hashlib.sha256(PROGRAM.read_bytes()).hexdigest()
-    return Path(machine.workspace) / "jobd" / f"{digest}.py"
+    digest = hashlib.sha256(build_program()).hexdigest()
+    return Path(machine.workspace) / "jobd" / f"{digest}.pyz"
 
 
 def plant(machine: Machine, program: str) -> JobdClient:
@@ -63,7 +63,7 @@ async def refusal(client: JobdClient) -> JobdError:
 
 async def test_the_program_puts_itself_there_on_first_use(client: JobdClient, any_machine: Machine) -> None:
     assert (await client.version()).python.startswith("3.")
-    assert installed(any_machine).read_bytes() == PROGRAM.read_bytes()
+    assert installed(any_machine).read_bytes() == build_program()
     assert [path.name for path in installed(any_machine).parent.iterdir()] == [installed(any_machine).name]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.demo.github.faults import ApiKind
 from bot.demo.playground import STRANGER
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
@@ -100,7 +101,7 @@ async def test_a_note_for_an_older_diff_is_stale_once_a_newer_one_stands(world: 
     ],
 )
 async def test_a_fault_on_the_way_opens_the_pull_request_once_all_the_same(
-    world: World, method: str, path: str, fault: int | str
+    world: World, method: str, path: str, fault: ApiKind
 ) -> None:
     world.github.faults.add(method, path, fault)
     await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")

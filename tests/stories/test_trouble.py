@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.demo.github.faults import ApiKind
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -215,7 +216,7 @@ async def test_a_clone_that_is_missing_and_a_setup_that_fails_are_reported(tmp_p
 
 
 @pytest.mark.parametrize("fault", ["lose_answer", 502, 500])
-async def test_a_fault_while_the_report_is_posted_makes_no_second_one(tmp_path: Path, fault: int | str) -> None:
+async def test_a_fault_while_the_report_is_posted_makes_no_second_one(tmp_path: Path, fault: ApiKind) -> None:
     async with open_world(tmp_path) as world:
         await start(world)
         await world.wait_for_job("running")

@@ -1,0 +1,27 @@
+"""The stage `agent`: the coding agent, in the worktree, until it ends or its time is over."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .files import Failure, write_file
+from .stage import Stage
+
+
+def run_agent(stage: Stage) -> dict[str, Any]:
+    """Run it. Raises `Failure` when it cannot be started; how it ends is part of the result."""
+    job, request, started_at = stage.job, stage.request, time.time()
+    write_file(job.root / "prompt.md", request["prompt"])
+    try:
+        exit_status, timed_out = stage.run(request["argv"], {**job.environment(), **request["env"]}, job.worktree)
+    except (FileNotFoundError, PermissionError) as error:
+        reason = (error.strerror or "").lower()
+        raise Failure("agent_not_found", f"the agent's program {error.filename} cannot be run: {reason}") from None
+    return {
+        "exit_status": exit_status,
+        "timed_out": timed_out,
+        "log_truncated": stage.log_truncated,
+        "started_at": started_at,
+        "ended_at": time.time(),
+    }

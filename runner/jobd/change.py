@@ -1,0 +1,249 @@
+"""Computes what changed in a worktree, by git, and without the worktree's own git folder, hooks, filters and settings.
+
+Sizes are looked at before anything is hashed: a sparse file of a terabyte costs nothing but a sentence.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .files import Failure, Job, read_json
+from .git import GIT, find_clone, git_environment
+
+PATCH_FACTOR = 4
+"""A patch may be this many times as large as the changed files: it repeats what was there before."""
+
+LINE_ENDINGS_FACTOR = 2
+"""An unchanged file may be this many times as large in the worktree as in git: CRLF for LF, at worst."""
+
+SUBMODULE = "160000"
+ABSENT = "000000"
+"""A mode in git's raw format (git-diff(1), "raw output format"), for a side without the file."""
+
+
+class Entry(NamedTuple):
+    """One changed path, as git says it. Modes are None on the side that lacks the file."""
+
+    path: str
+    mode: str | None
+    old_mode: str | None
+    object: str
+
+
+class Git:
+    """A throw-away repository that sees the worktree, the objects of the machine's clone, and nothing else."""
+
+    def __init__(self, folder: Path, job: Job, timeout_s: float) -> None:
+        self._deadline = time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        self._env = git_environment(GIT_DIR=str(folder), GIT_WORK_TREE=str(job.worktree))
+        self._worktree = job.worktree
+        self.ignored: list[str] = []
+        """What git had to say about paths that it does not take."""
+
+    def run(self, *words: str, stdin: bytes = b"", limit: int | None = None) -> bytes:
+        """Run one command for its output. Raises `Failure`, also when there is more output than `limit` bytes."""
+        with tempfile.TemporaryFile(dir=self._env["GIT_DIR"]) as output:
+            try:
+                done = subprocess.run(
+                    [*GIT, "-c", "core.bare=false", *words],
+                    cwd=self._worktree,
+                    env=self._env,
+                    input=stdin,
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    timeout=max(1.0, self._deadline - time.monotonic()),
+                )
+            except subprocess.TimeoutExpired:
+                raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change") from None
+            said = done.stderr.decode(errors="replace").splitlines()
+            if done.returncode:
+                full = os.strerror(errno.ENOSPC) in "".join(said)
+                reason = f"git {words[0]} failed: {'; '.join(said[-3:])}"
+                raise Failure("disk_full" if full else "git_failed", reason)
+            self.ignored += [line for line in said if line.startswith("Ignoring path ")]
+            if limit is not None and output.tell() > limit:
+                raise Failure("change_too_large", f"the diff is larger than {limit} bytes")
+            output.seek(0)
+            return output.read()
+
+
+def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """The changed files and a patch for people. What is left out is named in `problems`."""
+    base, max_bytes = request["base_commit"], request["max_change_bytes"]
+    with tempfile.TemporaryDirectory(prefix="git-", dir=job.control) as folder:
+        git = Git(Path(folder), job, request["timeout_s"])
+        object_format = "sha256" if len(base) == 64 else "sha1"
+        git.run("init", "--quiet", "--bare", "--template=", f"--object-format={object_format}")
+        clone = find_clone(job, str(read_json(job.of_stage("prepare", "request")).get("clone_url")))
+        Path(folder, "objects", "info").mkdir(exist_ok=True)
+        Path(folder, "objects", "info", "alternates").write_text(f"{clone / 'objects'}\n")
+        git.run("read-tree", base)
+        present, gone = survey(git, job.worktree, request, problems)
+        git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join(gone))
+        git.run("update-index", "-z", "--add", "--replace", "--stdin", stdin=join(present))
+        problems += [f"left out, for git does not take it: {line}" for line in git.ignored]
+        entries = read_entries(git.run("diff-index", "--cached", "-z", "--no-renames", "--no-abbrev", base))
+        if len(entries) > request["max_changes"]:
+            raise Failure(
+                "change_too_large", f"{len(entries)} files are changed, and {request['max_changes']} are allowed"
+            )
+        contents = read_contents(git, entries, max_bytes)
+        show = ("diff-index", "--cached", "--patch", "--binary", "--full-index", "--find-renames", "--no-ext-diff")
+        patch = git.run(*show, "--no-textconv", base, limit=PATCH_FACTOR * max_bytes + request["max_text_bytes"])
+    return {
+        "changes": [
+            {"path": entry.path, "mode": entry.mode, "old_mode": entry.old_mode, "content": contents.get(entry.object)}
+            for entry in entries
+        ],
+        "patch": patch.decode(errors="replace"),
+    }
+
+
+# What there is to look at
+
+
+def survey(
+    git: Git, worktree: Path, request: Mapping[str, Any], problems: list[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """The paths that git should read, and those that are gone. Raises `Failure` when there is too much to read."""
+    present, gone, sizes = [], [], {}
+    tree = Tree(worktree)
+    for path, mode, size in list_tracked(git, request["base_commit"]):
+        about = tree.look(path)
+        if not is_sayable(path):
+            if about is None or about.st_size != size:
+                problems.append(f"{show(path)} was left out: its name is not UTF-8")
+        elif about and fits(about, mode):
+            present.append(path)
+            if about.st_size > LINE_ENDINGS_FACTOR * size and mode != SUBMODULE:
+                sizes[path] = about.st_size
+        else:
+            gone.append(path)
+            if about and not stat.S_ISDIR(about.st_mode):
+                problems.append(f"{show(path)} was taken for deleted: it is no plain file any more")
+    for path in split(git.run("ls-files", "-z", "--others", "--exclude-standard")):
+        about = tree.look(path)
+        if path.endswith("/"):
+            problems.append(f"{show(path)} was left out: it is a git repository of its own")
+        elif not is_sayable(path):
+            problems.append(f"{show(path)} was left out: its name is not UTF-8")
+        elif about:
+            present.append(path)
+            sizes[path] = about.st_size
+    require_room(sizes, request["max_change_bytes"])
+    return present, gone
+
+
+class Tree:
+    """Looks at paths in the worktree, and never through a link."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folders = {"": True}
+
+    def look(self, path: str) -> os.stat_result | None:
+        """What is there; None for nothing, and for what lies behind a link."""
+        if not self._is_folder(path.rstrip("/").rpartition("/")[0]):
+            return None
+        return self._lstat(path)
+
+    def _is_folder(self, path: str) -> bool:
+        if path not in self._folders:
+            about = self._lstat(path) if self._is_folder(path.rpartition("/")[0]) else None
+            self._folders[path] = about is not None and stat.S_ISDIR(about.st_mode)
+        return self._folders[path]
+
+    def _lstat(self, path: str) -> os.stat_result | None:
+        try:
+            return os.lstat(os.fsencode(f"{self._root}/{path}"))
+        except OSError:
+            return None
+
+
+def list_tracked(git: Git, base: str) -> Iterable[tuple[str, str, int]]:
+    """Path, mode and size in bytes of everything in the base commit (git-ls-tree(1), "output format")."""
+    for line in split(git.run("ls-tree", "-r", "-l", "-z", "--full-tree", base)):
+        about, _, path = line.partition("\t")
+        mode, _, _, size = about.split()
+        yield path, mode, 0 if size == "-" else int(size)
+
+
+def fits(about: os.stat_result, mode: str) -> bool:
+    """Whether git can read what is there, in place of something that had this mode."""
+    if mode == SUBMODULE:
+        return stat.S_ISDIR(about.st_mode)
+    return stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
+
+
+def require_room(sizes: Mapping[str, int], limit: int) -> None:
+    """Raises `Failure` when the changed files are larger than `limit` bytes together."""
+    if sum(sizes.values()) > limit:
+        largest = max(sizes, key=lambda path: sizes[path])
+        reason = f"the changed files are larger than {limit} bytes together; {show(largest)} has {sizes[largest]}"
+        raise Failure("change_too_large", reason)
+
+
+# What git found
+
+
+def read_entries(raw: bytes) -> list[Entry]:
+    """The changed paths, from git's raw format (git-diff(1), "raw output format")."""
+    fields = split(raw)
+    entries = []
+    for about, path in zip(fields[::2], fields[1::2]):  # noqa: B905 - not in Python 3.9
+        old_mode, mode, _, new, _ = about.lstrip(":").split()
+        entries.append(Entry(path, none_if_absent(mode), none_if_absent(old_mode), new))
+    return entries
+
+
+def none_if_absent(mode: str) -> str | None:
+    """A mode of git's raw format, as ours."""
+    return None if mode == ABSENT else mode
+
+
+def read_contents(git: Git, entries: Iterable[Entry], limit: int) -> dict[str, str]:
+    """The new content of every changed file, in Base64, by its object's name."""
+    files = [entry for entry in entries if entry.mode not in (None, SUBMODULE)]
+    names = "".join(f"{entry.object}\n" for entry in files).encode()
+    checked = git.run("cat-file", "--batch-check=%(objectsize)", stdin=names).split()
+    require_room({entry.path: int(size) for entry, size in zip(files, checked)}, limit)  # noqa: B905 - as above
+    contents, rest = {}, git.run("cat-file", "--batch=%(objectname) %(objectsize)", stdin=names)
+    while rest:
+        header, _, rest = rest.partition(b"\n")
+        name, size = header.decode().split()
+        contents[name] = base64.b64encode(rest[: int(size)]).decode()
+        rest = rest[int(size) + 1 :]
+    return contents
+
+
+# Paths: git gives and takes them as bytes that end in NUL
+
+
+def split(data: bytes) -> list[str]:
+    """Paths as Python has them."""
+    return [os.fsdecode(path) for path in data.split(b"\0")[:-1]]
+
+
+def join(paths: Iterable[str]) -> bytes:
+    """Paths as git has them."""
+    return b"".join(os.fsencode(path) + b"\0" for path in paths)
+
+
+def is_sayable(path: str) -> bool:
+    """Whether a path can be said in JSON, and so in GitHub's API."""
+    return path == path.encode(errors="replace").decode()
+
+
+def show(path: str) -> str:
+    """A path for people."""
+    return f"`{path.encode(errors='replace').decode()}`"

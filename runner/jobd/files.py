@@ -1,0 +1,136 @@
+"""Where everything of a job lies, and files that are read with care and written whole."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MAX_MESSAGE = 6_000
+
+RESERVE = 16_384
+"""Bytes kept on the disk for a stage's final state, so that it can be written when the disk is full."""
+
+
+class Failure(Exception):  # noqa: N818 - an answer of the protocol, most often no fault of ours
+    """A named error of the protocol, with a clause for people."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+        self.message = message[-MAX_MESSAGE:]
+
+
+def describe(error: Exception) -> dict[str, str]:
+    """Any exception as a named error of the protocol."""
+    if isinstance(error, Failure):
+        return {"error": error.name, "message": error.message}
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return {"error": "disk_full", "message": "the machine's disk is full"}
+    return {"error": "internal", "message": f"{type(error).__name__}: {error}"[:MAX_MESSAGE]}
+
+
+class Job:
+    """The paths of one job."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self.id: str = request["job_id"]
+        self.workspace: Path = Path(request["workspace"])
+        self.root = self.workspace / "jobs" / self.id
+        self.control = self.root / "control"
+        self.worktree = self.root / "worktree"
+        self.venv = self.root / "venv"
+        self.output = self.root / "output"
+        self.result = self.control / "result.json"
+
+    def of_stage(self, stage: str, kind: str) -> Path:
+        """The stage's `request`, `lock`, `log` or final `json`."""
+        return self.control / f"{stage}.{kind}"
+
+    def environment(self) -> dict[str, str]:
+        """What a process of the job starts with: of the host it gets the PATH alone."""
+        return {
+            "PATH": f"{self.venv / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+            "HOME": str(self.root / "home"),
+            "TMPDIR": str(self.root / "tmp"),
+            "LANG": "C.UTF-8",
+            "VIRTUAL_ENV": str(self.venv),
+            "PTQ_JOB_ID": self.id,
+            "PTQ_PROMPT_FILE": str(self.root / "prompt.md"),
+            "PTQ_WORKTREE": str(self.worktree),
+            "PTQ_OUTPUT_DIR": str(self.output),
+        }
+
+
+class Piece(NamedTuple):
+    """A part of a file, and the size of the whole in bytes."""
+
+    data: bytes
+    size: int
+
+
+def read_piece(path: Path, offset: int, limit: int) -> Piece | None:
+    """At most `limit` bytes of a regular file; None where there is none. Links, pipes and devices are never opened."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            return None
+        file.seek(offset)
+        return Piece(file.read(limit), about.st_size)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where there is none."""
+    piece = read_piece(path, 0, -1)
+    with suppress(ValueError):
+        value = json.loads(piece.data) if piece else None
+        return value if isinstance(value, dict) else {}
+    return {}
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write whole or not at all."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def reserve(path: Path) -> None:
+    """Take the room that `write_reserved` will need."""
+    path.with_name(f"{path.name}.part").write_bytes(b" " * RESERVE)
+
+
+def write_reserved(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON whole or not at all, into room that was reserved: a full disk does not hinder it."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("r+b") as file:
+        file.write(json.dumps(value).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Take a lock that ends with its last holder. Whether it was free."""
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder, and no link to one."""
+    return path.is_dir() and not path.is_symlink()

@@ -1,0 +1,86 @@
+"""Finds the processes of a job, whatever they did to hide, and kills them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+KILL_PATIENCE_S = 20.0
+
+
+class Process(NamedTuple):
+    """One that was alive a moment ago. `started` (clock ticks since boot) tells it from a later one with its number."""
+
+    pid: int
+    parent: int
+    started: int
+
+
+def read_process(pid: int) -> Process | None:
+    """The process of this number, if it is alive and no zombie (`proc(5)`, /proc/pid/stat)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in b"ZX" else Process(pid, int(fields[1]), int(fields[19]))
+
+
+def find_processes(job_id: str) -> list[Process]:
+    """Every process that was started for the job, by its environment, and whatever descends from one; without us.
+
+    A stage makes itself the parent of orphans: what clears its environment and leaves its parent is found below it.
+    """
+    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    processes = {process.pid: process for process in map(read_process, numbers) if process}
+    mark = f"PTQ_JOB_ID={job_id}".encode()
+    own = {pid for pid in processes if mark in read_environment(pid)}
+    new = own
+    while new:
+        new = {pid for pid, process in processes.items() if process.parent in own} - own
+        own = own | new
+    return [processes[pid] for pid in own - {os.getpid()}]
+
+
+def read_environment(pid: int) -> list[bytes]:
+    """The environment that a process was started with; empty when it has ended, or is another user's."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []
+
+
+def kill_processes(job_id: str) -> tuple[int, int]:
+    """Kill everything of the job but ourselves. Returns how many were killed, and how many are alive nevertheless."""
+    killed: set[Process] = set()
+    deadline = time.monotonic() + KILL_PATIENCE_S
+    while found := find_processes(job_id):
+        if time.monotonic() > deadline:
+            break
+        send_signal(found, signal.SIGSTOP)  # What is stopped forks no more.
+        found = find_processes(job_id)
+        send_signal(found, signal.SIGKILL)
+        killed.update(found)
+        time.sleep(0.01)
+    return len(killed), len(found)
+
+
+def send_signal(processes: Iterable[Process], number: int) -> None:
+    """Signal each, unless its number belongs to another one by now."""
+    for process in processes:
+        now = read_process(process.pid)
+        if now and now.started == process.started:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, number)
+
+
+def reap_orphans(child: int) -> None:
+    """Take the exit statuses of ended processes that became our children, but not that of `child`."""
+    with suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == child:
+                return
+            os.waitpid(ended.si_pid, 0)

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from handlers.commands import COMMANDS, MAX_COMMANDS, Command, UnknownCommand, parse_commands, render_help
+from handlers.replies import render_unknown_command
+from handlers.rules import PRESETS
+
+FIX = Command("fix", "", "")
+
+COMMANDS_NOWHERE = {
+    "nothing": "",
+    "no command": "please fix this",
+    "another bot's": "/merge\n/retest",
+    "a longer word": "/ptqx fix\n/ptq-fix\n/ptq/fix",
+    "in the middle of a line": "please /ptq fix",
+    "behind an escape": "\\/ptq fix",
+    "as an entity": "&#47;ptq fix",
+    "behind something invisible": "\u200b/ptq fix",
+    "a fence": "```\n/ptq fix\n```",
+    "an open fence": "~~~\n\n/ptq fix",
+    "indented code": "    /ptq fix",
+    "a tab": "\t/ptq fix",
+    "an indented line of a paragraph": "see\n     /ptq fix",
+    "inline code": "`/ptq fix`",
+    "inline code over two lines": "see `this\n/ptq fix\n` there",
+    "inline code that ends behind it": "see `this\n/ptq fix` there",
+    "a quote": "> /ptq fix",
+    "a quote's second line": "> see\n/ptq fix",
+    "a nested quote": "> > > /ptq fix",
+    "a list": "- /ptq fix",
+    "a list's second line": "1. see\n/ptq fix",
+    "a list's second paragraph": "- see\n\n  /ptq fix",
+    "a task list": "- [ ] /ptq fix",
+    "a heading": "# /ptq fix",
+    "an underlined heading": "/ptq fix\n===",
+    "a table": "/ptq fix | b\n--- | ---\n/ptq fix | d",
+    "a comment": "<!--\n/ptq fix\n-->",
+    "a comment that never ends": "<!--\n\n/ptq fix",
+    "an inline comment": "see <!--\n/ptq fix\n--> there",
+    "an HTML block": "<div>\n/ptq fix\n</div>",
+    "details": "<details><summary>x</summary>\n\n/ptq fix\n\n</details>",
+    "details that never end": "<details>\n\nsee\n\n/ptq fix",
+    "details that begin in a line": "see <details>\n/ptq fix\n\n/ptq fix",
+    "details that only a comment ends": "<details>\n<!-- </details> -->\n\n/ptq fix",
+    "struck out HTML": "<del>see\n/ptq fix</del>",
+    "struck out": "~~see\n/ptq fix\nit~~",
+    "emphasis": "*see\n/ptq fix*",
+    "text of a link": "[see\n/ptq fix](https://example.com)",
+    "address of a link": "[see](\n/ptq)",
+    "text of an image": "![see\n/ptq fix](https://example.com/x.png)",
+    "definition of a link": "[see]:\n/ptq 'fix'",
+    "an answered mail": "On Tue, 4 Nov 2025 at 15:45, Somebody <a@example.com> wrote:\n\n/ptq fix",
+    "an answered mail with a folded head": "On Tue, 4 Nov 2025 at 15:45, Somebody\n<a@example.com> wrote:\n\n/ptq fix",
+    "a forwarded mail": "look\n\n-----Original Message-----\nFrom: a\n\n/ptq fix",
+}
+
+
+@pytest.mark.parametrize("comment", COMMANDS_NOWHERE.values(), ids=COMMANDS_NOWHERE)
+def test_what_nobody_plainly_commands_is_no_command(comment: str) -> None:
+    assert parse_commands(comment) == []
+
+
+@pytest.mark.parametrize("comment", COMMANDS_NOWHERE.values(), ids=COMMANDS_NOWHERE)
+def test_a_command_above_it_is_heard_all_the_same(comment: str) -> None:
+    commands = parse_commands(f"/ptq fix\n\n{comment}")
+    assert [command.verb for command in commands if isinstance(command, Command)] == ["fix"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "command"),
+    [
+        ("/ptq fix", FIX),
+        ("   /ptq fix  ", FIX),
+        ("/ptq\tfix", FIX),
+        ("/PTQ Fix", FIX),
+        ("/ptq fix:", FIX),
+        ("/ptq", Command("help", "", "")),
+        ("Thanks!\n/ptq fix", FIX),
+        ("Thanks!  \n/ptq fix", FIX),
+        ("Thanks!\\\n/ptq fix", FIX),
+        ("> It breaks\n\n/ptq fix", FIX),
+        ("- a\n\n/ptq fix", FIX),
+        ("<details>\n\nsee\n\n</details>\n\n/ptq fix", FIX),
+        ("<!-- hidden -->\n\n/ptq fix", FIX),
+        ("the List<int> fails\n\n/ptq fix", FIX),
+        ("/ptq fix look at `chunks.py`  ", Command("fix", "look at `chunks.py`", "")),
+        ("/ptq fix\nthe loop\n\n- and this\n", Command("fix", "", "the loop\n\n- and this")),
+        ("/ptq pr 0123456789ab\r\n\r\nIt is right.\r\n", Command("pr", "0123456789ab", "It is right.")),
+        ("/ptq pr\n\n> /ptq fix", Command("pr", "", "> /ptq fix")),
+        ("/ptq pr\n\nRight.\n\nOn 4 Nov 2025, x wrote:\n\n> the report", Command("pr", "", "Right.")),
+        ("/ptq pr\n\nOn failure the loop wrote: nothing.", Command("pr", "", "On failure the loop wrote: nothing.")),
+    ],
+)
+def test_a_command_is_read_with_its_argument_and_what_stands_below(comment: str, command: Command) -> None:
+    assert parse_commands(comment) == [command]
+
+
+def test_a_comment_may_hold_several_commands_each_with_its_own_text() -> None:
+    comment = "/ptq cancel\n/ptq fix with care\nand slowly\n\n/ptq status\nplease"
+    assert parse_commands(comment) == [
+        Command("cancel", "", ""),
+        Command("fix", "with care", "and slowly"),
+        Command("status", "", "please"),
+    ]
+
+
+def test_a_comment_with_too_many_commands_gives_the_first_ones() -> None:
+    commands = parse_commands("/ptq status\n" * 20)
+    assert commands == [Command("status", "", "")] * MAX_COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("comment", "unknown"),
+    [
+        ("/ptq fxi", UnknownCommand("fxi", "fix")),
+        ("/ptq cancle it", UnknownCommand("cancle", "cancel")),
+        ("/ptq merge", UnknownCommand("merge", None)),
+        ("/ptq @octocat`<b>", UnknownCommand("octocatb", None)),
+        ("/ptq ***", UnknownCommand("?", None)),
+        ("/ptq " + "x" * 1000, UnknownCommand("x" * 30, None)),
+    ],
+)
+def test_a_typo_gets_a_suggestion(comment: str, unknown: UnknownCommand) -> None:
+    assert parse_commands(comment) == [unknown]
+
+
+def test_the_table_knows_every_preset_and_who_may_use_it() -> None:
+    assert {spec.preset for spec in COMMANDS.values() if spec.preset} == set(PRESETS)
+    assert {verb for verb, spec in COMMANDS.items() if not spec.needs_write} == {"status", "help"}
+
+
+def test_the_help_shows_every_command_and_holds_no_live_one() -> None:
+    table = render_help()
+    for spec in COMMANDS.values():
+        assert f"| `{spec.usage}` | {spec.summary} |" in table
+    assert parse_commands(table) == []
+    assert parse_commands(render_unknown_command("fxi", "fix")) == []
+
+
+PIECES = [
+    *("/ptq fix", "/ptq", " ", "\n", "\n\n", "\r\n", "\r", "`", "```", "> ", "- ", "    ", "<!--", "-->", "<details>"),
+    *(
+        "</details>",
+        "[",
+        "](",
+        ")",
+        "*",
+        "~~",
+        "|",
+        "\n-|-\n",
+        "\\",
+        "x",
+        "On 1 ",
+        "wrote:",
+        "\x00",
+        "\ud800",
+        "\u2028",
+    ),
+]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join) | st.text(max_size=200))
+def test_whatever_the_text_the_parser_answers(comment: str) -> None:
+    commands = parse_commands(comment)
+    assert len(commands) <= MAX_COMMANDS
+    assert all(isinstance(command, UnknownCommand) or command.verb in COMMANDS for command in commands)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "`",
+        "[",
+        "![",
+        "<",
+        "<!--",
+        "*a_",
+        "> ",
+        "- ",
+        "|a",
+        "a `\n/ptq fix\n",
+        "<div>\n\n",
+        "on 1\n",
+        "\\",
+        "[a](",
+        "a\n",
+    ],
+)
+def test_a_long_comment_is_read_in_little_time(piece: str) -> None:
+    started = time.perf_counter()
+    parse_commands("/ptq fix\n\n" + piece * (65_000 // len(piece)))
+    assert time.perf_counter() - started < 10

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handlers.commands import Command, parse_commands
+from handlers.note import (
+    MIN_LETTERS,
+    NOTE_EXAMPLE,
+    NOTE_PLACEHOLDER,
+    NoteText,
+    find_digest_fault,
+    find_note_fault,
+    matches_digest,
+    parse_note,
+)
+
+DIGEST = "3f9c21d07ab4" + "0" * 52
+NOTE = "The loop ended one chunk early, so the tail was lost. It now runs to the end, also for empty input."
+REPORT = (
+    "fix staged\n\n## Summary\nThe iterator stops before the final partial chunk because the range excludes it.\n\n"
+    "## Root cause\nAn early end. `range(0, n - size + 1)` skips the tail.\n"
+)
+
+
+def fault(note: str) -> str:
+    return find_note_fault(note, [REPORT, "looked, found, mended"]) or ""
+
+
+@pytest.mark.parametrize(
+    ("argument", "body", "expected"),
+    [
+        ("", "", NoteText(None, "")),
+        ("3f9c21d07ab4", NOTE, NoteText("3f9c21d07ab4", NOTE)),
+        ("`3F9C21D07AB4`", NOTE, NoteText("3f9c21d07ab4", NOTE)),
+        (DIGEST, "", NoteText(DIGEST, "")),
+        ("3f9c21 because", NOTE, NoteText("3f9c21", f"because\n\n{NOTE}")),
+        ("It is right.", "", NoteText(None, "It is right.")),
+        ("facade classes are gone", "", NoteText(None, "facade classes are gone")),
+        ("12345 rows", "", NoteText(None, "12345 rows")),
+        ("", "> quote\n\n```\ncode\n```", NoteText(None, "> quote\n\n```\ncode\n```")),
+    ],
+)
+def test_a_command_splits_into_digest_and_note(argument: str, body: str, expected: NoteText) -> None:
+    assert parse_note(Command("pr", argument, body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("shown", "matches"),
+    [(DIGEST[:12], True), (DIGEST, True), (DIGEST[:12].upper(), True), (DIGEST[:11], False), ("0" * 12, False)],
+)
+def test_twelve_digits_name_a_digest(shown: str, matches: bool) -> None:
+    assert matches_digest(shown, DIGEST) is matches
+
+
+def test_fewer_digits_are_refused_with_the_number_it_takes() -> None:
+    assert find_digest_fault(DIGEST[:12]) is None
+    reply = find_digest_fault(DIGEST[:6]) or ""
+    assert "`3f9c21` has 6 digits" in reply
+    assert "at least 12" in reply
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        NOTE,
+        f"> The iterator stops before the final partial chunk because the range excludes it.\n\n{NOTE}",
+        f"{NOTE}\n\n```python\nrange(0, n - size + 1)\n```",
+        "- reads the tail\n- keeps the order\n- has a test",
+        "Die Schleife hörte zu früh auf; jetzt nicht mehr.",
+        "循環在最後一個區塊之前就結束了，所以尾端的資料遺失。現在它會一直跑到結尾，我也檢查過測試。",
+        "I read it. The range excludes the tail, and adding one size brings it back without touching callers.",
+    ],
+)
+def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
+    assert fault(note) == ""
+
+
+@pytest.mark.parametrize(
+    ("note", "words"),
+    [
+        ("", "came without one"),
+        (" \n\t", "came without one"),
+        ("lgtm", f"it has 4 letters of your own, and {MIN_LETTERS} letters"),
+        ("👍" * 40, "0 letters"),
+        ("." * 100 + "1" * 100, "0 letters"),
+        ("a\u200b" * 20, "20 letters"),
+        ("> " + NOTE, "only quotes, links or code"),
+        (f"```\n{NOTE}\n```", "only quotes, links or code"),
+        (f"    {NOTE}", "only quotes, links or code"),
+        (f"`{NOTE}`", "only quotes, links or code"),
+        (f"<!-- {NOTE} -->", "only quotes, links or code"),
+        (f"[{NOTE}](https://example.com)", "only quotes, links or code"),
+        ("https://example.com/a/very/long/address/with/many/letters", "only quotes, links or code"),
+        (NOTE_PLACEHOLDER, "repeats our template"),
+        (NOTE_EXAMPLE, "repeats our template"),
+        (f"**{NOTE_EXAMPLE.upper()}** Really.", "repeats our template"),
+        ("The iterator stops before the final partial chunk because the range excludes it.", "“The iterator stops"),
+        ("the ITERATOR stops, before the *final* partial chunk, because the range excludes it!", "“the ITERATOR stops"),
+        ("the iter\u00adator stops before the final partial chunk because the range excludes it", "“the iterator"),
+        ("Right: the iterator stops before the final partial chunk. I agree.", "“the iterator stops before"),
+        ("An early end. looked, found, mended. An early end.", "“An early end."),
+    ],
+)
+def test_what_is_no_note_is_refused_with_the_reason_and_an_example(note: str, words: str) -> None:
+    reply = fault(note)
+    assert words in reply
+    assert "own words" in reply
+    assert NOTE_EXAMPLE in reply
+
+
+def test_a_refusal_holds_no_live_command_and_repeats_no_mention() -> None:
+    report = "ask @octocat who has seen this kind of thing happen before"
+    reply = find_note_fault(report, [report]) or ""
+    assert "stands in the agent's report" in reply
+    assert "@octocat" not in reply
+    assert parse_commands(reply) == []
+
+
+def test_the_longest_copied_passage_is_shown() -> None:
+    note = "An early end. But the iterator stops before the final partial chunk because the range excludes it, so."
+    assert fault(note).startswith("“the iterator stops before the final partial chunk because the range excludes it”")
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_whatever_the_texts_there_is_an_answer(note: str, report: str) -> None:
+    reply = find_note_fault(note, [report])
+    assert reply is None or "own words" in reply
+
+
+@given(st.text(alphabet="abcdefgh \n.", min_size=60, max_size=200))
+def test_the_report_itself_is_never_a_note(report: str) -> None:
+    assert find_note_fault(report, [report]) is not None

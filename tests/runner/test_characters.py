@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.characters import drop_invisible, is_invisible, name_oddities, show_invisible
+
+
+@pytest.mark.parametrize(
+    "char",
+    [
+        *("\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad"),  # zero width, the soft hyphen
+        *("\u202e", "\u2066", "\u061c", "\u200f"),  # bidirectional
+        *("\U000e0001", "\U000e0041", "\U000e01ef", "\ufe00"),  # tags and variation selectors
+        *("\x00", "\x07", "\x1b", "\x7f", "\x85", "\x9b"),  # control characters
+        *("\u3164", "\u2800", "\u115f", "\u034f", "\u180e"),  # drawn as nothing
+        *("\u2028", "\u2029", "\ue000", "\ud800"),  # odd line breaks, private use, half a character
+    ],
+    ids=lambda char: f"U+{ord(char):04X}",
+)
+def test_what_nobody_can_see_is_invisible(char: str) -> None:
+    assert is_invisible(char)
+    assert show_invisible(f"a{char}b") == f"a⟨U+{ord(char):04X}⟩b"
+    assert drop_invisible(f"a{char}b") == "ab"
+
+
+@pytest.mark.parametrize("char", ["a", " ", "\t", "\n", "\r", "é", "\u0301", "漢", "ب", "🙂", "\ufe0f", "\u00a0"])
+def test_what_people_write_is_visible(char: str) -> None:
+    assert not is_invisible(char)
+    assert show_invisible(char) == char
+
+
+def test_oddities_are_named_by_kind() -> None:
+    assert name_oddities("plain\ntext") == []
+    assert name_oddities("") == []
+    assert name_oddities("a\u202eb\u200bc\u2066") == [
+        "characters that change the order of what is read: U+202E, U+2066",
+        "invisible characters: U+200B",
+    ]
+    assert name_oddities("\x00\x01\x02\x03\x04\x05\x06") == [
+        "invisible characters: U+0000, U+0001, U+0002, U+0003, U+0004 and 2 more"
+    ]
+
+
+def test_a_line_is_too_long_from_a_thousand_characters_on() -> None:
+    assert name_oddities("x" * 1000 + "\n" + "y" * 1000) == []
+    assert name_oddities("short\n" + "x" * 1001) == ["a line of 1001 characters"]
+
+
+@given(st.text())
+def test_text_that_is_shown_or_stripped_hides_nothing_more(text: str) -> None:
+    assert not any(map(is_invisible, show_invisible(text)))
+    assert drop_invisible(text) == "".join(char for char in text if not is_invisible(char))
+
+
+def test_megabytes_are_read_in_no_time() -> None:
+    text = "é\u200b x" * 500_000
+    started = time.perf_counter()
+    name_oddities(text)
+    show_invisible(text)
+    assert time.perf_counter() - started < 2
