@@ -35,18 +35,12 @@ PACE = Pace(poll_s=0.2, sweep_s=0.5, grace_s=5.0, github=Timings(write_interval_
 
 
 class SshServer(Protocol):
-    """What makes a folder of this host a machine."""
+    """A running SSH server, by which a folder of this host is a machine."""
 
     user: str
     port: int
     client_key_file: Path
     known_hosts_file: Path
-
-    async def start(self) -> None:
-        """Listen."""
-
-    async def stop(self) -> None:
-        """Let go of every connection."""
 
 
 def make_key() -> tuple[str, str]:
@@ -81,7 +75,8 @@ class Playground:
         self.folder = folder
         self.git_dir = folder / "octo" / "widgets.git"
         self.config = folder / "ptq.toml"
-        self.ssh = ssh or EmbeddedSshServer(folder / "machine" / "ssh")
+        self.embedded_ssh = EmbeddedSshServer(folder / "machine" / "ssh")
+        self.ssh = ssh or self.embedded_ssh
         self.agent = agent or (sys.executable, str(Path(__file__).with_name("agent.py")))
         self._more_toml = more_toml
         self._repository_toml = repository_toml
@@ -96,8 +91,9 @@ class Playground:
             self.github = self._make_stand_in(public_key)
             await self.github.start()
             stack.push_async_callback(self.github.stop)
-            await self.ssh.start()
-            stack.push_async_callback(self.ssh.stop)
+            if self.ssh is self.embedded_ssh:
+                await self.embedded_ssh.start()
+                stack.push_async_callback(self.embedded_ssh.stop)
             key_file = self.folder / "app.pem"
             key_file.touch(mode=0o600)
             key_file.write_text(private_key)

@@ -30,6 +30,10 @@ ABSENT = "000000"
 """A mode in git's raw format (git-diff(1), "raw output format"), for a side without the file."""
 
 
+NEVER_PART_OF_A_CHANGE = ("__pycache__/", ".hypothesis/")
+"""What running Python leaves behind, also where the project's own `.gitignore` forgot it."""
+
+
 class Entry(NamedTuple):
     """One changed path, as git says it. Modes are None on the side that lacks the file."""
 
@@ -55,7 +59,7 @@ class Git:
         with tempfile.TemporaryFile(dir=self._env["GIT_DIR"]) as output:
             try:
                 done = subprocess.run(
-                    [*GIT, "-c", "core.bare=false", *words],
+                    [*GIT, *words],
                     cwd=self._worktree,
                     env=self._env,
                     input=stdin,
@@ -83,10 +87,10 @@ def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) ->
     with tempfile.TemporaryDirectory(prefix="git-", dir=job.control) as folder:
         git = Git(Path(folder), job, request["timeout_s"])
         object_format = "sha256" if len(base) == 64 else "sha1"
-        git.run("init", "--quiet", "--bare", "--template=", f"--object-format={object_format}")
+        git.run("init", "--quiet", "--template=", f"--object-format={object_format}")
         clone = find_clone(job, str(read_json(job.of_stage("prepare", "request")).get("clone_url")))
-        Path(folder, "objects", "info").mkdir(exist_ok=True)
-        Path(folder, "objects", "info", "alternates").write_text(f"{clone / 'objects'}\n")
+        write(Path(folder, "objects", "info", "alternates"), str(clone / "objects"))
+        write(Path(folder, "info", "exclude"), *NEVER_PART_OF_A_CHANGE)
         git.run("read-tree", base)
         present, gone = survey(git, job.worktree, request, problems)
         git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join(gone))
@@ -107,6 +111,12 @@ def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) ->
         ],
         "patch": patch.decode(errors="replace"),
     }
+
+
+def write(path: Path, *lines: str) -> None:
+    """Write a file of git's, in a folder that may be missing."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 # What there is to look at

@@ -41,9 +41,9 @@ class Job:
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.id: str = request["job_id"]
-        self.workspace: Path = Path(request["workspace"])
-        self.root = self.workspace / "jobs" / self.id
-        self.control = self.root / "control"
+        self.workspace = Path(request["workspace"])
+        self.root: Path = self.workspace / "jobs" / self.id
+        self.control: Path = self.root / "control"
         self.worktree = self.root / "worktree"
         self.venv = self.root / "venv"
         self.output = self.root / "output"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.demo.github.faults import ApiKind
+from runner.jobd.processes import read_process
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -62,7 +63,7 @@ async def test_cancel_ends_everything_that_the_agent_started(tmp_path: Path) -> 
         assert "Cancelled" in report
         assert "@maintainer" in report
         for pid in pids.read_text().split():
-            assert not Path(f"/proc/{pid}").exists()
+            assert not read_process(int(pid))
 
 
 async def test_a_queued_job_can_be_cancelled_too(tmp_path: Path) -> None:
@@ -106,9 +107,9 @@ async def test_a_connection_that_is_cut_costs_nothing(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(1.5)\n" + FIX) as world:
         await start(world)
         await world.wait_for_job("running")
-        await world.playground.ssh.stop()
+        await world.playground.embedded_ssh.stop()
         await asyncio.sleep(0.5)
-        await world.playground.ssh.start()
+        await world.playground.embedded_ssh.start()
         await world.wait_for_report()
         assert world.digest()
 
@@ -118,18 +119,18 @@ async def test_a_machine_that_stays_away_costs_the_job_and_says_so(tmp_path: Pat
     async with open_world(tmp_path, agent=WRITE_REPORT + SLEEP, more_toml=limits) as world:
         await start(world)
         await world.wait_for_job("running")
-        await world.playground.ssh.stop()
+        await world.playground.embedded_ssh.stop()
         report = await world.wait_for_reply("<!-- ptq:report=")
         assert "Lost" in report
         assert "gpu-1" in report
         assert await world.leases() == 1, "unreachable is not dead: its slot stays taken"
-        await world.playground.ssh.start()
+        await world.playground.embedded_ssh.start()
         await world.settle()
 
 
 async def test_a_machine_that_was_never_there_is_reported(tmp_path: Path) -> None:
     async with open_world(tmp_path, more_toml="[limits]\nunreachable_after_s = 1\n") as world:
-        await world.playground.ssh.stop()
+        await world.playground.embedded_ssh.stop()
         await start(world)
         report = await world.wait_for_report()
         assert "no machine can be used (gpu-1:" in report
