@@ -112,7 +112,9 @@ class Story:
         pull = await wait_for(self._find_pull, "the pull request")
         self._act(f"Draft pull request #{pull.number}: {pull.title}", f"{self._github.url}/{NAME}/pull/{pull.number}")
         self._show_comment(pull.body)
-        self._console.print(Syntax(await asyncio.to_thread(self._diff, pull), "diff", background_color="default"))
+        self._console.print(
+            Syntax(await asyncio.to_thread(self._diff, pull), "diff", background_color="default", word_wrap=True)
+        )
         self._show_comment(await wait_for(partial(self._find_comment, "Draft pull request"), "the link"))
 
     def _diff(self, pull: Pull) -> str:

@@ -102,7 +102,7 @@ def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) ->
                 "change_too_large", f"{len(entries)} files are changed, and {request['max_changes']} are allowed"
             )
         contents = read_contents(git, entries, max_bytes)
-        show = ("diff-index", "--cached", "--patch", "--binary", "--full-index", "--find-renames", "--no-ext-diff")
+        show = ("diff-index", "--cached", "--patch", "--binary", "--find-renames", "--no-ext-diff")
         patch = git.run(*show, "--no-textconv", base, limit=PATCH_FACTOR * max_bytes + request["max_text_bytes"])
     return {
         "changes": [

@@ -71,7 +71,7 @@ async def test_a_queued_job_can_be_cancelled_too(tmp_path: Path) -> None:
         for _ in range(2):
             await start(world)
         await start(world)
-        assert "queued, number 1" in await world.wait_for_reply("<!-- ptq:job=")
+        await world.wait_for_reply("queued, number 1")
         await world.comment("/ptq cancel")
         assert "Cancelled" in await world.wait_for_reply("<!-- ptq:report=")
         for number in (1, 2):
@@ -186,7 +186,7 @@ async def test_an_agent_that_writes_invalid_utf_8_everywhere_is_read_all_the_sam
         assert "binary" in report
         await world.comment(f"/ptq pr {world.digest()}\n\nThe data that the loop needs is now there, byte for byte.")
         pull = await world.wait_for_pull()
-        assert world.git("show", f"{pull.head}:data.bin").encode(errors="surrogateescape")
+        assert world.git("show", f"{pull.head}:data.bin").encode(errors="surrogateescape") == b"\xff\x00"
 
 
 async def test_a_flood_of_output_is_cut_and_the_report_still_comes(tmp_path: Path) -> None:

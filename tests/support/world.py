@@ -134,7 +134,8 @@ class World:
     def git(self, *arguments: str) -> str:
         """What git says in the repository on "GitHub"."""
         command = ["git", *arguments]
-        return subprocess.run(command, cwd=self.playground.git_dir, capture_output=True, text=True, check=True).stdout
+        done = subprocess.run(command, cwd=self.playground.git_dir, capture_output=True, check=True)
+        return done.stdout.decode(errors="surrogateescape")
 
     def machine_text(self) -> str:
         """Every byte on the machine, as text."""
