@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pydantic import TypeAdapter
-
 from handlers.hidden_text import reveal
 from handlers.ports import Comment
 from handlers.repros import ReproScript, extract_repros
@@ -53,19 +51,6 @@ class Snapshot:
     repros: tuple[ReproScript, ...]
     comments_left_out: int = 0
     """How many older comments were too much."""
-
-
-_JSON = TypeAdapter(Snapshot)
-
-
-def snapshot_to_json(snapshot: Snapshot) -> str:
-    """The snapshot as JSON, for the database."""
-    return _JSON.dump_json(snapshot).decode()
-
-
-def snapshot_from_json(text: str) -> Snapshot:
-    """The snapshot that `snapshot_to_json` wrote. Raises `ValueError` for anything else."""
-    return _JSON.validate_json(text)
 
 
 def freeze_issue(

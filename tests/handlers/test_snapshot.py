@@ -3,8 +3,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from handlers.ports import Comment
 from handlers.repros import ReproScript
 from handlers.snapshot import (
@@ -14,10 +12,7 @@ from handlers.snapshot import (
     MAX_COMMENTS,
     MAX_TITLE,
     Snapshot,
-    SnapshotComment,
     freeze_issue,
-    snapshot_from_json,
-    snapshot_to_json,
 )
 
 OPENED_AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -131,15 +126,3 @@ def test_titles_and_labels_are_bounded_lines() -> None:
     assert len(snapshot.title) == MAX_TITLE
     assert snapshot.labels[:2] == ("bug", "two lines")
     assert len(snapshot.labels) == 50
-
-
-def test_a_snapshot_survives_the_database() -> None:
-    snapshot = freeze(comment(1, "half \ud800"), body="```\nimport widgets\n```\nß", labels=["bug"])
-    assert snapshot_from_json(snapshot_to_json(snapshot)) == snapshot
-    assert isinstance(snapshot_from_json(snapshot_to_json(snapshot)).comments[0], SnapshotComment)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null"])
-def test_json_that_is_no_snapshot_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="Snapshot"):
-        snapshot_from_json(text)
