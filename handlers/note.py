@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from textwrap import fill
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -32,6 +33,9 @@ NOTE_EXAMPLE = (
     "Now it includes it; I checked that the new test fails without the change."
 )
 """A note as we would like to read it."""
+
+PHONE_COLUMNS = 44
+"""Characters of a code block's line that a phone shows without scrolling."""
 
 _SHINGLE = 5
 """Words in a row that make a passage the same passage."""
@@ -88,7 +92,7 @@ def find_note_fault(note: str, report_texts: Sequence[str]) -> str | None:
     Only its author's own prose counts: quotes, code, links and HTML may stand in it, but say nothing by themselves.
     """
     reason = _judge(note, report_texts)
-    example = fence(f"/ptq pr\n\n{NOTE_EXAMPLE}", "text")
+    example = fence(f"/ptq pr\n\n{fill(NOTE_EXAMPLE, PHONE_COLUMNS)}", "text")
     return f"{reason} For example:\n\n{example}" if reason else None
 
 
