@@ -55,7 +55,7 @@ def render_report_comment(
 ) -> str:
     """The report of a job that has ended: what was found, the diff, and the exact next step."""
     parsed = parse_report(redact(report.body, secrets)) if report else None
-    parts = [_render_head(job, parsed), _render_findings(parsed)]
+    parts = [_render_head(job, parsed, secrets), _render_findings(parsed)]
     parts += [_render_doubts(report, secrets)] if report else []
     last = [_render_next_step(job, report, secrets), _render_facts(job, model, public_url)]
     rest = [_render_texts(report, secrets)] if report else []
@@ -64,14 +64,14 @@ def render_report_comment(
     return "\n\n".join(part for part in (*parts, *diff, *rest, *last) if part)
 
 
-def _render_head(job: Job, parsed: ParsedReport | None) -> str:
+def _render_head(job: Job, parsed: ParsedReport | None, secrets: Collection[str]) -> str:
     outcome = HEADLINES[job.state]
     if parsed and parsed.outcome and job.state is JobState.SUCCEEDED:
         outcome = parsed.outcome[:1].upper() + parsed.outcome[1:]
     head = f"### {outcome}\n\n`{job.preset}` attempt {job.attempt}, asked for by @{job.requested_by}."
     if not job.failure:
         return head
-    sentence, _, details = job.failure.partition("\n")
+    sentence, _, details = redact(job.failure, secrets).partition("\n")
     shown = f"{head}\n\n**Why:** {defuse(one_line(sentence, 500))}"
     return f"{shown}\n\n{fence(show_invisible(details[-MAX_SUMMARY:]))}" if details.strip() else shown
 
@@ -88,15 +88,15 @@ def _render_findings(parsed: ParsedReport | None) -> str:
 
 def _render_doubts(report: Report, secrets: Collection[str]) -> str:
     """What stands above the diff: why it cannot be proposed, and what a reader's eye would miss in it."""
-    refusals = [f"- ⛔ {_safe_line(refusal)}" for refusal in report.refusals[:MAX_LISTED]]
+    refusals = [f"- ⛔ {_safe_line(refusal, secrets)}" for refusal in report.refusals[:MAX_LISTED]]
     if _holds_secret(report, secrets):
         refusals.append("- ⛔ The diff contains what looks like a secret, so it cannot become a pull request.")
-    warnings = [f"- ⚠️ {_safe_line(warning)}" for warning in report.warnings[:MAX_LISTED]]
+    warnings = [f"- ⚠️ {_safe_line(warning, secrets)}" for warning in report.warnings[:MAX_LISTED]]
     return "\n".join(refusals + warnings)
 
 
-def _safe_line(text: str) -> str:
-    return defuse(one_line(text, 300))
+def _safe_line(text: str, secrets: Collection[str]) -> str:
+    return defuse(one_line(redact(text, secrets), 300))
 
 
 def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[str], room: int) -> str:
@@ -108,7 +108,7 @@ def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[
     whole = collapse(summary, fence(patch, "diff"))
     if len(whole) <= room:
         return whole
-    names = [f"{change.status}  {show_invisible(change.path)}" for change in report.changes[:MAX_LISTED]]
+    names = [f"{change.status}  {show_invisible(redact(change.path, secrets))}" for change in report.changes[:MAX_LISTED]]
     more = [f"and {len(report.changes) - MAX_LISTED} more"] if len(report.changes) > MAX_LISTED else []
     listed = cut(fence("\n".join([*names, *more])), max(room - 400, 200), "…")
     page = f"The diff is too long for a comment: [read it on the job's page]({job_url(public_url, job.id)})."

@@ -107,6 +107,16 @@ def test_a_diff_that_does_not_fit_is_listed_and_linked() -> None:
     assert "/ptq pr 0123456789ab" in text
 
 
+def test_a_secret_is_redacted_wherever_a_machine_says_it() -> None:
+    secret = "hunter2-hunter2"
+    job = replace(done(), state=JobState.FAILED, failure=f"setup failed with {secret}:\n+ export KEY={secret}")
+    report = result(refusals=(f"`{secret}` is protected",), warnings=(f"`{secret}` is binary",), digest=None)
+    text = render(job, report, (secret,))
+    assert secret not in text
+    assert "is protected" in text
+    assert "is binary" in text
+
+
 @pytest.mark.parametrize(
     ("state", "headline"),
     [(JobState.FAILED, "Not finished"), (JobState.CANCELLED, "Cancelled"), (JobState.LOST, "Lost")],

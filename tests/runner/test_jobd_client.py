@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import secrets
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -20,7 +21,8 @@ from runner.jobd_client import JobdClient, JobdError, Poll, StageState, build_pr
 from runner.machines import Machine
 from tests.support.machines import SshServer
 
-JOB = "0123456789"
+JOB = secrets.token_hex(5)
+"""Another one in each process: tests run side by side, and a job's id is how a machine finds its processes."""
 
 
 @pytest.fixture
