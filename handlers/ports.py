@@ -99,6 +99,9 @@ class GitHub(Protocol):
     async def react_to_comment(self, repository: str, comment_id: int, content: str) -> None:
         """Add a reaction to a comment. Best effort: never raises."""
 
+    async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
+        """The content of a file at a commit; None when it is not there."""
+
     async def create_blob(self, repository: str, content: bytes) -> str:
         """Store a blob and return its SHA."""
 

@@ -30,6 +30,7 @@ from handlers.report_comment import approvable
 from handlers.rules import RepositoryRules
 from runner import store
 from runner.job import DIGEST_SHOWN, FileChange, Job, Report
+from runner.patch import Untrue, check_patch, list_bases
 
 log = structlog.get_logger()
 
@@ -141,6 +142,7 @@ async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Ca
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
     title = render_pull_title(report, case.title, context.secrets)
     if pull.commit_sha is None:
+        await _check(context, job, report)
         pull = await _commit(context, pull, job, report, title)
     sha = pull.commit_sha or ""
     if not await context.github.create_branch(job.repository, pull.branch, sha):
@@ -155,6 +157,18 @@ async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     return await context.github.create_draft_pull_request(
         job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch
     )
+
+
+async def _check(context: Context, job: Job, report: Report) -> None:
+    """That the diff which the note approves is the whole change, on what GitHub has at the base commit."""
+    try:
+        files = {
+            path: await context.github.fetch_file(job.repository, path, job.base_commit or "")
+            for path in list_bases(report.patch, report.changes)
+        }
+        check_patch(report.patch, report.changes, {path: file for path, file in files.items() if file is not None})
+    except Untrue as error:
+        raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
 
 
 async def _commit(context: Context, pull: Pull, job: Job, report: Report, title: str) -> Pull:

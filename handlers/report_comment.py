@@ -108,7 +108,9 @@ def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[
     whole = collapse(summary, fence(patch, "diff"))
     if len(whole) <= room:
         return whole
-    names = [f"{change.status}  {show_invisible(redact(change.path, secrets))}" for change in report.changes[:MAX_LISTED]]
+    names = [
+        f"{change.status}  {show_invisible(redact(change.path, secrets))}" for change in report.changes[:MAX_LISTED]
+    ]
     more = [f"and {len(report.changes) - MAX_LISTED} more"] if len(report.changes) > MAX_LISTED else []
     listed = cut(fence("\n".join([*names, *more])), max(room - 400, 200), "…")
     page = f"The diff is too long for a comment: [read it on the job's page]({job_url(public_url, job.id)})."

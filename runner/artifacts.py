@@ -17,6 +17,7 @@ from typing import Any
 from runner.characters import drop_invisible, name_oddities, show_invisible
 from runner.environment import Limits, Profile
 from runner.job import FileChange, Job, Report, digest_of
+from runner.patch import Untrue, check_patch
 
 LINK, SUBMODULE = "120000", "160000"
 MODES = ("100644", "100755", LINK, SUBMODULE)
@@ -44,6 +45,7 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile) -> Report:
     changes = _read_changes(raw, limits)
     patch = _read_text(raw, "patch")
     refusals = [*find_refusals(job, changes, profile.protected_paths), *_refuse_long(patch, limits)]
+    refusals += [] if refusals else _refuse_untrue(patch, changes)
     texts = {name: _read_text(raw, name, limits.max_text_bytes) for name in ("report", "worklog", "pr_title", "repro")}
     return Report(
         job_id=job.id,
@@ -77,6 +79,15 @@ def _refuse_long(patch: str, limits: Limits) -> Iterable[str]:
     """Nobody can approve what nobody can see; deleting what is large makes a long patch of a small change."""
     if len(patch) > _max_patch(limits):
         yield f"the diff is longer than {_max_patch(limits)} characters, too long to be shown whole"
+
+
+def _refuse_untrue(patch: str, changes: Sequence[FileChange]) -> list[str]:
+    """What can be seen without the base commit; before a pull request opens, all of it is checked."""
+    try:
+        check_patch(patch, changes)
+    except Untrue as error:
+        return [f"the diff is not the change: {error}"]
+    return []
 
 
 def _read_problems(raw: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import structlog
 
@@ -19,12 +19,11 @@ class Listener:
 
     async def wait(self, timeout_s: float) -> None:
         """Return at the next ring, at once if one came meanwhile, and after `timeout_s` seconds at the latest."""
-        try:
-            await asyncio.wait_for(self.heard.wait(), timeout_s)
-        except TimeoutError:
-            pass
-        finally:
-            self.heard.clear()
+        # Not `asyncio.wait_for`: before Python 3.12 it can swallow a cancellation that comes together with a ring.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.heard.wait()
+        self.heard.clear()
 
 
 class Bell:

@@ -16,6 +16,7 @@ from bot.github.credentials import AppCredentials
 from bot.github.payloads import (
     choose_labelled_at,
     choose_pull_request,
+    parse_blob,
     parse_can_write,
     parse_comment,
     parse_comments,
@@ -110,6 +111,17 @@ class AppGitHub:
             await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, {"content": content}, id=target)
         except (GitHubError, GitHubUnavailable) as error:
             log.debug("github.reaction_lost", repository=repository, target=target, reason=str(error))
+
+    async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
+        """Two calls: contents come with their bytes only up to 1 MB, blobs up to 100 MB."""
+        where = "/contents{/file*}{?ref}"
+        try:
+            found = await self._calls.fetch(Access.READ_CODE, repository, where, file=path.split("/"), ref=commit)
+        except NotFound:
+            return None
+        sha = read_answer(parse_sha, found)
+        blob = await self._calls.fetch(Access.READ_CODE, repository, "/git/blobs/{sha}", sha=sha)
+        return read_answer(parse_blob, blob)
 
     async def create_blob(self, repository: str, content: bytes) -> str:
         """Store bytes and return the blob's SHA."""

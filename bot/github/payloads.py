@@ -100,6 +100,12 @@ def parse_sha(payload: Mapping[str, Any]) -> str:
     return str(payload["sha"])
 
 
+def parse_blob(payload: Mapping[str, Any]) -> bytes:
+    """A blob's bytes. GitHub breaks the Base64 into lines."""
+    text = str(payload["content"])
+    return base64.b64decode(text) if payload["encoding"] == "base64" else text.encode()
+
+
 def render_tree_entry(entry: TreeEntry) -> dict[str, Any]:
     """One element of `tree` in "Create a tree": inline text, a blob's name, or `sha: null`, which deletes."""
     where = {"path": entry.path, "mode": entry.mode, "type": "blob"}

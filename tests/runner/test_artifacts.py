@@ -20,6 +20,7 @@ from runner.artifacts import (
 from runner.environment import PROTECTED_PATHS, Limits, Profile
 from runner.job import FileChange, Report, digest_of
 from tests.support.jobs import make_job
+from tests.support.patches import render_patch
 
 PROFILE = Profile("octo/widgets", limits=Limits(max_changes=6, max_change_bytes=6000, max_text_bytes=100))
 JOB = make_job(base_commit="ab" * 20)
@@ -31,12 +32,25 @@ def change(path: str = "a.py", content: bytes | None = b"x\n", **fields: Any) ->
 
 
 def raw(*changes: Any, **fields: Any) -> dict[str, Any]:
-    texts = {"report": "fixed", "worklog": "", "pr_title": "", "repro": "", "patch": "+x", "problems": []}
+    texts = {"report": "fixed", "worklog": "", "pr_title": "", "repro": "", "patch": "", "problems": []}
     return {**texts, "changes": list(changes), **fields}
 
 
+def with_patch(*changes: dict[str, Any]) -> dict[str, Any]:
+    decoded = [
+        FileChange(
+            row["path"],
+            row["mode"],
+            None if row["content"] is None else base64.b64decode(row["content"]),
+            row["old_mode"],
+        )
+        for row in changes
+    ]
+    return raw(*changes, patch=render_patch(decoded))
+
+
 def read(*changes: Any, **fields: Any) -> Report:
-    return read_report(JOB, raw(*changes, **fields), PROFILE)
+    return read_report(JOB, {**with_patch(*changes), **fields}, PROFILE)
 
 
 def refusal(*changes: Any) -> str:
@@ -239,7 +253,13 @@ def test_a_diff_that_nobody_could_read_whole_is_refused_and_the_report_stays() -
     assert report.refusals == ("the diff is longer than 24100 characters, too long to be shown whole",)
     assert report.digest is None
     assert (report.body, len(report.patch)) == ("fixed", 24_100)
-    assert read(change(), patch="-" * 24_100).digest
+    assert read(patch="-" * 24_100).refusals != report.refusals
+
+
+def test_a_diff_that_is_not_the_change_is_refused() -> None:
+    report = read(change("evil.py"), patch=render_patch([FileChange("ok.py", "100644", b"x\n", "100644")]))
+    assert report.digest is None
+    assert report.refusals == ("the diff is not the change: the diff shows a/ok.py b/ok.py, which is not changed",)
 
 
 def test_of_many_sentences_only_the_first_are_kept() -> None:

@@ -1,0 +1,225 @@
+"""Whether a patch says all of a change: what people read must be what is proposed, byte for byte. Pure.
+
+The patch and the changes come from the same machine, and an agent may have written either. So the patch is applied:
+on what the base commit really holds it must give the changed files, and it must name no others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from runner.job import FileChange
+
+LINK = "120000"
+ADDED, DELETED, MODIFIED, RENAMED = "added", "deleted", "modified", "renamed"
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
+_NO_NEWLINE = "\\ No newline at end of file"
+_HARMLESS = re.compile(r"index [0-9a-f]+\.\.[0-9a-f]+( [0-7]{6})?|(dis)?similarity index \d+%|Binary files .* differ")
+_BINARY = "GIT binary patch"
+
+
+class Untrue(Exception):  # noqa: N818 - what it is
+    """The patch and the changes do not say the same; the message is a clause that names the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What a patch says of one file."""
+
+    header: Sequence[str]
+    hunks: Sequence[str]
+
+    @property
+    def kind(self) -> str:
+        """Added, deleted, renamed or modified."""
+        words = {"new file mode": ADDED, "deleted file mode": DELETED, "rename from": RENAMED}
+        return next((kind for line in self.header for word, kind in words.items() if line.startswith(word)), MODIFIED)
+
+    @property
+    def renamed_from(self) -> str | None:
+        """The old path, where it is another one."""
+        return next((_unquote(line[12:]) for line in self.header if line.startswith("rename from ")), None)
+
+    @property
+    def binary(self) -> bool:
+        """Whether the content is not shown."""
+        return any(line == _BINARY or line.startswith("Binary files ") for line in self.header)
+
+
+def list_bases(patch: str, changes: Sequence[FileChange]) -> list[str]:
+    """The paths of the base commit on whose content the meaning of the patch depends. Raises `Untrue`."""
+    renamed = {section.renamed_from for section in _split(patch)}
+    kept = {change.path for change in changes if not {change.mode, change.old_mode} & {None, LINK}}
+    return sorted(kept | {path for path in renamed if path})
+
+
+def check_patch(patch: str, changes: Sequence[FileChange], base: Mapping[str, bytes] | None = None) -> None:
+    """Raise `Untrue` unless the patch shows exactly these changes.
+
+    `base` holds the files of `list_bases`, from where no agent can write. Without it the patch is only compared with
+    what it leads to, and a line that it does not show could be anything.
+    """
+    by_path = {change.path: change for change in changes}
+    waiting = {key for change in changes for key in _expect(change)}
+    for section in _split(patch):
+        change, old_path = _identify(section, by_path)
+        covered = {(ADDED, change.path), (DELETED, old_path)} if section.kind == RENAMED else {(section.kind, old_path)}
+        if not covered <= waiting:
+            raise Untrue(f"`{change.path}` is shown as {section.kind}, and is not")
+        waiting -= covered
+        _check_header(section, change, old_path, by_path)
+        _check_content(section, change, old_path, base)
+    if waiting:
+        kind, path = min(waiting)
+        raise Untrue(f"`{path}` is {kind}, and the diff does not show it")
+
+
+def _expect(change: FileChange) -> Iterator[tuple[str, str]]:
+    """What a patch must say of a change. A file that becomes a link, or the reverse, goes and comes."""
+    if change.mode and change.old_mode and (change.mode == LINK) == (change.old_mode == LINK):
+        yield MODIFIED, change.path
+        return
+    if change.old_mode:
+        yield DELETED, change.path
+    if change.mode:
+        yield ADDED, change.path
+
+
+def _split(patch: str) -> Iterator[Section]:
+    """The patch, file by file: no line of a hunk begins as a header does."""
+    lines = patch.removesuffix("\n").split("\n") if patch else []
+    starts = [number for number, line in enumerate(lines) if line.startswith("diff --git ")]
+    if lines and starts[:1] != [0]:
+        raise Untrue("the diff does not begin with a file")
+    for start, end in pairwise([*starts, len(lines)]):
+        part = lines[start:end]
+        body = next((at for at, line in enumerate(part) if line.startswith("@@ ") or line == _BINARY), len(part))
+        if part[body : body + 1] == [_BINARY]:
+            yield Section(part[: body + 1], [])
+        else:
+            yield Section(part[:body], part[body:])
+
+
+def _identify(section: Section, by_path: Mapping[str, FileChange]) -> tuple[FileChange, str]:
+    """The change that a section speaks of, and the path before it."""
+    for change in by_path.values():
+        old_path = section.renamed_from or change.path
+        if section.header[0] == f"diff --git {_quote(f'a/{old_path}')} {_quote(f'b/{change.path}')}":
+            return change, old_path
+    raise Untrue(f"the diff shows {section.header[0][11:200]}, which is not changed")
+
+
+def _check_header(section: Section, change: FileChange, old_path: str, by_path: Mapping[str, FileChange]) -> None:
+    """Nothing in a header may say what is not so, and a new mode must be in it."""
+    old_mode = by_path[old_path].old_mode
+    names = [("---", f"a/{old_path}"), ("+++", f"b/{change.path}")]
+    true = {f"{mark} {_quote(name)}{tab}" for mark, name in names for tab in ("", "\t")}
+    true |= {"--- /dev/null", "+++ /dev/null"}
+    true |= {f"rename from {_quote(old_path)}", f"rename to {_quote(change.path)}", _BINARY}
+    true |= {f"new file mode {change.mode}", f"deleted file mode {old_mode}"}
+    true |= {f"old mode {old_mode}", f"new mode {change.mode}"}
+    for line in section.header[1:]:
+        if line not in true and not _HARMLESS.fullmatch(line):
+            raise Untrue(f"the diff of `{change.path}` says something that is not so: {line[:200]}")
+    told = f"new mode {change.mode}" in section.header
+    if section.kind in (MODIFIED, RENAMED) and change.mode != old_mode and not told:
+        raise Untrue(f"`{change.path}` gets another mode, and the diff does not say so")
+
+
+def _check_content(section: Section, change: FileChange, old_path: str, base: Mapping[str, bytes] | None) -> None:
+    name, new = f"`{change.path}`", (change.content or b"").decode(errors="replace")
+    if section.kind == DELETED:
+        return
+    if section.binary:
+        if not change.binary:
+            raise Untrue(f"{name} is text, and the diff does not show it")
+    elif section.kind == ADDED or change.mode == LINK:
+        if "".join(text for _, _, lines in _read_hunks(section) for mark, text in lines if mark != "-") != new:
+            raise Untrue(f"{name} holds something else than the diff shows")
+    elif base is None:
+        _compare_shown(name, section, new)
+    elif old_path not in base:
+        raise Untrue(f"{name} is not in the base commit")
+    elif _apply(name, section, base[old_path].decode(errors="replace")) != new:
+        raise Untrue(f"{name} holds something else than the diff shows")
+
+
+# Hunks
+
+
+def _read_hunks(section: Section) -> Iterator[tuple[int, int, list[tuple[str, str]]]]:
+    """For each hunk where it starts on the old side, counted from 0, by how much the file has grown before it, and its
+    lines as mark and text, newline included."""
+    hunks: list[tuple[int, list[tuple[str, str]]]] = []
+    for line in section.hunks:
+        if found := _HUNK.match(line):
+            hunks.append((int(found[1]) - (found[2] != "0"), []))
+        elif not hunks:
+            raise Untrue("the diff has a line that means nothing")
+        elif line == _NO_NEWLINE and hunks[-1][1]:
+            mark, text = hunks[-1][1][-1]
+            hunks[-1][1][-1] = (mark, text.removesuffix("\n"))
+        elif line[:1] in (" ", "+", "-") and line:
+            hunks[-1][1].append((line[0], f"{line[1:]}\n"))
+        else:
+            raise Untrue("the diff has a line that means nothing")
+    grown = 0
+    for start, lines in hunks:
+        yield start, grown, lines
+        grown += sum({"+": 1, "-": -1, " ": 0}[mark] for mark, _ in lines)
+
+
+def _apply(name: str, section: Section, before: str) -> str:
+    """What the patch makes of a file."""
+    old, at, new = _lines(before), 0, list[str]()
+    for start, _, lines in _read_hunks(section):
+        shown = [text for mark, text in lines if mark != "+"]
+        if start < at or old[start : start + len(shown)] != shown:
+            raise Untrue(f"the diff of {name} does not fit the base commit")
+        new += old[at:start]
+        new += [text for mark, text in lines if mark != "-"]
+        at = start + len(shown)
+    return "".join([*new, *old[at:]])
+
+
+def _compare_shown(name: str, section: Section, new: str) -> None:
+    """Without the base: what each hunk shows must stand where it says."""
+    lines = _lines(new)
+    for start, grown, shown in _read_hunks(section):
+        side = [text for mark, text in shown if mark != "-"]
+        if lines[start + grown : start + grown + len(side)] != side:
+            raise Untrue(f"{name} holds something else than the diff shows")
+
+
+def _lines(text: str) -> list[str]:
+    """As git splits: at line feeds alone."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+# Names, as git quotes them with `core.quotePath` off (git-config(1))
+
+_ESCAPES = {"\a": "a", "\b": "b", "\t": "t", "\n": "n", "\v": "v", "\f": "f", "\r": "r", '"': '"', "\\": "\\"}
+_UNESCAPES = {short: char for char, short in _ESCAPES.items()}
+
+
+def _quote(path: str) -> str:
+    if not re.search(r'[\x00-\x1f\x7f"\\]', path):
+        return path
+    return f'"{"".join(map(_escape, path))}"'
+
+
+def _escape(char: str) -> str:
+    if char in _ESCAPES:
+        return f"\\{_ESCAPES[char]}"
+    return f"\\{ord(char):03o}" if char < " " or char == "\x7f" else char
+
+
+def _unquote(name: str) -> str:
+    def unescape(found: re.Match[str]) -> str:
+        return _UNESCAPES.get(found[1]) or chr(int(found[1], 8) if len(found[1]) == 3 else ord(found[1]))
+
+    return re.sub(r"\\([0-7]{3}|.)", unescape, name[1:-1], flags=re.DOTALL) if name.startswith('"') else name
