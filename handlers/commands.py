@@ -101,12 +101,18 @@ def _read(lines: Sequence[str], start: int, stop: int) -> Command | UnknownComma
 # Where commands stand
 
 _COMMAND = re.compile(r" {0,3}/ptq(?!\S)", re.IGNORECASE)
+_WROTE = "wrote|schrieb|a écrit|escribió|ha scritto|schreef|skrev|escreveu|napisał|написал"
 _FORWARDED = re.compile(
     r"\s*(?:-{2,}\s?(?:original message|forwarded message|begin forwarded message)\s?-{2,}"
-    r"|on\b(?=[^\n]{0,300}\d)[^\n]{1,300}\n?[^\n]{0,300}\bwrote:)\s*",
-    re.IGNORECASE,
+    rf"|(?=.{{0,600}}(?:\d[:.]\d\d|\b20\d\d\b|@))[^\n]{{1,300}}\n?[^\n]{{0,300}}\b(?:{_WROTE})\b[^\n]{{0,200}}:"
+    r"|(?:from|von|de|da|van|från|fra|od)\s?:[^\n]+\n[^\n:]{1,30}:[^\n]*"
+    r"|(?:reply to this email directly|you are receiving this because|message id:)[^\n]*(?:\n[^\n]*)?)\s*",
+    re.IGNORECASE | re.DOTALL,
 )
-"""What mail programs write above the message that somebody answers."""
+"""What mail programs write above the message that somebody answers, and GitHub below its own."""
+
+_RULE_OF_MAIL = re.compile(r"_{10,}")
+"""The line that Outlook draws above the message that somebody answers."""
 
 _MAX_FORWARDED = 700
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
@@ -140,6 +146,8 @@ def _find_starts(source: str, lines: Sequence[str]) -> tuple[list[int], int]:
     starts: list[int] = []
     elements = _OpenElements()
     for before, token in pairwise([Token("", "", 0), *_parser().parse(source)]):
+        if token.type == "hr" and _RULE_OF_MAIL.fullmatch(token.markup):
+            return starts, (token.map or (0, 0))[0]
         if token.type == "html_block" and token.level == 0:
             elements.read(token.content)
         if token.type != "inline" or before.type != "paragraph_open" or before.level:

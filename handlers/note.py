@@ -18,9 +18,15 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from handlers.commands import Command
-from handlers.sanitize import defuse, fence, one_line
+from handlers.sanitize import close_fence, defuse, fence, one_line
 from runner.characters import is_invisible
 from runner.job import DIGEST_SHOWN
+
+MAX_NOTE = 10_000
+"""Characters of a note: it stands first in a pull request, and leaves room for the rest."""
+
+MIN_WORDS = 5
+"""Different words that a note has at least."""
 
 MIN_LETTERS = 30
 """Letters, of any script, that a note has at least: a sentence, not an "ok"."""
@@ -86,6 +92,17 @@ def find_digest_fault(shown: str) -> str | None:
     )
 
 
+_OUR_REFUSALS = (
+    "A pull request opens with a human's note, and this command came without one. Please say below it",
+    "This note holds only quotes, links or code. Please say",
+    "This note is too short to tell a reviewer anything: it has letters of your own, and letters are the least",
+    "stands in the agent's report already, and a reviewer wants to hear from somebody who read the diff",
+    "If you agree with this diff, reply with the line below and, under it",
+    "A draft pull request opens with your note first",
+)
+"""What we say ourselves: to say it back is no note."""
+
+
 def find_note_fault(note: str, report_texts: Sequence[str]) -> str | None:
     """Why `note` cannot stand for a human's approval, as a reply with an example; None when it can.
 
@@ -111,7 +128,15 @@ def _judge(note: str, report_texts: Sequence[str]) -> str | None:
             f"This note is too short to tell a reviewer anything: it has {letters} letters of your own, and "
             f"{MIN_LETTERS} letters are the least. Please say, {NOTE_PLACEHOLDER}."
         )
-    if _find_copied(prose, (NOTE_PLACEHOLDER, NOTE_EXAMPLE)):
+    if len({word.casefold() for word in _WORD.findall(prose)}) < MIN_WORDS:
+        return f"This note says the same few words again and again. Please say, {NOTE_PLACEHOLDER}."
+    if len(note) > MAX_NOTE:
+        much = f"This note has {len(note)} characters, and {MAX_NOTE} are the most."
+        return f"{much} Please say more briefly, {NOTE_PLACEHOLDER}."
+    if _hides_what_follows(note):
+        left = "This note leaves a fence, a comment or an HTML element open, which would hide what stands below it."
+        return f"{left} Please say, {NOTE_PLACEHOLDER}."
+    if _find_copied(prose, (NOTE_PLACEHOLDER, NOTE_EXAMPLE, *_OUR_REFUSALS)):
         return f"This note repeats our template. Please say, {NOTE_PLACEHOLDER}."
     if passage := _find_copied(prose, report_texts):
         return (
@@ -119,6 +144,13 @@ def _judge(note: str, report_texts: Sequence[str]) -> str | None:
             f"from somebody who read the diff. Please say, {NOTE_PLACEHOLDER}; what you quote goes behind a `>`."
         )
     return None
+
+
+def _hides_what_follows(note: str) -> bool:
+    """Whether what we write below the note would be taken for a part of it."""
+    left = re.sub(r"<!--.*?-->", "", note, flags=re.DOTALL)
+    unclosed = any(left.count(f"<{name}") > left.count(f"</{name}>") for name in ("details", "pre", "table", "div"))
+    return close_fence(note) != note or "<!--" in left or unclosed
 
 
 def _count_letters(text: str) -> int:

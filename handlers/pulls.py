@@ -34,6 +34,9 @@ from runner.patch import Untrue, check_patch, list_bases
 
 log = structlog.get_logger()
 
+MAX_COMPARED = 300_000
+"""Characters of each of an agent's texts that a note is compared with."""
+
 MAX_REFUSALS = 3
 """Times that GitHub may refuse a step before the pull request is given up."""
 
@@ -76,7 +79,9 @@ def _find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | Non
         return find_digest_fault(note.digest) or replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
     if note.digest is None and (not stood or stood[0].job_id != report.job_id):
         return replies.render_newer_report(shown)
-    return find_note_fault(note.text, (report.body, report.worklog, report.pr_title))
+    return find_note_fault(
+        note.text, [text[:MAX_COMPARED] for _, text in (*report.texts(), ("Title", report.pr_title))]
+    )
 
 
 async def _write_down(

@@ -15,6 +15,7 @@ from handlers.rules import PRESETS
 from handlers.sanitize import collapse, cut, defuse, fence, one_line, redact
 from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Report
+from runner.patch import Untrue, list_additions
 
 MAX_COMMENT = 60_000
 """Characters. GitHub refuses bodies of more than 65,536."""
@@ -23,6 +24,7 @@ MAX_TEXT = 12_000
 """Characters of report and of worklog, each; the job's page has the rest."""
 
 MAX_SUMMARY = 3_000
+MAX_DOUBTS = 6_000
 MAX_LISTED = 100
 """Files named in a list."""
 
@@ -40,14 +42,21 @@ def approvable(job: Job, report: Report | None, secrets: Collection[str]) -> boo
         job.state is JobState.SUCCEEDED
         and report is not None
         and report.digest is not None
-        and not _holds_secret(report, secrets)
+        and not find_secrets(report, secrets)
     )
 
 
-def _holds_secret(report: Report, secrets: Collection[str]) -> bool:
-    texts = [report.patch, *(change.path for change in report.changes)]
-    texts += [change.content.decode(errors="replace") for change in report.changes if change.content]
-    return any(redact(text, secrets) != text for text in texts)
+def find_secrets(report: Report, secrets: Collection[str]) -> list[str]:
+    """The files to which the change adds what looks like a secret. One that was there before is none of its doing."""
+    try:
+        added = list_additions(report.patch)
+    except Untrue:
+        added = [("the diff", report.patch)]
+    added += [(change.path, change.path) for change in report.changes]
+    added += [
+        (change.path, (change.content or b"").decode(errors="replace")) for change in report.changes if change.binary
+    ]
+    return list(dict.fromkeys(name for name, text in added if redact(text, secrets) != text))
 
 
 def render_report_comment(
@@ -73,7 +82,9 @@ def _render_head(job: Job, parsed: ParsedReport | None, secrets: Collection[str]
         return head
     sentence, _, details = redact(job.failure, secrets).partition("\n")
     shown = f"{head}\n\n**Why:** {defuse(one_line(sentence, 500))}"
-    return f"{shown}\n\n{fence(show_invisible(details[-MAX_SUMMARY:]))}" if details.strip() else shown
+    if not details.strip():
+        return shown
+    return f"{shown}\n\n{cut(fence(show_invisible(details[-MAX_SUMMARY:])), 2 * MAX_SUMMARY, '…')}"
 
 
 def _render_findings(parsed: ParsedReport | None) -> str:
@@ -89,10 +100,12 @@ def _render_findings(parsed: ParsedReport | None) -> str:
 def _render_doubts(report: Report, secrets: Collection[str]) -> str:
     """What stands above the diff: why it cannot be proposed, and what a reader's eye would miss in it."""
     refusals = [f"- ⛔ {_safe_line(refusal, secrets)}" for refusal in report.refusals[:MAX_LISTED]]
-    if _holds_secret(report, secrets):
-        refusals.append("- ⛔ The diff contains what looks like a secret, so it cannot become a pull request.")
+    refusals += [
+        f"- ⛔ What looks like a secret is added in `{_safe_line(name, secrets)}`: it cannot become a pull request."
+        for name in find_secrets(report, secrets)[:MAX_LISTED]
+    ]
     warnings = [f"- ⚠️ {_safe_line(warning, secrets)}" for warning in report.warnings[:MAX_LISTED]]
-    return "\n".join(refusals + warnings)
+    return cut("\n".join(refusals + warnings), MAX_DOUBTS, "… (the job's page has the rest)")
 
 
 def _safe_line(text: str, secrets: Collection[str]) -> str:

@@ -50,6 +50,14 @@ class Section:
         return any(line == _BINARY or line.startswith("Binary files ") for line in self.header)
 
 
+def list_additions(patch: str) -> list[tuple[str, str]]:
+    """What a patch adds to each file, by the name in its header. Raises `Untrue` for what is no patch."""
+    return [
+        (section.header[0].rpartition(" b/")[2], "\n".join(line[1:] for line in section.hunks if line[:1] == "+"))
+        for section in _split(patch)
+    ]
+
+
 def list_bases(patch: str, changes: Sequence[FileChange]) -> list[str]:
     """The paths of the base commit on whose content the meaning of the patch depends. Raises `Untrue`."""
     renamed = {section.renamed_from for section in _split(patch)}

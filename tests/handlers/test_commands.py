@@ -56,6 +56,11 @@ COMMANDS_NOWHERE = {
     "definition of a link": "[see]:\n/ptq 'fix'",
     "an answered mail": "On Tue, 4 Nov 2025 at 15:45, Somebody <a@example.com> wrote:\n\n/ptq fix",
     "an answered mail with a folded head": "On Tue, 4 Nov 2025 at 15:45, Somebody\n<a@example.com> wrote:\n\n/ptq fix",
+    "an answered mail in German": "Am Di., 4. Nov. 2025 um 15:45 schrieb Somebody <a@example.com>:\n\n/ptq fix",
+    "an answered mail in French": "Le mar. 4 nov. 2025 à 15:45, Somebody <a@example.com> a écrit :\n\n/ptq fix",
+    "an answer from Outlook": "look\n\n________________________________\nFrom: a <a@example.com>\n\n/ptq fix",
+    "an answer from Outlook without its line": "look\n\nFrom: a <a@example.com>\nSent: Tuesday\n\n/ptq fix",
+    "a mail of GitHub's": "look\n\nReply to this email directly, view it on GitHub\n\n/ptq fix",
     "a forwarded mail": "look\n\n-----Original Message-----\nFrom: a\n\n/ptq fix",
 }
 

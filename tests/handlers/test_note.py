@@ -100,6 +100,17 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
         ("the ITERATOR stops, before the *final* partial chunk, because the range excludes it!", "“the ITERATOR stops"),
         ("the iter\u00adator stops before the final partial chunk because the range excludes it", "“the iterator"),
         ("Right: the iterator stops before the final partial chunk. I agree.", "“the iterator stops before"),
+        ("a" * 39, "same few words"),
+        ("lgtm " * 8, "same few words"),
+        (NOTE + " x" * 5000, "10000 are the most"),
+        (f"{NOTE}\n\n```python\nx = 1", "leaves a fence"),
+        (f"{NOTE}\n\n<!-- hidden", "leaves a fence, a comment"),
+        (f"{NOTE}\n\n<details><summary>more</summary>", "HTML element open"),
+        ("If you agree with this diff, reply with the line below and, under it, in your own words.", "our template"),
+        (
+            "This note is too short to tell a reviewer anything: it has 4 letters of your own, and 30 are the least.",
+            "our template",
+        ),
         ("An early end. looked, found, mended. An early end.", "“An early end."),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_diff_that_cannot_be_proposed_says_why_and_offers_no_command() -> None
 def test_a_secret_in_the_diff_is_redacted_and_stops_the_pull_request(where: str) -> None:
     secret = "hunter2-hunter2"
     change = FileChange(
-        secret if where == "path" else "a.py", "100644", secret.encode() if where == "content" else b"x"
+        secret if where == "path" else "a.py", "100644", b"\0" + secret.encode() if where == "content" else b"x"
     )
     report = result(patch=PATCH + (f"+{secret}\n" if where == "patch" else ""), changes=(change,))
     text = render(report=report, secrets=(secret,))
@@ -90,6 +90,30 @@ def test_a_secret_in_the_diff_is_redacted_and_stops_the_pull_request(where: str)
     assert "looks like a secret" in text
     assert "/ptq pr" not in text
     assert not approvable(done(), report, (secret,))
+
+
+def test_a_secret_that_was_there_before_stops_nothing() -> None:
+    old = PATCH.replace("@@ -1 +1,2 @@", "@@ -1,2 +1,3 @@\n db = postgres://user:password@localhost/db").replace(
+        "1,2 @@\n-", "1,2 @@\n-"
+    )
+    report = result(patch=old)
+    text = render(report=report)
+    assert "user:password" not in text
+    assert "/ptq pr " in text
+
+
+def test_no_number_of_doubts_makes_the_report_too_long() -> None:
+    nasty = tuple(f"`{number}](![<@&/{'<![' * 90}` is protected" for number in range(60))
+    report = result(
+        refusals=nasty,
+        warnings=nasty,
+        digest=None,
+        body="<" * 200_000,
+        worklog="@a " * 60_000,
+        patch=PATCH + "+\u202e" * 50_000,
+    )
+    job = replace(done(), state=JobState.FAILED, failure="<" * 900 + "\n" + "\u202e" * 9000)
+    assert len(render(job, report)) <= MAX_COMMENT
 
 
 def test_invisible_characters_in_a_diff_are_written_out() -> None:
