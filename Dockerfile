@@ -23,11 +23,11 @@ FROM python:3.11-slim-bookworm
 COPY --from=build /opt/ptq /opt/ptq
 RUN useradd --system --uid 10001 --home-dir /var/lib/ptq --create-home ptq
 USER ptq
-# What ptq.toml names without a path, such as its database, lies here.
 WORKDIR /var/lib/ptq
 VOLUME /var/lib/ptq
-# The address inside is fixed, so that the health check holds whatever ptq.toml says.
-ENV PATH=/opt/ptq/bin:$PATH PYTHONUNBUFFERED=1 PTQ_SERVER__HOST=0.0.0.0 PTQ_SERVER__PORT=8080
+# The address inside is fixed, so that the health check holds whatever ptq.toml says; what must last lies in the volume.
+ENV PATH=/opt/ptq/bin:$PATH PYTHONUNBUFFERED=1 PTQ_SERVER__HOST=0.0.0.0 PTQ_SERVER__PORT=8080 \
+    PTQ_SERVER__DATABASE_URL=sqlite+aiosqlite:////var/lib/ptq/ptq.db PTQ_SERVER__DATA_DIR=/var/lib/ptq/var
 EXPOSE 8080
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20s \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]

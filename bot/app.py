@@ -138,7 +138,9 @@ class Service:
         application.router.add_post("/webhook", webhook.handle)
         application.router.add_routes(Pages(self.context, supervisor, spool, slots).routes())
         # Compressed bodies are refused by their header; nothing may be unpacked before that.
-        web_runner = web.AppRunner(application, access_log=None, auto_decompress=False)
+        web_runner = web.AppRunner(
+            application, access_log=None, auto_decompress=False, shutdown_timeout=self._pace.grace_s
+        )
         await web_runner.setup()
         stack.push_async_callback(web_runner.cleanup)
         server = self._settings.server

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from sqlalchemy.exc import DBAPIError
 
 from bot.app import serve as serve_until_stopped
 from bot.config import ConfigError, load_settings
@@ -30,9 +32,15 @@ def serve(config: Annotated[Path, typer.Option(help="The configuration, ptq.toml
     configure_logging(settings.secret_values())
     try:
         asyncio.run(serve_until_stopped(settings))
+    except DBAPIError as error:
+        _give_up(f"the database {settings.server.database_url}: {error.orig}")
     except (DatabaseError, OSError) as error:
-        print(f"ptq-bot cannot start: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        _give_up(re.sub(r"^\[Errno -?\d+\] ", "", str(error)))
+
+
+def _give_up(reason: str) -> NoReturn:
+    print(f"ptq-bot cannot start: {reason}", file=sys.stderr)
+    raise typer.Exit(1) from None
 
 
 @app.command()
@@ -47,7 +55,7 @@ def demo(
     except DemoFailed as error:
         console.print(f"[bold red]The demo stopped:[/] {error}")
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
+    except asyncio.CancelledError:
         console.print("Stopped.")
 
 

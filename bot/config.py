@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -184,7 +185,9 @@ def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
 def _resolve(table: dict[str, Any], keys: Iterable[str], folder: Path) -> None:
     for key in keys:
         if isinstance(table.get(key), str):
-            table[key] = str(folder / Path(table[key]).expanduser())
+            # Without a home to expand to, the path is taken as it stands, and found missing.
+            with suppress(RuntimeError):
+                table[key] = str(folder / Path(table[key]).expanduser())
 
 
 def _describe(detail: ErrorDetails) -> str:
@@ -232,7 +235,8 @@ def _name_key(location: tuple[int | str, ...]) -> str:
 
 def _find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong between tables. Asked of the raw values, so that it is said together with all the rest."""
-    machines = [table for table in values.get("machines") or () if isinstance(table, dict)]
+    given = values.get("machines")
+    machines = [table for table in given if isinstance(table, dict)] if isinstance(given, list) else []
     names = [str(table.get("name")) for table in machines]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"machines: two have the name {name}"
@@ -258,5 +262,6 @@ def _find_missing(
         yield f"{key}.agent: there is no [agents.{agent}]; there are: {', '.join(agents) or 'none'}"
     if isinstance(requires, list) and requires:
         wanted = {str(label) for label in requires}
-        if not any(wanted <= set(map(str, machine.get("labels") or ())) for machine in machines):
+        labels = [machine.get("labels") for machine in machines]
+        if not any(wanted <= set(map(str, has)) for has in labels if isinstance(has, list)):
             yield f"{key}.requires: no machine has all of these labels: {', '.join(sorted(wanted))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Collection
@@ -13,10 +14,13 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from handlers.sanitize import redact
 
+MIN_LINE = 16
+"""Characters of a secret's line that are hidden also when they stand alone: a key is a secret line by line, while a
+shorter line would be found in innocent words."""
 
-def configure_logging(secrets: Collection[str], *, json: bool | None = None, level: str = "INFO") -> None:
-    """Set up structlog and the standard library's logging alike; `json` None means JSON unless stderr is a terminal."""
-    as_json = not sys.stderr.isatty() if json is None else json
+
+def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
+    """Set up structlog and the standard library's logging alike."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -26,8 +30,8 @@ def configure_logging(secrets: Collection[str], *, json: bool | None = None, lev
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         # Tracebacks become text first, so that what they quote is redacted like everything else.
         structlog.processors.format_exc_info,
-        partial(_redact_event, frozenset(secrets)),
-        structlog.processors.JSONRenderer(default=str) if as_json else structlog.dev.ConsoleRenderer(),
+        partial(_redact_event, spell_out(secrets)),
+        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(default=str),
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -42,6 +46,18 @@ def configure_logging(secrets: Collection[str], *, json: bool | None = None, lev
     root.setLevel(level)
     for library in ("asyncssh", "aiohttp", "sqlalchemy", "asyncio", "aiosqlite"):
         logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
+
+
+def spell_out(secrets: Collection[str]) -> frozenset[str]:
+    """Each secret and its lines as they may stand in the log: as they are, and as Python and JSON quote them.
+
+    Tracebacks and messages quote what they stumbled over, and quoting changes quotes, backslashes, line ends and
+    letters beyond ASCII.
+    """
+    lines = (line for secret in secrets for line in secret.splitlines() if len(line) >= MIN_LINE)
+    plain = {form for text in (*secrets, *lines) for form in (text, text.strip())}
+    quoted = {written[1:-1] for text in plain for written in (repr(text), ascii(text), json.dumps(text))}
+    return frozenset(plain | quoted | {repr(text.encode())[2:-1] for text in plain})
 
 
 def _redact_event(secrets: frozenset[str], _logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:

@@ -1,22 +1,27 @@
 """What people and probes read over HTTP: health, status, and a page for each job. Plain HTML, nothing to run.
 
-Everything on a job's page may have been written by an agent: it is escaped, and the page may load and run nothing.
+Everything on a job's page may have been written by an agent: it is redacted and escaped, whatever it is, and the page
+may load and run nothing.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from handlers.context import Context
 from handlers.inbox import count_deliveries
+from handlers.report_comment import render_duration
 from handlers.sanitize import redact
 from runner import store
 from runner.characters import show_invisible
-from runner.job import Job
+from runner.job import DIGEST_SHOWN, Job
 from runner.spool import STAGES, Spool
 from runner.supervisor import Supervisor
 
@@ -32,8 +37,21 @@ LISTED_JOBS = 200
 SHOWN_LOG = 200_000
 """Bytes of each log that the page shows, from its end."""
 
+MARGIN = 10_000
+"""Bytes that are read before these: a secret is found only when it is whole."""
+
+COLOURED_DIFF = 200_000
+"""Characters beyond which a diff is shown without colours: each line would cost an element."""
+
+LEFT_OUT = "[the beginning is left out]\n"
+
 REFRESH_S = 5
 """How often the page of an active job loads itself anew."""
+
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""The sequences by which programs colour and move what they write to a terminal (ECMA-48, 5.4)."""
+
+_KINDS = {"+": "plus", "-": "minus", "@": "hunk"}
 
 
 class Pages:
@@ -45,12 +63,15 @@ class Pages:
         self._spool = spool
         self._slots = machines
         loader = FileSystemLoader(Path(__file__).parent / "templates")
-        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-        self._templates.filters["clean"] = lambda text: show_invisible(self._redact(text))
+        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self._clean)
+        self._templates.filters["diff_lines"] = self._clean_diff
+        # Behind a proxy the service may be a folder of another site.
+        self._templates.globals["root"] = urlsplit(context.public_url).path
 
     def routes(self) -> list[web.RouteDef]:
         """Every page."""
         return [
+            web.get("/", self.show_start),
             web.get("/healthz", self.show_health),
             web.get("/readyz", self.show_readiness),
             web.get("/status", self.show_status),
@@ -59,6 +80,10 @@ class Pages:
             web.get("/jobs/{id}/patch", self.show_patch),
             web.get("/style.css", self.show_style),
         ]
+
+    async def show_start(self, request: web.Request) -> web.Response:
+        """Where people look first is the list of jobs."""
+        raise web.HTTPFound("jobs", headers=HEADERS)
 
     async def show_health(self, request: web.Request) -> web.Response:
         """The process lives."""
@@ -83,7 +108,7 @@ class Pages:
                 "name": name,
                 "slots": slots,
                 "leased": sum(lease.machine == name for lease in leases),
-                "trouble": outage.reason if (outage := self._supervisor.outages.get(name)) else None,
+                "trouble": self._redact(outage.reason) if (outage := self._supervisor.outages.get(name)) else None,
             }
             for name, slots in self._slots.items()
         ]
@@ -106,8 +131,9 @@ class Pages:
             report = await store.fetch_report(connection, job.id)
         logs = {stage: text for stage in STAGES if (text := await self._read_log(job, stage))}
         texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
-        values = {"job": job, "events": events, "texts": texts, "report": report, "logs": logs}
-        return self._render("job.html", **values, refresh_s=REFRESH_S)
+        took = render_duration(job.ended_at - job.started_at) if job.started_at and job.ended_at else None
+        values = {"job": job, "took": took, "events": events, "texts": texts, "report": report, "logs": logs}
+        return self._render("job.html", **values, refresh_s=REFRESH_S, digest_shown=DIGEST_SHOWN)
 
     async def show_patch(self, request: web.Request) -> web.Response:
         """The raw patch, for `git apply`."""
@@ -134,8 +160,20 @@ class Pages:
         """The end of a stage's log: kept for good when the job has ended, from the spool while it is under way."""
         async with self._context.db.read() as connection:
             kept = await store.fetch_log(connection, job.id, stage)
-        shown = kept[-SHOWN_LOG:] if kept is not None else self._spool.read(job.id, stage, last=SHOWN_LOG)
-        return shown.decode(errors="replace")
+        most = SHOWN_LOG + MARGIN
+        log = kept[-most:] if kept is not None else self._spool.read(job.id, stage, last=most)
+        text = self._redact(_COLOURS.sub("", log.decode(errors="replace")))
+        return text if len(log) < most else LEFT_OUT + text[MARGIN:]
+
+    def _clean(self, value: object) -> object:
+        """What every value passes on its way into a page; one that is escaped already has passed it before."""
+        is_raw = isinstance(value, str) and not hasattr(value, "__html__")
+        return show_invisible(self._redact(str(value))) if is_raw else value
+
+    def _clean_diff(self, patch: str) -> Iterable[tuple[str, str]]:
+        """The lines of a diff, cleaned as a whole: a secret may have several lines."""
+        text = show_invisible(self._redact(patch))
+        return split_diff(text) if len(text) < COLOURED_DIFF else [("", text)]
 
     def _redact(self, text: str) -> str:
         return redact(text, self._context.secrets)
@@ -143,3 +181,11 @@ class Pages:
     def _render(self, template: str, **values: Any) -> web.Response:
         html = self._templates.get_template(template).render(**values)
         return web.Response(text=html, content_type="text/html", headers=HEADERS)
+
+
+def split_diff(text: str) -> Iterator[tuple[str, str]]:
+    """Each line of a diff with what it is: `plus`, `minus`, `hunk`, or nothing."""
+    in_hunk = False
+    for line in text.removesuffix("\n").split("\n"):
+        in_hunk = line.startswith("@@") or (in_hunk and not line.startswith("diff --git "))
+        yield _KINDS.get(line[:1], "") if in_hunk else "", f"{line}\n"

@@ -38,6 +38,7 @@ class Reply:
     comment_url: str | None = None
     commented_at: datetime | None = None
     attempts: int = 0
+    refusals: int = 0
     abandoned: str | None = None
     final: bool = False
 
@@ -64,6 +65,7 @@ class Pull:
     number: int | None = None
     url: str | None = None
     attempts: int = 0
+    refusals: int = 0
     abandoned: str | None = None
 
 

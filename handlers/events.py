@@ -90,4 +90,4 @@ def find_lane(payload: Mapping[str, Any]) -> str:
     repository, subject = payload.get("repository"), payload.get("issue") or payload.get("pull_request")
     name = repository.get("full_name") if isinstance(repository, Mapping) else None
     number = subject.get("number") if isinstance(subject, Mapping) else None
-    return f"{name}#{number}"[:300]
+    return f"{name}#{number}"[:300].encode(errors="replace").decode()

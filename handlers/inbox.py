@@ -22,15 +22,15 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from handlers.context import Context
-from handlers.ports import GitHubUnavailable
+from handlers.ports import GitHubError, GitHubUnavailable
 from runner.db import Database, deliveries
 
 log = structlog.get_logger()
 
 LANES_AT_ONCE = 8
 MAX_ATTEMPTS = 3
-MAX_ATTEMPTS_WITHOUT_GITHUB = 12
-"""With the back-off below, GitHub may be away for about an hour."""
+MAX_ATTEMPTS_WITHOUT_GITHUB = 18
+"""With the back-off below, GitHub may be away for more than an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,10 @@ class Inbox:
         with structlog.contextvars.bound_contextvars(delivery=delivery.id, event_name=delivery.event):
             try:
                 await self._dispatch(delivery, context)
-            except GitHubUnavailable as error:
-                wait_s = max(error.retry_after_s, min(2.0**delivery.attempts, 600.0))
+            except (GitHubUnavailable, GitHubError) as error:
+                # A refusal may end as well: a suspended App, an organisation that asks for a new consent.
+                asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
+                wait_s = max(asked_s, min(2.0**delivery.attempts, 600.0))
                 log.warning("delivery.waits_for_github", reason=str(error), wait_s=wait_s)
                 await self._retry(delivery, str(error), wait_s, MAX_ATTEMPTS_WITHOUT_GITHUB)
             except ValidationError as error:
@@ -124,6 +126,7 @@ class Inbox:
     async def _retry(self, delivery: Delivery, error: str, wait_s: float, attempts: int) -> None:
         """Try again after `wait_s` seconds, or set the delivery aside after that many attempts."""
         if delivery.attempts + 1 >= attempts:
+            log.error("delivery.set_aside", reason=error, attempts=delivery.attempts + 1)
             await self._record(delivery, state="failed", error=error, finished_at=self._now())
         else:
             at = self._now() + timedelta(seconds=wait_s)

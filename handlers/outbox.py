@@ -18,11 +18,11 @@ from handlers.ports import Comment, GitHubError, GitHubUnavailable
 
 log = structlog.get_logger()
 
-FINAL_ANSWERS = (404, 410, 422)
-"""Deleted, gone, refused for what it says: asking again changes nothing."""
+GONE = 410
+"""The issue was deleted: asking again changes nothing."""
 
-MAX_REFUSALS = 8
-"""Other refusals (a suspended installation, a locked thread) get this many tries."""
+MAX_REFUSALS = 16
+"""Other refusals (a suspended installation, a locked thread, "submitted too quickly") may end: hours of tries."""
 
 CLOCK_SKEW = timedelta(minutes=10)
 """How far our clock and GitHub's may be apart when we look for a comment of ours."""
@@ -46,12 +46,21 @@ async def reply_once(context: Context, repository: str, issue_number: int, occas
 
 
 async def post_replies(context: Context) -> None:
-    """Bring every reply that is due to GitHub. One that fails waits; the others go on."""
-    async with context.db.read() as connection:
-        due = await casebook.fetch_due_replies(connection, context.now())
-    for reply in due:
+    """Bring every reply that is due to GitHub, the worthiest first. One that fails waits; the others go on."""
+    tried: set[str] = set()
+    while True:
+        # Looked up anew each time: writes are slow by GitHub's own rules, and a report may have come meanwhile.
+        async with context.db.read() as connection:
+            due = await casebook.fetch_due_replies(connection, context.now())
+        reply = next((reply for reply in due if reply.id not in tried), None)
+        if reply is None:
+            return
+        tried.add(reply.id)
         with structlog.contextvars.bound_contextvars(repository=reply.repository, issue=reply.issue_number):
-            await _post(context, reply)
+            try:
+                await _post(context, reply)
+            except Exception:
+                log.exception("reply.failed", reply=reply.id, kind=reply.kind)
 
 
 async def _post(context: Context, reply: Reply) -> None:
@@ -69,21 +78,27 @@ async def _post(context: Context, reply: Reply) -> None:
             comment_url=comment.url,
             commented_at=comment.created_at,
             attempts=0,
+            refusals=0,
         )
         log.info("reply.posted", reply=reply.id, kind=reply.kind, comment=comment.id)
         context.ring()
 
 
 async def _put_off(context: Context, reply: Reply, error: GitHubUnavailable | GitHubError) -> None:
-    """Try again later; or never, where people have decided about the thread, or GitHub keeps saying no."""
-    if isinstance(error, GitHubError) and (error.status in FINAL_ANSWERS or reply.attempts >= MAX_REFUSALS):
-        log.warning("reply.abandoned", reply=reply.id, kind=reply.kind, reason=str(error))
-        await _change(context, reply, abandoned=str(error), final=True)
-        return
-    asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
-    wait_s = max(asked_s, min(2.0**reply.attempts, 300.0))
+    """Try again later; or never, where the issue is gone, or GitHub keeps saying no."""
+    if isinstance(error, GitHubUnavailable):
+        refusals = reply.refusals
+        wait_s = max(error.retry_after_s, min(2.0**reply.attempts, 300.0))
+    else:
+        refusals = reply.refusals + 1
+        wait_s = min(5.0 * 2.0**refusals, 3600.0)
+        if error.status == GONE or refusals >= MAX_REFUSALS:
+            log.error("reply.abandoned", reply=reply.id, kind=reply.kind, reason=str(error))
+            await _change(context, reply, abandoned=str(error), final=True)
+            return
     log.warning("reply.waits_for_github", reply=reply.id, kind=reply.kind, reason=str(error), wait_s=wait_s)
-    await _change(context, reply, next_attempt_at=context.now() + timedelta(seconds=wait_s))
+    at = context.now() + timedelta(seconds=wait_s)
+    await _change(context, reply, refusals=refusals, next_attempt_at=at)
 
 
 async def _bring(context: Context, reply: Reply, *, seen_before: bool) -> Comment:

@@ -15,7 +15,7 @@ from handlers.casebook import Reply
 from handlers.context import Context
 from handlers.report_comment import approvable, render_report_comment
 from runner import store
-from runner.job import Job
+from runner.job import Job, Report
 
 log = structlog.get_logger()
 
@@ -28,7 +28,10 @@ async def report_jobs(context: Context) -> None:
     for job_id in unreported:
         await _report(context, job_id)
     for status in statuses:
-        await _refresh(context, status)
+        try:
+            await _refresh(context, status)
+        except Exception:
+            log.exception("status.failed", reply=status.id)
 
 
 async def _report(context: Context, job_id: str) -> None:
@@ -38,13 +41,7 @@ async def _report(context: Context, job_id: str) -> None:
         if job is None or await casebook.fetch_job_reply(connection, job_id, "report"):
             return
         report = await store.fetch_report(connection, job_id)
-        body = render_report_comment(
-            job,
-            report,
-            model=context.models.get(job.agent),
-            public_url=context.public_url,
-            secrets=context.secrets,
-        )
+        body = _render(context, job, report)
         reply = casebook.draft_reply(casebook.derive_reply_id(f"report {job_id}"), "report", job, body, context.now())
         await casebook.insert_reply(connection, reply)
         case = await casebook.fetch_case(connection, job.case_key)
@@ -53,6 +50,16 @@ async def _report(context: Context, job_id: str) -> None:
             await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
     log.info("report.written", **job.log_context(), state=str(job.state))
     context.ring()
+
+
+def _render(context: Context, job: Job, report: Report | None) -> str:
+    """The report; or, whatever an agent wrote that makes us stumble, a few words in its place."""
+    model = context.models.get(job.agent)
+    try:
+        return render_report_comment(job, report, model=model, public_url=context.public_url, secrets=context.secrets)
+    except Exception:
+        log.exception("report.not_rendered", **job.log_context())
+        return replies.render_unrenderable(job, context.public_url)
 
 
 async def _refresh(context: Context, status: Reply) -> None:

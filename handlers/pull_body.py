@@ -22,7 +22,7 @@ def render_pull_title(report: Report, issue_title: str, secrets: Collection[str]
 
 def render_commit_message(title: str, job: Job, pull: Pull) -> str:
     """The commit's message: what, for which issue, on whose approval."""
-    approval = f"Approved by @{pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
+    approval = f"Approved by {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
     return f"{title}\n\nFor issue #{job.issue_number}. Written by a coding agent ({job.agent}).\n{approval}\n"
 
 

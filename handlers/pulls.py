@@ -6,6 +6,7 @@ step by step, so that a repeat after a crash or a lost answer finds what was don
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import structlog
@@ -105,6 +106,8 @@ async def _write_down(
             return replies.render_no_diff()
         before = await casebook.fetch_pull(connection, pull.job_id)
         if before is None or before.abandoned:
+            # The branch may be there already, at the commit of the first try.
+            pull = replace(pull, commit_sha=before.commit_sha if before else None)
             await casebook.save_pull(connection, pull)
             before = pull
     context.ring()
@@ -122,7 +125,11 @@ async def open_pulls(context: Context) -> None:
     async with context.db.read() as connection:
         due = await casebook.fetch_due_pulls(connection, context.now())
     for pull in due:
-        await _open(context, await _change(context, pull, attempts=pull.attempts + 1))
+        try:
+            await _open(context, await _change(context, pull, attempts=pull.attempts + 1))
+        except Exception as error:
+            log.exception("pull.failed", job=pull.job_id)
+            await _put_off(context, pull, error)
 
 
 async def _open(context: Context, pull: Pull) -> None:
@@ -136,7 +143,7 @@ async def _open(context: Context, pull: Pull) -> None:
         try:
             found = await _make(context, pull, job, report, case)
         except (GitHubUnavailable, GitHubError, PullAbandoned) as error:
-            await _put_off(context, pull, job, error)
+            await _put_off(context, pull, error, job)
         else:
             await _record(context, pull, job, found)
 
@@ -150,13 +157,14 @@ async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Ca
         await _check(context, job, report)
         pull = await _commit(context, pull, job, report, title)
     sha = pull.commit_sha or ""
+    # Before the branch is looked at: once the pull request is open, people may push to it.
+    found = await context.github.find_pull_request(job.repository, pull.branch)
+    if found:
+        return found
     if not await context.github.create_branch(job.repository, pull.branch, sha):
         at = await context.github.fetch_branch_sha(job.repository, pull.branch)
         if at != sha:
             raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
-    found = await context.github.find_pull_request(job.repository, pull.branch)
-    if found:
-        return found
     model = context.models.get(job.agent)
     body = render_pull_body(pull, job, report, model=model, public_url=context.public_url, secrets=context.secrets)
     return await context.github.create_draft_pull_request(
@@ -209,20 +217,21 @@ async def _record(context: Context, pull: Pull, job: Job, found: PullRequest) ->
     context.ring()
 
 
-async def _put_off(context: Context, pull: Pull, job: Job, error: Exception) -> None:
-    """Try again later, unless this can never work: then say so on the issue."""
-    gave_up = isinstance(error, PullAbandoned) or (isinstance(error, GitHubError) and pull.attempts >= MAX_REFUSALS)
-    if not gave_up:
+async def _put_off(context: Context, pull: Pull, error: Exception, job: Job | None = None) -> None:
+    """Try again later, unless this can never work, or GitHub keeps saying no: then say so on the issue."""
+    refusals = pull.refusals + (not isinstance(error, GitHubUnavailable))
+    if not job or not (isinstance(error, PullAbandoned) or refusals >= MAX_REFUSALS):
         asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
         wait_s = max(asked_s, min(2.0**pull.attempts, 300.0))
-        log.warning("pull.waits_for_github", reason=str(error), wait_s=wait_s)
-        await _change(context, pull, next_attempt_at=context.now() + timedelta(seconds=wait_s))
+        log.warning("pull.waits", reason=str(error), wait_s=wait_s)
+        at = context.now() + timedelta(seconds=wait_s)
+        await _change(context, pull, refusals=refusals, next_attempt_at=at)
         return
     log.error("pull.abandoned", reason=str(error))
     async with context.db.write() as connection:
         await casebook.change_pull(connection, pull, abandoned=str(error))
-        body = replies.render_pull_failed(str(error))
-        await write_reply(connection, context, job.repository, job.issue_number, f"pull of {job.id} failed", body)
+        body, occasion = replies.render_pull_failed(str(error)), f"pull of {job.id} failed, {pull.note_url}"
+        await write_reply(connection, context, job.repository, job.issue_number, occasion, body)
     context.ring()
 
 

@@ -9,6 +9,8 @@ from handlers.rules import PRESETS
 from handlers.sanitize import defuse, one_line
 from runner.job import Job, JobState
 
+MAX_SHOWN_PLACE = 5
+
 PHASES = {
     JobState.PREPARING: "preparing the environment",
     JobState.RUNNING: "the agent is at work",
@@ -28,7 +30,9 @@ def render_status(job: Job, public_url: str, queued_before: int) -> str:
     if job.cancel_requested_at:
         phase = f"cancelling, as @{job.cancelled_by} asked"
     elif job.state is JobState.QUEUED:
-        phase = f"queued, number {queued_before + 1} in line"
+        # A place far behind would change, and so cost an edit of every such comment, with each job that ends.
+        place = f"number {queued_before + 1} in line" if queued_before < MAX_SHOWN_PLACE else "far behind in line"
+        phase = f"queued, {place}"
     else:
         phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
     lines = [head, f"**Now:** {phase} · {page}"]
@@ -51,8 +55,16 @@ def render_finished_status(job: Job, public_url: str, report_url: str | None) ->
     return f"**ptq** · `{job.preset}` attempt {job.attempt}: {job.state} · {report} · {page}"
 
 
-def render_busy(url: str) -> str:
+def render_unrenderable(job: Job, public_url: str) -> str:
+    """In place of a report that we cannot show."""
+    ended = f"`{job.preset}` attempt {job.attempt} has ended ({job.state})"
+    return f"{ended}, and its report cannot be shown here: [read it]({job_url(public_url, job.id)})."
+
+
+def render_busy(url: str, *, ending: bool = False) -> str:
     """A second request while a job is active."""
+    if ending:
+        return f"[The job on this issue]({url}) is being cancelled: please ask again when its report is here."
     return f"One job at a time on an issue: [this one]({url}) is still under way. `/ptq cancel` ends it."
 
 
@@ -145,4 +157,4 @@ def render_pull_exists(number: int) -> str:
 def render_pull_failed(reason: str) -> str:
     """A pull request that GitHub will not take."""
     why = defuse(one_line(reason, 300))
-    return f"The draft pull request could not be opened: {why}. The operator's log has more; the note is kept."
+    return f"The draft pull request could not be opened: {why}. Once that is mended, the same note opens it."

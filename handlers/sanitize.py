@@ -268,6 +268,8 @@ TITLE_RULES: tuple[Rule, ...] = (
         re.IGNORECASE,
     ),
     _replace("links to threads", rf"({_THREAD})(?=\d)", r"\1 ", re.IGNORECASE),
+    # In a commit's message they keep GitHub Actions from running.
+    _replace("words to CI", r"\[(skip ci|ci skip|no ci|skip actions|actions skip)\]", r"(\1)", re.IGNORECASE),
     _replace("commands", r"^/+(?=\w+(?:\s|$))", ""),
 )
 

@@ -63,7 +63,9 @@ async def _open(connection: AsyncConnection, context: Context, job: Job, request
         job.case_key, job.repository, job.issue_number, "", CaseState.IDLE, job.created_at, job.created_at
     )
     if case.active_job_id:
-        body = replies.render_busy(replies.job_url(context.public_url, case.active_job_id))
+        active = await store.fetch_job(connection, case.active_job_id)
+        ending = bool(active and active.cancel_requested_at)
+        body = replies.render_busy(replies.job_url(context.public_url, case.active_job_id), ending=ending)
         occasion = f"#{job.issue_number} busy {request.trigger}"
         await write_reply(connection, context, job.repository, job.issue_number, occasion, body)
         return False

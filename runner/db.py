@@ -202,6 +202,7 @@ replies = Table(
     Column("comment_url", Text),
     Column("commented_at", UtcDateTime),  # GitHub's own clock
     Column("attempts", Integer, nullable=False, default=0),
+    Column("refusals", Integer, nullable=False, default=0),  # times that GitHub said no, in a row
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("abandoned", Text),  # why it will never be posted
     Column("created_at", UtcDateTime, nullable=False),
@@ -222,6 +223,7 @@ pulls = Table(
     Column("number", Integer),
     Column("url", Text),
     Column("attempts", Integer, nullable=False, default=0),
+    Column("refusals", Integer, nullable=False, default=0),
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("abandoned", Text),
     Column("created_at", UtcDateTime, nullable=False),

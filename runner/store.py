@@ -164,9 +164,13 @@ async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | Non
     return Report(**{**row._mapping, **lists, "changes": changes})
 
 
-async def save_log(connection: AsyncConnection, job_id: str, stage: str, log: bytes) -> None:
+def compress_log(log: bytes) -> bytes:
+    """A log as `save_log` takes it."""
+    return zlib.compress(log)
+
+
+async def save_log(connection: AsyncConnection, job_id: str, stage: str, compressed: bytes) -> None:
     """Keep a stage's log for good; a second call replaces it."""
-    compressed = zlib.compress(log)
     statement = insert_or_ignore(job_logs).values(job_id=job_id, stage=stage, compressed=compressed)
     await connection.execute(
         statement.on_conflict_do_update(index_elements=["job_id", "stage"], set_={"compressed": compressed})

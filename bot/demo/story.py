@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -81,10 +82,19 @@ class Story:
             shown = len(events)
             await asyncio.sleep(0.05)
             job = await self._last_job() or job
-        async with self._playground.service.context.db.read() as connection:
-            log = await store.fetch_log(connection, job.id, "agent") or b""
-        self._console.print(Panel(Text(log.decode(errors="replace").strip()), title="agent log", title_align="left"))
+        self._show_text(self._pick_commands(await self._fetch_log(job, "prepare")), "environment")
+        self._show_text(await self._fetch_log(job, "agent"), "agent log")
         return job
+
+    async def _fetch_log(self, job: Job, stage: str) -> str:
+        async with self._playground.service.context.db.read() as connection:
+            log = await store.fetch_log(connection, job.id, stage) or b""
+        return log.decode(errors="replace").strip()
+
+    def _pick_commands(self, log: str) -> str:
+        """The commands that made the environment, without git's many options and the folder of the demo."""
+        commands = [line for line in log.splitlines() if line.startswith("$ ")]
+        return re.sub(r" -c \S+", "", "\n".join(commands)).replace(str(self._playground.folder), "…")
 
     async def _last_job(self) -> Job | None:
         async with self._playground.service.context.db.read() as connection:
@@ -141,6 +151,9 @@ class Story:
     def _say(self, text: str) -> None:
         self._console.print(Text(text, style="dim"))
 
+    def _show_text(self, text: str, title: str) -> None:
+        self._console.print(Panel(Text(text), title=title, title_align="left"))
+
     def _show_comment(self, body: str) -> None:
         """A comment as GitHub would show it, as far as a terminal can: markers hidden, folded parts opened."""
         body = re.sub(r"<!--.*?-->\n?", "", body, flags=re.DOTALL)
@@ -160,7 +173,13 @@ async def wait_for(look: Callable[[], Awaitable[Value | None]], what: str) -> Va
 
 
 async def run_demo(*, keep: bool, console: Console) -> None:
-    """Tell the story on a playground in a folder of its own; with `keep` leave everything running afterwards."""
+    """Tell the story on a playground in a folder of its own; with `keep` leave everything running afterwards.
+
+    SIGINT and SIGTERM end it with `asyncio.CancelledError`, once everything is stopped and removed.
+    """
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda: task and task.cancel())
     with tempfile.TemporaryDirectory(prefix="ptq-demo-", ignore_cleanup_errors=True) as folder:
         async with Playground(Path(folder)) as playground:
             await Story(playground, console).tell()
@@ -180,4 +199,5 @@ def _say_where_everything_is(playground: Playground, console: Console) -> None:
   the machine     {machine.user}@127.0.0.1 port {machine.port}, key {machine.client_key_file}
   configuration   {playground.config}""",
         highlight=False,
+        soft_wrap=True,
     )

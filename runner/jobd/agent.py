@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from .files import Failure, write_file
-from .stage import Stage
+from .stage import NotRunnable, Stage
 
 
 def run_agent(stage: Stage) -> dict[str, Any]:
@@ -15,9 +15,8 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     write_file(job.root / "prompt.md", request["prompt"])
     try:
         exit_status, timed_out = stage.run(request["argv"], {**job.environment(), **request["env"]}, job.worktree)
-    except (FileNotFoundError, PermissionError) as error:
-        reason = (error.strerror or "").lower()
-        raise Failure("agent_not_found", f"the agent's program {error.filename} cannot be run: {reason}") from None
+    except NotRunnable as error:
+        raise Failure("agent_not_found", f"the agent's program {error}") from None
     return {
         "exit_status": exit_status,
         "timed_out": timed_out,

@@ -12,18 +12,22 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .files import Failure, Job, read_json
+from .files import RESERVE, Failure, Job, is_utf8, read_json
 from .git import GIT, find_clone, git_environment
 
 PATCH_FACTOR = 4
 """A patch may be this many times as large as the changed files: it repeats what was there before."""
 
-LINE_ENDINGS_FACTOR = 2
-"""An unchanged file may be this many times as large in the worktree as in git: CRLF for LF, at worst."""
+CONVERSION_FACTOR, CONVERSION_BYTES = 2, 1_000
+"""An unchanged file may be this many times, and bytes, larger in the worktree than in git: with CRLF for LF, in UTF-16,
+or where git writes a name for `$Id$` (gitattributes(5))."""
+
+COMPARE = ("diff-index", "--cached", "--ignore-submodules=dirty")
+"""Without the option, `.gitmodules` says which submodules are looked at (gitmodules(5), `ignore`)."""
 
 SUBMODULE = "160000"
 ABSENT = "000000"
@@ -71,6 +75,8 @@ class Git:
                 raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change") from None
             said = done.stderr.decode(errors="replace").splitlines()
             if done.returncode:
+                # Git does not always say that the disk was full. This raises when it is.
+                os.posix_fallocate(output.fileno(), output.tell(), RESERVE)
                 full = os.strerror(errno.ENOSPC) in "".join(said)
                 reason = f"git {words[0]} failed: {'; '.join(said[-3:])}"
                 raise Failure("disk_full" if full else "git_failed", reason)
@@ -92,18 +98,15 @@ def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) ->
         write(Path(folder, "objects", "info", "alternates"), str(clone / "objects"))
         write(Path(folder, "info", "exclude"), *NEVER_PART_OF_A_CHANGE)
         git.run("read-tree", base)
-        present, gone = survey(git, job.worktree, request, problems)
-        git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join(gone))
-        git.run("update-index", "-z", "--add", "--replace", "--stdin", stdin=join(present))
+        found = Survey(git, job.worktree, request, problems)
+        git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join(found.gone))
+        git.run("update-index", "-z", "--add", "--replace", "--stdin", stdin=join(found.present))
         problems += [f"left out, for git does not take it: {line}" for line in git.ignored]
-        entries = read_entries(git.run("diff-index", "--cached", "-z", "--no-renames", "--no-abbrev", base))
-        if len(entries) > request["max_changes"]:
-            raise Failure(
-                "change_too_large", f"{len(entries)} files are changed, and {request['max_changes']} are allowed"
-            )
+        entries = read_entries(git.run(*COMPARE, "-z", "--no-renames", "--no-abbrev", base))
+        require_few(len(entries), request["max_changes"])
         contents = read_contents(git, entries, max_bytes)
-        show = ("diff-index", "--cached", "--patch", "--binary", "--find-renames", "--no-ext-diff")
-        patch = git.run(*show, "--no-textconv", base, limit=PATCH_FACTOR * max_bytes + request["max_text_bytes"])
+        as_patch = ("--patch", "--binary", "--find-renames", "--no-ext-diff", "--no-textconv")
+        patch = git.run(*COMPARE, *as_patch, base, limit=PATCH_FACTOR * max_bytes + request["max_text_bytes"])
     return {
         "changes": [
             {"path": entry.path, "mode": entry.mode, "old_mode": entry.old_mode, "content": contents.get(entry.object)}
@@ -122,36 +125,50 @@ def write(path: Path, *lines: str) -> None:
 # What there is to look at
 
 
-def survey(
-    git: Git, worktree: Path, request: Mapping[str, Any], problems: list[str]
-) -> tuple[Sequence[str], Sequence[str]]:
+class Survey:
     """The paths that git should read, and those that are gone. Raises `Failure` when there is too much to read."""
-    present, gone, sizes = [], [], {}
-    tree = Tree(worktree)
-    for path, mode, size in list_tracked(git, request["base_commit"]):
-        about = tree.look(path)
-        if not is_sayable(path):
+
+    def __init__(self, git: Git, worktree: Path, request: Mapping[str, Any], problems: list[str]) -> None:
+        self.present: list[str] = []
+        self.gone: list[str] = []
+        self._sizes: dict[str, int] = {}
+        self._tree = Tree(worktree)
+        self._problems = problems
+        for path, mode, size in list_tracked(git, request["base_commit"]):
+            self._look_at_tracked(path, mode, size)
+        require_room(self._sizes, request["max_change_bytes"])
+        # Only now: to find what is new, git reads every `.gitignore`, as a whole.
+        for path in split(git.run("ls-files", "-z", "--others", "--exclude-standard")):
+            self._look_at_new(path)
+        require_room(self._sizes, request["max_change_bytes"])
+        require_few(len(self._sizes) + len(self.gone), request["max_changes"])
+
+    def _look_at_tracked(self, path: str, mode: str, size: int) -> None:
+        about = self._tree.look(path)
+        if not is_utf8(path):
             if about is None or about.st_size != size:
-                problems.append(f"{show(path)} was left out: its name is not UTF-8")
+                self._leave_out(path, "its name is not UTF-8")
         elif about and fits(about, mode):
-            present.append(path)
-            if about.st_size > LINE_ENDINGS_FACTOR * size and mode != SUBMODULE:
-                sizes[path] = about.st_size
+            self.present.append(path)
+            if about.st_size > CONVERSION_FACTOR * size + CONVERSION_BYTES and not stat.S_ISDIR(about.st_mode):
+                self._sizes[path] = about.st_size
         else:
-            gone.append(path)
+            self.gone.append(path)
             if about and not stat.S_ISDIR(about.st_mode):
-                problems.append(f"{show(path)} was taken for deleted: it is no plain file any more")
-    for path in split(git.run("ls-files", "-z", "--others", "--exclude-standard")):
-        about = tree.look(path)
+                self._problems.append(f"{show(path)} was taken for deleted: it is no plain file any more")
+
+    def _look_at_new(self, path: str) -> None:
+        about = self._tree.look(path)
         if path.endswith("/"):
-            problems.append(f"{show(path)} was left out: it is a git repository of its own")
-        elif not is_sayable(path):
-            problems.append(f"{show(path)} was left out: its name is not UTF-8")
+            self._leave_out(path, "it is a git repository of its own")
+        elif not is_utf8(path):
+            self._leave_out(path, "its name is not UTF-8")
         elif about:
-            present.append(path)
-            sizes[path] = about.st_size
-    require_room(sizes, request["max_change_bytes"])
-    return present, gone
+            self.present.append(path)
+            self._sizes[path] = about.st_size
+
+    def _leave_out(self, path: str, reason: str) -> None:
+        self._problems.append(f"{show(path)} was left out: {reason}")
 
 
 class Tree:
@@ -190,9 +207,15 @@ def list_tracked(git: Git, base: str) -> Iterable[tuple[str, str, int]]:
 
 def fits(about: os.stat_result, mode: str) -> bool:
     """Whether git can read what is there, in place of something that had this mode."""
-    if mode == SUBMODULE:
-        return stat.S_ISDIR(about.st_mode)
+    if stat.S_ISDIR(about.st_mode):
+        return mode == SUBMODULE
     return stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
+
+
+def require_few(count: int, limit: int) -> None:
+    """Raises `Failure` when more than `limit` files are changed."""
+    if count > limit:
+        raise Failure("change_too_large", f"{count} files are changed, and {limit} are allowed")
 
 
 def require_room(sizes: Mapping[str, int], limit: int) -> None:
@@ -247,11 +270,6 @@ def split(data: bytes) -> list[str]:
 def join(paths: Iterable[str]) -> bytes:
     """Paths as git has them."""
     return b"".join(os.fsencode(path) + b"\0" for path in paths)
-
-
-def is_sayable(path: str) -> bool:
-    """Whether a path can be said in JSON, and so in GitHub's API."""
-    return path == path.encode(errors="replace").decode()
 
 
 def show(path: str) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .change import compute_change
-from .files import Failure, is_folder, read_piece, write_file
+from .files import Failure, Job, is_folder, open_up, read_piece, write_file
 from .processes import kill_processes
 from .stage import Stage
 
@@ -23,15 +22,22 @@ def collect(stage: Stage) -> dict[str, Any]:
     problems: list[str] = []
     found: dict[str, Any] = {"changes": [], "patch": ""}
     try:
-        if not is_folder(job.worktree):
-            raise Failure("worktree_gone", "the agent deleted its worktree, or put something else in its place")
         for command in request["lint"]:
+            require_worktree(job)
             lint(stage, command, problems)
+        require_worktree(job)
+        open_up(job.worktree)
         found = compute_change(job, request, problems)
     finally:
-        texts = {name: read_text(job.output, file, request, problems) for name, file in TEXTS.items()}
+        texts = read_texts(job.output, request["max_text_bytes"], problems)
         write_file(job.result, json.dumps({**found, **texts, "problems": problems}))
     return {}
+
+
+def require_worktree(job: Job) -> None:
+    """Raises `Failure` when there is no worktree any more; what a link leads to is none of ours."""
+    if not is_folder(job.worktree):
+        raise Failure("worktree_gone", "the agent deleted its worktree, or put something else in its place")
 
 
 def lint(stage: Stage, command: str, problems: list[str]) -> None:
@@ -42,14 +48,22 @@ def lint(stage: Stage, command: str, problems: list[str]) -> None:
         problems.append(f"the lint command `{command}` {failure.message.splitlines()[0]}".rstrip(":"))
 
 
-def read_text(output: Path, name: str, request: Mapping[str, Any], problems: list[str]) -> str:
-    """A text that the agent wrote; empty when there is none."""
-    path, limit = output / name, request["max_text_bytes"]
-    piece = read_piece(path, 0, limit) if is_folder(output) else None
+def read_texts(output: Path, limit: int, problems: list[str]) -> dict[str, str]:
+    """The texts that the agent wrote, empty where there is none, each with at most `limit` bytes."""
+    if not is_folder(output):
+        problems.append("the agent deleted the folder for its report, or put something else in its place")
+        return dict.fromkeys(TEXTS, "")
+    open_up(output)
+    return {name: read_text(output / file, limit, problems) for name, file in TEXTS.items()}
+
+
+def read_text(path: Path, limit: int, problems: list[str]) -> str:
+    """One text; empty when there is none."""
+    piece = read_piece(path, 0, limit)
     if piece is None:
-        if path.is_symlink() or path.exists():
-            problems.append(f"{name} was left out: it is no plain file")
+        if path in path.parent.iterdir():
+            problems.append(f"{path.name} was left out: it is no plain file")
         return ""
     if piece.size > limit:
-        problems.append(f"{name} was cut: it has {piece.size} bytes, and {limit} are allowed")
+        problems.append(f"{path.name} was cut: it has {piece.size} bytes, and {limit} are allowed")
     return piece.data.decode(errors="replace")

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import stat
+import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +15,14 @@ from typing import Any, NamedTuple
 
 MAX_MESSAGE = 6_000
 
-RESERVE = 16_384
-"""Bytes kept on the disk for a stage's final state, so that it can be written when the disk is full."""
+RESERVE = 12 * MAX_MESSAGE + 4_096
+"""Bytes kept on the disk for a stage's final state, so that it can be written when the disk is full.
+
+A character takes at most twelve bytes in JSON: two escaped halves.
+"""
+
+MAX_JSON = 64_000_000
+"""Bytes of the longest file of ours that is read, however large somebody has made it."""
 
 
 class Failure(Exception):  # noqa: N818 - an answer of the protocol, most often no fault of ours
@@ -47,6 +54,8 @@ class Job:
         self.worktree = self.root / "worktree"
         self.venv = self.root / "venv"
         self.output = self.root / "output"
+        self.home = self.root / "home"
+        self.tmp = self.root / "tmp"
         self.result = self.control / "result.json"
 
     def of_stage(self, stage: str, kind: str) -> Path:
@@ -57,8 +66,8 @@ class Job:
         """What a process of the job starts with: of the host it gets the PATH alone."""
         return {
             "PATH": f"{self.venv / 'bin'}:{os.environ.get('PATH', os.defpath)}",
-            "HOME": str(self.root / "home"),
-            "TMPDIR": str(self.root / "tmp"),
+            "HOME": str(self.home),
+            "TMPDIR": str(self.tmp),
             "LANG": "C.UTF-8",
             "VIRTUAL_ENV": str(self.venv),
             "PTQ_JOB_ID": self.id,
@@ -75,23 +84,24 @@ class Piece(NamedTuple):
     size: int
 
 
+def open_plain(path: str, flags: int) -> int:
+    """An opener for `open` that follows no link, and does not wait for the other end of a pipe that lies there."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+
 def read_piece(path: Path, offset: int, limit: int) -> Piece | None:
     """At most `limit` bytes of a regular file; None where there is none. Links, pipes and devices are never opened."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            return None
-        file.seek(offset)
-        return Piece(file.read(limit), about.st_size)
+    with suppress(OSError), open(path, "rb", opener=open_plain) as file:
+        about = os.fstat(file.fileno())
+        if stat.S_ISREG(about.st_mode):
+            file.seek(offset)
+            return Piece(file.read(limit), about.st_size)
+    return None
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file; empty where there is none."""
-    piece = read_piece(path, 0, -1)
+    piece = read_piece(path, 0, MAX_JSON)
     with suppress(ValueError):
         value = json.loads(piece.data) if piece else None
         return value if isinstance(value, dict) else {}
@@ -110,13 +120,14 @@ def write_file(path: Path, text: str) -> None:
 
 def reserve(path: Path) -> None:
     """Take the room that `write_reserved` will need."""
-    path.with_name(f"{path.name}.part").write_bytes(b" " * RESERVE)
+    with open(path.with_name(f"{path.name}.part"), "wb", opener=open_plain) as file:
+        file.write(b" " * RESERVE)
 
 
 def write_reserved(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON whole or not at all, into room that was reserved: a full disk does not hinder it."""
     part = path.with_name(f"{path.name}.part")
-    with part.open("r+b") as file:
+    with open(part, "r+b", opener=open_plain) as file:
         file.write(json.dumps(value).encode())
         file.flush()
         os.fsync(file.fileno())
@@ -129,6 +140,16 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         return True
     return False
+
+
+def open_up(folder: Path) -> None:
+    """Let us read everything below a folder, whatever modes it was left with. Coreutils walk trees of any depth."""
+    subprocess.run(["chmod", "-R", "u+rwX", "--", folder], stderr=subprocess.DEVNULL, check=False)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be said in JSON and in GitHub's API; a path need not be."""
+    return text == text.encode(errors="replace").decode()
 
 
 def is_folder(path: Path) -> bool:

@@ -11,6 +11,8 @@ from .files import Job
 
 GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"),
+    # Without these two, git reads `ignore` and `attributes` from the user's own folder for settings.
+    *("-c", "core.excludesFile=/dev/null", "-c", "core.attributesFile=/dev/null"),
     # A file that looks like `.git` on other systems is for the service to refuse, with a reason.
     *("-c", "core.protectNTFS=false", "-c", "core.protectHFS=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"),
 )
@@ -19,6 +21,7 @@ SETTINGS = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
     "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",

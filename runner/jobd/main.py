@@ -17,7 +17,7 @@ from typing import Any
 
 from .agent import run_agent
 from .collect import collect
-from .files import Failure, Job, describe, read_json
+from .files import Failure, Job, describe, is_utf8, open_up, read_json
 from .git import GIT, find_clone, git_environment
 from .prepare import prepare
 from .processes import kill_processes
@@ -47,16 +47,17 @@ REQUESTS: Mapping[str, Mapping[str, type]] = {
 
 def main() -> None:
     """Answer one request; or, started by `start_stage`, be a stage."""
-    if sys.argv[1:2] == ["stage"]:
+    if len(sys.argv) == 4:
         _, _, stage, request_path = sys.argv
-        return run_stage(stage, STAGES[stage], request_path)
+        run_stage(stage, STAGES[stage], request_path)
+        return
     try:
         verb = sys.argv[1] if len(sys.argv) == 2 else ""
-        answer = {"ok": True, **VERBS[verb](read_request(verb, sys.stdin.buffer.read()))}
+        request = read_request(verb, sys.stdin.buffer.read())
+        answer = {"ok": True, **VERBS[verb](request)}
     except Exception as error:
         answer = {"ok": False, **describe(error)}
     print(json.dumps(answer))
-    return None
 
 
 def read_request(verb: str, body: bytes) -> Mapping[str, Any]:
@@ -65,30 +66,39 @@ def read_request(verb: str, body: bytes) -> Mapping[str, Any]:
         raise Failure("bad_request", f"there is no verb {verb!r}; there are {', '.join(REQUESTS)}")
     try:
         request = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Failure("bad_request", "the request is not JSON") from None
+    if not isinstance(request, dict):
+        raise Failure("bad_request", "the request is no JSON object")
     for name, kind in REQUESTS[verb].items():
-        if not isinstance(request, dict) or not fits(request.get(name), kind):
+        if not fits(request.get(name), kind):
             raise Failure("bad_request", f"{verb} needs {name!r}, {DESCRIPTIONS[kind]}")
     if "job_id" in REQUESTS[verb] and not re.fullmatch(r"[0-9a-f]{10}", request["job_id"]):
         raise Failure("bad_request", "a job id has ten hexadecimal digits")
     if "workspace" in REQUESTS[verb] and not Path(request["workspace"]).is_absolute():
         raise Failure("bad_request", "the workspace is no absolute path")
-    return dict(request)
+    return request
 
+
+MAX_NUMBER = 2**53
+"""Up to here numbers in JSON are whole everywhere (RFC 8259, section 6)."""
 
 DESCRIPTIONS = {str: "a text", list: "a list of texts", dict: "an object of texts", int: "a number, 0 or more"}
 
 
 def fits(value: Any, kind: type) -> bool:
-    """Whether a value of a request has this kind. Texts hold no NUL: no command line and no path may."""
+    """Whether a value of a request has this kind.
+
+    Texts hold no NUL, for no command line and no path may, and no half of a character, for no file may; the names in
+    an environment hold no `=`.
+    """
     if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
     if kind is dict:
-        return isinstance(value, dict) and fits([*value, *value.values()], list)
+        return isinstance(value, dict) and fits([*value, *value.values()], list) and "=" not in "".join(value)
     if kind is list:
         return isinstance(value, list) and all(fits(item, str) for item in value)
-    return isinstance(value, str) and "\0" not in value
+    return isinstance(value, str) and "\0" not in value and is_utf8(value)
 
 
 def version(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,8 +147,7 @@ def clean(request: Mapping[str, Any]) -> dict[str, Any]:
     if job.root.is_symlink():
         job.root.unlink()
     elif job.root.exists():
-        # Coreutils walk trees of any depth; folders that their owner may not enter are opened first.
-        subprocess.run(["chmod", "-R", "u+rwX", "--", job.root], stderr=subprocess.DEVNULL, check=False)
+        open_up(job.root)
         removed = subprocess.run(["rm", "-rf", "--", job.root], stderr=subprocess.PIPE, check=False)
         if job.root.exists():
             lines = os.fsdecode(removed.stderr).splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .files import Failure, try_lock, write_file
+from .files import Failure, open_plain, try_lock, write_file
 from .git import CLONE_CONFIG, GIT, find_clone, git_environment
 from .stage import TICK_S, Stage
 
@@ -17,6 +18,8 @@ from .stage import TICK_S, Stage
 def prepare(stage: Stage) -> dict[str, Any]:
     """Make the environment. Raises `Failure` with the last words of what went wrong."""
     job, request = stage.job, stage.request
+    for folder in (job.output, job.home, job.tmp):
+        folder.mkdir(mode=0o700)
     base_commit = check_out(stage, find_clone(job, request["clone_url"]))
     argv = [*request["create_venv"], str(job.venv)]
     stage.must("venv_failed", "the virtual environment could not be made", argv, job.environment(), job.root)
@@ -29,16 +32,17 @@ def prepare(stage: Stage) -> dict[str, Any]:
 def check_out(stage: Stage, clone: Path) -> str:
     """Make the worktree from the machine's clone, which is brought up to date first. Returns the commit."""
     url, branch = stage.request["clone_url"], stage.request["base_branch"]
-    git, env, ref = [*GIT, f"--git-dir={clone}"], git_environment(), f"refs/ptq/{branch}"
+    git, env = [*GIT, f"--git-dir={clone}"], git_environment()
+    # A name of its own kind: `release` may give way to `release/1.0`, and as files the two exclude each other.
+    ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
 
     def must(what: str, *words: str) -> None:
         stage.must("clone_failed", what, [*git, *words], env, stage.job.root)
 
     clone.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):
+        disarm(clone)
         must("the machine's clone could not be made", "init", "--quiet", "--bare", "--template=")
-        # Agents can write here: no setting that one of them left may act in another one's job.
-        write_file(clone / "config", CLONE_CONFIG)
         fetch, refspec = ("fetch", "--no-tags", "--no-write-fetch-head"), f"+refs/heads/{branch}:{ref}"
         try:
             must("the repository could not be fetched", *fetch, "--", url, refspec)
@@ -51,10 +55,19 @@ def check_out(stage: Stage, clone: Path) -> str:
     return head.stdout.decode().strip()
 
 
+def disarm(clone: Path) -> None:
+    """Make a clone that an agent could write to safe to use, and one that was left in the middle of work usable."""
+    settings = [clone / "commondir", clone / "info" / "attributes"]
+    # We hold the clone's own lock: git's are left from a git that was killed.
+    for path in [*settings, *clone.glob("*.lock"), *clone.glob("refs/ptq/*.lock")]:
+        path.unlink(missing_ok=True)
+    write_file(clone / "config", CLONE_CONFIG)
+
+
 @contextmanager
 def locked(path: Path, deadline: float) -> Iterator[None]:
     """Hold a lock. Raises `Failure` when others hold it until the deadline."""
-    with path.open("w") as file:
+    with open(path, "w", opener=open_plain) as file:
         while not try_lock(file.fileno()):
             if time.monotonic() > deadline:
                 raise Failure("timed_out", "other jobs were busy with the machine's clone for too long")

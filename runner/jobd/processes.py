@@ -22,12 +22,16 @@ class Process(NamedTuple):
 
 
 def read_process(pid: int) -> Process | None:
-    """The process of this number, if it is alive and no zombie (`proc(5)`, /proc/pid/stat)."""
+    """The process of this number, if it is alive and no zombie (`proc(5)`, /proc/pid/stat).
+
+    One whose first thread has ended looks like a zombie, and has others.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in b"ZX" else Process(pid, int(fields[1]), int(fields[19]))
+    ended = fields[0] in b"ZX" and int(fields[17]) <= 1
+    return None if ended else Process(pid, int(fields[1]), int(fields[19]))
 
 
 def find_processes(job_id: str) -> list[Process]:
@@ -55,15 +59,16 @@ def read_environment(pid: int) -> list[bytes]:
 
 def kill_processes(job_id: str) -> tuple[int, int]:
     """Kill everything of the job but ourselves. Returns how many were killed, and how many are alive nevertheless."""
-    killed: set[Process] = set()
+    killed: set[tuple[int, int]] = set()
     deadline = time.monotonic() + KILL_PATIENCE_S
-    while found := find_processes(job_id):
-        if time.monotonic() > deadline:
-            break
-        send_signal(found, signal.SIGSTOP)  # What is stopped forks no more.
-        found = find_processes(job_id)
+    while (found := find_processes(job_id)) and time.monotonic() < deadline:
+        stopped: set[Process] = set()
+        while not stopped.issuperset(found) and time.monotonic() < deadline:  # What is stopped forks no more.
+            send_signal(set(found) - stopped, signal.SIGSTOP)
+            stopped.update(found)
+            found = find_processes(job_id)
         send_signal(found, signal.SIGKILL)
-        killed.update(found)
+        killed.update((process.pid, process.started) for process in found)
         time.sleep(0.01)
     return len(killed), len(found)
 

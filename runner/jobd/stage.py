@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .files import (
     MAX_MESSAGE,
@@ -27,6 +27,7 @@ from .files import (
     Job,
     Piece,
     describe,
+    open_plain,
     read_json,
     read_piece,
     reserve,
@@ -39,6 +40,9 @@ from .processes import kill_processes, reap_orphans
 GRACE_S = 5.0
 """Between the polite signal to a command whose time is over and the other one."""
 
+DRAIN_S = 20.0
+"""For what an ended command left in its pipe; somebody who cannot be killed may still be writing there."""
+
 TICK_S = 0.1
 
 TAIL_LINES = 20
@@ -50,10 +54,9 @@ PR_SET_CHILD_SUBREAPER = 36
 def start_stage(stage: str, request: Mapping[str, Any]) -> bool:
     """Start a stage. Of a race of starts one wins; False when it had been started before."""
     job = Job(request)
-    for folder in (job.control, job.output, job.root / "home", job.root / "tmp"):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    written = job.of_stage(stage, "request")
-    with job.of_stage(stage, "lock").open("w") as lock, job.of_stage(stage, "log").open("ab") as log:
+    job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
+    written, log_path = job.of_stage(stage, "request"), job.of_stage(stage, "log")
+    with open_lock(job, stage) as lock, open(log_path, "ab", opener=open_plain) as log:
         if not try_lock(lock.fileno()) or written.exists():
             return False
         reserve(job.of_stage(stage, "json"))
@@ -107,10 +110,19 @@ def read_state(job: Job, stage: str) -> dict[str, Any]:
         return {"state": "absent"}
     if state := read_json(final):
         return state
-    with suppress(OSError), job.of_stage(stage, "lock").open() as lock:
+    with suppress(OSError), open_lock(job, stage) as lock:
         if not try_lock(lock.fileno(), fcntl.LOCK_SH):
             return {"state": "running"}
     return read_json(final) or {"state": "lost"}  # It may have ended just now.
+
+
+def open_lock(job: Job, stage: str) -> IO[str]:
+    """The file whose lock a stage holds for life."""
+    return open(job.of_stage(stage, "lock"), "a", opener=open_plain)
+
+
+class NotRunnable(Exception):  # noqa: N818 - as a word, and why, it is part of a sentence
+    """A program cannot be started."""
 
 
 class Stage:
@@ -127,19 +139,11 @@ class Stage:
     def run(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> tuple[int, bool]:
         """Run a command to its end or the end of its time, after which nothing of it is alive.
 
-        Returns its exit status, as a shell would give it, and whether its time was over. Raises `OSError` when it
-        cannot be started.
+        Returns its exit status, as a shell would give it, and whether its time was over. Raises `NotRunnable`
+        when it cannot be started.
         """
         self._tail = b""
-        process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = start(argv, env, cwd)
         assert process.stdout
         os.set_blocking(process.stdout.fileno(), False)
         deadline, timed_out = self.deadline, False
@@ -150,7 +154,9 @@ class Stage:
                 timed_out, deadline = True, time.monotonic() + GRACE_S
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGTERM)
-            self._copy(process.stdout.fileno(), TICK_S)
+            if not self._copy(process.stdout.fileno(), TICK_S):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(TICK_S)
             reap_orphans(process.pid)
         kill_processes(self.job.id)
         status = process.wait()
@@ -163,9 +169,8 @@ class Stage:
         self._say(f"$ {argv[-1] if argv[0] == '/bin/sh' else ' '.join(argv)}\n".encode())
         try:
             status, timed_out = self.run(argv, env, cwd)
-        except (FileNotFoundError, PermissionError) as error:
-            reason = f"{error.filename}: {(error.strerror or '').lower()}"
-            raise Failure("no_git" if argv[0] == "git" else name, f"{what} ({reason})") from None
+        except NotRunnable as error:
+            raise Failure("no_git" if argv[0] == "git" else name, f"{what}: {error}") from None
         if timed_out:
             raise Failure("timed_out", f"{what}: it was stopped after {self.request['timeout_s']} seconds")
         if status:
@@ -173,17 +178,16 @@ class Stage:
             full = os.strerror(errno.ENOSPC) in tail
             raise Failure("disk_full" if full else name, f"{what} (exit status {status}):\n{tail}")
 
-    def _copy(self, pipe: int, wait_s: float) -> None:
-        """Copy to the log what the pipe holds; when it holds nothing, wait a moment."""
-        if not select.select([pipe], [], [], wait_s)[0]:
-            return
+    def _copy(self, pipe: int, wait_s: float) -> bool:
+        """Copy to the log what the pipe holds; when it holds nothing, wait a moment. False when it has been closed."""
+        until = time.monotonic() + (wait_s or DRAIN_S)
         with suppress(BlockingIOError):
-            until = time.monotonic() + TICK_S
-            while data := os.read(pipe, 65_536):
+            while select.select([pipe], [], [], wait_s)[0] and time.monotonic() < until:
+                data = os.read(pipe, 65_536)
+                if not data:
+                    return False
                 self._say(data)
-                if wait_s and time.monotonic() > until:
-                    return
-            time.sleep(wait_s)  # Its other end was closed by a process that goes on.
+        return True
 
     def _say(self, data: bytes) -> None:
         """Write to the log until that is full, which is said once; the rest is dropped."""
@@ -197,3 +201,19 @@ class Stage:
         view = memoryview(data)
         while view:
             view = view[os.write(sys.stdout.fileno(), view) :]
+
+
+def start(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
+    """Start a command, with its output in a pipe. Raises `NotRunnable`."""
+    try:
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise NotRunnable(f"{error.filename or argv[0]} cannot be run: {(error.strerror or '').lower()}") from None

@@ -170,6 +170,7 @@ PROSE: dict[str, tuple[str, str]] = {
 }
 
 TITLES: dict[str, tuple[str, str]] = {
+    "words that switch CI off": ("Keep it [skip ci]", "Keep it (skip ci)"),
     "two lines": ("Fix\r\nthe\tloop\n\n now", "Fix the loop now"),
     "a mention": ("Ask @octocat and @@octocat, not me@example.com", "Ask octocat and octocat, not me@example.com"),
     "a closing keyword": (

@@ -227,7 +227,8 @@ def test_a_title_is_one_harmless_line(proposed: str, title: str) -> None:
 def test_a_commit_says_who_approved_it() -> None:
     message = render_commit_message("Keep it", done(), PULL)
     assert message.startswith("Keep it\n\n")
-    assert "@maintainer" in message
+    assert "Approved by maintainer" in message
+    assert "@" not in message
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(5, "5 s"), (200, "3 min 20 s"), (3900, "1 h 5 min")])

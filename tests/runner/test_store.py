@@ -99,8 +99,8 @@ async def test_a_log_is_kept_and_replaced(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database, database.write() as connection:
         await store.insert_job(connection, make_job())
         assert await store.fetch_log(connection, make_job().id, "agent") is None
-        await store.save_log(connection, make_job().id, "agent", b"one")
-        await store.save_log(connection, make_job().id, "agent", b"two\xff")
+        await store.save_log(connection, make_job().id, "agent", store.compress_log(b"one"))
+        await store.save_log(connection, make_job().id, "agent", store.compress_log(b"two\xff"))
         assert await store.fetch_log(connection, make_job().id, "agent") == b"two\xff"
 
 

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.pages import LEFT_OUT, MARGIN, REFRESH_S, SHOWN_LOG, split_diff
+from runner import store
+from runner.job import FINAL, JobState, Report
+from runner.machines import Lease
+from runner.supervisor import Outage
+from tests.support.jobs import NOON
+from tests.support.site import SECRET, Page, Site, open_site
+
+HOSTILE = "<script>alert(1)</script> \"'><img src=x onerror=alert(1)> </pre></code>&lt;b&gt; {{ 7 * 7 }}"
+PATCH = """\
+diff --git a/chunks.py b/chunks.py
+index 1d72694..6e9e73f 100644
+--- a/chunks.py
++++ b/chunks.py
+@@ -1,2 +1,2 @@
+ items = 5
+--- size
++++ size < 3 & "x"
+"""
+
+
+def make_report(**changes: Any) -> Report:
+    values: dict[str, Any] = {"body": "It is mended.", "worklog": "", "pr_title": "", "repro": "", "patch": PATCH}
+    return Report(**{"job_id": "0123456789", "changes": (), "digest": "ab" * 32, **values, **changes})
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with open_site(tmp_path) as site:
+        yield site
+
+
+async def test_the_front_door_leads_to_the_jobs(site: Site) -> None:
+    page = await site.get("/")
+    assert (page.status, page.headers["Location"]) == (302, "jobs")
+    assert "No job has run yet." in (await site.get("/jobs")).text
+
+
+async def test_the_list_shows_the_newest_job_first_and_links_it(site: Site) -> None:
+    await site.add(id="old", state=JobState.FAILED)
+    await site.add(id="new", issue_number=8, created_at=NOON + timedelta(minutes=1), trouble="no machine answers")
+    page = await site.get("/jobs")
+    assert page.links() == ["/style.css", "/jobs", "/jobs/new", "/jobs/old"]
+    assert [name for name in page.classes() if name in set(JobState)] == ["queued", "failed"]
+    for part in ("octo/widgets#8", "fix", "asked for by maintainer on 2026-03-01 12:01 UTC", "no machine answers"):
+        assert part in page.text
+
+
+async def test_jobs_of_private_repositories_are_in_no_list_but_have_their_page(site: Site) -> None:
+    await site.add(id="secretjob1", private=True, repository="octo/hidden")
+    await site.add(id="publicjob1")
+    page = await site.get("/jobs")
+    assert "/jobs/publicjob1" in page.links()
+    assert "hidden" not in page.html
+    assert "secretjob1" not in page.html
+    assert "hidden" not in str(await site.status())
+    assert "octo/hidden#7" in (await site.get("/jobs/secretjob1")).text
+
+
+@pytest.mark.parametrize("state", JobState)
+async def test_the_page_of_a_job_shows_its_state_and_loads_itself_anew_while_it_may_change(
+    site: Site, state: JobState
+) -> None:
+    await site.add(state=state)
+    page = await site.get("/jobs/0123456789")
+    assert page.classes()[:2] == ["state", str(state)]
+    assert f"octo/widgets#7 · fix · {state}" in page.text
+    assert page.refreshes() == ([] if state in FINAL else [str(REFRESH_S)])
+
+
+async def test_the_page_of_a_job_tells_where_how_and_how_long_it_ran(site: Site) -> None:
+    job = await site.add(
+        state=JobState.FAILED,
+        machine="gpu-1",
+        base_commit="0123456789abcdef" * 2 + "01234567",
+        started_at=NOON,
+        ended_at=NOON + timedelta(seconds=200),
+        failure="the agent was stopped after 200 seconds, its time limit",
+    )
+    async with site.database.write() as connection:
+        await store.add_event(connection, job.id, NOON + timedelta(seconds=3), "preparing")
+    text = " ".join((await site.get(f"/jobs/{job.id}")).text.split())
+    for part in (
+        "mine on gpu-1, 3 min 20 s",
+        "main at 0123456789ab",
+        "its time limit",
+        "attempt 1",
+        "by maintainer on",
+    ):
+        assert part in text
+    assert "12:00:00 queued by @maintainer12:00:03 preparing" in text
+
+
+async def test_what_holds_a_job_up_stands_on_its_page(site: Site) -> None:
+    await site.add(trouble="machine gpu-1 cannot be reached just now")
+    assert "Held up: machine gpu-1 cannot be reached just now" in (await site.get("/jobs/0123456789")).text
+
+
+async def test_the_page_of_a_finished_job_has_report_diff_and_logs_with_links_to_each(site: Site) -> None:
+    report = make_report(worklog="looked\n", repro="chunked()", refusals=("Too big.",), warnings=("Hidden letters.",))
+    job = await site.add(report, state=JobState.SUCCEEDED)
+    await site.keep_log(job, "agent", b"Ran the tests.\n")
+    page = await site.get(f"/jobs/{job.id}")
+    for part in (
+        "It is mended.",
+        "looked",
+        "chunked()",
+        "Too big.",
+        "Hidden letters.",
+        "abababababab",
+        "Ran the tests.",
+    ):
+        assert part in page.text
+    sections = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
+    assert sections == ["report", "diff", "repro", "worklog", "log-agent"]
+    assert [link for link in page.links() if link.startswith("#")] == [f"#{section}" for section in sections]
+    assert [name for name in page.classes() if name in ("hunk", "minus", "plus")] == ["hunk", "minus", "plus"]
+    assert PATCH in page.text
+
+
+async def test_the_raw_patch_is_what_git_applies(site: Site, tmp_path: Path) -> None:
+    await site.add(make_report(), state=JobState.SUCCEEDED)
+    page = await site.get("/jobs/0123456789/patch")
+    assert (page.html, page.headers["Content-Type"]) == (PATCH, "text/plain; charset=utf-8")
+    (tmp_path / "chunks.py").write_text("items = 5\n-- size\n")
+    subprocess.run(["git", "apply", "-"], input=page.html, cwd=tmp_path, text=True, check=True)
+    assert (tmp_path / "chunks.py").read_text() == 'items = 5\n++ size < 3 & "x"\n'
+
+
+IN_THE_JOB = ("trouble", "failure", "requested_by", "base_branch", "machine", "repository", "preset")
+IN_THE_REPORT = ("body", "worklog", "repro", "patch")
+
+
+async def show_everywhere(site: Site, text: str) -> Page:
+    """The page of a job that has this text wherever somebody else may have written it."""
+    report = make_report(**dict.fromkeys(IN_THE_REPORT, text), refusals=(text,), warnings=(text,))
+    job = await site.add(report, **dict.fromkeys(IN_THE_JOB, text), base_commit="0" * 40, state=JobState.FAILED)
+    await site.keep_log(job, "agent", text.encode())
+    async with site.database.write() as connection:
+        await store.add_event(connection, job.id, NOON, text)
+    return await site.get(f"/jobs/{job.id}")
+
+
+async def test_hostile_text_is_shown_and_never_becomes_part_of_the_page(site: Site) -> None:
+    page = await show_everywhere(site, HOSTILE)
+    assert page.text.count(HOSTILE) >= len(IN_THE_JOB) + len(IN_THE_REPORT) + 4
+    for shown in (page, await site.get("/jobs")):
+        assert HOSTILE in shown.text
+        assert not {"script", "img", "b"} & {tag for tag, _ in shown.tags}
+        assert not [attrs for _, attrs in shown.tags if any(name.startswith("on") for name in attrs)]
+
+
+async def test_characters_that_nobody_sees_are_written_out(site: Site) -> None:
+    page = await show_everywhere(site, "a\u202eb\u200bc\x1b]8;;x\x07d\x00e")
+    for char in "\u202e\u200b\x1b\x07\x00":
+        assert char not in page.html
+    assert "a⟨U+202E⟩b⟨U+200B⟩c⟨U+001B⟩]8;;x⟨U+0007⟩d⟨U+0000⟩e" in page.text
+
+
+async def test_no_secret_is_on_any_page(site: Site) -> None:
+    page = await show_everywhere(site, f"before {SECRET} after")
+    site.supervisor.outages["gpu-1"] = Outage(f"refused {SECRET}", True, NOON, NOON, NOON)
+    patch = await site.get("/jobs/0123456789/patch")
+    for text in (page.text, patch.text, str(await site.status())):
+        assert "[redacted]" in text
+        assert SECRET not in text
+
+
+async def test_a_log_is_readable_whatever_bytes_are_in_it(site: Site) -> None:
+    job = await site.add(state=JobState.SUCCEEDED)
+    await site.keep_log(job, "agent", b"\xff\xfe caf\xc3\xa9 \x1b[1;31mFAILED\x1b[0m\x1b[2K <b>tests</b>\n")
+    assert "\ufffd\ufffd café FAILED <b>tests</b>" in (await site.get(f"/jobs/{job.id}")).text
+
+
+async def test_a_running_job_shows_its_log_as_far_as_it_has_come(site: Site) -> None:
+    job = await site.add(state=JobState.RUNNING)
+    for chunk in (b"at work\n", b"still at work\n"):
+        site.spool.append(job.id, "agent", chunk)
+        assert chunk.decode() in (await site.get(f"/jobs/{job.id}")).text
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "spool"])
+async def test_of_a_long_log_the_end_is_shown_and_no_half_of_a_secret(tmp_path: Path, kept: bool) -> None:
+    secret = "".join(f"{number:04}-" for number in range(400))
+    for cut in (0, 700, len(secret)):
+        log = b"first\n" + secret.encode() + b"x" * (SHOWN_LOG + MARGIN - len(secret) + cut - 5) + b"\nlast\n"
+        async with open_site(tmp_path / str(cut), secrets=(secret,)) as site:
+            job = await site.add(state=JobState.RUNNING)
+            if kept:
+                await site.keep_log(job, "agent", log)
+            else:
+                site.spool.append(job.id, "agent", log)
+            page = await site.get(f"/jobs/{job.id}")
+        assert LEFT_OUT.strip() in page.text
+        assert "first" not in page.text
+        assert "x\nlast\n" in page.text
+        assert "0399-" not in page.text
+        assert SHOWN_LOG - 100 < page.text.count("x") < SHOWN_LOG + MARGIN
+
+
+async def test_a_log_that_fits_is_shown_from_its_beginning(site: Site) -> None:
+    job = await site.add(state=JobState.SUCCEEDED)
+    await site.keep_log(job, "agent", b"first\n" + b"x" * (SHOWN_LOG - 6))
+    page = await site.get(f"/jobs/{job.id}")
+    assert "first\nx" in page.text
+    assert LEFT_OUT.strip() not in page.text
+
+
+PATHS = ("/", "/jobs", "/jobs/0123456789", "/jobs/0123456789/patch", "/jobs/nobody", "/jobs/nobody/patch")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_page_may_load_and_run_nothing(site: Site, path: str, method: str) -> None:
+    await site.add(make_report(), state=JobState.SUCCEEDED)
+    page = await site.get(path, method)
+    policy = page.headers["Content-Security-Policy"].split("; ")
+    assert {"default-src 'none'", "style-src 'self'", "form-action 'none'", "frame-ancestors 'none'"} <= set(policy)
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert page.headers["Referrer-Policy"] == "no-referrer", "the address of a private job must not leak"
+    assert page.headers["Cache-Control"] == "no-store"
+    assert bool(page.html) == (method == "GET")
+
+
+@pytest.mark.parametrize(
+    "path", ["/jobs/nobody", "/jobs/nobody/patch", "/jobs/%00", "/jobs/..%2Fstatus", "/jobs/'%20OR%201=1", "/templates"]
+)
+async def test_what_is_not_there_is_404(site: Site, path: str) -> None:
+    await site.add()
+    assert (await site.get(path)).status == 404
+
+
+async def test_a_job_without_a_diff_has_no_patch(site: Site) -> None:
+    await site.add(make_report(patch=""), state=JobState.SUCCEEDED)
+    page = await site.get("/jobs/0123456789/patch")
+    assert (page.status, page.text) == (404, "this job has no patch\n")
+    assert not [link for link in (await site.get("/jobs/0123456789")).links() if link.endswith("/patch")]
+
+
+async def test_pages_are_for_reading_only(site: Site) -> None:
+    for path in PATHS:
+        assert (await site.get(path, "POST")).status == 405
+
+
+async def test_links_hold_behind_a_proxy_that_serves_the_service_as_a_folder(tmp_path: Path) -> None:
+    async with open_site(tmp_path, "https://example.org/ptq") as site:
+        await site.add(make_report(), state=JobState.SUCCEEDED)
+        links = (await site.get("/jobs/0123456789")).links() + (await site.get("/jobs")).links()
+    assert {"/ptq/style.css", "/ptq/jobs", "/ptq/jobs/0123456789", "/ptq/jobs/0123456789/patch"} <= set(links)
+    assert [link for link in links if not link.startswith(("/ptq/", "#"))] == []
+
+
+async def test_the_style_sheet_is_there(site: Site) -> None:
+    style = await site.get("/style.css")
+    assert style.status == 200
+    assert style.headers["Content-Type"].startswith("text/css")
+    assert "prefers-color-scheme: dark" in style.html
+
+
+async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> None:
+    job = await site.add(state=JobState.RUNNING, machine="gpu-1")
+    await site.add(id="another", issue_number=8)
+    await site.add(id="ended", issue_number=9, state=JobState.FAILED)
+    async with site.database.write() as connection:
+        await store.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
+    site.supervisor.outages["gpu-2"] = Outage("the host key has changed", True, NOON, NOON, NOON)
+    assert await site.status() == {
+        "machines": [
+            {"name": "gpu-1", "slots": 2, "leased": 1, "trouble": None},
+            {"name": "gpu-2", "slots": 1, "leased": 0, "trouble": "the host key has changed"},
+        ],
+        "jobs": {"queued": 1, "running": 1},
+        "deliveries": {"pending": 0, "failed": 0},
+    }
+
+
+async def test_the_service_is_ready_only_while_its_database_takes_writes(site: Site, tmp_path: Path) -> None:
+    assert (await site.get("/readyz")).status == 200
+    await site.database.close()
+    for path in tmp_path.glob("ptq.db*"):
+        path.write_bytes(b"no database any more" * 1000)
+    page = await site.get("/readyz")
+    assert page.status == 503
+    assert "the database takes no writes" in page.html
+    assert str(tmp_path) not in page.html
+    assert (await site.get("/healthz")).status == 200, "the process lives all the same"
+
+
+async def test_a_huge_diff_is_shown_as_a_whole_and_soon(site: Site) -> None:
+    patch = PATCH + "+a\n-b\n" * 300_000
+    await site.add(make_report(patch=patch), state=JobState.SUCCEEDED)
+    async with asyncio.timeout(10):
+        page = await site.get("/jobs/0123456789")
+    assert patch in page.text
+    assert len(page.tags) < 100
+
+
+def test_only_lines_inside_hunks_are_additions_and_removals() -> None:
+    kinds = [kind for kind, _ in split_diff(PATCH + PATCH)]
+    assert kinds == ["", "", "", "", "hunk", "", "minus", "plus"] * 2
+    assert "".join(line for _, line in split_diff(PATCH)) == PATCH

@@ -1,0 +1,168 @@
+"""What is left of a job in the end: nothing. And a disk that is full, of which a job may be the reason."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.jobd.files import MAX_MESSAGE
+from runner.jobd.processes import find_processes
+from tests.support.jobd import COLLECT, LIMITS, Jobd, Repository, wait_until
+
+DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)\n"
+
+
+def test_everything_of_a_job_goes_and_nothing_of_another(jobd: Jobd) -> None:
+    other = jobd.beside()
+    other.prepare()
+    jobd.run("echo x > x")
+    (clone,) = (path for path in (jobd.workspace / "repos").iterdir() if path.is_dir())
+    assert len(list((clone / "worktrees").iterdir())) == 2
+    jobd.call("clean")
+    assert not jobd.root.exists()
+    assert len(list((clone / "worktrees").iterdir())) == 1
+    assert other.agent("git status --short; echo x > x; git add x; git diff --cached --stat")["log"]
+    assert jobd.poll("prepare")["state"] == "absent"
+
+
+def test_cleaning_twice_or_what_never_was_is_fine(jobd: Jobd) -> None:
+    assert jobd.call("kill") == {"ok": True, "killed": 0, "alive": 0}
+    assert jobd.call("clean") == {"ok": True}
+    jobd.prepare(base_branch="no-such")
+    assert jobd.call("clean") == {"ok": True}
+    assert jobd.call("clean") == {"ok": True}
+
+
+def test_cleaning_kills_first(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.start("while :; do mkdir -p a/b; date > a/b/c; done")
+    jobd.call("clean")
+    assert find_processes(jobd.job_id) == []
+    assert not jobd.root.exists()
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "mkdir -p a/b; echo x > a/b/c; chmod 000 a/b/c a/b a",
+        "chmod 500 dir .; chmod 000 ../control; chmod 000 ..",
+        "mkdir -- -rf '*' 'two\nlines'; echo x > \"$(printf '\\377')\"; ln -s /nowhere dangling; mkfifo pipe",
+    ],
+)
+def test_trees_go_whatever_they_are_like(jobd: Jobd, deed: str) -> None:
+    jobd.prepare()
+    jobd.start(deed)
+    subprocess.run(["sleep", "0.3"], check=True)
+    assert jobd.call("clean") == {"ok": True}
+    assert list((jobd.workspace / "jobs").iterdir()) == []
+
+
+def test_a_tree_that_is_deeper_than_a_path_may_be_long_goes_as_well(jobd: Jobd, tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text(DEEP)
+    jobd.prepare()
+    assert jobd.agent(f"{sys.executable} {tmp_path}/deep.py")["result"]["exit_status"] == 0
+    assert jobd.collect()["state"] in ("done", "failed")
+    assert jobd.call("clean") == {"ok": True}
+    assert not jobd.root.exists()
+
+
+def test_a_job_that_has_become_a_link_goes_and_what_it_leads_to_stays(jobd: Jobd, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    (target / "worktree").mkdir(parents=True)
+    jobd.prepare()
+    jobd.start(f'cd "$PTQ_WORKTREE/.."; mv "$PWD" {tmp_path}/away; ln -s {target} "${{PTQ_WORKTREE%/*}}"')
+    subprocess.run(["sleep", "0.3"], check=True)
+    assert jobd.root.is_symlink()
+    assert jobd.call("clean") == {"ok": True}
+    assert not jobd.root.is_symlink()
+    assert (target / "worktree").is_dir()
+
+
+def test_links_out_of_a_job_are_not_followed(jobd: Jobd, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir(mode=0o500)
+    (target / "file").touch(mode=0o400)
+    change = jobd.run(f"ln -s {target} link; ln -s {target}/file file; rm -r ../tmp; ln -s {target} ../tmp")
+    assert change.contents == {"link": str(target).encode(), "file": f"{target}/file".encode()}
+    jobd.call("clean")
+    assert ((target / "file").stat().st_mode & 0o777, target.stat().st_mode & 0o777) == (0o400, 0o500)
+
+
+# A disk that is full
+
+
+@pytest.fixture
+def small_disk(jobd: Jobd) -> Iterator[Jobd]:
+    """A machine whose workspace has a few megabytes."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(jobd.workspace)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("to mount a small file system is not allowed here")
+    yield jobd
+    jobd.call("kill")
+    subprocess.run(["umount", "--lazy", str(jobd.workspace)], check=True)
+
+
+FILL = 'head -c 9m /dev/zero > "$TMPDIR/filler" 2> /dev/null || :'
+
+
+def test_a_setup_that_fills_the_disk_is_told_as_such(small_disk: Jobd) -> None:
+    poll = small_disk.prepare(setup=["head -c 9m /dev/zero > filler"])
+    assert (poll["state"], poll["error"]) == ("failed", "disk_full")
+    assert "No space left on device" in poll["message"]
+
+
+def test_a_clone_that_fills_the_disk_is_told_as_such(small_disk: Jobd, repository: Repository) -> None:
+    (repository.folder / "large").write_bytes(random.randbytes(6_000_000))
+    repository.commit()
+    assert small_disk.prepare()["error"] == "disk_full"
+
+
+def test_a_log_that_cannot_be_written_is_told_as_a_full_disk(small_disk: Jobd) -> None:
+    assert small_disk.prepare()["state"] == "done"
+    ended = small_disk.agent(f"{FILL}; yes | head -c 200000; sleep 60", max_log_bytes=1_000_000)
+    assert (ended["state"], ended["error"]) == ("failed", "disk_full")
+    assert ended["message"] == "the machine's disk is full"
+    wait_until(lambda: not find_processes(small_disk.job_id))
+
+
+def test_a_stage_that_cannot_be_started_for_a_full_disk_may_be_started_later(small_disk: Jobd) -> None:
+    small_disk.prepare(setup=[FILL])
+    request = {"argv": ["true"], "env": {}, "prompt": "", **LIMITS}
+    assert small_disk.ask("start", **request)["error"] == "disk_full"
+    assert small_disk.poll("agent")["state"] == "absent"
+    (small_disk.root / "tmp" / "filler").unlink()
+    assert small_disk.call("start", **request)["started"] is True
+    assert small_disk.wait("agent")["state"] == "done"
+
+
+@pytest.mark.parametrize("left", ["150K", "250K", "290K"])
+def test_a_collection_that_fills_the_disk_is_told_as_such(small_disk: Jobd, left: str) -> None:
+    base = small_disk.prepare()["result"]["base_commit"]
+    small_disk.agent(f'head -c 90000 /dev/urandom > new; {FILL}; truncate -s -{left} "$TMPDIR/filler"')
+    small_disk.call("collect", **{**COLLECT, "base_commit": base})
+    collected = small_disk.wait("collect")
+    assert (collected["state"], collected["error"]) == ("failed", "disk_full"), collected
+
+
+def test_the_longest_message_fits_on_a_full_disk(small_disk: Jobd) -> None:
+    shout = f"{FILL}; {sys.executable} -c 'print(chr(0x1f4a5) * 9000)'; exit 3"
+    poll = small_disk.prepare(setup=[shout], max_log_bytes=10)
+    assert (poll["state"], poll["error"]) == ("failed", "setup_failed")
+    assert len(poll["message"]) <= MAX_MESSAGE
+
+
+def test_a_folder_that_cannot_be_removed_is_told_with_the_reason(jobd: Jobd) -> None:
+    jobd.prepare()
+    mounted = jobd.root / "home"
+    if subprocess.run(["mount", "-t", "tmpfs", "none", mounted], check=False, capture_output=True).returncode:
+        pytest.skip("to mount a file system is not allowed here")
+    answer = jobd.ask("clean")
+    subprocess.run(["umount", mounted], check=True)
+    assert answer["error"] == "not_removed"
+    assert "busy" in answer["message"]
+    assert jobd.call("clean") == {"ok": True}

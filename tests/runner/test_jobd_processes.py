@@ -1,0 +1,256 @@
+"""The processes of a job: they outlive the connection, and nothing of them outlives the job, whatever they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.jobd.processes import find_processes
+from tests.support.jobd import LIMITS, PATIENCE_S, Jobd, processes_with, wait_until
+
+STUBBORN = """
+import os, signal, sys, time
+mark, how = sys.argv[1:]
+if how != "stays":
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)", mark], {})
+"""
+"""A process that leaves its parent and its session, ignores what can be ignored and clears its environment."""
+
+HEADLESS = """
+import ctypes, os, sys, threading, time
+if not os.fork():
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    open(sys.argv[1], "w").write(str(os.getpid()))
+    ctypes.CDLL(None).pthread_exit(None)
+while not os.path.exists(sys.argv[1]) or not os.path.getsize(sys.argv[1]):
+    time.sleep(0.01)
+"""
+"""It leaves a process whose first thread has ended while another goes on."""
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[str]:
+    """A word for a command line, by which a process is found when nothing else leads to it."""
+    mark = f"stray-of-{tmp_path}"
+    yield mark
+    for pid in processes_with(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+def stubborn(folder: Path, mark: str, how: str = "leaves") -> str:
+    """A shell command for such a process."""
+    script = folder / "stubborn.py"
+    script.write_text(STUBBORN)
+    return f"{sys.executable} {script} {mark} {how}"
+
+
+def stage_of(jobd: Jobd) -> int:
+    """The process of the job's running stage."""
+    (stage,) = (pid for pid in processes_with("stage") if pid in processes_with(str(jobd.program)))
+    return stage
+
+
+def test_a_stage_outlives_the_session_of_whoever_started_it(jobd: Jobd) -> None:
+    jobd.prepare()
+    with jobd.popen("start", start_new_session=True) as starter:
+        request = {"argv": ["/bin/sh", "-c", "sleep 0.5; echo survived"], "env": {}, "prompt": "", **LIMITS}
+        starter.communicate(jobd.body(**request))
+        with pytest.raises(ProcessLookupError):  # What it started is no part of its process group.
+            os.killpg(starter.pid, signal.SIGKILL)
+    ended = jobd.wait("agent")
+    assert (ended["state"], ended["log"]) == ("done", b"survived\n")
+
+
+def test_what_an_agent_leaves_behind_dies_with_it(jobd: Jobd, tmp_path: Path, mark: str) -> None:
+    jobd.prepare()
+    seen = tmp_path / "seen"
+    leave = f"{stubborn(tmp_path, mark)}; {sys.executable} -c 'import time; time.sleep(60)' {mark} &"
+    ended = jobd.agent(f"{leave} until pgrep -f 'time.sleep.60.* {mark}' > {seen}; do sleep 0.01; done; exit 7")
+    assert ended["result"]["exit_status"] == 7
+    assert seen.read_text()
+    assert processes_with(mark) == []
+
+
+def test_a_process_whose_first_thread_has_ended_dies_as_well(jobd: Jobd, tmp_path: Path) -> None:
+    jobd.prepare()
+    (tmp_path / "headless.py").write_text(HEADLESS)
+    jobd.agent(f"exec {sys.executable} {tmp_path}/headless.py {tmp_path}/pid")
+    stray = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{stray}/task").exists() or len(list(Path(f"/proc/{stray}/task").iterdir())) < 2
+
+
+@pytest.mark.parametrize("how", ["stays", "leaves"])
+def test_kill_finds_whatever_hides(jobd: Jobd, tmp_path: Path, mark: str, how: str) -> None:
+    jobd.prepare()
+    jobd.start(f"{stubborn(tmp_path, mark, how)} & {stubborn(tmp_path, mark)}; sleep 60")
+    wait_until(lambda: len(processes_with(mark)) == 2)
+    answer = jobd.call("kill")
+    assert answer["alive"] == 0
+    assert answer["killed"] >= 4
+    assert processes_with(mark) == []
+    assert jobd.poll("agent")["state"] == "lost"
+    assert jobd.call("kill") == {"ok": True, "killed": 0, "alive": 0}
+
+
+def test_an_agent_whose_time_is_over_may_say_goodbye(jobd: Jobd) -> None:
+    jobd.prepare()
+    ended = jobd.agent("trap 'echo bye; exit 3' TERM; sleep 60 & wait", timeout_s=1)
+    assert (ended["state"], ended["log"]) == ("done", b"bye\n")
+    assert (ended["result"]["exit_status"], ended["result"]["timed_out"]) == (3, True)
+
+
+@pytest.mark.slow  # The grace between the polite signal and the other one is five seconds.
+def test_an_agent_that_does_not_go_when_its_time_is_over_is_killed(jobd: Jobd, tmp_path: Path, mark: str) -> None:
+    jobd.prepare()
+    ended = jobd.agent(f"trap '' TERM; {stubborn(tmp_path, mark)}; while :; do sleep 1; done", timeout_s=1)
+    assert ended["state"] == "done"
+    assert (ended["result"]["exit_status"], ended["result"]["timed_out"]) == (128 + signal.SIGKILL, True)
+    assert processes_with(mark) == []
+
+
+def test_a_signal_that_ended_the_agent_is_told_as_a_shell_would(jobd: Jobd) -> None:
+    jobd.prepare()
+    result = jobd.agent("kill -SEGV $$")["result"]
+    assert (result["exit_status"], result["timed_out"]) == (128 + signal.SIGSEGV, False)
+
+
+def test_a_stage_that_was_killed_is_lost_and_kill_finds_what_it_left(jobd: Jobd, mark: str) -> None:
+    jobd.prepare()
+    jobd.start(f"{sys.executable} -c 'import os, time; os.setsid(); print(1, flush=1); time.sleep(60)' {mark} & wait")
+    wait_until(lambda: jobd.poll("agent")["log"])
+    os.kill(stage_of(jobd), signal.SIGKILL)
+    wait_until(lambda: jobd.poll("agent")["state"] == "lost")
+    assert len(processes_with(mark)) == 1
+    assert jobd.call("kill")["alive"] == 0
+    assert processes_with(mark) == []
+    assert jobd.ask("start", argv=["true"], env={}, prompt="", **LIMITS)["started"] is False
+
+
+def test_jobs_do_not_kill_each_others_processes(jobd: Jobd) -> None:
+    other = jobd.beside()
+    jobd.prepare()
+    other.prepare()
+    other.start("sleep 60")
+    jobd.agent("true")
+    jobd.call("kill")
+    assert other.poll("agent")["state"] == "running"
+    assert other.call("kill")["killed"] >= 2
+
+
+def test_collecting_kills_what_is_left_of_the_agent_first(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.start("while :; do date +%N > clock; done")
+    wait_until((jobd.worktree / "clock").exists)
+    assert jobd.collect()["state"] == "done"
+    assert jobd.poll("agent")["state"] == "lost"
+    wait_until(lambda: not find_processes(jobd.job_id))
+
+
+def test_an_agent_that_has_closed_its_output_is_followed_at_leisure(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.start("echo last words; exec > /dev/null 2>&1; sleep 60")
+    wait_until(lambda: jobd.poll("agent")["log"] == b"last words\n")
+    stage = stage_of(jobd)
+
+    def ticks() -> int:
+        fields = Path(f"/proc/{stage}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = ticks()
+    time.sleep(0.5)
+    assert ticks() - before < 15  # of 50
+    assert jobd.poll("agent")["state"] == "running"
+
+
+def test_ended_orphans_do_not_pile_up(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.start("for i in $(seq 50); do (sh -c : &); done; echo done; sleep 60")
+    wait_until(lambda: jobd.poll("agent")["log"] == b"done\n")
+    stage = stage_of(jobd)
+    wait_until(lambda: len(Path(f"/proc/{stage}/task/{stage}/children").read_text().split()) == 1)
+
+
+def test_an_agent_that_forks_without_end_is_ended(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.start("f() { (sleep 0.2; exec sleep 60) & sleep 0.001; }; while :; do f; done", timeout_s=30)
+    time.sleep(0.5)
+    assert jobd.call("kill")["alive"] == 0
+    assert find_processes(jobd.job_id) == []
+
+
+# The log
+
+
+def test_a_log_that_grows_too_long_is_cut_which_is_said_once(jobd: Jobd) -> None:
+    jobd.prepare()
+    ended = jobd.agent("yes 123456789 | head -n 300000; echo end; exit 5", max_log_bytes=1000)
+    assert ended["log"] == b"123456789\n" * 100 + b"\n[the log ends here: it had grown too long]\n"
+    assert (ended["result"]["exit_status"], ended["result"]["log_truncated"]) == (5, True)
+
+
+def test_a_log_of_exactly_the_allowed_length_is_whole(jobd: Jobd) -> None:
+    jobd.prepare()
+    ended = jobd.agent("printf 1234567890", max_log_bytes=10)
+    assert (ended["log"], ended["result"]["log_truncated"]) == (b"1234567890", False)
+
+
+def test_a_log_is_read_in_pieces_and_may_hold_any_bytes(jobd: Jobd) -> None:
+    jobd.prepare()
+    written = b"\xff\xfe\0\xc3(\xe2\x82 text\r\n\x1b[31m"
+    octal = "".join(f"\\{byte:03o}" for byte in written)
+    assert jobd.agent(f"printf '{octal}'")["log"] == written
+    pieces = [jobd.poll("agent", log_offset=offset, log_limit=4) for offset in range(0, len(written) + 4, 4)]
+    assert b"".join(piece["log"] for piece in pieces) == written
+    assert {piece["log_size"] for piece in pieces} == {len(written)}
+    assert jobd.poll("agent", log_offset=10**9)["log"] == b""
+
+
+def test_the_log_is_whole_once_a_stage_has_ended(jobd: Jobd) -> None:
+    jobd.prepare()
+    program = "import sys; [print(i) for i in range(20000)]; print('x' * 60000)"
+    ended = jobd.agent("", argv=[sys.executable, "-c", program], max_log_bytes=1_000_000)
+    assert ended["log"].count(b"\n") == 20001
+    assert ended["log"].endswith(b"x" * 60000 + b"\n")
+
+
+def test_polling_names_the_machines_boot(jobd: Jobd) -> None:
+    assert jobd.poll("agent")["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+# What an agent does to the files by which it is followed
+
+
+@pytest.mark.parametrize("file", ["collect.lock", "collect.log", "collect.json.part", "collect.request"])
+def test_a_pipe_among_our_own_files_does_not_hold_anybody_up(jobd: Jobd, file: str) -> None:
+    jobd.prepare()
+    jobd.agent(f'mkfifo "$PTQ_WORKTREE/../control/{file}"')
+    begin = time.monotonic()
+    jobd.ask("collect", base_commit="0" * 40, lint=[], max_change_bytes=1, max_changes=1, max_text_bytes=1, **LIMITS)
+    assert jobd.poll("collect")["state"] in ("absent", "lost", "failed", "running")
+    assert time.monotonic() - begin < PATIENCE_S
+
+
+def test_a_state_of_a_terabyte_is_not_read(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.agent('truncate -s 1T "$PTQ_WORKTREE/../control/collect.json"; : > "$PTQ_WORKTREE/../control/collect.request"')
+    assert jobd.poll("collect")["state"] == "lost"
+
+
+def test_an_agent_that_deletes_everything_of_its_job_is_no_more_than_that(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.start('rm -rf "${PTQ_WORKTREE%/*}"')
+    wait_until(lambda: jobd.poll("agent")["state"] == "absent")
+    wait_until(lambda: not find_processes(jobd.job_id))
+    assert jobd.collect()["error"] == "worktree_gone"
+    assert jobd.call("result")["report"] == ""

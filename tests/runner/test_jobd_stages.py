@@ -1,0 +1,231 @@
+"""The machine-side program as a service meets it: its requests, its three stages, and what can go wrong in each."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobd import LIMITS, Jobd, Repository, make_repository
+
+REPORT = """
+printf 'It is mended.\\n' > "$PTQ_OUTPUT_DIR/report.md"
+printf 'looked\\n' > "$PTQ_OUTPUT_DIR/worklog.md"
+printf 'Mend it' > "$PTQ_OUTPUT_DIR/pr_title.txt"
+printf 'assert 1' > "$PTQ_OUTPUT_DIR/repro.py"
+"""
+
+
+def test_a_job_runs_from_a_clone_to_a_change(jobd: Jobd, repository: Repository) -> None:
+    prepared = jobd.prepare(create_venv=[sys.executable, "-m", "venv", "--without-pip"], setup=["python -V; pwd"])
+    assert (prepared["state"], prepared["error"], prepared["message"]) == ("done", None, None)
+    assert prepared["result"] == {"base_commit": repository.git("rev-parse", "main")}
+    assert b"Python 3." in prepared["log"]
+    assert f"\n{jobd.worktree}\n".encode() in prepared["log"]
+    before = time.time()
+    ended = jobd.agent(f'command -v python; cat "$PTQ_PROMPT_FILE"; echo bee >> a.txt; {REPORT}')
+    assert ended["log"].decode() == f"{jobd.root}/venv/bin/python\nMend it.\n"
+    times = [ended["result"].pop("started_at"), ended["result"].pop("ended_at")]
+    assert before <= times[0] <= times[1] <= time.time()
+    assert ended["result"] == {"exit_status": 0, "timed_out": False, "log_truncated": False}
+    assert jobd.collect()["state"] == "done"
+    result = jobd.call("result")
+    assert [result[name] for name in ("report", "worklog", "pr_title", "repro")] == [
+        *("It is mended.\n", "looked\n", "Mend it", "assert 1"),
+    ]
+    assert [change["path"] for change in result["changes"]] == ["a.txt"]
+    assert "+bee\n" in result["patch"]
+    assert result["problems"] == []
+
+
+def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_path(
+    tmp_path: Path, repository: Repository
+) -> None:
+    jobd = Jobd(tmp_path, repository, env={"SECRET": "hunter2", "PATH": os.environ["PATH"], "PYTHONPATH": "/nowhere"})
+    jobd.prepare()
+    log = jobd.agent("env; echo; pwd; cat; readlink /proc/self/fd/0", env={"MODEL": "x y", "LANG": "de"})["log"]
+    variables, _, rest = log.decode().partition("\n\n")
+    job = {f"PTQ_{name}": f"{jobd.root}/{file}" for name, file in [("WORKTREE", "worktree"), ("OUTPUT_DIR", "output")]}
+    assert dict(line.split("=", 1) for line in variables.splitlines()) == {
+        "PATH": f"{jobd.root}/venv/bin:{os.environ['PATH']}",
+        "HOME": f"{jobd.root}/home",
+        "TMPDIR": f"{jobd.root}/tmp",
+        "VIRTUAL_ENV": f"{jobd.root}/venv",
+        "PTQ_JOB_ID": jobd.job_id,
+        "PTQ_PROMPT_FILE": f"{jobd.root}/prompt.md",
+        **job,
+        **{"LANG": "de", "MODEL": "x y", "PWD": str(jobd.worktree)},
+    }
+    assert rest == f"{jobd.worktree}\n/dev/null\n"
+
+
+def test_a_stage_is_started_once_even_by_many_at_once(jobd: Jobd) -> None:
+    assert jobd.prepare()["state"] == "done"
+    assert jobd.call("prepare", **jobd.prepare_request())["started"] is False
+    count = {"argv": ["/bin/sh", "-c", "echo ran"], "env": {}, "prompt": "", **LIMITS}
+    with ThreadPoolExecutor(10) as pool:
+        starts = list(pool.map(lambda _: jobd.call("start", **count)["started"], range(10)))
+    assert starts.count(True) == 1
+    assert jobd.wait("agent")["log"] == b"ran\n"
+    assert jobd.call("start", **count)["started"] is False
+    assert jobd.wait("agent")["log"] == b"ran\n"
+
+
+def test_jobs_prepare_at_once_from_one_clone(jobd: Jobd) -> None:
+    jobs = [jobd, *(jobd.beside() for _ in range(3))]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        assert [poll["state"] for poll in pool.map(Jobd.prepare, jobs)] == ["done"] * len(jobs)
+    assert len([path for path in (jobd.workspace / "repos").iterdir() if path.is_dir()]) == 1
+    assert all((job.worktree / "a.txt").read_text() == "one\ntwo\nthree\n" for job in jobs)
+
+
+def test_a_later_job_starts_from_the_newest_commit(jobd: Jobd, repository: Repository) -> None:
+    jobd.prepare()
+    newest = repository.commit({"a.txt": "newer\n"})
+    later = jobd.beside()
+    assert later.prepare()["result"]["base_commit"] == newest
+    assert (later.worktree / "a.txt").read_text() == "newer\n"
+    assert (jobd.worktree / "a.txt").read_text() == "one\ntwo\nthree\n"
+
+
+def test_a_branch_may_be_rewritten_and_its_name_may_become_a_folder(jobd: Jobd, repository: Repository) -> None:
+    repository.git("branch", "release")
+    assert jobd.prepare(base_branch="release")["state"] == "done"
+    repository.git("branch", "--delete", "--force", "release")
+    repository.git("branch", "release/1.0")
+    assert jobd.beside().prepare(base_branch="release/1.0")["state"] == "done"
+    repository.git("commit", "--quiet", "--amend", "--message=rewritten")
+    assert jobd.beside().prepare()["result"]["base_commit"] == repository.git("rev-parse", "main")
+
+
+def test_what_a_killed_git_left_in_the_clone_is_in_nobodys_way(jobd: Jobd) -> None:
+    jobd.prepare()
+    (clone,) = (path for path in (jobd.workspace / "repos").iterdir() if path.is_dir())
+    (ref,) = (clone / "refs" / "ptq").iterdir()
+    for left in (clone / "config.lock", clone / "packed-refs.lock", ref.with_name(f"{ref.name}.lock")):
+        left.touch()
+    later = jobd.beside().prepare()
+    assert later["state"] == "done", later["message"]
+
+
+# What goes wrong
+
+
+def test_a_repository_that_is_not_there_is_told_in_gits_words(jobd: Jobd) -> None:
+    poll = jobd.prepare(clone_url="file:///nowhere/at-all.git")
+    assert (poll["state"], poll["error"]) == ("failed", "clone_failed")
+    assert "'/nowhere/at-all.git' does not appear to be a git repository" in poll["message"]
+
+
+def test_a_branch_that_is_not_there_is_told_by_name(jobd: Jobd) -> None:
+    poll = jobd.prepare(base_branch="no-such")
+    assert (poll["error"], poll["message"]) == ("branch_missing", "the repository has no branch no-such")
+
+
+@pytest.mark.parametrize("url", ["ext::touch {marker}", "--upload-pack=touch {marker}"])
+def test_a_repositorys_address_runs_nothing(jobd: Jobd, tmp_path: Path, url: str) -> None:
+    assert jobd.prepare(clone_url=url.format(marker=tmp_path / "ran"))["error"] == "clone_failed"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_setup_command_that_fails_is_told_with_its_last_words(jobd: Jobd) -> None:
+    poll = jobd.prepare(setup=["echo first", "seq 100; nonsense; echo not reached", "touch never"])
+    assert poll["error"] == "setup_failed"
+    head, *tail = poll["message"].splitlines()
+    assert head.startswith("the setup command `seq 100; nonsense; echo not reached` failed (exit status 127)")
+    assert len(tail) == 20
+    assert "nonsense" in tail[-1]
+    assert b"first\n" in poll["log"]
+    assert not (jobd.worktree / "never").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [(["/bin/sh", "-c", "echo no ensurepip; exit 3"], "no ensurepip"), (["/no/such/python"], "cannot be run")],
+)
+def test_an_environment_that_cannot_be_made_is_told(jobd: Jobd, command: list[str], reason: str) -> None:
+    poll = jobd.prepare(create_venv=command)
+    assert poll["error"] == "venv_failed"
+    assert reason in poll["message"]
+
+
+def test_a_setup_that_takes_too_long_is_stopped(jobd: Jobd) -> None:
+    poll = jobd.prepare(setup=["sleep 60"], timeout_s=1)
+    assert (poll["error"], poll["message"]) == (
+        "timed_out",
+        "the setup command `sleep 60` failed: it was stopped after 1 seconds",
+    )
+
+
+def test_a_machine_without_git_is_told_as_such(tmp_path: Path, repository: Repository) -> None:
+    jobd = Jobd(tmp_path, repository, env={"PATH": str(tmp_path / "empty")})
+    assert jobd.call("version") == {"ok": True, "python": "{}.{}.{}".format(*sys.version_info), "git": None}
+    assert jobd.prepare()["error"] == "no_git"
+
+
+def test_an_agent_waits_for_its_environment(jobd: Jobd) -> None:
+    request = {"argv": ["true"], "env": {}, "prompt": "", **LIMITS}
+    assert jobd.ask("start", **request)["error"] == "not_prepared"
+    jobd.prepare(base_branch="no-such")
+    assert jobd.ask("start", **request)["error"] == "not_prepared"
+    assert jobd.poll("agent")["state"] == "absent"
+
+
+def test_an_agent_that_cannot_be_run_is_told_with_the_reason(jobd: Jobd, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no program")
+    (tmp_path / "odd").write_bytes(b"\0\1\2")
+    (tmp_path / "odd").chmod(0o755)
+    programs = {
+        "no-such": "no such file",
+        f"{tmp_path}/data": "permission denied",
+        f"{tmp_path}/odd": "exec format error",
+    }
+    for program, reason in programs.items():
+        job = jobd.beside()
+        job.prepare()
+        poll = job.agent("", argv=[program])
+        assert poll["error"] == "agent_not_found"
+        assert program in poll["message"]
+        assert reason in poll["message"]
+
+
+def test_a_result_that_was_not_collected_is_told_as_such(jobd: Jobd) -> None:
+    assert jobd.ask("result")["error"] == "no_result"
+
+
+# Machines
+
+
+def test_a_hostile_git_configuration_of_the_machine_changes_nothing(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "origin", {"a.txt": "one\n", ".gitattributes": "*.txt filter=evil\n"})
+    home, marker = tmp_path / "home", tmp_path / "ran"
+    hook = tmp_path / "hooks" / "post-checkout"
+    for path, text in {
+        home / ".gitconfig": f"[core]\n\thooksPath = {hook.parent}\n\tfsmonitor = {hook}\n\tautocrlf = true\n"
+        f'[filter "evil"]\n\tclean = {hook}\n\tsmudge = {hook}\n[url "file:///nowhere/"]\n\tinsteadOf = file:///\n',
+        home / ".config/git/ignore": "new.py\n",
+        home / ".config/git/attributes": "*.py text eol=crlf\n* -diff\n",
+        hook: f"#!/bin/sh\ntouch {marker}\ncat\n",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    hook.chmod(0o755)
+    settings = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": str(hook.parent)}
+    places = {name: str(tmp_path) for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")}
+    jobd = Jobd(tmp_path, repository, env={"HOME": str(home), "GIT_EXTERNAL_DIFF": str(hook), **settings, **places})
+    change = jobd.run("printf 'x\\r\\n' > new.py; echo two >> a.txt")
+    assert change.contents == {"a.txt": b"one\ntwo\n", "new.py": b"x\r\n"}
+    assert "+two\n" in change.patch
+    assert not marker.exists()
+
+
+def test_the_program_runs_where_the_workspace_has_spaces_and_letters_of_any_kind(
+    tmp_path: Path, repository: Repository
+) -> None:
+    folder = tmp_path / "a 'b' \"ü\""
+    folder.mkdir()
+    assert Jobd(folder, repository).run("echo x > new").contents == {"new": b"x\n"}

@@ -1,0 +1,87 @@
+"""An agent that lies, a GitHub that says no for a while: what people read stays true, and nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
+
+COMMENTS = "/repos/octo/widgets/issues/1/comments"
+
+FORGE = """
+import base64, json
+control = output.parent / "control"
+innocent = pathlib.Path("widgets/chunks.py").read_text()
+lines = innocent.splitlines()
+evil = innocent + "import os  # nobody was shown this\\n"
+hunk = f"@@ -1,2 +1,3 @@\\n+# harmless\\n {lines[0]}\\n {lines[1]}\\n"
+name = "widgets/chunks.py"
+patch = f"diff --git a/{name} b/{name}\\n--- a/{name}\\n+++ b/{name}\\n{hunk}"
+content = base64.b64encode(("# harmless\\n" + evil).encode()).decode()
+change = {"path": name, "mode": "100644", "old_mode": "100644", "content": content}
+texts = {"report": "fix staged\\n\\n## Summary\\nA comment.\\n", "worklog": "", "pr_title": "", "repro": ""}
+(control / "result.json").write_text(json.dumps({**texts, "patch": patch, "changes": [change], "problems": []}))
+(control / "collect.request").write_text("{}")
+(control / "collect.json").write_text(json.dumps({"state": "done", "result": {}}))
+"""
+
+
+async def start(world: World, agent_label: str = "ptq:fix") -> None:
+    await world.open_issue()
+    await world.label(agent_label)
+
+
+async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FORGE) as world:
+        await start(world)
+        assert "# harmless" in await world.wait_for_report()
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        refusal = await world.wait_for_reply("could not be opened")
+        assert "holds something else than the diff shows" in refusal
+        await world.settle()
+        assert world.pulls() == []
+        assert "ptq/" not in world.git("branch", "--list")
+
+
+async def test_a_log_that_an_agent_has_blown_up_is_not_swallowed(tmp_path: Path) -> None:
+    agent = WRITE_REPORT + "import os\nos.truncate(output.parent / 'control' / 'agent.log', 60_000_000)\n"
+    async with open_world(tmp_path, agent=agent, more_toml="[limits]\nmax_log_bytes = 1000\n") as world:
+        await start(world)
+        await world.wait_for_report()
+        (job,) = await world.jobs()
+        spooled = list((tmp_path / "var").rglob("*.log"))
+        assert sum(path.stat().st_size for path in spooled) < 1_000_000
+        assert job.state == "succeeded"
+
+
+async def test_a_report_that_github_refuses_once_comes_all_the_same(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_job("collecting")
+        world.github.faults.add("POST", COMMENTS, 422)
+        assert "It is mended" in await world.wait_for_report()
+        assert len(world.reports()) == 1
+
+
+async def test_a_label_starts_its_job_also_when_the_timeline_cannot_be_read(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        world.github.faults.add("GET", "/repos/octo/widgets/issues/*/timeline", 404, times=9)
+        await start(world)
+        assert "It is mended" in await world.wait_for_report()
+
+
+async def test_after_a_pull_request_was_given_up_a_new_note_opens_it(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        await start(world)
+        await world.wait_for_report()
+        world.github.faults.add("POST", "/repos/octo/widgets/pulls", 422, times=3)
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        await world.wait_for_reply("could not be opened")
+        await world.comment(f"/ptq pr {world.digest()}\n\nOnce more, now that the rule is gone: {NOTE}")
+        pull = await world.wait_for_pull()
+        assert pull.body.startswith("Once more")

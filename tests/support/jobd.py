@@ -1,0 +1,217 @@
+"""The machine-side program as a machine has it: a file that Python runs, with real git and real processes."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.jobd.main import VERBS
+from runner.jobd.stage import poll_stage
+from runner.jobd_client import build_program
+
+PATIENCE_S = 15.0
+
+PR_CAPBSET_DROP = 24
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
+
+LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
+COLLECT: Mapping[str, Any] = {
+    **{"lint": [], "max_change_bytes": 100_000, "max_changes": 50, "max_text_bytes": 10_000},
+    **LIMITS,
+}
+
+GIT = ("git", "-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "protocol.file.allow=always")
+
+
+def obey_file_modes() -> None:
+    """Take from root what no user has: to read and to enter what its mode forbids."""
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository that a job may clone."""
+
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.folder}"
+
+    def git(self, *words: str) -> str:
+        run = subprocess.run([*GIT, *words], cwd=self.folder, check=True, capture_output=True, text=True)
+        return run.stdout.strip()
+
+    def commit(self, files: Mapping[str, str | bytes] | None = None) -> str:
+        """Write files, commit all there is, and return the commit."""
+        for name, content in (files or {}).items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        self.git("add", "--all", "--force")
+        self.git("commit", "--quiet", "--allow-empty", "--message=change")
+        return self.git("rev-parse", "HEAD")
+
+
+def make_repository(folder: Path, files: Mapping[str, str | bytes] | None = None) -> Repository:
+    """One with a branch `main` of one commit."""
+    folder.mkdir()
+    repository = Repository(folder)
+    repository.git("init", "--quiet", "--template=", "--initial-branch=main")
+    repository.commit(
+        files if files is not None else {"a.txt": "one\ntwo\nthree\n", "b.txt": "bee\n", "dir/c.txt": "sea\n"}
+    )
+    return repository
+
+
+class Jobd:
+    """The program, called as a service calls it, and one job of a repository."""
+
+    def __init__(self, folder: Path, repository: Repository, env: Mapping[str, str] | None = None) -> None:
+        self.program = folder / "jobd.pyz"
+        self.workspace = folder / "workspace"
+        self.repository = repository
+        # Processes are found by it on the whole machine, and so by tests that run at the same time.
+        self.job_id = secrets.token_hex(5)
+        self.env = {**os.environ, **(env or {})}
+        self.root = self.workspace / "jobs" / self.job_id
+        self.worktree = self.root / "worktree"
+        self.control = self.root / "control"
+        self.workspace.mkdir(exist_ok=True)
+        self.program.write_bytes(build_program())
+
+    def beside(self) -> Jobd:
+        """Another job on the same machine."""
+        return Jobd(self.program.parent, self.repository, self.env)
+
+    def popen(self, verb: str, **options: Any) -> subprocess.Popen[bytes]:
+        """The program at work, not yet told what to do."""
+        return subprocess.Popen(
+            [sys.executable, "-I", str(self.program), verb],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self.env,
+            preexec_fn=obey_file_modes,
+            **options,
+        )
+
+    def send(self, verb: str, body: bytes) -> dict[str, Any]:
+        """Any bytes as a request. There is one line of answer, and the exit status says that it is one."""
+        with self.popen(verb) as process:
+            try:
+                out, _ = process.communicate(body, timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        assert process.returncode == 0
+        (line,) = out.splitlines()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def body(self, **request: Any) -> bytes:
+        return json.dumps({"workspace": str(self.workspace), "job_id": self.job_id, **request}).encode()
+
+    def ask(self, verb: str, **request: Any) -> dict[str, Any]:
+        """A request, and its answer of either kind."""
+        return self.send(verb, self.body(**request))
+
+    def call(self, verb: str, **request: Any) -> dict[str, Any]:
+        """A request that is not refused."""
+        answer = self.ask(verb, **request)
+        assert answer["ok"], answer
+        return answer
+
+    def poll(self, stage: str, log_offset: int = 0, log_limit: int = 1_000_000) -> dict[str, Any]:
+        """How a stage stands, with its log as bytes."""
+        answer = self.call("poll", stage=stage, log_offset=log_offset, log_limit=log_limit)
+        return {**answer, "log": base64.b64decode(answer["log"])}
+
+    def wait(self, stage: str) -> dict[str, Any]:
+        """How a stage stands once it has ended."""
+        request = json.loads(self.body(log_offset=0, log_limit=1_000_000))
+        deadline = time.monotonic() + PATIENCE_S
+        while (answer := poll_stage(stage, request))["state"] == "running":
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.01)
+        return {**answer, "log": base64.b64decode(answer["log"])}
+
+    def result(self) -> dict[str, Any]:
+        """What was collected."""
+        return VERBS["result"](json.loads(self.body()))
+
+    def prepare_request(self, **changes: Any) -> dict[str, Any]:
+        recipe = {"clone_url": self.repository.url, "base_branch": "main", "create_venv": ["/bin/mkdir"], "setup": []}
+        return {**recipe, **LIMITS, **changes}
+
+    def prepare(self, **changes: Any) -> dict[str, Any]:
+        self.call("prepare", **self.prepare_request(**changes))
+        return self.wait("prepare")
+
+    def start(self, agent: str, **changes: Any) -> None:
+        """Start an agent, given as a shell script."""
+        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", **LIMITS, **changes}
+        assert self.call("start", **request)["started"] is True
+
+    def agent(self, agent: str, **changes: Any) -> dict[str, Any]:
+        self.start(agent, **changes)
+        return self.wait("agent")
+
+    def collect(self, **changes: Any) -> dict[str, Any]:
+        base_commit = self.repository.git("rev-parse", "main")
+        self.call("collect", **{"base_commit": base_commit, **COLLECT, **changes})
+        return self.wait("collect")
+
+    def run(self, agent: str, **collect: Any) -> Change:
+        """A whole job, in which nothing fails, and what it changed."""
+        assert self.prepare()["state"] == "done"
+        ended = self.agent(agent)
+        assert ended["result"]["exit_status"] == 0, ended["log"].decode()
+        collected = self.collect(**collect)
+        assert collected["state"] == "done", (collected["error"], collected["message"])
+        return Change(self.result())
+
+
+class Change:
+    """What was collected."""
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        self.result = result
+        self.patch: str = result["patch"]
+        self.problems: list[str] = result["problems"]
+        self.modes: dict[str, str | None] = {change["path"]: change["mode"] for change in result["changes"]}
+        self.contents: dict[str, bytes | None] = {
+            change["path"]: None if change["content"] is None else base64.b64decode(change["content"])
+            for change in result["changes"]
+        }
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for something that will be so in a moment."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def processes_with(mark: str) -> list[int]:
+    """The processes, zombies not counted, on whose command line a word stands."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark.encode() in words:
+            found.append(int(path.parent.name))
+    return found

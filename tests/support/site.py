@@ -1,0 +1,110 @@
+"""The pages behind a real server, over a real database, and what a browser makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+from aiohttp import web
+
+from bot.pages import Pages
+from handlers.context import Context
+from runner import store
+from runner.db import Database
+from runner.job import Job, Report
+from runner.loops import Bell
+from runner.spool import Spool
+from runner.steps import Bench
+from runner.supervisor import Supervisor
+from tests.support.jobs import NOON, make_job, open_database
+
+SECRET = "a secret of the operator"
+
+
+@dataclass
+class Page(HTMLParser):
+    """An answer, and what a browser makes of it."""
+
+    status: int
+    headers: dict[str, str]
+    html: str
+    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.feed(self.html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def links(self) -> list[str]:
+        return [attrs["href"] or "" for _, attrs in self.tags if "href" in attrs]
+
+    def classes(self) -> list[str]:
+        return [name for _, attrs in self.tags for name in (attrs.get("class") or "").split()]
+
+    def refreshes(self) -> list[str | None]:
+        return [attrs["content"] for tag, attrs in self.tags if tag == "meta" and "http-equiv" in attrs]
+
+
+@dataclass
+class Site:
+    """The pages behind a real server, over a real database."""
+
+    database: Database
+    spool: Spool
+    supervisor: Supervisor
+    session: aiohttp.ClientSession
+    url: str = ""
+
+    async def get(self, path: str, method: str = "GET") -> Page:
+        async with self.session.request(method, self.url + path, allow_redirects=False) as answer:
+            return Page(answer.status, dict(answer.headers), await answer.text())
+
+    async def status(self) -> dict[str, Any]:
+        async with self.session.get(f"{self.url}/status") as answer:
+            values: dict[str, Any] = await answer.json()
+            return values
+
+    async def add(self, report: Report | None = None, **changes: Any) -> Job:
+        job = make_job(**changes)
+        async with self.database.write() as connection:
+            await store.insert_job(connection, job)
+            if report:
+                await store.insert_report(connection, report)
+        return job
+
+    async def keep_log(self, job: Job, stage: str, log: bytes) -> None:
+        async with self.database.write() as connection:
+            await store.save_log(connection, job.id, stage, store.compress_log(log))
+
+
+@asynccontextmanager
+async def open_site(
+    folder: Path, public_url: str = "https://ptq.example", secrets: Collection[str] = (SECRET,)
+) -> AsyncIterator[Site]:
+    folder.mkdir(exist_ok=True)
+    async with open_database(folder) as database, aiohttp.ClientSession() as session:
+        spool = Spool(folder / "spool")
+        bench = Bench(database, {}, {}, {}, spool, lambda: NOON)
+        supervisor = Supervisor(bench, {}, Bell(), 1.0)
+        site = Site(database, spool, supervisor, session)
+        github = cast("Any", None)  # No page asks GitHub.
+        context = Context(github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None)
+        application = web.Application()
+        application.router.add_routes(Pages(context, supervisor, spool, {"gpu-1": 2, "gpu-2": 1}).routes())
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        site.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield site
+        await runner.cleanup()
