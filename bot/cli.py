@@ -6,11 +6,10 @@ import asyncio
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from sqlalchemy.exc import DBAPIError
 
 from bot.app import serve as serve_until_stopped
 from bot.config import ConfigError, load_settings
@@ -32,15 +31,10 @@ def serve(config: Annotated[Path, typer.Option(help="The configuration, ptq.toml
     configure_logging(settings.secret_values())
     try:
         asyncio.run(serve_until_stopped(settings))
-    except DBAPIError as error:
-        _give_up(f"the database {settings.server.database_url}: {error.orig}")
     except (DatabaseError, OSError) as error:
-        _give_up(re.sub(r"^\[Errno -?\d+\] ", "", str(error)))
-
-
-def _give_up(reason: str) -> NoReturn:
-    print(f"ptq-bot cannot start: {reason}", file=sys.stderr)
-    raise typer.Exit(1) from None
+        reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        print(f"ptq-bot cannot start: {reason}", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 @app.command()

@@ -158,14 +158,22 @@ class AgentTable(Table):
     """`[agents.NAME]`: a program that works on issues."""
 
     kind: Annotated[str, AfterValidator(_check_kind)]
-    command: Command
+    command: Command | None = None
+    args: tuple[Text, ...] = ()
     env: dict[str, SecretStr] = {}
-    model: str | None = None
+    model: Text | None = None
+    thinking: Text | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> AgentTable:
+        if self.kind == "command" and not self.command:
+            raise ValueError("an agent of kind command also needs: command")
+        return self
 
     def as_spec(self, name: str) -> AgentSpec:
         """The plain value."""
         env = {key: value.get_secret_value() for key, value in self.env.items()}
-        return AgentSpec(name, self.kind, self.command, env, self.model)
+        return AgentSpec(name, self.kind, self.command or (), self.args, env, self.model, self.thinking)
 
 
 class MachineTable(Table):

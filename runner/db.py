@@ -6,9 +6,11 @@ whatever crashes are stated as constraints, not as code. It refuses to know what
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -264,7 +266,8 @@ class Database:
         event.listen(self.engine.sync_engine, "begin", _begin)
 
     async def open(self) -> None:
-        """Create the tables in a new database. Raises `DatabaseError` for one that another version made."""
+        """Create the tables in a new database. Raises `DatabaseError` for one that cannot be used."""
+        await asyncio.to_thread(self._probe)
         async with self.write() as connection:
             if not await connection.run_sync(lambda sync: inspect(sync).has_table(installation.name)):
                 await connection.run_sync(metadata.create_all)
@@ -275,6 +278,14 @@ class Database:
             needs = f"this version of ptq-bot needs {SCHEMA_VERSION}"
             raise DatabaseError(f"the database has schema {found.schema_version}, {needs}")
         self.secret = found.secret
+
+    def _probe(self) -> None:
+        # The driver's own thread complains on standard error when a connection that failed outlives the event loop.
+        try:
+            with closing(sqlite3.connect(self.engine.url.database or "")) as connection:
+                connection.execute("PRAGMA schema_version")
+        except sqlite3.Error as error:
+            raise DatabaseError(f"the database {self.engine.url}: {error}") from None
 
     async def close(self) -> None:
         """Close every connection."""

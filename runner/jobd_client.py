@@ -159,16 +159,23 @@ class JobdClient:
         argv: Sequence[str],
         env: Mapping[str, str],
         prompt: str,
+        prompt_on_stdin: bool,
+        drop_lines: Sequence[str],
         timeout_s: int,
         max_log_bytes: int,
     ) -> bool:
-        """Start the agent, in a prepared environment. False when it had been started before."""
+        """Start the agent, in a prepared environment. False when it had been started before.
+
+        Lines of its output that begin as one of `drop_lines` are left out of its log.
+        """
         answer = await self.call(
             "start",
             job_id=job_id,
             argv=list(argv),
             env=dict(env),
             prompt=prompt,
+            prompt_on_stdin=prompt_on_stdin,
+            drop_lines=list(drop_lines),
             timeout_s=timeout_s,
             max_log_bytes=max_log_bytes,
         )

@@ -6,7 +6,9 @@ is. It raises `HostError` when the machine cannot be asked; `runner.supervisor` 
 
 from __future__ import annotations
 
+import asyncio
 import re
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +17,9 @@ from typing import Any
 import structlog
 
 from runner import store
-from runner.agents import Agent
+from runner.agents import Agent, Run
+from runner.agents.events import Tally
+from runner.agents.verdict import judge
 from runner.artifacts import BadArtifacts, read_report
 from runner.db import Database
 from runner.environment import Profile
@@ -24,6 +28,9 @@ from runner.jobd_client import JobdClient, JobdError, Poll, StageState
 from runner.spool import STAGES, Spool
 
 log = structlog.get_logger()
+
+SESSIONS = uuid.UUID("6c1f3c2e-6f0d-4b8e-9f0e-5d2f6a1b7c3d")
+"""The namespace of the session ids that we choose: the same job always has the same one."""
 
 LOG_CHUNK = 262_144
 """Bytes of a log that one poll asks for."""
@@ -54,10 +61,12 @@ async def take_step(bench: Bench, job: Job) -> Job:
 
 async def end(bench: Bench, job: Job, to: JobState, failure: str | None, report: Report | None = None) -> Job:
     """Put a job into a final state, with everything of it that must outlive the spool, in one transaction."""
+    stages = [stage for stage in STAGES if bench.spool.offset(job.id, stage)]
+    # Not on the event loop, and not while the transaction is open: a log may have many megabytes.
+    logs = {stage: await asyncio.to_thread(store.compress_log, bench.spool.read(job.id, stage)) for stage in stages}
     async with bench.db.write() as connection:
-        for stage in STAGES:
-            if bench.spool.offset(job.id, stage):
-                await store.save_log(connection, job.id, stage, bench.spool.read(job.id, stage))
+        for stage, compressed in logs.items():
+            await store.save_log(connection, job.id, stage, compressed)
         if report:
             await store.insert_report(connection, report)
         ended = await store.move_job(connection, job, to, bench.now(), failure)
@@ -98,13 +107,15 @@ async def _record_base_commit(bench: Bench, job: Job, result: Mapping[str, Any])
 
 
 async def _start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
-    launch = bench.agents[job.agent].launch()
+    launch = bench.agents[job.agent].launch(Run(session_id=str(uuid.uuid5(SESSIONS, job.id))))
     limits = bench.profiles[job.repository].limits
     await client.start(
         job.id,
         argv=launch.argv,
         env={"PTQ_PRESET": job.preset, **launch.env},
         prompt=job.prompt,
+        prompt_on_stdin=launch.prompt_on_stdin,
+        drop_lines=launch.drop_lines,
         timeout_s=limits.timeout_s,
         max_log_bytes=limits.max_log_bytes,
     )
@@ -114,7 +125,7 @@ async def _start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
 async def _run(bench: Bench, client: JobdClient, job: Job) -> Job:
     poll = await _follow(bench, client, job, "agent")
     if poll.state is StageState.DONE:
-        failure = _judge(bench.agents[job.agent], poll.result, bench.profiles[job.repository])
+        failure = _judge(bench, job, poll.result)
         return await _move(bench, job, JobState.COLLECTING, failure, exit_status=poll.result.get("exit_status"))
     if poll.state is StageState.FAILED:
         return await end(bench, job, JobState.FAILED, _why(poll, "the agent could not be started"))
@@ -125,12 +136,16 @@ async def _run(bench: Bench, client: JobdClient, job: Job) -> Job:
     return job
 
 
-def _judge(agent: Agent, result: Mapping[str, Any], profile: Profile) -> str | None:
+def _judge(bench: Bench, job: Job, result: Mapping[str, Any]) -> str | None:
     """Why the run does not count as a success, as a sentence; None when it does."""
     if result.get("timed_out"):
-        return f"the agent was stopped after {profile.limits.timeout_s} seconds, its time limit"
+        limit_s = bench.profiles[job.repository].limits.timeout_s
+        return f"the agent was stopped after {limit_s} seconds, its time limit"
+    agent, tally = bench.agents[job.agent], Tally()
+    for line in bench.spool.read(job.id, "agent").decode(errors="replace").splitlines():
+        tally = tally.add(agent.read_line(line))
     exit_status = result.get("exit_status")
-    verdict = agent.judge(exit_status if isinstance(exit_status, int) else -1)
+    verdict = judge(tally, exit_status if isinstance(exit_status, int) else None, speaks=agent.speaks)
     return None if verdict.finished else verdict.reason
 
 
@@ -179,12 +194,17 @@ async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:
 
 
 async def _follow(bench: Bench, client: JobdClient, job: Job, stage: str) -> Poll:
-    """Ask how a stage stands, and copy what its log has grown by. A finished stage is read to its end."""
+    """Ask how a stage stands, and copy what its log has grown by. A finished stage is read to its end.
+
+    Its size is bounded by the machine; and here again, for a machine may lie.
+    """
+    limit = bench.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
     while True:
         offset = bench.spool.offset(job.id, stage)
-        poll = await client.poll(job.id, stage, log_offset=offset, log_limit=LOG_CHUNK)
-        bench.spool.append(job.id, stage, poll.log)
-        if poll.state in (StageState.ABSENT, StageState.RUNNING) or not poll.log:
+        room = max(min(LOG_CHUNK, limit - offset), 0)
+        poll = await client.poll(job.id, stage, log_offset=offset, log_limit=room)
+        bench.spool.append(job.id, stage, poll.log[:room])
+        if poll.state in (StageState.ABSENT, StageState.RUNNING) or not poll.log or not room:
             return poll
 
 

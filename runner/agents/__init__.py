@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from runner.agents.claude import ClaudeAgent
+from runner.agents.codex import CodexAgent
 from runner.agents.command import CommandAgent
-from runner.agents.protocol import Agent, AgentSpec, Launch
+from runner.agents.pi import PiAgent
+from runner.agents.protocol import Agent, AgentSpec, Launch, Run
 
-__all__ = ["BACKENDS", "Agent", "AgentSpec", "Launch", "build_agent"]
+__all__ = ["BACKENDS", "Agent", "AgentSpec", "Launch", "Run", "build_agent"]
 
-BACKENDS: Mapping[str, Callable[[AgentSpec], Agent]] = {"command": CommandAgent}
+BACKENDS: Mapping[str, Callable[[AgentSpec], Agent]] = {
+    "claude": ClaudeAgent,
+    "codex": CodexAgent,
+    "command": CommandAgent,
+    "pi": PiAgent,
+}
 
 
 def build_agent(spec: AgentSpec) -> Agent:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from runner.agents.protocol import AgentSpec, Launch, Verdict
+from runner.agents.events import MAX_TEXT, AgentEvent, EventKind
+from runner.agents.protocol import AgentSpec, Launch, Run
 
 
 class CommandAgent:
     """Runs `command` as it stands. Exit status 0 means that it did its work."""
 
+    speaks = False
+
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
 
-    def launch(self) -> Launch:
+    def launch(self, run: Run) -> Launch:
         """The operator's command, with the operator's environment."""
-        return Launch(self.spec.command, self.spec.env)
+        return Launch((*self.spec.command, *self.spec.args), self.spec.env)
 
-    def read_line(self, line: str) -> str | None:
+    def read_line(self, line: str) -> tuple[AgentEvent, ...]:
         """Every line is for people already."""
-        return line
-
-    def judge(self, exit_status: int) -> Verdict:
-        """Zero is success; anything else is said as it is."""
-        if exit_status == 0:
-            return Verdict(finished=True)
-        return Verdict(finished=False, reason=f"the agent exited with status {exit_status}")
+        return (AgentEvent(EventKind.TEXT, text=line[:MAX_TEXT]),) if line.strip() else ()

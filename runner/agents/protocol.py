@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from runner.agents.events import AgentEvent
+
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
@@ -14,10 +16,33 @@ class AgentSpec:
     name: str
     kind: str
     command: tuple[str, ...] = ()
+    """The program, where it is not the backend's own name; with arguments that come before ours."""
+
+    args: tuple[str, ...] = ()
+    """Arguments after ours."""
+
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the agent's clean environment. Values are secrets: never logged, redacted from what is posted."""
+
     model: str | None = None
-    """Disclosed in reports and pull requests."""
+    """Passed on, and disclosed in reports and pull requests."""
+
+    thinking: str | None = None
+    """How much the model should think, in the backend's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is particular to one run."""
+
+    session_id: str
+    """A UUID of our choice, for backends that let us choose."""
+
+    resume: str | None = None
+    """The session of an earlier run to go on from."""
+
+    max_turns: int | None = None
+    max_cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +51,22 @@ class Launch:
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    prompt_on_stdin: bool = False
+    """Whether its standard input is the prompt; it is empty otherwise."""
 
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether the agent says that it did its work, and if not, why, as a sentence."""
-
-    finished: bool
-    reason: str = ""
+    drop_lines: tuple[str, ...] = ()
+    """How lines of its output begin that are not worth keeping."""
 
 
 class Agent(Protocol):
     """One backend, configured. Every method is pure."""
 
     spec: AgentSpec
+    speaks: bool
+    """Whether it tells by an event how it ended; where not, only its exit status does."""
 
-    def launch(self) -> Launch:
+    def launch(self, run: Run) -> Launch:
         """The process that is this agent."""
 
-    def read_line(self, line: str) -> str | None:
-        """One line of its log as a person should see it; None to leave it out."""
-
-    def judge(self, exit_status: int) -> Verdict:
-        """What its end means."""
+    def read_line(self, line: str) -> tuple[AgentEvent, ...]:
+        """What one line of its log says; nothing for a line that is not worth a word."""

@@ -12,9 +12,12 @@ from .stage import NotRunnable, Stage
 def run_agent(stage: Stage) -> dict[str, Any]:
     """Run it. Raises `Failure` when it cannot be started; how it ends is part of the result."""
     job, request, started_at = stage.job, stage.request, time.time()
-    write_file(job.root / "prompt.md", request["prompt"])
+    prompt = job.root / "prompt.md"
+    write_file(prompt, request["prompt"])
+    stage.drop_lines(request["drop_lines"])
+    env, stdin = {**job.environment(), **request["env"]}, prompt if request["prompt_on_stdin"] else None
     try:
-        exit_status, timed_out = stage.run(request["argv"], {**job.environment(), **request["env"]}, job.worktree)
+        exit_status, timed_out = stage.run(request["argv"], env, job.worktree, stdin)
     except NotRunnable as error:
         raise Failure("agent_not_found", f"the agent's program {error}") from None
     return {

@@ -31,7 +31,11 @@ _LIMITS: Mapping[str, type] = {"timeout_s": int, "max_log_bytes": int}
 REQUESTS: Mapping[str, Mapping[str, type]] = {
     "version": {},
     "prepare": {"clone_url": str, "base_branch": str, "create_venv": list, "setup": list, **_LIMITS, **_JOB},
-    "start": {"argv": list, "env": dict, "prompt": str, **_LIMITS, **_JOB},
+    "start": {
+        **{"argv": list, "env": dict, "prompt": str, "prompt_on_stdin": bool, "drop_lines": list},
+        **_LIMITS,
+        **_JOB,
+    },
     "collect": {
         **{"base_commit": str, "lint": list, "max_change_bytes": int, "max_changes": int, "max_text_bytes": int},
         **_LIMITS,
@@ -83,7 +87,13 @@ def read_request(verb: str, body: bytes) -> Mapping[str, Any]:
 MAX_NUMBER = 2**53
 """Up to here numbers in JSON are whole everywhere (RFC 8259, section 6)."""
 
-DESCRIPTIONS = {str: "a text", list: "a list of texts", dict: "an object of texts", int: "a number, 0 or more"}
+DESCRIPTIONS = {
+    str: "a text",
+    list: "a list of texts",
+    dict: "an object of texts",
+    int: "a number, 0 or more",
+    bool: "true or false",
+}
 
 
 def fits(value: Any, kind: type) -> bool:
@@ -92,6 +102,8 @@ def fits(value: Any, kind: type) -> bool:
     Texts hold no NUL, for no command line and no path may, and no half of a character, for no file may; the names in
     an environment hold no `=`.
     """
+    if kind is bool:
+        return isinstance(value, bool)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
     if kind is dict:

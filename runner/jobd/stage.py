@@ -11,12 +11,13 @@ import errno
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -134,16 +135,23 @@ class Stage:
         self.deadline = time.monotonic() + request["timeout_s"]
         self.log_truncated = False
         self._room: int = request["max_log_bytes"]
+        self._filter = LineFilter(())
         self._tail = b""
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> tuple[int, bool]:
+    def drop_lines(self, beginnings: Iterable[str]) -> None:
+        """From here on leave lines out of the log that begin so."""
+        self._filter = LineFilter(beginning.encode() for beginning in beginnings)
+
+    def run(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: Path | None = None
+    ) -> tuple[int, bool]:
         """Run a command to its end or the end of its time, after which nothing of it is alive.
 
-        Returns its exit status, as a shell would give it, and whether its time was over. Raises `NotRunnable`
-        when it cannot be started.
+        Its standard input is the file `stdin`, or empty. Returns its exit status, as a shell would give it, and
+        whether its time was over. Raises `NotRunnable` when it cannot be started.
         """
         self._tail = b""
-        process = start(argv, env, cwd)
+        process = start(argv, env, cwd, stdin or Path(os.devnull))
         assert process.stdout
         os.set_blocking(process.stdout.fileno(), False)
         deadline, timed_out = self.deadline, False
@@ -161,6 +169,7 @@ class Stage:
         kill_processes(self.job.id)
         status = process.wait()
         self._copy(process.stdout.fileno(), 0)
+        self._say(self._filter.flush())
         process.stdout.close()
         return (128 - status if status < 0 else status), timed_out
 
@@ -186,7 +195,7 @@ class Stage:
                 data = os.read(pipe, 65_536)
                 if not data:
                     return False
-                self._say(data)
+                self._say(self._filter.feed(data))
         return True
 
     def _say(self, data: bytes) -> None:
@@ -203,17 +212,53 @@ class Stage:
             view = view[os.write(sys.stdout.fileno(), view) :]
 
 
-def start(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
+class LineFilter:
+    """Leaves out of a stream of bytes the lines that begin in certain ways, however it is cut into pieces."""
+
+    def __init__(self, beginnings: Iterable[bytes]) -> None:
+        self._beginnings = tuple(beginnings)
+        self._longest = max(map(len, self._beginnings), default=0)
+        self._head = b""
+        self._drops: bool | None = None
+        """About the line under way; None while its beginning is still in `_head`."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What of this is kept; the beginning of a line may be held back."""
+        if not self._beginnings:
+            return data
+        kept = []
+        for piece in re.findall(rb"[^\n]*\n|[^\n]+", data):
+            ends, text = piece.endswith(b"\n"), piece
+            if self._drops is None:
+                self._head += piece
+                if len(self._head) < self._longest and not ends:
+                    continue
+                text, self._head = self._head, b""
+                self._drops = text.startswith(self._beginnings)
+            if not self._drops:
+                kept.append(text)
+            if ends:
+                self._drops = None
+        return b"".join(kept)
+
+    def flush(self) -> bytes:
+        """What was held back, at the end of the stream."""
+        head, self._head, self._drops = self._head, b"", None
+        return b"" if head.startswith(self._beginnings) else head
+
+
+def start(argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: Path) -> subprocess.Popen[bytes]:
     """Start a command, with its output in a pipe. Raises `NotRunnable`."""
     try:
-        return subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with stdin.open("rb") as file:
+            return subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=env,
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
     except OSError as error:
         raise NotRunnable(f"{error.filename or argv[0]} cannot be run: {(error.strerror or '').lower()}") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.jobd.processes import find_processes
-from tests.support.jobd import LIMITS, PATIENCE_S, Jobd, processes_with, wait_until
+from tests.support.jobd import LIMITS, PATIENCE_S, STREAMS, Jobd, processes_with, wait_until
 
 STUBBORN = """
 import os, signal, sys, time
@@ -64,7 +64,7 @@ def stage_of(jobd: Jobd) -> int:
 def test_a_stage_outlives_the_session_of_whoever_started_it(jobd: Jobd) -> None:
     jobd.prepare()
     with jobd.popen("start", start_new_session=True) as starter:
-        request = {"argv": ["/bin/sh", "-c", "sleep 0.5; echo survived"], "env": {}, "prompt": "", **LIMITS}
+        request = {"argv": ["/bin/sh", "-c", "sleep 0.5; echo survived"], "env": {}, "prompt": "", **STREAMS, **LIMITS}
         starter.communicate(jobd.body(**request))
         with pytest.raises(ProcessLookupError):  # What it started is no part of its process group.
             os.killpg(starter.pid, signal.SIGKILL)
@@ -134,7 +134,7 @@ def test_a_stage_that_was_killed_is_lost_and_kill_finds_what_it_left(jobd: Jobd,
     assert len(processes_with(mark)) == 1
     assert jobd.call("kill")["alive"] == 0
     assert processes_with(mark) == []
-    assert jobd.ask("start", argv=["true"], env={}, prompt="", **LIMITS)["started"] is False
+    assert jobd.ask("start", argv=["true"], env={}, prompt="", **STREAMS, **LIMITS)["started"] is False
 
 
 def test_jobs_do_not_kill_each_others_processes(jobd: Jobd) -> None:

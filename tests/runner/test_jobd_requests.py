@@ -9,12 +9,12 @@ import pytest
 
 from runner.jobd.files import Failure
 from runner.jobd.main import read_request
-from tests.support.jobd import COLLECT, LIMITS, Jobd
+from tests.support.jobd import COLLECT, LIMITS, STREAMS, Jobd
 
 ANYBODY: dict[str, Any] = {"workspace": "/srv/ptq", "job_id": "0123456789"}
 GOOD: dict[str, dict[str, Any]] = {
     "prepare": {"clone_url": "file:///x", "base_branch": "b", "create_venv": [], "setup": [], **LIMITS, **ANYBODY},
-    "start": {"argv": ["true"], "env": {"A": "b"}, "prompt": "", **LIMITS, **ANYBODY},
+    "start": {"argv": ["true"], "env": {"A": "b"}, "prompt": "", **STREAMS, **LIMITS, **ANYBODY},
     "collect": {"base_commit": "0" * 40, **COLLECT, **ANYBODY},
     "poll": {"stage": "agent", "log_offset": 0, "log_limit": 0, **ANYBODY},
     "kill": ANYBODY,
@@ -96,5 +96,5 @@ def test_a_refusal_is_one_line_of_answer_like_any_other(jobd: Jobd) -> None:
 
 def test_an_agent_without_a_command_is_refused(jobd: Jobd) -> None:
     jobd.prepare()
-    assert jobd.ask("start", argv=[], env={}, prompt="", **LIMITS)["error"] == "bad_request"
+    assert jobd.ask("start", argv=[], env={}, prompt="", **STREAMS, **LIMITS)["error"] == "bad_request"
     assert jobd.poll("agent")["state"] == "absent"

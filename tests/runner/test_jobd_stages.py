@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support.jobd import LIMITS, Jobd, Repository, make_repository
+from runner.jobd.stage import LineFilter
+from tests.support.jobd import LIMITS, STREAMS, Jobd, Repository, make_repository
 
 REPORT = """
 printf 'It is mended.\\n' > "$PTQ_OUTPUT_DIR/report.md"
@@ -66,7 +70,7 @@ def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_pa
 def test_a_stage_is_started_once_even_by_many_at_once(jobd: Jobd) -> None:
     assert jobd.prepare()["state"] == "done"
     assert jobd.call("prepare", **jobd.prepare_request())["started"] is False
-    count = {"argv": ["/bin/sh", "-c", "echo ran"], "env": {}, "prompt": "", **LIMITS}
+    count = {"argv": ["/bin/sh", "-c", "echo ran"], "env": {}, "prompt": "", **STREAMS, **LIMITS}
     with ThreadPoolExecutor(10) as pool:
         starts = list(pool.map(lambda _: jobd.call("start", **count)["started"], range(10)))
     assert starts.count(True) == 1
@@ -168,7 +172,7 @@ def test_a_machine_without_git_is_told_as_such(tmp_path: Path, repository: Repos
 
 
 def test_an_agent_waits_for_its_environment(jobd: Jobd) -> None:
-    request = {"argv": ["true"], "env": {}, "prompt": "", **LIMITS}
+    request = {"argv": ["true"], "env": {}, "prompt": "", **STREAMS, **LIMITS}
     assert jobd.ask("start", **request)["error"] == "not_prepared"
     jobd.prepare(base_branch="no-such")
     assert jobd.ask("start", **request)["error"] == "not_prepared"
@@ -229,3 +233,25 @@ def test_the_program_runs_where_the_workspace_has_spaces_and_letters_of_any_kind
     folder = tmp_path / "a 'b' \"ü\""
     folder.mkdir()
     assert Jobd(folder, repository).run("echo x > new").contents == {"new": b"x\n"}
+
+
+def test_an_agent_reads_its_prompt_on_its_standard_input_where_it_wants_to(jobd: Jobd) -> None:
+    jobd.prepare()
+    assert jobd.agent("cat", prompt="Mend it.\n", prompt_on_stdin=True)["log"] == b"Mend it.\n"
+
+
+def test_lines_that_begin_in_a_certain_way_are_left_out_of_the_log(jobd: Jobd) -> None:
+    jobd.prepare()
+    script = "printf 'one\\nno: two\\nnot three\\nno'; sleep 0.2; printf ': four\\nfi'; sleep 0.2; printf 've'"
+    assert jobd.agent(script, drop_lines=["no: ", "never"])["log"] == b"one\nnot three\nfive"
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"b", b"xy", b"z", b"\n", b"ab\n"])), st.sampled_from([(b"ab",), (b"a", b"xyz")])
+)
+def test_however_the_stream_is_cut_the_same_lines_are_kept(pieces: list[bytes], beginnings: tuple[bytes, ...]) -> None:
+    line_filter = LineFilter(beginnings)
+    kept = b"".join(map(line_filter.feed, pieces)) + line_filter.flush()
+    lines = re.findall(rb"[^\n]*\n|[^\n]+", b"".join(pieces))
+    wanted = b"".join(line for line in lines if not line.startswith(beginnings))
+    assert kept == wanted

@@ -149,7 +149,7 @@ async def test_a_machine_with_another_host_key_gets_no_job(tmp_path: Path) -> No
 BAD_AGENTS = {
     "writes nothing": ("pass", "without writing a report"),
     "fails": (WRITE_REPORT + "sys.exit(3)", "status 3"),
-    "is killed": (WRITE_REPORT + "os.kill(os.getpid(), 9)", "status 137"),
+    "is killed": (WRITE_REPORT + "os.kill(os.getpid(), 9)", "signal 9"),
     "deletes its worktree": (WRITE_REPORT + "import shutil; shutil.rmtree(os.environ['PTQ_WORKTREE'])", "worktree"),
     "writes a huge file": (WRITE_REPORT + "open('big', 'wb').truncate(2 << 30)", "big"),
     "links out of the tree": (WRITE_REPORT + "os.symlink('/etc/passwd', 'shadow')", "out of the tree"),

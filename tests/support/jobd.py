@@ -24,6 +24,7 @@ PATIENCE_S = 15.0
 PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 
+STREAMS: Mapping[str, Any] = {"prompt_on_stdin": False, "drop_lines": []}
 LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
 COLLECT: Mapping[str, Any] = {
     **{"lint": [], "max_change_bytes": 100_000, "max_changes": 50, "max_text_bytes": 10_000},
@@ -160,7 +161,7 @@ class Jobd:
 
     def start(self, agent: str, **changes: Any) -> None:
         """Start an agent, given as a shell script."""
-        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", **LIMITS, **changes}
+        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", **STREAMS, **LIMITS, **changes}
         assert self.call("start", **request)["started"] is True
 
     def agent(self, agent: str, **changes: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class World:
     def replies(self) -> list[str]:
         """Our comments on the issue, oldest first."""
         comments = self.github.issue(NAME, self.number).comments
-        return [comment.body for comment in comments if comment.user.login.endswith("[bot]")]
+        return [comment.body for comment in comments if comment.user.login == "ptq-bot[bot]"]
 
     def reports(self) -> list[str]:
         return [body for body in self.replies() if "<!-- ptq:report=" in body]

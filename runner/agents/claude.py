@@ -1,0 +1,139 @@
+"""Claude Code (`claude`), by its stream of JSON lines. Checked with 2.1.197; docs/agents.md says what was seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.agents.events import WHOLE, AgentEvent, Ending, EventKind, Usage
+from runner.agents.lines import count_of, money_of, parse_line, part, parts, text_of, texts_in
+from runner.agents.protocol import AgentSpec, Launch, Run
+
+SILENT = ("user_prompt", "status", "compact_boundary", "hook_started", "hook_response", "post_turn_summary")
+
+SETTINGS = {"disableAllHooks": True, "enableAllProjectMcpServers": False, "includeCoAuthoredBy": False}
+"""Forced over whatever settings a checkout brings."""
+
+ENDINGS = {
+    "success": Ending.FINISHED,
+    "error_max_turns": Ending.CAPPED,
+    "error_max_budget_usd": Ending.CAPPED,
+    "error_during_execution": Ending.GAVE_UP,
+}
+
+
+class ClaudeAgent:
+    """Runs in print mode, with every permission: what it may touch is for the machine to bound."""
+
+    speaks = True
+
+    def __init__(self, spec: AgentSpec) -> None:
+        self.spec = spec
+
+    def launch(self, run: Run) -> Launch:
+        """The command line, with the prompt on standard input."""
+        options = [
+            *("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"),
+            # Only what we say counts: no server and no settings out of the checkout.
+            *("--strict-mcp-config", "--setting-sources", "user", "--settings", json.dumps(SETTINGS)),
+            *(["--resume", run.resume] if run.resume else ["--session-id", run.session_id]),
+            *(["--model", self.spec.model] if self.spec.model else []),
+            *(["--effort", self.spec.thinking] if self.spec.thinking else []),
+            *(["--max-turns", str(run.max_turns)] if run.max_turns else []),
+            *(["--max-budget-usd", f"{run.max_cost_usd:.2f}"] if run.max_cost_usd else []),
+        ]
+        env = {
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "IS_SANDBOX": "1",
+            **self.spec.env,
+        }
+        return Launch((*(self.spec.command or ("claude",)), *options, *self.spec.args), env, prompt_on_stdin=True)
+
+    def read_line(self, line: str) -> tuple[AgentEvent, ...]:
+        """One line as events."""
+        entry = parse_line(line)
+        return tuple(_read(entry)) if entry else ()
+
+
+def _read(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
+    kind = entry.get("type")
+    if kind == "assistant":
+        yield from _read_answer(entry)
+    elif kind == "user":
+        for block in parts(part(entry, "message"), "content"):
+            if block.get("type") == "tool_result":
+                failed = block.get("is_error") is True
+                yield AgentEvent(EventKind.TOOL_RESULT, text=texts_in(block.get("content")), failed=failed)
+    elif kind == "result":
+        yield _read_result(entry)
+    elif kind == "system":
+        yield from _read_system(entry)
+    else:
+        yield AgentEvent(EventKind.UNKNOWN, text=text_of(entry, "type"))
+
+
+def _read_system(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
+    subtype = text_of(entry, "subtype")
+    if subtype == "init":
+        yield AgentEvent(EventKind.SESSION, text=text_of(entry, "session_id"))
+    elif subtype == "api_retry":
+        yield AgentEvent(EventKind.RETRY, text=f"{text_of(entry, 'error')} (status {entry.get('error_status')})")
+    elif subtype not in SILENT:
+        yield AgentEvent(EventKind.UNKNOWN, text=subtype)
+
+
+def _read_answer(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
+    """An answer comes in several lines, a block each, and every one repeats its usage."""
+    message = part(entry, "message")
+    turn = text_of(message, "id")
+    if message.get("model") == "<synthetic>":
+        yield AgentEvent(EventKind.ERROR, text=texts_in(message.get("content")))
+        return
+    for block in parts(message, "content"):
+        if block.get("type") == "text":
+            yield AgentEvent(EventKind.TEXT, text=text_of(block, "text"), turn=turn)
+        elif block.get("type") == "tool_use":
+            tool = text_of(block, "name")
+            yield AgentEvent(EventKind.TOOL_CALL, tool=tool, text=_show_input(part(block, "input")), turn=turn)
+    yield AgentEvent(EventKind.USAGE, usage=_read_usage(part(message, "usage")), scope=turn, turn=turn)
+
+
+def _show_input(arguments: Mapping[str, Any]) -> str:
+    return text_of(arguments, "command", "file_path", "path", "pattern", "query", "url", "prompt")
+
+
+def _read_usage(usage: Mapping[str, Any]) -> Usage:
+    cached = count_of(usage, "cache_read_input_tokens")
+    read = count_of(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    return Usage(read, cached, count_of(usage, "output_tokens"))
+
+
+def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
+    """How it ended. `subtype` is "success" also when the model could not be reached: `is_error` tells."""
+    ending = ENDINGS.get(text_of(entry, "subtype"), Ending.GAVE_UP)
+    if ending is Ending.FINISHED and entry.get("is_error"):
+        ending = Ending.MODEL_FAILED
+    if text_of(entry, "terminal_reason").startswith("aborted"):
+        ending = Ending.INTERRUPTED
+    return AgentEvent(
+        EventKind.END,
+        text="" if ending is Ending.FINISHED else text_of(entry, "result", "subtype"),
+        usage=_read_total(entry),
+        scope=WHOLE,
+        ending=ending,
+        denials=sum(1 for _ in parts(entry, "permission_denials")),
+    )
+
+
+def _read_total(entry: Mapping[str, Any]) -> Usage:
+    """All models together. `usage` beside it leaves out the answer at which a budget ran out."""
+    models = [model for model in part(entry, "modelUsage").values() if isinstance(model, dict)]
+    read = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
+    return Usage(
+        sum(count_of(model, *read) for model in models),
+        sum(count_of(model, "cacheReadInputTokens") for model in models),
+        sum(count_of(model, "outputTokens") for model in models),
+        money_of(entry, "total_cost_usd"),
+    )

@@ -1,0 +1,91 @@
+"""Codex (`codex exec`), by its stream of JSON lines. Checked with 0.169.0; docs/agents.md says what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.agents.events import WHOLE, AgentEvent, Ending, EventKind, Usage
+from runner.agents.lines import count_of, parse_line, part, text_of
+from runner.agents.protocol import AgentSpec, Launch, Run
+
+TOOLS = {
+    "command_execution": ("command", "aggregated_output"),
+    "file_change": ("status", "status"),
+    "mcp_tool_call": ("tool", "status"),
+    "web_search": ("query", "query"),
+}
+"""Kinds of items that are tool calls, with the fields that say what was asked and what came of it."""
+
+SILENT = ("turn.started", "item.updated")
+
+
+class CodexAgent:
+    """Runs `codex exec` without approvals and its own sandbox: what it may touch is for the machine to bound."""
+
+    speaks = True
+
+    def __init__(self, spec: AgentSpec) -> None:
+        self.spec = spec
+
+    def launch(self, run: Run) -> Launch:
+        """The command line, with the prompt on standard input."""
+        options = [
+            *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+            # Its tools do not see the model's key.
+            *("-c", 'shell_environment_policy.inherit="core"'),
+            *(["-c", f'model_reasoning_effort="{self.spec.thinking}"'] if self.spec.thinking else []),
+            *(["--model", self.spec.model] if self.spec.model else []),
+        ]
+        resume = ["resume", run.resume] if run.resume else []
+        argv = (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, *resume, "-")
+        return Launch(argv, self.spec.env, prompt_on_stdin=True)
+
+    def read_line(self, line: str) -> tuple[AgentEvent, ...]:
+        """One line as events."""
+        entry = parse_line(line)
+        return tuple(_read(entry)) if entry else ()
+
+
+def _read(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
+    kind = text_of(entry, "type")
+    if kind == "thread.started":
+        yield AgentEvent(EventKind.SESSION, text=text_of(entry, "thread_id"))
+    elif kind in ("item.started", "item.completed"):
+        yield from _read_item(part(entry, "item"), completed=kind == "item.completed")
+    elif kind == "turn.completed":
+        # Cumulative over the thread, so that the newest is the whole.
+        usage = _read_usage(part(entry, "usage"))
+        yield AgentEvent(EventKind.END, usage=usage, scope=WHOLE, ending=Ending.FINISHED)
+    elif kind == "turn.failed":
+        yield AgentEvent(EventKind.END, text=text_of(part(entry, "error"), "message"), ending=Ending.MODEL_FAILED)
+    elif kind == "error":
+        message = text_of(entry, "message")
+        retries = message.startswith("Reconnecting")
+        yield AgentEvent(EventKind.RETRY if retries else EventKind.ERROR, text=message)
+    elif kind not in SILENT:
+        yield AgentEvent(EventKind.UNKNOWN, text=kind)
+
+
+def _read_item(item: Mapping[str, Any], *, completed: bool) -> Iterator[AgentEvent]:
+    kind, turn = text_of(item, "type"), text_of(item, "id")
+    if kind in TOOLS:
+        asked, answered = TOOLS[kind]
+        if not completed:
+            yield AgentEvent(EventKind.TOOL_CALL, tool=kind, text=text_of(item, asked), turn=turn)
+        else:
+            failed = item.get("status") in ("failed", "declined")
+            yield AgentEvent(EventKind.TOOL_RESULT, text=text_of(item, answered), failed=failed, turn=turn)
+    elif kind == "agent_message" and completed:
+        yield AgentEvent(EventKind.TEXT, text=text_of(item, "text"), turn=turn)
+    elif kind == "error":
+        # An item of this kind is a warning; what ends a run is an event of its own.
+        yield AgentEvent(EventKind.ERROR, text=text_of(item, "message"))
+    elif kind not in ("reasoning", "todo_list", "agent_message"):
+        yield AgentEvent(EventKind.UNKNOWN, text=f"item {kind}")
+
+
+def _read_usage(usage: Mapping[str, Any]) -> Usage:
+    return Usage(
+        count_of(usage, "input_tokens"), count_of(usage, "cached_input_tokens"), count_of(usage, "output_tokens")
+    )

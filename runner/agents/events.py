@@ -1,0 +1,153 @@
+"""What agents say, in one form: a backend turns its lines into these events, and a run is the fold over them. Pure.
+
+How a run ended is judged from what happened, never from the exit status alone: command lines exit 0 when their model
+could not be reached, and 1 when they had finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+MAX_TEXT = 4_000
+"""Characters of one event's text that are kept: it is for people, and the raw line is stored beside it."""
+
+WHOLE = "whole"
+"""The scope of a usage that covers the whole process, whatever was counted before."""
+
+
+class EventKind(StrEnum):
+    """What one event is about."""
+
+    SESSION = "session"
+    """The agent said under which id it can be resumed."""
+
+    TEXT = "text"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    RETRY = "retry"
+    """The model did not answer, and is asked again: nothing has ended."""
+
+    ERROR = "error"
+    USAGE = "usage"
+    END = "end"
+    UNKNOWN = "unknown"
+    """Something that this version does not know: kept and counted, never fatal."""
+
+
+class Ending(StrEnum):
+    """How a run ended."""
+
+    FINISHED = "finished"
+    GAVE_UP = "gave up"
+    MODEL_FAILED = "model failed"
+    CAPPED = "capped"
+    DENIED = "denied"
+    INTERRUPTED = "interrupted"
+    KILLED = "killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, and the money that the backend itself says they cost."""
+
+    input_tokens: int = 0
+    """All that the model read, what came out of a cache included."""
+
+    cached_tokens: int = 0
+    """How many of them came out of a cache."""
+
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    """None when the backend does not say, which is not nothing."""
+
+    def __add__(self, other: Usage) -> Usage:
+        known = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            sum(known) if known else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEvent:
+    """One thing that an agent said or did."""
+
+    kind: EventKind
+    text: str = ""
+    tool: str = ""
+    failed: bool = False
+    """Of a tool's result."""
+
+    usage: Usage | None = None
+    scope: str = ""
+    """What the usage covers: the newest of a scope counts. Without a name it counts for itself."""
+
+    turn: str = ""
+    """The model's answer that this belongs to; a new one is a new turn."""
+
+    ending: Ending | None = None
+    denials: int = 0
+    """Of an end: how many of its tool calls were not permitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a run amounts to, up to some event."""
+
+    session_id: str | None = None
+    turns: int = 0
+    tool_calls: int = 0
+    retries: int = 0
+    unknown: int = 0
+    last_text: str = ""
+    last_error: str = ""
+    ending: Ending | None = None
+    denials: int = 0
+    _settled: Usage = Usage()
+    _scopes: Mapping[str, Usage] = field(default_factory=dict)
+    _turn: str = ""
+
+    @property
+    def usage(self) -> Usage:
+        """All that was used."""
+        if WHOLE in self._scopes:
+            return self._scopes[WHOLE]
+        return sum(self._scopes.values(), self._settled)
+
+    def add(self, events: Iterable[AgentEvent]) -> Tally:
+        """The tally after these events as well."""
+        tally = self
+        for event in events:
+            tally = _COUNT[event.kind](tally, event)._count_turn(event)._count_usage(event)
+        return tally
+
+    def _count_turn(self, event: AgentEvent) -> Tally:
+        if event.turn and event.turn != self._turn:
+            return replace(self, turns=self.turns + 1, _turn=event.turn)
+        return self
+
+    def _count_usage(self, event: AgentEvent) -> Tally:
+        if event.usage is None:
+            return self
+        if not event.scope:
+            return replace(self, _settled=self._settled + event.usage)
+        return replace(self, _scopes={**self._scopes, event.scope: event.usage})
+
+
+_COUNT = {
+    EventKind.SESSION: lambda tally, event: replace(tally, session_id=event.text or tally.session_id),
+    EventKind.TEXT: lambda tally, event: replace(tally, last_text=event.text),
+    EventKind.TOOL_CALL: lambda tally, event: replace(tally, tool_calls=tally.tool_calls + 1, ending=None),
+    EventKind.TOOL_RESULT: lambda tally, event: tally,
+    EventKind.RETRY: lambda tally, event: replace(tally, retries=tally.retries + 1, ending=None, last_error=event.text),
+    EventKind.ERROR: lambda tally, event: replace(tally, last_error=event.text),
+    EventKind.USAGE: lambda tally, event: tally,
+    EventKind.END: lambda tally, event: replace(
+        tally, ending=event.ending, denials=event.denials, last_error=event.text or tally.last_error
+    ),
+    EventKind.UNKNOWN: lambda tally, event: replace(tally, unknown=tally.unknown + 1),
+}

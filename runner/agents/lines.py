@@ -1,0 +1,57 @@
+"""Reads lines of JSON that strangers' programs print: nothing about their shape is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.agents.events import MAX_TEXT
+
+
+def parse_line(line: str) -> Mapping[str, Any] | None:
+    """The object on a line; None for anything else, such as a warning between the events."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def part(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """The object at the end of a path of names; empty where there is none."""
+    for name in names:
+        inner = value.get(name)
+        value = inner if isinstance(inner, dict) else {}
+    return value
+
+
+def parts(value: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+    """The objects of a list."""
+    items = value.get(name)
+    return (item for item in items if isinstance(item, dict)) if isinstance(items, list) else iter(())
+
+
+def text_of(value: Mapping[str, Any], *names: str) -> str:
+    """The first of these that is a text, bounded; empty where none is."""
+    return next((value[name][:MAX_TEXT] for name in names if isinstance(value.get(name), str)), "")
+
+
+def count_of(value: Mapping[str, Any], *names: str) -> int:
+    """The sum of these numbers; what is no number, or less than nothing, counts for nothing."""
+    numbers = (value.get(name) for name in names)
+    return sum(int(number) for number in numbers if isinstance(number, int | float) and 0 < number < 10**12)
+
+
+def money_of(value: Mapping[str, Any], name: str) -> float | None:
+    """An amount of money; None where there is none."""
+    amount = value.get(name)
+    return float(amount) if isinstance(amount, int | float) and 0 <= amount < 10**9 else None
+
+
+def texts_in(value: Any) -> str:
+    """The text of a message's content: a text, or a list of blocks with texts."""
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    blocks = value if isinstance(value, list) else []
+    return "".join(text_of(block, "text", "content") for block in blocks if isinstance(block, dict))[:MAX_TEXT]

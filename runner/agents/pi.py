@@ -1,0 +1,100 @@
+"""pi (`pi -p --mode json`), by its stream of JSON lines. Checked with 0.74.2; docs/agents.md says what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.agents.events import AgentEvent, Ending, EventKind, Usage
+from runner.agents.lines import count_of, money_of, parse_line, part, parts, text_of, texts_in
+from runner.agents.protocol import AgentSpec, Launch, Run
+
+REPEATS = ('{"type":"message_update"', '{"type":"tool_execution_update"')
+"""How lines begin that repeat a whole message for each of its words: a log of them grows with the square."""
+
+SILENT = (
+    *("agent_start", "turn_start", "turn_end", "message_start", "message_update", "tool_execution_update"),
+    *("auto_retry_end", "compaction_start", "compaction_end", "queue_update"),
+)
+
+ENDINGS = {
+    "stop": Ending.FINISHED,
+    "length": Ending.GAVE_UP,
+    "toolUse": Ending.GAVE_UP,
+    "error": Ending.MODEL_FAILED,
+    "aborted": Ending.INTERRUPTED,
+}
+
+
+class PiAgent:
+    """Runs in print mode, without the extensions, skills, prompts and context that a checkout may bring."""
+
+    speaks = True
+
+    def __init__(self, spec: AgentSpec) -> None:
+        self.spec = spec
+
+    def launch(self, run: Run) -> Launch:
+        """The command line, with the prompt on standard input."""
+        options = [
+            *("-p", "--mode", "json", "--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes"),
+            *(["--session", run.resume] if run.resume else []),
+            *(["--model", self.spec.model] if self.spec.model else []),
+            *(["--thinking", self.spec.thinking] if self.spec.thinking else []),
+        ]
+        argv = (*(self.spec.command or ("pi",)), *options, *self.spec.args)
+        return Launch(argv, {"PI_OFFLINE": "1", **self.spec.env}, prompt_on_stdin=True, drop_lines=REPEATS)
+
+    def read_line(self, line: str) -> tuple[AgentEvent, ...]:
+        """One line as events."""
+        entry = parse_line(line)
+        return tuple(_read(entry)) if entry else ()
+
+
+def _read(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
+    kind = text_of(entry, "type")
+    if kind == "session":
+        yield AgentEvent(EventKind.SESSION, text=text_of(entry, "id"))
+    elif kind == "message_end":
+        yield from _read_message(part(entry, "message"))
+    elif kind == "tool_execution_start":
+        asked = text_of(part(entry, "args"), "command", "path", "pattern", "query")
+        yield AgentEvent(EventKind.TOOL_CALL, tool=text_of(entry, "toolName"), text=asked)
+    elif kind == "tool_execution_end":
+        text = texts_in(part(entry, "result").get("content"))
+        yield AgentEvent(EventKind.TOOL_RESULT, text=text, failed=entry.get("isError") is True)
+    elif kind == "auto_retry_start":
+        yield AgentEvent(EventKind.RETRY, text=text_of(entry, "errorMessage"))
+    elif kind == "agent_end":
+        yield from _read_end([*parts(entry, "messages")])
+    elif kind not in SILENT:
+        yield AgentEvent(EventKind.UNKNOWN, text=kind)
+
+
+def _read_message(message: Mapping[str, Any]) -> Iterator[AgentEvent]:
+    if message.get("role") != "assistant":
+        return
+    turn = f"{message.get('timestamp')} {text_of(message, 'responseId')}"
+    text = "".join(text_of(block, "text") for block in parts(message, "content") if block.get("type") == "text")
+    if text:
+        yield AgentEvent(EventKind.TEXT, text=text, turn=turn)
+    if message.get("stopReason") == "error":
+        yield AgentEvent(EventKind.ERROR, text=text_of(message, "errorMessage"))
+    yield AgentEvent(EventKind.USAGE, usage=_read_usage(part(message, "usage")), turn=turn)
+
+
+def _read_usage(usage: Mapping[str, Any]) -> Usage:
+    return Usage(
+        count_of(usage, "input", "cacheRead", "cacheWrite"),
+        count_of(usage, "cacheRead"),
+        count_of(usage, "output"),
+        money_of(part(usage, "cost"), "total"),
+    )
+
+
+def _read_end(messages: list[Mapping[str, Any]]) -> Iterator[AgentEvent]:
+    """How it ended: its exit status is 0 also when its model failed. A retry may follow, and then it has not ended."""
+    answers = [message for message in messages if message.get("role") == "assistant"]
+    reason = text_of(answers[-1], "stopReason") if answers else ""
+    error = text_of(answers[-1], "errorMessage") if answers else "the model gave no answer"
+    yield AgentEvent(EventKind.END, text=error, ending=ENDINGS.get(reason, Ending.GAVE_UP))

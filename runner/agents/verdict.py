@@ -1,0 +1,62 @@
+"""How a run ended, from everything that is known about it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.agents.events import Ending, Tally
+
+KILLED_FROM = 128
+"""Exit statuses from here on name a signal, as a shell gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How it ended, and for anything but a finished run why, as a clause for people."""
+
+    ending: Ending
+    reason: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the agent did what it set out to do."""
+        return self.ending is Ending.FINISHED
+
+
+def judge(tally: Tally, exit_status: int | None, *, speaks: bool) -> Verdict:
+    """The verdict on a run that ended by itself.
+
+    `exit_status` is None when nobody saw it end; `speaks` says whether its backend tells in its own words that it is
+    done, so that silence means something.
+    """
+    if tally.ending is Ending.FINISHED and tally.denials and tally.denials >= tally.tool_calls:
+        return Verdict(Ending.DENIED, f"the agent was not permitted any of its {tally.tool_calls} tool calls")
+    if tally.ending is not None:
+        return Verdict(tally.ending, _explain(tally.ending, tally))
+    if exit_status is None:
+        return Verdict(Ending.KILLED, "the agent was killed from outside, or its machine was restarted")
+    if exit_status > KILLED_FROM:
+        return Verdict(Ending.KILLED, f"the agent was killed by signal {exit_status - KILLED_FROM}")
+    if exit_status:
+        return Verdict(Ending.GAVE_UP, f"the agent exited with status {exit_status}{_quote(tally.last_error)}")
+    if speaks:
+        return Verdict(Ending.GAVE_UP, f"the agent ended without saying that it was done{_quote(tally.last_error)}")
+    return Verdict(Ending.FINISHED)
+
+
+def _explain(ending: Ending, tally: Tally) -> str:
+    told = _quote(tally.last_error)
+    return {
+        Ending.FINISHED: "",
+        Ending.GAVE_UP: f"the agent gave up{told}",
+        Ending.MODEL_FAILED: f"the agent's model failed{told}",
+        Ending.CAPPED: f"the agent reached its own cap{told}",
+        Ending.DENIED: "the agent was not permitted what it tried",
+        Ending.INTERRUPTED: "the agent was interrupted",
+        Ending.KILLED: "the agent was killed",
+    }[ending]
+
+
+def _quote(text: str) -> str:
+    line = " ".join(text.split())
+    return f": {line[:300]}" if line else ""
