@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,8 +33,9 @@ class CodexAgent:
         """The command line, with the prompt on standard input."""
         options = [
             *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-            # Its tools do not see the model's key.
-            *("-c", 'shell_environment_policy.inherit="core"'),
+            # Its tools see our variables, and not the operator's, such as the model's key.
+            *("-c", 'shell_environment_policy.inherit="all"'),
+            *("-c", f"shell_environment_policy.exclude={json.dumps(sorted(self.spec.env))}"),
             *(["-c", f'model_reasoning_effort="{self.spec.thinking}"'] if self.spec.thinking else []),
             *(["--model", self.spec.model] if self.spec.model else []),
         ]

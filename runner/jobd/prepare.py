@@ -15,11 +15,16 @@ from .git import CLONE_CONFIG, GIT, find_clone, git_environment
 from .stage import TICK_S, Stage
 
 
+PROFILE = 'export PATH="$VIRTUAL_ENV/bin:$PATH"\n'
+"""For agents that run their tools in login shells (codex does): the host's own profile has just set another PATH."""
+
+
 def prepare(stage: Stage) -> dict[str, Any]:
     """Make the environment. Raises `Failure` with the last words of what went wrong."""
     job, request = stage.job, stage.request
     for folder in (job.output, job.home, job.tmp):
         folder.mkdir(mode=0o700)
+    write_file(job.home / ".profile", PROFILE)
     base_commit = check_out(stage, find_clone(job, request["clone_url"]))
     argv = [*request["create_venv"], str(job.venv)]
     stage.must("venv_failed", "the virtual environment could not be made", argv, job.environment(), job.root)

@@ -255,3 +255,10 @@ def test_however_the_stream_is_cut_the_same_lines_are_kept(pieces: list[bytes], 
     lines = re.findall(rb"[^\n]*\n|[^\n]+", b"".join(pieces))
     wanted = b"".join(line for line in lines if not line.startswith(beginnings))
     assert kept == wanted
+
+
+def test_a_login_shell_of_the_agents_finds_the_virtual_environment_first(jobd: Jobd) -> None:
+    jobd.prepare()
+    (jobd.root / "venv" / "bin").mkdir(parents=True, exist_ok=True)
+    log = jobd.agent("bash -lc 'echo $PATH'")["log"].decode()
+    assert log.startswith(f"{jobd.root}/venv/bin:")

@@ -126,9 +126,7 @@ class ModelEndpoint:
         return body
 
 
-async def _answer(
-    request: web.Request, step: Step, events: Iterator[Sse], error: dict[str, Any]
-) -> web.StreamResponse:
+async def _answer(request: web.Request, step: Step, events: Iterator[Sse], error: dict[str, Any]) -> web.StreamResponse:
     if isinstance(step, Refuse):
         return web.json_response(error, status=step.status)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
