@@ -14,7 +14,6 @@ from .files import Failure, open_plain, try_lock, write_file
 from .git import CLONE_CONFIG, GIT, find_clone, git_environment
 from .stage import TICK_S, Stage
 
-
 PROFILE = 'export PATH="$VIRTUAL_ENV/bin:$PATH"\n'
 """For agents that run their tools in login shells (codex does): the host's own profile has just set another PATH."""
 

@@ -178,9 +178,10 @@ def responses_events(step: Step, tools: Sequence[str], number: int) -> Iterator[
         arguments = json.dumps({"cmd" if name == "exec_command" else "command": step.command})
         call = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number}"}
         item = {**call, "name": name, "arguments": arguments}
-    usage = {"input_tokens": TOKENS_IN, "output_tokens": TOKENS_OUT, "total_tokens": TOKENS_IN + TOKENS_OUT}
-    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-    whole = {**response, "status": "completed", "output": [item], "usage": {**usage, **details}}
+    usage: dict[str, Any] = {"input_tokens_details": {"cached_tokens": 0}}
+    usage |= {"output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": TOKENS_IN + TOKENS_OUT}
+    usage |= {"input_tokens": TOKENS_IN, "output_tokens": TOKENS_OUT}
+    whole = {**response, "status": "completed", "output": [item], "usage": usage}
     for kind, fields in (
         ("response.created", {"response": response}),
         ("response.output_item.added", {"output_index": 0, "item": item}),
