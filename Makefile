@@ -3,15 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
 
-.PHONY: demo test check lint setup clean
+.PHONY: demo test check test-agents lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
 test: setup $(DESCRIPTIONS) lint
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto -m "not agents"
 
 check: setup $(DESCRIPTIONS) lint
-	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n auto -m "not slow and not agents"
+
+# The whole story with the real command lines of agents, against a scripted model.
+test-agents: setup $(DESCRIPTIONS)
+	$(BIN)/python -m tests.support.clis
+	$(BIN)/pytest -n auto -m agents
 
 lint: setup
 	$(BIN)/ruff check .

@@ -70,6 +70,7 @@ class Playground:
         ssh: SshServer | None = None,
         agent: tuple[str, ...] | None = None,
         more_toml: str = "",
+        repository_agent: str = "script",
         repository_toml: str = "",
     ) -> None:
         self.folder = folder
@@ -79,6 +80,7 @@ class Playground:
         self.ssh = ssh or self.embedded_ssh
         self.agent = agent or (sys.executable, str(Path(__file__).with_name("agent.py")))
         self._more_toml = more_toml
+        self._repository_agent = repository_agent
         self._repository_toml = repository_toml
         self.service_port = find_free_port()
         self._stack = AsyncExitStack()
@@ -175,7 +177,7 @@ python = {quote(sys.executable)}
 
 [repos."{NAME}"]
 clone_url = {quote(self.git_dir.resolve().as_uri())}
-agent = "script"
+agent = {quote(self._repository_agent)}
 labels = {{ "ptq" = "diagnose", "{LABEL}" = "fix" }}
 requires = ["gpu"]
 create_venv = [{quote(sys.executable)}, "-m", "venv", "--without-pip"]

