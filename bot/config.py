@@ -10,27 +10,36 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from bot.contradictions import find_contradictions, name_key
+from bot.policy_tables import (
+    CapsTables,
+    LimitsTable,
+    NotifyTable,
+    PriceTable,
+    RepositoryTable,
+    SkillTable,
+)
 from bot.tables import (
     SQLITE,
     AgentTable,
     GitHubTable,
-    LimitsTable,
     MachineTable,
-    RepositoryTable,
     ServerTable,
     Table,
 )
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
+from runner.agents.prices import Price
+from runner.agents.skills import Skill
 from runner.environment import Limits, Profile
 from runner.machines import Machine
 
@@ -42,6 +51,7 @@ PATHS = {
     "github": ("private_key_file",),
     "server": ("data_dir",),
     "machines": ("client_key_file", "known_hosts_file"),
+    "skills": ("folder",),
 }
 """Keys whose relative paths start at the configuration's folder."""
 
@@ -58,8 +68,6 @@ WORDS = {
     "frozen_set_type": "must be a list",
 }
 """Our words for what pydantic finds."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
 
 
 class ConfigError(Exception):
@@ -81,6 +89,10 @@ class Settings(Table):
     machines: Annotated[tuple[MachineTable, ...], Field(min_length=1)]
     repos: Annotated[dict[str, RepositoryTable], Field(min_length=1)]
     limits: LimitsTable = LimitsTable()
+    caps: CapsTables = CapsTables()
+    prices: dict[str, PriceTable] = Field(default_factory=dict)
+    skills: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")], SkillTable] = Field(default_factory=dict)
+    notify: NotifyTable = NotifyTable()
 
     def machine_list(self) -> tuple[Machine, ...]:
         """The machines, in the order of the file."""
@@ -96,8 +108,19 @@ class Settings(Table):
 
     def profiles(self) -> tuple[Profile, ...]:
         """What the runner needs to know of each repository."""
-        limits = self.limits.over(Limits())
-        return tuple(table.as_profile(name, table.limits.over(limits)) for name, table in self.repos.items())
+        limits, caps = self.limits.over(Limits()), self.caps.over({})
+        return tuple(
+            table.as_profile(name, table.limits.over(limits), table.caps.over(caps))
+            for name, table in self.repos.items()
+        )
+
+    def price_list(self) -> Mapping[str, Price]:
+        """The operator's own prices, by model."""
+        return {model: table.as_price() for model, table in self.prices.items()}
+
+    def skill_list(self) -> tuple[Skill, ...]:
+        """The skills, with their files."""
+        return tuple(table.as_skill(name) for name, table in self.skills.items())
 
     def private_key(self) -> str:
         """The App's key, as PEM."""
@@ -110,7 +133,8 @@ class Settings(Table):
     def secret_values(self) -> frozenset[str]:
         """Everything that must never be seen in a log, a comment or a page."""
         env = (value.get_secret_value() for table in self.agents.values() for value in table.env.values())
-        return frozenset((*self.webhook_secrets(), *env, self.private_key()))
+        notify = [self.notify.url.get_secret_value()] if self.notify.url else []
+        return frozenset((*self.webhook_secrets(), *env, *notify, self.private_key()))
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -124,7 +148,7 @@ def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
     except ValidationError as error:
         details = error.errors(include_input=False, include_url=False)
     problems = [_describe(detail) for detail in details if not _follows(detail, details)]
-    problems += _find_contradictions(values)
+    problems += find_contradictions(values)
     if problems or settings is None:
         raise ConfigError(path, problems)
     return settings
@@ -171,7 +195,8 @@ def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
     """Let relative paths start where the file is: a service has no folder that anybody stands in."""
     for name, keys in PATHS.items():
         found = values.get(name)
-        for table in found if isinstance(found, list) else [found]:
+        tables = found if isinstance(found, list) else [found]
+        for table in [*found.values()] if name == "skills" and isinstance(found, dict) else tables:
             if isinstance(table, dict):
                 _resolve(table, keys, folder)
     server = values.get("server")
@@ -198,7 +223,7 @@ def _describe(detail: ErrorDetails) -> str:
         known = _known_keys(location[:-1])
         near = get_close_matches(str(location[-1]), known, n=1)
         message = f"is no known key; {f'did you mean {near[0]}?' if near else 'known are: ' + ', '.join(known)}"
-    return f"{_name_key(location)}: {message}"
+    return f"{name_key(location)}: {message}"
 
 
 def _follows(detail: ErrorDetails, details: Iterable[ErrorDetails]) -> bool:
@@ -209,59 +234,17 @@ def _follows(detail: ErrorDetails, details: Iterable[ErrorDetails]) -> bool:
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    models: dict[str, type[Table]] = {
-        "github": GitHubTable,
-        "server": ServerTable,
-        "agents": AgentTable,
-        "machines": MachineTable,
-        "repos": RepositoryTable,
-        "limits": LimitsTable,
-    }
-    model = models.get(str(location[0]), Settings) if location else Settings
-    return list((LimitsTable if location and location[-1] == "limits" else model).model_fields)
-
-
-def _name_key(location: tuple[int | str, ...]) -> str:
-    """A key as one would look for it: `machines[0].slots`, `repos."octo/widgets".agent`."""
-    name = ""
+    """The keys of the table at a place, found by walking the models."""
+    model: type[Table] = Settings
     for part in location:
-        if isinstance(part, int):
-            name += f"[{part}]"
-        else:
-            quoted = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else json.dumps(part)
-            name += f".{quoted}" if name else quoted
-    return name or "the file"
+        field = model.model_fields.get(str(part))
+        found = _find_table(field.annotation) if field else None
+        model = found or model
+    return list(model.model_fields)
 
 
-def _find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong between tables. Asked of the raw values, so that it is said together with all the rest."""
-    given = values.get("machines")
-    machines = [table for table in given if isinstance(table, dict)] if isinstance(given, list) else []
-    names = [str(table.get("name")) for table in machines]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"machines: two have the name {name}"
-    repos, agents = values.get("repos"), values.get("agents")
-    seen: dict[str, str] = {}
-    for name, table in repos.items() if isinstance(repos, dict) else ():
-        key = _name_key(("repos", name))
-        if not _NAME.fullmatch(name):
-            yield f"{key}: a repository is named owner/name"
-        if twin := seen.get(name.lower()):
-            yield f"{key}: GitHub takes it for the same as {twin}"
-        seen[name.lower()] = name
-        if isinstance(table, dict):
-            yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
-
-
-def _find_missing(
-    key: str, table: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], agents: Mapping[str, Any]
-) -> Iterator[str]:
-    """What a repository names and nobody has."""
-    agent, requires = table.get("agent"), table.get("requires", [])
-    if isinstance(agent, str) and agent not in agents:
-        yield f"{key}.agent: there is no [agents.{agent}]; there are: {', '.join(agents) or 'none'}"
-    if isinstance(requires, list) and requires:
-        wanted = {str(label) for label in requires}
-        labels = [machine.get("labels") for machine in machines]
-        if not any(wanted <= set(map(str, has)) for has in labels if isinstance(has, list)):
-            yield f"{key}.requires: no machine has all of these labels: {', '.join(sorted(wanted))}"
+def _find_table(annotation: Any) -> type[Table] | None:
+    """The table in a field's type, which may be a dict or a tuple of them."""
+    if isinstance(annotation, type) and issubclass(annotation, Table):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _find_table(inner))), None)

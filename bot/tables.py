@@ -1,4 +1,4 @@
-"""The tables of `ptq.toml`, one model each: what is allowed in them, and the plain values that lower floors get.
+"""The tables of `ptq.toml` that say what is where, one model each, and the plain values that lower floors get.
 
 A field's docstring is its documentation; `ptq.example.toml` shows every one of them.
 """
@@ -15,9 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
-from handlers.rules import PRESETS, RepositoryRules
 from runner.agents import BACKENDS, AgentSpec
-from runner.environment import PROTECTED_PATHS, Limits, Profile
 from runner.machines import Machine
 
 SQLITE = "sqlite+aiosqlite:///"
@@ -77,12 +75,6 @@ def _check_kind(kind: str) -> str:
     if kind not in BACKENDS:
         raise ValueError(f"must be one of: {', '.join(BACKENDS)}")
     return kind
-
-
-def _check_preset(preset: str) -> str:
-    if preset not in PRESETS:
-        raise ValueError(f"is no preset; there are: {', '.join(PRESETS)}")
-    return preset
 
 
 def _check_absolute(path: str) -> str:
@@ -162,6 +154,7 @@ class AgentTable(Table):
     args: tuple[Text, ...] = ()
     env: dict[str, SecretStr] = {}
     model: Text | None = None
+    models: tuple[Text, ...] = ()
     thinking: Text | None = None
 
     @model_validator(mode="after")
@@ -173,7 +166,7 @@ class AgentTable(Table):
     def as_spec(self, name: str) -> AgentSpec:
         """The plain value."""
         env = {key: value.get_secret_value() for key, value in self.env.items()}
-        return AgentSpec(name, self.kind, self.command or (), self.args, env, self.model, self.thinking)
+        return AgentSpec(name, self.kind, self.command or (), self.args, env, self.model, self.models, self.thinking)
 
 
 class MachineTable(Table):
@@ -202,63 +195,3 @@ class MachineTable(Table):
     def as_machine(self) -> Machine:
         """The plain value."""
         return Machine(**{**self.model_dump(), "host": self.host or "", "user": self.user or ""})
-
-
-class LimitsTable(Table):
-    """`[limits]`, and `limits` of a repository: bounds on a job. What is left out is inherited."""
-
-    timeout_s: Annotated[int, Field(gt=0)] | None = None
-    prepare_timeout_s: Annotated[int, Field(gt=0)] | None = None
-    collect_timeout_s: Annotated[int, Field(gt=0)] | None = None
-    unreachable_after_s: Annotated[int, Field(gt=0)] | None = None
-    max_log_bytes: Annotated[int, Field(gt=0)] | None = None
-    max_text_bytes: Annotated[int, Field(gt=0)] | None = None
-    max_change_bytes: Annotated[int, Field(gt=0, le=20_000_000)] | None = None
-    max_changes: Annotated[int, Field(gt=0, le=2_000)] | None = None
-
-    def over(self, inherited: Limits) -> Limits:
-        """The plain value: these bounds, and the inherited ones where there is none."""
-        inherited_values = {name: getattr(inherited, name) for name in LimitsTable.model_fields}
-        return Limits(**{**inherited_values, **self.model_dump(exclude_none=True)})
-
-
-class RepositoryTable(Table):
-    """`[repos."owner/name"]`: one repository, and how its jobs are made."""
-
-    agent: Text
-    clone_url: Text | None = None
-    base_branch: Text | None = None
-    labels: dict[str, Annotated[str, AfterValidator(_check_preset)]] = {}
-    requires: tuple[str, ...] = ()
-    setup: tuple[Text, ...] = ()
-    lint: tuple[Text, ...] = ()
-    create_venv: Command = ("python3", "-m", "venv")
-    test_command: Text = "python -m pytest"
-    import_names: tuple[str, ...] = ()
-    protected_paths: tuple[Text, ...] = PROTECTED_PATHS
-    limits: LimitsTable = LimitsTable()
-
-    def as_rules(self, name: str) -> RepositoryRules:
-        """What the handlers need of it."""
-        return RepositoryRules(
-            name=name,
-            agent=self.agent,
-            labels=self.labels,
-            clone_url=self.clone_url,
-            base_branch=self.base_branch,
-            test_command=self.test_command,
-            lint_command=" && ".join(self.lint) or None,
-            import_names=self.import_names,
-        )
-
-    def as_profile(self, name: str, limits: Limits) -> Profile:
-        """What the runner needs of it."""
-        return Profile(
-            repository=name,
-            requires=self.requires,
-            setup=self.setup,
-            lint=self.lint,
-            create_venv=self.create_venv,
-            protected_paths=self.protected_paths,
-            limits=limits,
-        )

@@ -32,6 +32,8 @@ class RepositoryRules:
 
     name: str
     agent: str
+    agents: tuple[str, ...] = ()
+    """Every agent that `--agent` may name."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Trigger label -> preset name."""
     clone_url: str | None = None

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Dialect,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -124,6 +125,10 @@ jobs = Table(
     Column("ended_at", UtcDateTime),
     Column("cancel_requested_at", UtcDateTime),
     Column("cancelled_by", String(100)),
+    Column("model", Text),
+    Column("skills", JSON, nullable=False),
+    Column("follows", ForeignKey("jobs.id")),
+    Column("stop_reason", Text),
     Column("exit_status", Integer),
     Column("trouble", Text),
     Column("failure", Text),
@@ -155,6 +160,35 @@ leases = Table(
     Column("slot", Integer, primary_key=True),
     Column("job_id", ForeignKey("jobs.id"), nullable=False, unique=True),
     Column("leased_at", UtcDateTime, nullable=False),
+)
+
+meters = Table(
+    "meters",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("model", Text),  # as the agent itself says it
+    Column("turns", Integer, nullable=False),
+    Column("tool_calls", Integer, nullable=False),
+    Column("retries", Integer, nullable=False),
+    Column("unknown_events", Integer, nullable=False),
+    Column("input_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("output_tokens", Integer, nullable=False),
+    Column("cost_usd", Float),  # NULL is unknown, which is not nothing
+    Column("cost_is_estimate", Boolean, nullable=False),
+    Column("output_bytes", Integer, nullable=False),
+    Column("run_s", Float, nullable=False),
+    Column("last_words", Text, nullable=False),
+    Column("ending", String(20)),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("id", Text, nullable=False),  # the agent's own
+    Column("path", Text, nullable=False),  # below its home
+    Column("compressed", LargeBinary, nullable=False),
 )
 
 reports = Table(

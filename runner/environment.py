@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runner.caps import Caps, Scope
 
 PROTECTED_PATHS = (".github/**", ".ci/**", ".gitmodules", "CODEOWNERS")
 """Paths that no agent may change, unless the operator says otherwise."""
@@ -17,7 +20,14 @@ class Limits:
     collect_timeout_s: int = 900
     unreachable_after_s: int = 600
     """How long a job waits for a machine that cannot be reached before it is reported as failed."""
+    stuck_after_s: int = 1800
+    """How long an agent may print nothing before it is taken for stuck."""
+    stop_grace_s: int = 20
+    """How long an agent that is told to end may take to say what it has cost."""
     max_log_bytes: int = 50_000_000
+    """An agent that prints more is ended: what cannot be read cannot be judged."""
+    max_session_bytes: int = 20_000_000
+    """The agent's own memory of a run, which a later attempt resumes; a larger one is not kept."""
     max_text_bytes: int = 200_000
     """Each of report, worklog, repro."""
     max_change_bytes: int = 2_000_000
@@ -37,3 +47,4 @@ class Profile:
     """The command that makes a virtual environment at the path appended to it."""
     protected_paths: tuple[str, ...] = PROTECTED_PATHS
     limits: Limits = Limits()
+    caps: Mapping[Scope, Caps] = field(default_factory=dict)

@@ -77,6 +77,14 @@ class Job:
     ended_at: datetime | None = None
     cancel_requested_at: datetime | None = None
     cancelled_by: str | None = None
+    model: str | None = None
+    """The model that was asked for; None leaves it to the agent."""
+    skills: tuple[str, ...] = ()
+    """Names of the skills that the issue's labels bring."""
+    follows: str | None = None
+    """The earlier attempt that this one carries on from: its edits, its worklog, its session."""
+    stop_reason: str | None = None
+    """Why the service has told the agent to end, as a clause for the report; None while it may go on."""
     exit_status: int | None = None
     trouble: str | None = None
     """What holds the job up just now, as a sentence; None when nothing does."""

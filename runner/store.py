@@ -16,15 +16,17 @@ from sqlalchemy import Row, delete, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or_ignore
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner.db import file_changes, job_events, job_logs, jobs, leases, reports
+from runner.agents import Session
+from runner.db import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions
 from runner.job import ACTIVE, FileChange, IllegalMove, Job, JobState, Report, move
 from runner.machines import Lease
+from runner.meter import Meter
 
 _ACTIVE = [str(state) for state in ACTIVE]
 
 
 def _job(row: Row[Any]) -> Job:
-    return Job(**{**row._mapping, "state": JobState(row.state)})
+    return Job(**{**row._mapping, "state": JobState(row.state), "skills": tuple(row.skills)})
 
 
 async def insert_job(connection: AsyncConnection, job: Job) -> bool:
@@ -162,6 +164,31 @@ async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | Non
     )
     lists = {"refusals": tuple(row.refusals), "warnings": tuple(row.warnings)}
     return Report(**{**row._mapping, **lists, "changes": changes})
+
+
+async def save_meter(connection: AsyncConnection, meter: Meter) -> None:
+    """Write down what a job has taken by now."""
+    statement = insert_or_ignore(meters).values(**asdict(meter))
+    changed = {name: statement.excluded[name] for name in asdict(meter) if name != "job_id"}
+    await connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_=changed))
+
+
+async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
+    """What a job has taken; None when its agent never started."""
+    row = (await connection.execute(select(meters).where(meters.c.job_id == job_id))).one_or_none()
+    return Meter(**row._mapping) if row else None
+
+
+async def save_session(connection: AsyncConnection, job_id: str, session: Session) -> None:
+    """Keep what a later attempt can resume."""
+    values = {"id": session.id, "path": session.path, "compressed": zlib.compress(session.content)}
+    await connection.execute(insert(sessions).values(job_id=job_id, **values))
+
+
+async def fetch_session(connection: AsyncConnection, job_id: str) -> Session | None:
+    """What a later attempt can resume; None when there is nothing."""
+    row = (await connection.execute(select(sessions).where(sessions.c.job_id == job_id))).one_or_none()
+    return Session(row.id, row.path, zlib.decompress(row.compressed)) if row else None
 
 
 def compress_log(log: bytes) -> bytes:

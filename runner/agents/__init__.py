@@ -11,9 +11,9 @@ from runner.agents.claude import ClaudeAgent
 from runner.agents.codex import CodexAgent
 from runner.agents.command import CommandAgent
 from runner.agents.pi import PiAgent
-from runner.agents.protocol import Agent, AgentSpec, Launch, Run
+from runner.agents.protocol import Agent, AgentSpec, Launch, Run, Session, Tail
 
-__all__ = ["BACKENDS", "Agent", "AgentSpec", "Launch", "Run", "build_agent"]
+__all__ = ["BACKENDS", "Agent", "AgentSpec", "Launch", "Run", "Session", "Tail", "build_agent"]
 
 BACKENDS: Mapping[str, Callable[[AgentSpec], Agent]] = {
     "claude": ClaudeAgent,

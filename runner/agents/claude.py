@@ -12,7 +12,17 @@ from runner.agents.protocol import AgentSpec, Launch, Run
 
 SILENT = ("user_prompt", "status", "compact_boundary", "hook_started", "hook_response", "post_turn_summary")
 
-SETTINGS = {"disableAllHooks": True, "enableAllProjectMcpServers": False, "includeCoAuthoredBy": False}
+NOTICE = (
+    'f="$PTQ_NOTICE_FILE"; [ -f "$f" ] && mv "$f" "$f.read" && printf '
+    """'{"hookSpecificOutput":{"hookEventName":"PostToolUse","additionalContext":"%s"}}' "$(cat "$f.read")"; true"""
+)
+"""A hook of ours that tells it once what the service has to say: its tools are deaf to `BASH_ENV`."""
+
+SETTINGS = {
+    "enableAllProjectMcpServers": False,
+    "includeCoAuthoredBy": False,
+    "hooks": {"PostToolUse": [{"matcher": "*", "hooks": [{"type": "command", "command": NOTICE}]}]},
+}
 """Forced over whatever settings a checkout brings."""
 
 ENDINGS = {
@@ -33,12 +43,13 @@ class ClaudeAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
+        model, resume = run.model or self.spec.model, run.resume
         options = [
             *("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"),
             # Only what we say counts: no server and no settings out of the checkout.
             *("--strict-mcp-config", "--setting-sources", "user", "--settings", json.dumps(SETTINGS)),
-            *(["--resume", run.resume] if run.resume else ["--session-id", run.session_id]),
-            *(["--model", self.spec.model] if self.spec.model else []),
+            *(["--resume", resume.id] if resume else ["--session-id", run.session_id]),
+            *(["--model", model] if model else []),
             *(["--effort", self.spec.thinking] if self.spec.thinking else []),
             *(["--max-turns", str(run.max_turns)] if run.max_turns else []),
             *(["--max-budget-usd", f"{run.max_cost_usd:.2f}"] if run.max_cost_usd else []),
@@ -49,7 +60,15 @@ class ClaudeAgent:
             "IS_SANDBOX": "1",
             **self.spec.env,
         }
-        return Launch((*(self.spec.command or ("claude",)), *options, *self.spec.args), env, prompt_on_stdin=True)
+        return Launch(
+            (*(self.spec.command or ("claude",)), *options, *self.spec.args),
+            env,
+            prompt_on_stdin=True,
+            # It looks for a session in a folder that is named after the one it is started in.
+            files={f".claude/projects/{{worktree}}/{resume.id}.jsonl": resume.content} if resume else {},
+            skills_folder=".claude/skills",
+            session_glob=".claude/projects/*/*.jsonl",
+        )
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
         """One line as events."""
@@ -77,7 +96,7 @@ def _read(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
 def _read_system(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
     subtype = text_of(entry, "subtype")
     if subtype == "init":
-        yield AgentEvent(EventKind.SESSION, text=text_of(entry, "session_id"))
+        yield AgentEvent(EventKind.SESSION, text=text_of(entry, "session_id"), model=text_of(entry, "model"))
     elif subtype == "api_retry":
         yield AgentEvent(EventKind.RETRY, text=f"{text_of(entry, 'error')} (status {entry.get('error_status')})")
     elif subtype not in SILENT:

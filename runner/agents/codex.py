@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.agents.events import WHOLE, AgentEvent, Ending, EventKind, Usage
+from runner.agents.events import THREAD, AgentEvent, Ending, EventKind, Usage
 from runner.agents.lines import count_of, parse_line, part, text_of
-from runner.agents.protocol import AgentSpec, Launch, Run
+from runner.agents.protocol import AgentSpec, Launch, Run, Tail
 
 TOOLS = {
     "command_execution": ("command", "aggregated_output"),
@@ -19,6 +19,9 @@ TOOLS = {
 """Kinds of items that are tool calls, with the fields that say what was asked and what came of it."""
 
 SILENT = ("turn.started", "item.updated")
+
+SESSIONS = ".codex/sessions/**/rollout-*.jsonl"
+"""Where it writes down what it does as it does it, tokens too: its output has them at the end of a turn only."""
 
 
 class CodexAgent:
@@ -31,17 +34,25 @@ class CodexAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
+        model, resume = run.model or self.spec.model, run.resume
         options = [
             *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
             # Its tools see our variables, and not the operator's, such as the model's key.
             *("-c", 'shell_environment_policy.inherit="all"'),
             *("-c", f"shell_environment_policy.exclude={json.dumps(sorted(self.spec.env))}"),
             *(["-c", f'model_reasoning_effort="{self.spec.thinking}"'] if self.spec.thinking else []),
-            *(["--model", self.spec.model] if self.spec.model else []),
+            *(["--model", model] if model else []),
         ]
-        resume = ["resume", run.resume] if run.resume else []
-        argv = (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, *resume, "-")
-        return Launch(argv, self.spec.env, prompt_on_stdin=True)
+        thread = ["resume", resume.id] if resume else []
+        return Launch(
+            (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, *thread, "-"),
+            self.spec.env,
+            prompt_on_stdin=True,
+            files={resume.path: resume.content} if resume else {},
+            skills_folder=".codex/skills",
+            tail=Tail(SESSIONS, '"token_count"'),
+            session_glob=SESSIONS,
+        )
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
         """One line as events."""
@@ -56,9 +67,10 @@ def _read(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
     elif kind in ("item.started", "item.completed"):
         yield from _read_item(part(entry, "item"), completed=kind == "item.completed")
     elif kind == "turn.completed":
-        # Cumulative over the thread, so that the newest is the whole.
         usage = _read_usage(part(entry, "usage"))
-        yield AgentEvent(EventKind.END, usage=usage, scope=WHOLE, ending=Ending.FINISHED)
+        yield AgentEvent(EventKind.END, usage=usage, scope=THREAD, ending=Ending.FINISHED)
+    elif kind == "event_msg":
+        yield from _read_tail(part(entry, "payload"))
     elif kind == "turn.failed":
         yield AgentEvent(EventKind.END, text=text_of(part(entry, "error"), "message"), ending=Ending.MODEL_FAILED)
     elif kind == "error":
@@ -85,6 +97,14 @@ def _read_item(item: Mapping[str, Any], *, completed: bool) -> Iterator[AgentEve
         yield AgentEvent(EventKind.ERROR, text=text_of(item, "message"))
     elif kind not in ("reasoning", "todo_list", "agent_message"):
         yield AgentEvent(EventKind.UNKNOWN, text=f"item {kind}")
+
+
+def _read_tail(payload: Mapping[str, Any]) -> Iterator[AgentEvent]:
+    """A line of its session: what the thread has taken, and what of it the last answer did."""
+    total, last = part(payload, "info", "total_token_usage"), part(payload, "info", "last_token_usage")
+    if payload.get("type") == "token_count" and total:
+        usage = _read_usage(total)
+        yield AgentEvent(EventKind.USAGE, usage=usage, scope=THREAD, before=usage - _read_usage(last))
 
 
 def _read_usage(usage: Mapping[str, Any]) -> Usage:

@@ -16,7 +16,9 @@ class CommandAgent:
 
     def launch(self, run: Run) -> Launch:
         """The operator's command, with the operator's environment."""
-        return Launch((*self.spec.command, *self.spec.args), self.spec.env)
+        model = run.model or self.spec.model
+        env = {"PTQ_SKILLS_DIR": "{home}/skills", **({"PTQ_MODEL": model} if model else {}), **self.spec.env}
+        return Launch((*self.spec.command, *self.spec.args), env, skills_folder="skills")
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
         """Every line is for people already."""

@@ -16,6 +16,9 @@ MAX_TEXT = 4_000
 WHOLE = "whole"
 """The scope of a usage that covers the whole process, whatever was counted before."""
 
+THREAD = "thread"
+"""The scope of a usage that covers a session: a resumed one counts what earlier runs took as well."""
+
 
 class EventKind(StrEnum):
     """What one event is about."""
@@ -43,7 +46,9 @@ class Ending(StrEnum):
     GAVE_UP = "gave up"
     MODEL_FAILED = "model failed"
     CAPPED = "capped"
+    STUCK = "stuck"
     DENIED = "denied"
+    CANCELLED = "cancelled"
     INTERRUPTED = "interrupted"
     KILLED = "killed"
 
@@ -71,6 +76,14 @@ class Usage:
             sum(known) if known else None,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            max(self.input_tokens - other.input_tokens, 0),
+            max(self.cached_tokens - other.cached_tokens, 0),
+            max(self.output_tokens - other.output_tokens, 0),
+            self.cost_usd,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class AgentEvent:
@@ -86,6 +99,12 @@ class AgentEvent:
     scope: str = ""
     """What the usage covers: the newest of a scope counts. Without a name it counts for itself."""
 
+    before: Usage | None = None
+    """Of a usage of scope `THREAD`: what the session had taken before."""
+
+    model: str = ""
+    """Which one is at work, where the backend says it."""
+
     turn: str = ""
     """The model's answer that this belongs to; a new one is a new turn."""
 
@@ -99,6 +118,7 @@ class Tally:
     """What a run amounts to, up to some event."""
 
     session_id: str | None = None
+    model: str = ""
     turns: int = 0
     tool_calls: int = 0
     retries: int = 0
@@ -109,6 +129,7 @@ class Tally:
     denials: int = 0
     _settled: Usage = Usage()
     _scopes: Mapping[str, Usage] = field(default_factory=dict)
+    _before: Usage | None = None
     _turn: str = ""
 
     @property
@@ -116,6 +137,8 @@ class Tally:
         """All that was used."""
         if WHOLE in self._scopes:
             return self._scopes[WHOLE]
+        if THREAD in self._scopes:
+            return self._scopes[THREAD] - (self._before or Usage())
         return sum(self._scopes.values(), self._settled)
 
     def add(self, events: Iterable[AgentEvent]) -> Tally:
@@ -123,6 +146,7 @@ class Tally:
         tally = self
         for event in events:
             tally = _COUNT[event.kind](tally, event)._count_turn(event)._count_usage(event)
+            tally = replace(tally, model=event.model) if event.model else tally
         return tally
 
     def _count_turn(self, event: AgentEvent) -> Tally:
@@ -135,7 +159,8 @@ class Tally:
             return self
         if not event.scope:
             return replace(self, _settled=self._settled + event.usage)
-        return replace(self, _scopes={**self._scopes, event.scope: event.usage})
+        before = event.before if self._before is None else self._before
+        return replace(self, _scopes={**self._scopes, event.scope: event.usage}, _before=before)
 
 
 _COUNT = {

@@ -12,6 +12,9 @@ from runner.agents.protocol import AgentSpec, Launch, Run
 REPEATS = ('{"type":"message_update"', '{"type":"tool_execution_update"')
 """How lines begin that repeat a whole message for each of its words: a log of them grows with the square."""
 
+SESSIONS, SKILLS = "sessions", "skills"
+"""Our own folders below its home: its usual ones depend on where it is started, and on what else lies there."""
+
 SILENT = (
     *("agent_start", "turn_start", "turn_end", "message_start", "message_update", "tool_execution_update"),
     *("auto_retry_end", "compaction_start", "compaction_end", "queue_update"),
@@ -36,14 +39,25 @@ class PiAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
+        model, resume = run.model or self.spec.model, run.resume
         options = [
             *("-p", "--mode", "json", "--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes"),
-            *(["--session", run.resume] if run.resume else []),
-            *(["--model", self.spec.model] if self.spec.model else []),
+            *("--session-dir", f"{{home}}/{SESSIONS}"),
+            *(["--session", f"{{home}}/{SESSIONS}/earlier.jsonl"] if resume else []),
+            *(word for name in run.skills for word in ("--skill", f"{{home}}/{SKILLS}/{name}")),
+            *(["--model", model] if model else []),
             *(["--thinking", self.spec.thinking] if self.spec.thinking else []),
         ]
         argv = (*(self.spec.command or ("pi",)), *options, *self.spec.args)
-        return Launch(argv, {"PI_OFFLINE": "1", **self.spec.env}, prompt_on_stdin=True, drop_lines=REPEATS)
+        return Launch(
+            argv,
+            {"PI_OFFLINE": "1", **self.spec.env},
+            prompt_on_stdin=True,
+            drop_lines=REPEATS,
+            files={f"{SESSIONS}/earlier.jsonl": resume.content} if resume else {},
+            skills_folder=SKILLS,
+            session_glob=f"{SESSIONS}/**/*.jsonl",
+        )
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
         """One line as events."""
@@ -80,7 +94,8 @@ def _read_message(message: Mapping[str, Any]) -> Iterator[AgentEvent]:
         yield AgentEvent(EventKind.TEXT, text=text, turn=turn)
     if message.get("stopReason") == "error":
         yield AgentEvent(EventKind.ERROR, text=text_of(message, "errorMessage"))
-    yield AgentEvent(EventKind.USAGE, usage=_read_usage(part(message, "usage")), turn=turn)
+    usage = _read_usage(part(message, "usage"))
+    yield AgentEvent(EventKind.USAGE, usage=usage, turn=turn, model=text_of(message, "model"))
 
 
 def _read_usage(usage: Mapping[str, Any]) -> Usage:

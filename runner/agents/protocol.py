@@ -27,8 +27,31 @@ class AgentSpec:
     model: str | None = None
     """Passed on, and disclosed in reports and pull requests."""
 
+    models: tuple[str, ...] = ()
+    """What `--model` may ask for besides it."""
+
     thinking: str | None = None
     """How much the model should think, in the backend's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A backend's own memory of a run, as a file below its home. An agent may have written it: it is data."""
+
+    id: str
+    path: str
+    """Below the home, as it lay there."""
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A file that a backend writes while it runs, and that says what its output does not."""
+
+    glob: str
+    """Below the home; the newest that matches."""
+    word: str
+    """Lines with it join the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +61,14 @@ class Run:
     session_id: str
     """A UUID of our choice, for backends that let us choose."""
 
-    resume: str | None = None
+    model: str | None = None
+    """In place of the configured one."""
+
+    resume: Session | None = None
     """The session of an earlier run to go on from."""
+
+    skills: tuple[str, ...] = ()
+    """Names of the skills that are laid out below `Launch.skills_folder`."""
 
     max_turns: int | None = None
     max_cost_usd: float | None = None
@@ -47,7 +76,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The process to start: it runs in the worktree, with the contract's `PTQ_*` variables set."""
+    """The process to start: it runs in the worktree, with the contract's `PTQ_*` variables set.
+
+    In `argv` and in the values of `env`, a leading `{home}/` stands for the job's own home, which is new for each job;
+    in the paths of `files`, `{worktree}` for the worktree's path with `-` for whatever is no letter and no digit.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -56,6 +89,16 @@ class Launch:
 
     drop_lines: tuple[str, ...] = ()
     """How lines of its output begin that are not worth keeping."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Laid out below the home before the start."""
+
+    skills_folder: str = ""
+    """Where below the home the backend looks for skills, each a folder of its own; empty when it knows none."""
+
+    tail: Tail | None = None
+    session_glob: str = ""
+    """Which files below the home are its session, of which the newest is carried over; empty when it has none."""
 
 
 class Agent(Protocol):

@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from bot.config import ConfigError, Settings, load_settings
-from bot.tables import AgentTable, GitHubTable, LimitsTable, MachineTable, RepositoryTable, ServerTable, Table
+from bot.policy_tables import CapsTable, CapsTables, LimitsTable, NotifyTable, PriceTable, RepositoryTable
+from bot.tables import AgentTable, GitHubTable, MachineTable, ServerTable, Table
 from runner.environment import Limits
 
 EXAMPLE = Path(__file__).parents[2] / "ptq.example.toml"
@@ -75,6 +76,10 @@ def test_the_example_shows_every_key_with_its_default() -> None:
         MachineTable: example["machines"][0],
         RepositoryTable: example["repos"]["octo/widgets"],
         LimitsTable: example["limits"],
+        CapsTables: example["caps"],
+        CapsTable: {key: 1 for table in example["caps"].values() for key in table},
+        PriceTable: example["prices"]["some-model"],
+        NotifyTable: example["notify"],
     }
     for table, shown in tables.items():
         assert set(shown) | {"private_key"} >= set(table.model_fields), table

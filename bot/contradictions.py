@@ -1,0 +1,91 @@
+"""What is wrong between the tables of `ptq.toml`: asked of raw values, and so said together with all the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from bot.policy_tables import list_shipped_skills
+from runner.agents.prices import PRICES
+
+SAY_THEIR_COST = ("claude", "pi")
+"""Kinds of agents that know what they cost."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
+
+
+def name_key(location: tuple[int | str, ...]) -> str:
+    """A key as one would look for it: `machines[0].slots`, `repos."octo/widgets".agent`."""
+    name = ""
+    for part in location:
+        if isinstance(part, int):
+            name += f"[{part}]"
+        else:
+            quoted = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else json.dumps(part)
+            name += f".{quoted}" if name else quoted
+    return name or "the file"
+
+
+def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong between tables. Asked of the raw values, so that it is said together with all the rest."""
+    given = values.get("machines")
+    machines = [table for table in given if isinstance(table, dict)] if isinstance(given, list) else []
+    names = [str(table.get("name")) for table in machines]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"machines: two have the name {name}"
+    repos, agents = values.get("repos"), values.get("agents")
+    seen: dict[str, str] = {}
+    for name, table in repos.items() if isinstance(repos, dict) else ():
+        key = name_key(("repos", name))
+        if not _NAME.fullmatch(name):
+            yield f"{key}: a repository is named owner/name"
+        if twin := seen.get(name.lower()):
+            yield f"{key}: GitHub takes it for the same as {twin}"
+        seen[name.lower()] = name
+        if isinstance(table, dict):
+            yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
+    yield from _find_unpriced(values)
+    skills = values.get("skills")
+    for name, table in skills.items() if isinstance(skills, dict) else ():
+        placed = isinstance(table, dict) and (table.get("folder") or table.get("in_repository"))
+        if not placed and name not in list_shipped_skills():
+            yield f"{name_key(('skills', name))}: we ship no such skill: say its folder, or in_repository"
+
+
+def _find_missing(
+    key: str, table: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], agents: Mapping[str, Any]
+) -> Iterator[str]:
+    """What a repository names and nobody has."""
+    more, requires = table.get("agents", []), table.get("requires", [])
+    named = [("agent", table.get("agent")), *(("agents", name) for name in (more if isinstance(more, list) else []))]
+    for place, agent in named:
+        if isinstance(agent, str) and agent not in agents:
+            yield f"{key}.{place}: there is no [agents.{agent}]; there are: {', '.join(agents) or 'none'}"
+    if isinstance(requires, list) and requires:
+        wanted = {str(label) for label in requires}
+        labels = [machine.get("labels") for machine in machines]
+        if not any(wanted <= set(map(str, has)) for has in labels if isinstance(has, list)):
+            yield f"{key}.requires: no machine has all of these labels: {', '.join(sorted(wanted))}"
+
+
+def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
+    """Agents whose cost nobody would know, where there is a cap on it."""
+    tables = [values, *_tables(values.get("repos"))]
+    scopes = [scope for table in tables for scope in _tables(table.get("caps"))]
+    if not any("cost_usd" in scope for scope in scopes):
+        return
+    agents, own = values.get("agents"), values.get("prices")
+    known = {*PRICES, *(own if isinstance(own, dict) else {})}
+    for name, table in agents.items() if isinstance(agents, dict) else ():
+        if isinstance(table, dict) and table.get("kind") not in SAY_THEIR_COST:
+            more = table.get("models", [])
+            for model in (table.get("model"), *(more if isinstance(more, list) else [])):
+                if model not in known:
+                    what = f"the model {model} has no known price" if model else "without a model there is no price"
+                    yield f"{name_key(('agents', name))}: {what}, so no cap on cost_usd can hold: see [prices]"
+
+
+def _tables(value: Any) -> list[Mapping[str, Any]]:
+    return [table for table in value.values() if isinstance(table, dict)] if isinstance(value, dict) else []

@@ -1,0 +1,182 @@
+"""The tables of `ptq.toml` that say what is allowed, one model each, and the plain values that lower floors get.
+
+A field's docstring is its documentation; `ptq.example.toml` shows every one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from bot.tables import Command, Table, Text
+from handlers.rules import PRESETS, RepositoryRules
+from runner.agents.prices import Price
+from runner.agents.skills import Skill, read_skill
+from runner.caps import Caps, Scope
+from runner.environment import PROTECTED_PATHS, Limits, Profile
+
+SHIPPED_SKILLS = (
+    # In a checkout, and in an installed wheel.
+    Path(__file__).parent.parent / "prompts" / "skills",
+    Path(__file__).parent.parent / "handlers" / "_prompts" / "skills",
+)
+
+
+def _check_preset(preset: str) -> str:
+    if preset not in PRESETS:
+        raise ValueError(f"is no preset; there are: {', '.join(PRESETS)}")
+    return preset
+
+
+def _check_notify_url(url: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url.get_secret_value()):
+        raise ValueError("must be an http(s) URL")
+    return url
+
+
+def _check_skill(folder: Path) -> Path:
+    try:
+        read_skill(folder)
+    except OSError as error:
+        raise ValueError(f"holds no skill: {error.filename}: {error.strerror}") from None
+    return folder
+
+
+def list_shipped_skills() -> Mapping[str, Path]:
+    """The folders of the skills that we bring along, by name."""
+    return {folder.name: folder for place in SHIPPED_SKILLS if place.is_dir() for folder in place.iterdir()}
+
+
+class LimitsTable(Table):
+    """`[limits]`, and `limits` of a repository: bounds on a job. What is left out is inherited."""
+
+    timeout_s: Annotated[int, Field(gt=0)] | None = None
+    prepare_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    collect_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    unreachable_after_s: Annotated[int, Field(gt=0)] | None = None
+    stuck_after_s: Annotated[int, Field(gt=0)] | None = None
+    stop_grace_s: Annotated[int, Field(gt=0, le=600)] | None = None
+    max_session_bytes: Annotated[int, Field(gt=0, le=20_000_000)] | None = None
+    max_log_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_text_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_change_bytes: Annotated[int, Field(gt=0, le=20_000_000)] | None = None
+    max_changes: Annotated[int, Field(gt=0, le=2_000)] | None = None
+
+    def over(self, inherited: Limits) -> Limits:
+        """The plain value: these bounds, and the inherited ones where there is none."""
+        inherited_values = {name: getattr(inherited, name) for name in LimitsTable.model_fields}
+        return Limits(**{**inherited_values, **self.model_dump(exclude_none=True)})
+
+
+class CapsTable(Table):
+    """`[caps.SCOPE]`: how much may be taken before a run is ended, or none is started. Inherited, key by key."""
+
+    jobs: Annotated[int, Field(gt=0)] | None = None
+    turns: Annotated[int, Field(gt=0)] | None = None
+    tokens: Annotated[int, Field(gt=0)] | None = None
+    cost_usd: Annotated[float, Field(gt=0)] | None = None
+    run_s: Annotated[int, Field(gt=0)] | None = None
+    output_bytes: Annotated[int, Field(gt=0)] | None = None
+
+
+class CapsTables(Table):
+    """`[caps]`: one table for each scope."""
+
+    job: CapsTable = CapsTable()
+    issue: CapsTable = CapsTable()
+    user_day: CapsTable = CapsTable()
+    repository_month: CapsTable = CapsTable()
+
+    def over(self, inherited: Mapping[Scope, Caps]) -> Mapping[Scope, Caps]:
+        """The plain values: these caps, and the inherited ones where there is none."""
+        given = self.model_dump(exclude_none=True)
+        return {scope: replace(inherited.get(scope, Caps()), **given[scope]) for scope in Scope}
+
+
+class PriceTable(Table):
+    """`[prices."MODEL"]`: USD for a million tokens, over the table that we know."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+    cached: Annotated[float, Field(ge=0)] | None = None
+
+    def as_price(self) -> Price:
+        """The plain value; what came out of a cache costs as much as anything else unless it is said."""
+        return Price(self.input, self.input if self.cached is None else self.cached, self.output)
+
+
+class SkillTable(Table):
+    """`[skills.NAME]`: instructions for agents, by label. Ours, the operator's or the base branch's."""
+
+    labels: Annotated[frozenset[Text], Field(min_length=1)]
+    folder: Annotated[Path, AfterValidator(_check_skill)] | None = None
+    in_repository: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")] | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> SkillTable:
+        if self.folder and self.in_repository:
+            raise ValueError("a skill lies in a folder or in the repository, not in both")
+        return self
+
+    def as_skill(self, name: str) -> Skill:
+        """The plain value, with the files in it."""
+        if self.in_repository:
+            return Skill(name, self.labels, in_repository=self.in_repository)
+        return Skill(name, self.labels, files=read_skill(self.folder or list_shipped_skills()[name]))
+
+
+class NotifyTable(Table):
+    """`[notify]`: where the operator hears of what must not be said in public."""
+
+    url: Annotated[SecretStr, AfterValidator(_check_notify_url)] | None = None
+
+
+class RepositoryTable(Table):
+    """`[repos."owner/name"]`: one repository, and how its jobs are made."""
+
+    agent: Text
+    agents: tuple[Text, ...] = ()
+    clone_url: Text | None = None
+    base_branch: Text | None = None
+    labels: dict[str, Annotated[str, AfterValidator(_check_preset)]] = Field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+    setup: tuple[Text, ...] = ()
+    lint: tuple[Text, ...] = ()
+    create_venv: Command = ("python3", "-m", "venv")
+    test_command: Text = "python -m pytest"
+    import_names: tuple[str, ...] = ()
+    protected_paths: tuple[Text, ...] = PROTECTED_PATHS
+    limits: LimitsTable = LimitsTable()
+    caps: CapsTables = CapsTables()
+
+    def as_rules(self, name: str) -> RepositoryRules:
+        """What the handlers need of it."""
+        return RepositoryRules(
+            name=name,
+            agent=self.agent,
+            agents=(self.agent, *(name for name in self.agents if name != self.agent)),
+            labels=self.labels,
+            clone_url=self.clone_url,
+            base_branch=self.base_branch,
+            test_command=self.test_command,
+            lint_command=" && ".join(self.lint) or None,
+            import_names=self.import_names,
+        )
+
+    def as_profile(self, name: str, limits: Limits, caps: Mapping[Scope, Caps]) -> Profile:
+        """What the runner needs of it."""
+        return Profile(
+            repository=name,
+            requires=self.requires,
+            setup=self.setup,
+            lint=self.lint,
+            create_venv=self.create_venv,
+            protected_paths=self.protected_paths,
+            limits=limits,
+            caps=caps,
+        )

@@ -1,0 +1,40 @@
+"""Skills: folders with a `SKILL.md` that tell an agent how a kind of issue is worked on.
+
+They come from us, from the operator or from the base branch; never from an issue, a fork or an agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAX_SKILL_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One `[skills.NAME]`."""
+
+    name: str
+    labels: frozenset[str]
+    """Issues with one of these get it; GitHub's labels do not tell cases apart."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """By their paths in the skill's folder; empty for one in the repository."""
+    in_repository: str = ""
+    """The folder on the base branch that holds it."""
+
+
+def read_skill(folder: Path) -> Mapping[str, bytes]:
+    """The files of a skill's folder. Raises `OSError`, also when there is no `SKILL.md`, or too much."""
+    (folder / "SKILL.md").stat()
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    if sum(path.stat().st_size for path in paths) > MAX_SKILL_BYTES:
+        raise OSError(27, f"is larger than {MAX_SKILL_BYTES} bytes", str(folder))
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def choose_skills(skills: Iterable[Skill], labels: Collection[str]) -> tuple[str, ...]:
+    """The names of the skills that an issue's labels bring."""
+    present = {label.casefold() for label in labels}
+    return tuple(skill.name for skill in skills if present & {label.casefold() for label in skill.labels})

@@ -1,0 +1,94 @@
+"""How much may be taken, by one run and by all that belong together: what is exceeded, and what soon will be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+WARN_FROM = 0.8
+"""The share of a cap from which on an agent is told to come to an end."""
+
+
+class Scope(StrEnum):
+    """What belongs together. Days and months are UTC's."""
+
+    JOB = "job"
+    ISSUE = "issue"
+    USER_DAY = "user_day"
+    REPOSITORY_MONTH = "repository_month"
+
+
+WORDS: Mapping[Scope, str] = {
+    Scope.JOB: "of this run",
+    Scope.ISSUE: "of all runs on this issue",
+    Scope.USER_DAY: "of what @{requested_by} asked for today",
+    Scope.REPOSITORY_MONTH: "of this repository in this month",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The most that may be taken; None is without end."""
+
+    jobs: int | None = None
+    turns: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+    run_s: int | None = None
+    """Seconds that agents run."""
+    output_bytes: int | None = None
+    """Bytes that agents print."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What has been taken. Money that nobody knows counts for nothing: a cap on it needs a price."""
+
+    jobs: int = 0
+    turns: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    run_s: float = 0.0
+    output_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How far one cap is used up."""
+
+    scope: Scope
+    kind: str
+    limit: float
+    spent: float
+
+    @property
+    def share(self) -> float:
+        """1.0 and more is too much."""
+        return self.spent / self.limit
+
+    def describe(self, requested_by: str) -> str:
+        """It as a clause: `the cap of 200 turns of this run`."""
+        amount = f"${self.limit:g}" if self.kind == "cost_usd" else f"{self.limit:g} {_UNITS[self.kind]}"
+        return f"the cap of {amount} {WORDS[self.scope].format(requested_by=requested_by)}"
+
+
+_UNITS = {"jobs": "jobs", "turns": "turns", "tokens": "tokens", "run_s": "seconds", "output_bytes": "bytes of output"}
+
+
+def find_uses(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Spent]) -> Iterator[Use]:
+    """Every cap there is, and what has been taken of it."""
+    for scope, of_scope in caps.items():
+        for field in fields(Caps):
+            limit = getattr(of_scope, field.name)
+            if limit is not None:
+                yield Use(scope, field.name, limit, getattr(spent.get(scope, Spent()), field.name))
+
+
+def find_tightest(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Spent], *, starting: bool = False) -> Use | None:
+    """The cap that is used up most. None when there is none.
+
+    The number of jobs holds back only those that are `starting`: one that runs counts among them.
+    """
+    uses = (use for use in find_uses(caps, spent) if starting or use.kind != "jobs")
+    return max(uses, key=lambda use: use.share, default=None)
