@@ -9,14 +9,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, delete, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or_ignore
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.agents import Session
+from runner.caps import Scope, Spent
 from runner.db import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions
 from runner.job import ACTIVE, FileChange, IllegalMove, Job, JobState, Report, move
 from runner.machines import Lease
@@ -177,6 +178,32 @@ async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
     """What a job has taken; None when its agent never started."""
     row = (await connection.execute(select(meters).where(meters.c.job_id == job_id))).one_or_none()
     return Meter(**row._mapping) if row else None
+
+
+async def fetch_spent(
+    connection: AsyncConnection, *, repository: str, issue_number: int, requested_by: str, now: datetime
+) -> dict[Scope, Spent]:
+    """What has been taken by all that belongs together with a job of this issue, asked for by this person, now."""
+    day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return {
+        Scope.ISSUE: await _sum_up(connection, jobs.c.repository == repository, jobs.c.issue_number == issue_number),
+        Scope.USER_DAY: await _sum_up(connection, jobs.c.requested_by == requested_by, jobs.c.created_at >= day),
+        Scope.REPOSITORY_MONTH: await _sum_up(
+            connection, jobs.c.repository == repository, jobs.c.created_at >= day.replace(day=1)
+        ),
+    }
+
+
+async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> Spent:
+    totals = [
+        func.coalesce(func.sum(column), 0)
+        for column in (
+            *(meters.c.turns, meters.c.input_tokens + meters.c.output_tokens),
+            *(meters.c.cost_usd, meters.c.run_s, meters.c.output_bytes),
+        )
+    ]
+    query = select(func.count(), *totals).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
+    return Spent(*(await connection.execute(query.where(*which))).one())
 
 
 async def save_session(connection: AsyncConnection, job_id: str, session: Session) -> None:

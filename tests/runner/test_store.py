@@ -9,9 +9,11 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from runner import store
+from runner.caps import Scope, Spent
 from runner.db import Database, DatabaseError, installation, jobs
 from runner.job import FileChange, IllegalMove, JobState, Report
 from runner.machines import Lease
+from runner.meter import Meter
 from tests.support.jobs import NOON, make_job, open_database
 
 
@@ -159,3 +161,25 @@ async def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatabaseError, match="99"):
         async with open_database(tmp_path):
             pass
+
+
+async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repository(tmp_path: Path) -> None:
+    jobs_made = [
+        make_job(id="a" * 10, issue_number=1, requested_by="ada"),
+        make_job(id="b" * 10, issue_number=2, requested_by="ada"),
+        make_job(id="c" * 10, issue_number=3, requested_by="ada", created_at=NOON - timedelta(days=40)),
+    ]
+    async with open_database(tmp_path) as database:
+        async with database.write() as connection:
+            for job in jobs_made:
+                await store.insert_job(connection, job)
+                meter = Meter(job.id, turns=2, input_tokens=10, output_tokens=1, cost_usd=0.5, run_s=3.0)
+                await store.save_meter(connection, meter)
+            await store.save_meter(connection, Meter("a" * 10, turns=3))
+        async with database.read() as connection:
+            spent = await store.fetch_spent(
+                connection, repository=jobs_made[0].repository, issue_number=1, requested_by="ada", now=NOON
+            )
+    assert spent[Scope.ISSUE] == Spent(jobs=1, turns=3)
+    assert spent[Scope.USER_DAY] == Spent(jobs=2, turns=5, tokens=11, cost_usd=0.5, run_s=3.0)
+    assert spent[Scope.REPOSITORY_MONTH] == spent[Scope.USER_DAY], "the third job was another month's"
