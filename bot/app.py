@@ -24,12 +24,13 @@ from handlers.outbox import post_replies
 from handlers.outcomes import report_jobs
 from handlers.pulls import open_pulls
 from runner.agents import build_agent
+from runner.bench import Bench
 from runner.db import Database
+from runner.gauge import Gauge
 from runner.hosts import open_host
 from runner.jobd_client import JobdClient
 from runner.loops import Bell, run_forever
 from runner.spool import Spool
-from runner.steps import Bench
 from runner.supervisor import Supervisor
 
 log = structlog.get_logger()
@@ -127,7 +128,9 @@ class Service:
             clients={name: JobdClient(machines[name], host) for name, host in hosts.items()},
             profiles={profile.repository: profile for profile in settings.profiles()},
             agents={spec.name: build_agent(spec) for spec in settings.agent_specs()},
+            skills={skill.name: skill for skill in settings.skill_list()},
             spool=spool,
+            gauge=Gauge(spool, settings.price_list(), now),
             now=now,
         )
         return Supervisor(bench, machines, bell, self._pace.poll_s), spool

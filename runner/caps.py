@@ -69,7 +69,7 @@ class Use:
 
     def describe(self, requested_by: str) -> str:
         """It as a clause: `the cap of 200 turns of this run`."""
-        amount = f"${self.limit:g}" if self.kind == "cost_usd" else f"{self.limit:g} {_UNITS[self.kind]}"
+        amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {_UNITS[self.kind]}"
         return f"the cap of {amount} {WORDS[self.scope].format(requested_by=requested_by)}"
 
 

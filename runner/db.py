@@ -128,6 +128,7 @@ jobs = Table(
     Column("model", Text),
     Column("skills", JSON, nullable=False),
     Column("follows", ForeignKey("jobs.id")),
+    Column("stopped_as", String(20)),
     Column("stop_reason", Text),
     Column("exit_status", Integer),
     Column("trouble", Text),

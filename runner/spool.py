@@ -36,6 +36,15 @@ class Spool:
                 file.seek(max(0, path.stat().st_size - last))
             return file.read()
 
+    def read_from(self, job_id: str, stage: str, offset: int, limit: int) -> bytes:
+        """At most `limit` bytes of the log, from an offset on."""
+        path = self._path(job_id, stage)
+        if not path.exists():
+            return b""
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+
     def drop(self, job_id: str) -> None:
         """Forget a job's logs."""
         for stage in STAGES:

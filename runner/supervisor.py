@@ -15,12 +15,13 @@ from functools import partial
 import structlog
 
 from runner import store
+from runner.bench import Bench, end
 from runner.hosts import HostError
 from runner.job import Job, JobState
 from runner.jobd_client import JobdError
 from runner.loops import Bell, Listener
 from runner.machines import Lease, Machine, choose_machine, eligible
-from runner.steps import Bench, end, take_step
+from runner.steps import take_step
 
 log = structlog.get_logger()
 

@@ -16,6 +16,9 @@ MAX_TEXT = 4_000
 WHOLE = "whole"
 """The scope of a usage that covers the whole process, whatever was counted before."""
 
+MAX_SCOPES = 50
+"""How many usages may still change: answers come one after the other, but for a few at the same time."""
+
 THREAD = "thread"
 """The scope of a usage that covers a session: a resumed one counts what earlier runs took as well."""
 
@@ -124,6 +127,8 @@ class Tally:
     retries: int = 0
     unknown: int = 0
     last_text: str = ""
+    last_step: str = ""
+    """What it said or did last, for people who wait."""
     last_error: str = ""
     ending: Ending | None = None
     denials: int = 0
@@ -160,13 +165,18 @@ class Tally:
         if not event.scope:
             return replace(self, _settled=self._settled + event.usage)
         before = event.before if self._before is None else self._before
-        return replace(self, _scopes={**self._scopes, event.scope: event.usage}, _before=before)
+        scopes, settled = {**self._scopes, event.scope: event.usage}, self._settled
+        if len(scopes) > MAX_SCOPES:
+            settled += scopes.pop(next(iter(scopes)))
+        return replace(self, _scopes=scopes, _settled=settled, _before=before)
 
 
 _COUNT = {
     EventKind.SESSION: lambda tally, event: replace(tally, session_id=event.text or tally.session_id),
-    EventKind.TEXT: lambda tally, event: replace(tally, last_text=event.text),
-    EventKind.TOOL_CALL: lambda tally, event: replace(tally, tool_calls=tally.tool_calls + 1, ending=None),
+    EventKind.TEXT: lambda tally, event: replace(tally, last_text=event.text, last_step=event.text),
+    EventKind.TOOL_CALL: lambda tally, event: replace(
+        tally, tool_calls=tally.tool_calls + 1, ending=None, last_step=f"{event.tool}: {event.text}"
+    ),
     EventKind.TOOL_RESULT: lambda tally, event: tally,
     EventKind.RETRY: lambda tally, event: replace(tally, retries=tally.retries + 1, ending=None, last_error=event.text),
     EventKind.ERROR: lambda tally, event: replace(tally, last_error=event.text),

@@ -38,3 +38,8 @@ def choose_skills(skills: Iterable[Skill], labels: Collection[str]) -> tuple[str
     """The names of the skills that an issue's labels bring."""
     present = {label.casefold() for label in labels}
     return tuple(skill.name for skill in skills if present & {label.casefold() for label in skill.labels})
+
+
+def lay_out(skills: Iterable[Skill], folder: str) -> dict[str, bytes]:
+    """The files of those that we or the operator bring, by their paths below `folder`."""
+    return {f"{folder}/{skill.name}/{path}": content for skill in skills for path, content in skill.files.items()}

@@ -23,12 +23,16 @@ class Verdict:
         return self.ending is Ending.FINISHED
 
 
-def judge(tally: Tally, exit_status: int | None, *, speaks: bool) -> Verdict:
-    """The verdict on a run that ended by itself.
+def judge(tally: Tally, exit_status: int | None, *, speaks: bool, told: Verdict | None = None) -> Verdict:
+    """The verdict on a run that is over.
 
     `exit_status` is None when nobody saw it end; `speaks` says whether its backend tells in its own words that it is
-    done, so that silence means something.
+    done, so that silence means something. `told` is why the service told it to end, if it did: a run that had finished
+    by then has finished, unless it was cancelled.
     """
+    finished = speaks and tally.ending is Ending.FINISHED
+    if told and (told.ending is Ending.CANCELLED or not finished):
+        return told
     if tally.ending is Ending.FINISHED and tally.denials and tally.denials >= tally.tool_calls:
         return Verdict(Ending.DENIED, f"the agent was not permitted any of its {tally.tool_calls} tool calls")
     if tally.ending is not None:
@@ -51,6 +55,8 @@ def _explain(ending: Ending, tally: Tally) -> str:
         Ending.GAVE_UP: f"the agent gave up{told}",
         Ending.MODEL_FAILED: f"the agent's model failed{told}",
         Ending.CAPPED: f"the agent reached its own cap{told}",
+        Ending.STUCK: "the agent was stuck",
+        Ending.CANCELLED: "the agent was cancelled",
         Ending.DENIED: "the agent was not permitted what it tried",
         Ending.INTERRUPTED: "the agent was interrupted",
         Ending.KILLED: "the agent was killed",

@@ -3,94 +3,134 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from runner import store
-from tests.support.clis import find_command
-from tests.support.model_endpoint import Hang, ModelEndpoint, Refuse, Run, Say
-from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
+from tests.support.cli_stories import KEY, KINDS, WORK, open_story
+from tests.support.model_endpoint import Hang, Refuse, Run, Say
+from tests.support.world import NOTE
 
 pytestmark = pytest.mark.agents
 
-KINDS = ["claude", "codex", "pi"]
-KEY = "sk-a-key-of-the-operators-1234567890"
-WORK = Run(f"{sys.executable} -c {shlex.quote(WRITE_REPORT + FIX)}")
+MANY = [Run(f"sleep 0.2; echo {number}") for number in range(60)]
+EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
-def describe_agent(kind: str, url: str, folder: Path) -> dict[str, Any]:
-    """The `[agents.script]` table that leads one of them to the scripted model."""
-    if kind == "claude":
-        return {"env": {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": KEY}}
-    if kind == "codex":
-        provider = f'{{name="scripted", base_url="{url}/v1", wire_api="responses", env_key="MODEL_KEY"}}'
-        settings = ["-c", 'model_provider="scripted"', "-c", f"model_providers.scripted={provider}"]
-        return {"env": {"MODEL_KEY": KEY}, "args": settings, "model": "gpt-5.5"}
-    model = {"id": "m", "cost": {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0}}
-    provider_of_pi = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": "MODEL_KEY", "models": [model]}
-    (folder / "models.json").write_text(json.dumps({"providers": {"scripted": provider_of_pi}}))
-    return {"env": {"MODEL_KEY": KEY, "PI_CODING_AGENT_DIR": str(folder)}, "model": "scripted/m"}
-
-
-@asynccontextmanager
-async def open_story(folder: Path, kind: str, *script: Any, more_toml: str = "") -> AsyncIterator[World]:
-    async with ModelEndpoint(*script).running() as endpoint:
-        (folder / "settings").mkdir()
-        table = {"command": find_command(kind), **describe_agent(kind, endpoint.url, folder / "settings")}
-        lines = [f'[agents.real]\nkind = "{kind}"']
-        lines += [f"{name} = {json.dumps(value)}" for name, value in table.items() if name != "env"]
-        lines += ["[agents.real.env]", *(f"{name} = {json.dumps(value)}" for name, value in table["env"].items())]
-        toml = "\n".join([*lines, more_toml])
-        async with open_world(folder, more_toml=toml, repository_agent="real") as world:
-            await world.open_issue()
-            await world.label()
-            yield world
-
-
-async def read_log(world: World) -> str:
-    (job,) = await world.jobs()
-    async with world.playground.service.context.db.read() as connection:
-        return (await store.fetch_log(connection, job.id, "agent") or b"").decode()
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@EACH_KIND
 async def test_a_real_agent_goes_from_label_to_draft_pull_request(tmp_path: Path, kind: str) -> None:
-    async with open_story(
-        tmp_path, kind, WORK, Run("python -c 'import sys; print(sys.prefix)'; env"), Say("Done.")
-    ) as world:
-        assert "It is mended" in await world.wait_for_report()
-        log = await read_log(world)
+    look = Run("python -c 'import sys; print(sys.prefix)'; env")
+    async with open_story(tmp_path, kind, WORK, look, Say("Done.")) as story:
+        world = story.world
+        report = await world.wait_for_report()
+        assert "It is mended" in report
+        assert "3 turns" in report
+        (job,) = await world.jobs()
+        log = await story.read_log(job)
         assert "/venv" in log, "`python` is the job's own"
         assert "message_update" not in log
+        meter = await story.read_meter(job)
+        assert (meter.input_tokens, meter.output_tokens, meter.ending) == (3000, 300, "finished")
+        assert (meter.cost_usd is None) is (kind == "codex"), "codex does not say it, and nobody has a price for it"
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
         pull = await world.wait_for_pull()
         assert pull.draft
         assert "len(items), size" in world.git("show", f"{pull.head}:widgets/chunks.py")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@EACH_KIND
 async def test_a_model_that_fails_is_told_as_that_whatever_the_exit_status(tmp_path: Path, kind: str) -> None:
-    async with open_story(tmp_path, kind, WORK, Refuse(400)) as world:
-        report = await world.wait_for_report()
+    async with open_story(tmp_path, kind, WORK, Refuse(400)) as story:
+        report = await story.world.wait_for_report()
         assert "the agent's model failed" in report
         assert "It is mended" in report, "what it had found by then is there all the same"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@EACH_KIND
 async def test_a_model_that_never_answers_ends_with_the_time_limit(tmp_path: Path, kind: str) -> None:
-    async with open_story(tmp_path, kind, Hang(), more_toml="[limits]\ntimeout_s = 3\n") as world:
-        assert "3 seconds, its time limit" in await world.wait_for_report()
+    async with open_story(tmp_path, kind, Hang(), more_toml="[limits]\ntimeout_s = 3\n") as story:
+        assert "3 seconds" in await story.world.wait_for_report()
+
+
+@EACH_KIND
+async def test_an_agent_that_prints_nothing_is_ended_as_stuck(tmp_path: Path, kind: str) -> None:
+    async with open_story(tmp_path, kind, Hang(), more_toml="[limits]\nstuck_after_s = 2\n") as story:
+        assert "printed nothing for 2 seconds" in await story.world.wait_for_report()
+        (job,) = await story.world.jobs()
+        assert (await story.read_meter(job)).ending == "stuck"
+
+
+@EACH_KIND
+async def test_a_cancelled_agent_says_what_it_has_cost(tmp_path: Path, kind: str) -> None:
+    async with open_story(tmp_path, kind, WORK, Run("sleep 60"), Say("Done.")) as story:
+        world = story.world
+        (job,) = await world.jobs()
+        while len(story.endpoint.requests) < 2:
+            job = await world.wait_for_job("running")
+        await world.comment("/ptq cancel")
+        report = await world.wait_for_report()
+        assert "Cancelled" in report
+        assert "2k tokens" in report or "2.2k tokens" in report
+        meter = await story.read_meter(job)
+        assert meter.input_tokens == 2000, "killed or not, what it took is known"
+        assert meter.ending == "cancelled"
+
+
+@EACH_KIND
+async def test_the_service_ends_a_run_at_a_cap_and_reports_what_there_is(tmp_path: Path, kind: str) -> None:
+    async with open_story(tmp_path, kind, WORK, *MANY, Say("Done."), more_toml="[caps.job]\ntokens = 6000\n") as story:
+        report = await story.world.wait_for_report()
+        assert "the cap of 6,000 tokens of this run" in report
+        assert "It is mended" in report
+        (job,) = await story.world.jobs()
+        assert (await story.read_meter(job)).ending == "capped"
+
+
+@EACH_KIND
+async def test_an_agent_hears_that_its_end_is_near(tmp_path: Path, kind: str) -> None:
+    async with open_story(
+        tmp_path, kind, WORK, *MANY[:20], Say("Done."), more_toml="[caps.job]\ntokens = 24000\n"
+    ) as story:
+        await story.world.wait_for_report()
+        heard = [json.dumps(request).count("Come to an end now") for request in story.endpoint.requests]
+        assert max(heard) == 1, "in one of its tools' results, and once"
+
+
+@EACH_KIND
+async def test_a_second_attempt_carries_on_where_the_first_one_stopped(tmp_path: Path, kind: str) -> None:
+    more = Run('git diff --stat; echo "went on" >> "$PTQ_OUTPUT_DIR/worklog.md"; echo "# x" >> widgets/__init__.py; ')
+    again = Run(f"{WORK.command} || {more.command}; {more.command}")
+    async with open_story(tmp_path, kind, WORK, Say("Done.", times=1), again, Say("Done again.")) as story:
+        world = story.world
+        await world.wait_for_report()
+        first = len(story.endpoint.requests)
+        await world.comment("/ptq retry and mark the module")
+        report = await world.wait_for_report(count=2)
+        assert "Diff: 2 files" in report, "the first attempt's edit and the second's"
+        resumed = json.dumps(story.endpoint.requests[first])
+        assert "Done." in resumed, "it remembers what it said"
+        assert "and mark the module" in resumed
+        second, one = await world.jobs()
+        assert (second.attempt, second.follows, second.base_commit) == (2, one.id, one.base_commit)
+        meter = await story.read_meter(second)
+        assert meter.input_tokens == 2000, "its own, without what the first attempt took"
+        assert "attempt 1" in report or "attempt 2" in report
+
+
+@EACH_KIND
+async def test_a_skill_is_there_for_issues_with_its_label(tmp_path: Path, kind: str) -> None:
+    skills = '[skills.graph-breaks]\nlabels = ["ptq:fix"]\n'
+    async with open_story(tmp_path, kind, WORK, Say("Done."), more_toml=skills) as story:
+        await story.world.wait_for_report()
+        asked = json.dumps(story.endpoint.requests[0])
+        assert "graph-breaks" in asked
+        assert "torch.compile" in asked, "it reads the description"
 
 
 async def test_codex_does_not_show_the_model_key_to_its_tools(tmp_path: Path) -> None:
-    async with open_story(tmp_path, "codex", WORK, Run("env"), Say("Done.")) as world:
-        await world.wait_for_report()
-        log = await read_log(world)
+    async with open_story(tmp_path, "codex", WORK, Run("env"), Say("Done.")) as story:
+        await story.world.wait_for_report()
+        (job,) = await story.world.jobs()
+        log = await story.read_log(job)
         assert "PTQ_OUTPUT_DIR" in log
         assert KEY not in log

@@ -33,9 +33,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Say:
-    """The model says this, and is done."""
+    """The model says this, and is done; what comes behind it is for a later run of the same session."""
 
     text: str
+    times: int = FOREVER
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class ModelEndpoint:
         """The step after this many tool results; one that is spent is passed over."""
         done = 0
         for index, step in enumerate(self.script):
-            if isinstance(step, Refuse | Cut) and self._spent.get(index, 0) >= step.times:
+            if isinstance(step, Say | Refuse | Cut) and self._spent.get(index, 0) >= step.times:
                 continue
             if isinstance(step, Run) and done < results:
                 done += 1

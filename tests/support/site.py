@@ -15,11 +15,12 @@ from aiohttp import web
 from bot.pages import Pages
 from handlers.context import Context
 from runner import store
+from runner.bench import Bench
 from runner.db import Database
+from runner.gauge import Gauge
 from runner.job import Job, Report
 from runner.loops import Bell
 from runner.spool import Spool
-from runner.steps import Bench
 from runner.supervisor import Supervisor
 from tests.support.jobs import NOON, make_job, open_database
 
@@ -95,7 +96,8 @@ async def open_site(
     folder.mkdir(exist_ok=True)
     async with open_database(folder) as database, aiohttp.ClientSession() as session:
         spool = Spool(folder / "spool")
-        bench = Bench(database, {}, {}, {}, spool, lambda: NOON)
+        gauge = Gauge(spool, {}, lambda: NOON)
+        bench = Bench(database, {}, {}, {}, {}, spool, gauge, lambda: NOON)
         supervisor = Supervisor(bench, {}, Bell(), 1.0)
         site = Site(database, spool, supervisor, session)
         github = cast("Any", None)  # No page asks GitHub.

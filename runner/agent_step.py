@@ -1,0 +1,140 @@
+"""The step in which the agent is at work: how it is started, watched, and judged when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from runner import store
+from runner.agents import Run
+from runner.agents.events import Ending
+from runner.agents.skills import lay_out
+from runner.agents.verdict import Verdict, judge
+from runner.bench import Bench, end, explain, follow, log_move, move_on, update_job
+from runner.caps import Caps, Scope
+from runner.job import Job, JobState
+from runner.jobd_client import JobdClient, StageState
+from runner.watch import Watched, bound, find_end, find_warning, is_worth_writing
+
+log = structlog.get_logger()
+
+SESSIONS = uuid.UUID("6c1f3c2e-6f0d-4b8e-9f0e-5d2f6a1b7c3d")
+"""The namespace of the session ids that we choose: the same job always has the same one."""
+
+
+async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
+    """Start the agent, in an environment that is prepared."""
+    agent, limits = bench.agents[job.agent], bench.profiles[job.repository].limits
+    launch = agent.launch(await _describe_run(bench, job))
+    skills = [bench.skills[name] for name in job.skills if launch.skills_folder and name in bench.skills]
+    await client.start(
+        job.id,
+        argv=launch.argv,
+        env={"PTQ_PRESET": job.preset, **launch.env},
+        prompt=job.prompt,
+        prompt_on_stdin=launch.prompt_on_stdin,
+        drop_lines=launch.drop_lines,
+        files={**launch.files, **lay_out(skills, launch.skills_folder)},
+        base_skills={
+            f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files
+        },
+        base_commit=job.base_commit or "",
+        tail_glob=launch.tail.glob if launch.tail else "",
+        tail_word=launch.tail.word if launch.tail else "",
+        stop_grace_s=limits.stop_grace_s,
+        timeout_s=limits.timeout_s,
+        max_log_bytes=limits.max_log_bytes,
+    )
+    return await move_on(bench, job, JobState.RUNNING, started_at=bench.now())
+
+
+async def _describe_run(bench: Bench, job: Job) -> Run:
+    """What is particular to this run: its session, what an earlier one left, and caps that the backend can hold."""
+    caps = bench.profiles[job.repository].caps.get(Scope.JOB, Caps())
+    async with bench.db.read() as connection:
+        earlier = await store.fetch_job(connection, job.follows) if job.follows else None
+        session = await store.fetch_session(connection, earlier.id) if earlier else None
+    before = bench.agents.get(earlier.agent) if earlier else None
+    same = before is not None and before.spec.kind == bench.agents[job.agent].spec.kind
+    return Run(
+        session_id=str(uuid.uuid5(SESSIONS, job.id)),
+        model=job.model,
+        resume=session if same else None,
+        skills=job.skills,
+        max_turns=caps.turns,
+        max_cost_usd=caps.cost_usd,
+    )
+
+
+async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
+    """Look after an agent at work; once it has ended, judge its run."""
+    poll = await follow(bench, client, job, "agent")
+    agent = bench.agents[job.agent]
+    if poll.state is StageState.RUNNING:
+        return await _watch(bench, client, job)
+    if poll.state is StageState.FAILED:
+        return await end(bench, job, JobState.FAILED, explain(poll, "the agent could not be started"))
+    tally, meter, _ = await asyncio.to_thread(bench.gauge.read, job, agent, whole=True)
+    if poll.state is StageState.DONE:
+        exit_status = poll.result.get("exit_status")
+        exit_status = exit_status if isinstance(exit_status, int) else None
+        verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(bench, job, poll.result))
+    else:
+        # What it had done by then may still be worth reading.
+        exit_status = None
+        reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
+        verdict = Verdict(Ending.KILLED, reason)
+    async with bench.db.write() as connection:
+        await store.save_meter(connection, replace(meter, ending=str(verdict.ending)))
+        failure = None if verdict.finished else verdict.reason
+        moved = await store.move_job(
+            connection, job, JobState.COLLECTING, bench.now(), failure, exit_status=exit_status
+        )
+    return log_move(moved)
+
+
+def _told(bench: Bench, job: Job, result: Mapping[str, Any]) -> Verdict | None:
+    """Why the agent was told to end, by a person, by us or by its machine; None when it ended by itself."""
+    if job.cancel_requested_at:
+        return Verdict(Ending.CANCELLED, f"cancelled by @{job.cancelled_by}")
+    if job.stopped_as:
+        return Verdict(Ending(job.stopped_as), job.stop_reason or "")
+    if result.get("timed_out"):
+        limit_s = bench.profiles[job.repository].limits.timeout_s
+        return Verdict(Ending.CAPPED, f"the agent was stopped after {limit_s} seconds, its time limit")
+    return None
+
+
+async def _watch(bench: Bench, client: JobdClient, job: Job) -> Job:
+    """Keep count of an agent at work; warn it before a cap, and end it at one, or when somebody asks for its end."""
+    profile = bench.profiles[job.repository]
+    _, meter, idle_s = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
+    async with bench.db.read() as connection:
+        stored = await store.fetch_meter(connection, job.id)
+        spent = await store.fetch_spent(
+            connection,
+            repository=job.repository,
+            issue_number=job.issue_number,
+            requested_by=job.requested_by,
+            now=bench.now(),
+        )
+    if is_worth_writing(stored, meter):
+        async with bench.db.write() as connection:
+            await store.save_meter(connection, meter)
+    caps, watched = bound(profile.caps, profile.limits), Watched(job, meter, idle_s, spent)
+    told = find_end(watched, caps, profile.limits)
+    if told and not job.stopped_as:
+        log.info("job.stopping", **job.log_context(), reason=told.reason)
+        job = await update_job(bench, job, stopped_as=str(told.ending), stop_reason=told.reason)
+    if job.stopped_as:
+        await client.stop(job.id)
+    elif (warning := find_warning(watched, caps)) and not bench.gauge.was_warned(job.id):
+        log.info("job.warned", **job.log_context(), warning=warning)
+        await client.notify(job.id, warning)
+        bench.gauge.note_warning(job.id)
+    return job

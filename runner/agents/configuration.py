@@ -1,0 +1,21 @@
+"""Which files of a repository configure coding agents, and so command them. Pure.
+
+What an earlier attempt wrote into one is shown in its diff, and is live for no later attempt.
+"""
+
+from __future__ import annotations
+
+FOLDERS = frozenset({".agents", ".claude", ".codex", ".cursor", ".gemini", ".opencode", ".pi"})
+
+FILES = frozenset(
+    {
+        *("agents.md", "agents.override.md", "claude.md", "claude.local.md", "gemini.md", "system.md"),
+        *(".mcp.json", ".cursorrules", ".cursorignore", ".claude.json", "opencode.json"),
+    }
+)
+
+
+def configures_agents(path: str) -> bool:
+    """Whether some backend reads instructions, settings, hooks or servers from this path, at whatever depth it lies."""
+    *folders, name = path.casefold().split("/")
+    return name in FILES or not FOLDERS.isdisjoint([*folders, name])

@@ -1,0 +1,105 @@
+"""What the steps of a job work with, and what several of them do: follow a log, write the job down, end it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from runner import store
+from runner.agents import Agent, Session
+from runner.agents.skills import Skill
+from runner.db import Database
+from runner.environment import Profile
+from runner.gauge import Gauge
+from runner.job import Job, JobState, Report
+from runner.jobd_client import JobdClient, Poll, StageState
+from runner.spool import STAGES, Spool
+
+log = structlog.get_logger()
+
+LOG_CHUNK = 262_144
+"""Bytes of a log that one poll asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the steps work with."""
+
+    db: Database
+    clients: Mapping[str, JobdClient]
+    profiles: Mapping[str, Profile]
+    agents: Mapping[str, Agent]
+    skills: Mapping[str, Skill]
+    spool: Spool
+    gauge: Gauge
+    now: Callable[[], datetime]
+
+
+async def end(
+    bench: Bench,
+    job: Job,
+    to: JobState,
+    failure: str | None,
+    report: Report | None = None,
+    session: Session | None = None,
+) -> Job:
+    """Put a job into a final state, with everything of it that must outlive the spool, in one transaction."""
+    stages = [stage for stage in STAGES if bench.spool.offset(job.id, stage)]
+    # Not on the event loop, and not while the transaction is open: a log may have many megabytes.
+    logs = {stage: await asyncio.to_thread(store.compress_log, bench.spool.read(job.id, stage)) for stage in stages}
+    async with bench.db.write() as connection:
+        for stage, compressed in logs.items():
+            await store.save_log(connection, job.id, stage, compressed)
+        if report:
+            await store.insert_report(connection, report)
+        if session:
+            await store.save_session(connection, job.id, session)
+        ended = await store.move_job(connection, job, to, bench.now(), failure)
+    bench.spool.drop(job.id)
+    bench.gauge.forget(job.id)
+    log.info("job.ended", **job.log_context(), state=str(to), failure=failure)
+    return ended
+
+
+async def follow(bench: Bench, client: JobdClient, job: Job, stage: str) -> Poll:
+    """Ask how a stage stands, and copy what its log has grown by. A finished stage is read to its end.
+
+    Its size is bounded by the machine; and here again, for a machine may lie.
+    """
+    limit = bench.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
+    while True:
+        offset = bench.spool.offset(job.id, stage)
+        room = max(min(LOG_CHUNK, limit - offset), 0)
+        poll = await client.poll(job.id, stage, log_offset=offset, log_limit=room)
+        bench.spool.append(job.id, stage, poll.log[:room])
+        if poll.state in (StageState.ABSENT, StageState.RUNNING) or not poll.log or not room:
+            return poll
+
+
+def explain(poll: Poll, otherwise: str) -> str:
+    """Why a stage did not end well: in the machine's words, where it has any."""
+    return poll.message or otherwise
+
+
+async def update_job(bench: Bench, job: Job, **changes: Any) -> Job:
+    """Write a change within the job's state."""
+    async with bench.db.write() as connection:
+        return await store.change_job(connection, job, **changes)
+
+
+async def move_on(bench: Bench, job: Job, to: JobState, failure: str | None = None, **changes: Any) -> Job:
+    """Move a job, and say so in the log."""
+    async with bench.db.write() as connection:
+        moved = await store.move_job(connection, job, to, bench.now(), failure, **changes)
+    return log_move(moved)
+
+
+def log_move(moved: Job) -> Job:
+    """Say in the log where a job is now."""
+    log.info("job.moved", **moved.log_context(), state=str(moved.state))
+    return moved

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from runner.caps import Caps, Scope, Spent, find_tightest
+
+
+def test_the_cap_that_is_used_up_most_is_the_one_that_counts() -> None:
+    caps = {Scope.JOB: Caps(turns=10, tokens=1000), Scope.USER_DAY: Caps(cost_usd=5)}
+    use = find_tightest(caps, {Scope.JOB: Spent(turns=5, tokens=600), Scope.USER_DAY: Spent(cost_usd=4)})
+    assert use
+    assert (use.scope, use.kind, use.share) == (Scope.USER_DAY, "cost_usd", 0.8)
+
+
+def test_without_caps_nothing_is_ever_used_up() -> None:
+    assert find_tightest({Scope.JOB: Caps()}, {Scope.JOB: Spent(turns=10**9)}) is None
+
+
+def test_the_number_of_jobs_holds_back_only_those_that_have_not_started() -> None:
+    caps, spent = {Scope.ISSUE: Caps(jobs=2)}, {Scope.ISSUE: Spent(jobs=2)}
+    assert find_tightest(caps, spent) is None
+    use = find_tightest(caps, spent, starting=True)
+    assert use
+    assert use.share == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "caps", "words"),
+    [
+        (Scope.JOB, Caps(turns=200), "the cap of 200 turns of this run"),
+        (Scope.ISSUE, Caps(tokens=2_000_000), "the cap of 2,000,000 tokens of all runs on this issue"),
+        (Scope.USER_DAY, Caps(cost_usd=2.5), "the cap of $2.50 of what @ada asked for today"),
+        (Scope.REPOSITORY_MONTH, Caps(run_s=7200), "the cap of 7,200 seconds of this repository in this month"),
+    ],
+)
+def test_a_cap_is_told_in_words(scope: Scope, caps: Caps, words: str) -> None:
+    use = find_tightest({scope: caps}, {})
+    assert use
+    assert use.describe("ada") == words

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.agents import Agent, AgentSpec, build_agent
+from runner.agents.prices import Price
+from runner.gauge import Gauge
+from runner.meter import Meter
+from runner.spool import Spool
+from tests.support.jobs import NOON, make_job
+
+TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
+JOB = make_job(started_at=NOON, model="priced")
+
+
+class Bench:
+    def __init__(self, folder: Path, kind: str = "claude") -> None:
+        self.spool = Spool(folder)
+        self.agent: Agent = build_agent(AgentSpec("mine", kind))
+        self.now = NOON
+        self.gauge = self.new_gauge()
+
+    def new_gauge(self) -> Gauge:
+        return Gauge(self.spool, {"priced": Price(1.0, 0.5, 10.0)}, lambda: self.now)
+
+    def add(self, text: str | bytes) -> None:
+        self.spool.append(JOB.id, "agent", text if isinstance(text, bytes) else text.encode())
+
+    def meter(self, *, whole: bool = False) -> Meter:
+        return self.gauge.read(JOB, self.agent, whole=whole)[1]
+
+
+def test_a_log_is_read_to_the_same_end_however_it_arrives(tmp_path: Path) -> None:
+    log = (TRANSCRIPTS / "claude" / "finished.jsonl").read_bytes()
+    at_once, in_pieces = Bench(tmp_path / "a"), Bench(tmp_path / "b")
+    at_once.add(log)
+    for start in range(0, len(log), 1000):
+        in_pieces.add(log[start : start + 1000])
+        in_pieces.meter()
+    assert at_once.meter() == in_pieces.meter()
+    assert at_once.meter().tokens == 2200
+    assert at_once.meter().cost_usd == pytest.approx(0.015)
+
+
+def test_a_restart_reads_the_log_again_and_comes_to_the_same(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.add((TRANSCRIPTS / "pi" / "finished.jsonl").read_bytes())
+    bench.agent = build_agent(AgentSpec("mine", "pi"))
+    before = bench.meter()
+    bench.gauge = bench.new_gauge()
+    assert bench.meter() == before
+
+
+def test_a_last_line_without_an_end_counts_once_the_log_is_whole(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.add(json.dumps({"type": "nothing known"}))
+    assert bench.meter().unknown_events == 0
+    assert bench.meter(whole=True).unknown_events == 1
+    assert bench.meter(whole=True).unknown_events == 1
+
+
+def test_money_is_reckoned_from_the_price_table_where_the_agent_is_silent(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "codex")
+    usage = {"input_tokens": 1_000_000, "cached_input_tokens": 500_000, "output_tokens": 100_000}
+    bench.add(json.dumps({"type": "turn.completed", "usage": usage}) + "\n")
+    assert bench.meter().cost_usd == pytest.approx(0.5 * 1.0 + 0.5 * 0.5 + 0.1 * 10.0)
+    assert bench.meter().cost_is_estimate
+
+
+def test_a_model_without_a_price_costs_nobody_knows_what(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "codex")
+    bench.add(json.dumps({"type": "turn.completed", "usage": {"input_tokens": 10}}) + "\n")
+    job = replace(JOB, model="of our own")
+    assert bench.gauge.read(job, bench.agent)[1].cost_usd is None
+
+
+def test_silence_is_measured_from_the_last_byte(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.add("{}\n")
+    bench.meter()
+    bench.now += timedelta(seconds=70)
+    assert bench.gauge.read(JOB, bench.agent)[2] == 70
+    bench.add("{")
+    assert bench.gauge.read(JOB, bench.agent)[2] == 0
+
+
+def test_what_is_no_line_of_json_and_what_has_no_end_is_borne(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.add(b"\xff\xfe\0garbage\n" + b"x" * 5_000_000)
+    assert bench.meter().tokens == 0

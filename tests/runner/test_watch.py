@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from runner.agents.events import AgentEvent, Ending, EventKind, Tally
+from runner.agents.verdict import Verdict, judge
+from runner.caps import Caps, Scope, Spent
+from runner.environment import Limits
+from runner.meter import Meter
+from runner.watch import Watched, bound, find_end, find_warning, is_worth_writing
+from tests.support.jobs import NOON, make_job
+
+LIMITS = Limits(timeout_s=1000, max_log_bytes=10_000, stuck_after_s=300)
+METER = Meter("0123456789")
+
+
+def watch(meter: Meter = METER, idle_s: float = 0, spent: dict[Scope, Spent] | None = None) -> Watched:
+    return Watched(make_job(requested_by="ada"), meter, idle_s, spent or {})
+
+
+def end_of(watched: Watched, caps: dict[Scope, Caps] | None = None) -> Verdict | None:
+    return find_end(watched, bound(caps or {}, LIMITS), LIMITS)
+
+
+def test_an_agent_within_its_caps_goes_on() -> None:
+    assert end_of(watch(replace(METER, turns=3)), {Scope.JOB: Caps(turns=4)}) is None
+
+
+@pytest.mark.parametrize(
+    ("meter", "words"),
+    [
+        (replace(METER, turns=4), "4 turns"),
+        (replace(METER, input_tokens=60, output_tokens=40), "100 tokens"),
+        (replace(METER, cost_usd=2.0), "$2.00"),
+        (replace(METER, run_s=1000), "1,000 seconds"),
+        (replace(METER, output_bytes=10_000), "10,000 bytes of output"),
+    ],
+)
+def test_every_cap_of_a_run_ends_it(meter: Meter, words: str) -> None:
+    verdict = end_of(watch(meter), {Scope.JOB: Caps(turns=4, tokens=100, cost_usd=2.0)})
+    assert verdict
+    assert verdict.ending is Ending.CAPPED
+    assert words in verdict.reason
+
+
+@pytest.mark.parametrize("scope", [Scope.ISSUE, Scope.USER_DAY, Scope.REPOSITORY_MONTH])
+def test_what_belongs_together_has_caps_of_its_own(scope: Scope) -> None:
+    spent = {scope: Spent(jobs=9, cost_usd=5.0)}
+    verdict = end_of(watch(spent=spent), {scope: Caps(cost_usd=5.0, jobs=2)})
+    assert verdict
+    assert "$5.00" in verdict.reason
+
+
+def test_an_agent_that_prints_nothing_for_too_long_is_stuck() -> None:
+    assert end_of(watch(idle_s=300)) is None
+    verdict = end_of(watch(idle_s=301))
+    assert verdict
+    assert verdict.ending is Ending.STUCK
+
+
+def test_a_persons_wish_comes_before_any_cap() -> None:
+    cancelled = replace(make_job(), cancel_requested_at=NOON, cancelled_by="ada")
+    verdict = end_of(Watched(cancelled, METER, 9999, {}))
+    assert verdict == Verdict(Ending.CANCELLED, "cancelled by @ada")
+
+
+def test_an_agent_is_warned_before_the_end_and_not_from_the_start() -> None:
+    caps = bound({Scope.JOB: Caps(turns=10)}, LIMITS)
+    assert find_warning(watch(replace(METER, turns=7)), caps) is None
+    warning = find_warning(watch(replace(METER, turns=8)), caps)
+    assert warning
+    assert "80% of the cap of 10 turns" in warning
+
+
+def test_a_warning_is_the_same_to_a_shell_and_in_json() -> None:
+    caps = bound({Scope.USER_DAY: Caps(cost_usd=1.0)}, LIMITS)
+    warning = find_warning(watch(spent={Scope.USER_DAY: Spent(cost_usd=0.9)}), caps)
+    assert warning
+    assert json.loads(f'"{warning}"') == warning
+    shown = subprocess.run(["sh", "-c", f"printf '%s' '{warning}'"], capture_output=True, text=True, check=True)
+    assert shown.stdout == warning
+    assert not re.search(r"[\\\"'%\n]", warning.replace("90%", ""))
+
+
+def test_a_reading_is_written_when_it_says_something_new() -> None:
+    stored = replace(METER, run_s=10.0)
+    assert is_worth_writing(None, METER)
+    assert not is_worth_writing(stored, replace(stored, run_s=12.0))
+    assert is_worth_writing(stored, replace(stored, run_s=41.0))
+    assert is_worth_writing(stored, replace(stored, turns=1))
+
+
+FINISHED = Tally().add([AgentEvent(EventKind.END, ending=Ending.FINISHED)])
+TOLD = Verdict(Ending.CAPPED, "it was told")
+
+
+def test_what_was_told_to_end_has_ended_for_that_reason() -> None:
+    assert judge(Tally(), 130, speaks=True, told=TOLD) is TOLD
+    assert judge(Tally(), 0, speaks=False, told=TOLD) is TOLD
+
+
+def test_what_had_finished_by_then_has_finished() -> None:
+    assert judge(FINISHED, 0, speaks=True, told=TOLD).finished
+
+
+def test_what_a_person_cancelled_is_cancelled_even_if_it_had_finished() -> None:
+    assert judge(FINISHED, 0, speaks=True, told=Verdict(Ending.CANCELLED, "by @ada")).ending is Ending.CANCELLED
