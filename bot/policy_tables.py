@@ -39,6 +39,13 @@ def _check_notify_url(url: SecretStr) -> SecretStr:
     return url
 
 
+def _check_inner_path(path: str) -> str:
+    parts = path.split("/")
+    if not all(re.fullmatch(r"[A-Za-z0-9._][A-Za-z0-9._-]*", part) and part.strip(".") for part in parts):
+        raise ValueError("must be a folder's path inside of the repository")
+    return path
+
+
 def _check_skill(folder: Path) -> Path:
     try:
         read_skill(folder)
@@ -61,10 +68,11 @@ class LimitsTable(Table):
     unreachable_after_s: Annotated[int, Field(gt=0)] | None = None
     stuck_after_s: Annotated[int, Field(gt=0)] | None = None
     stop_grace_s: Annotated[int, Field(gt=0, le=600)] | None = None
-    max_session_bytes: Annotated[int, Field(gt=0, le=20_000_000)] | None = None
+    # Together with the diff they have to fit into one answer of the machine (`Host.run`).
+    max_session_bytes: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
     max_log_bytes: Annotated[int, Field(gt=0)] | None = None
     max_text_bytes: Annotated[int, Field(gt=0)] | None = None
-    max_change_bytes: Annotated[int, Field(gt=0, le=20_000_000)] | None = None
+    max_change_bytes: Annotated[int, Field(gt=0, le=5_000_000)] | None = None
     max_changes: Annotated[int, Field(gt=0, le=2_000)] | None = None
 
     def over(self, inherited: Limits) -> Limits:
@@ -115,7 +123,7 @@ class SkillTable(Table):
 
     labels: Annotated[frozenset[Text], Field(min_length=1)]
     folder: Annotated[Path, AfterValidator(_check_skill)] | None = None
-    in_repository: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")] | None = None
+    in_repository: Annotated[str, AfterValidator(_check_inner_path)] | None = None
 
     @model_validator(mode="after")
     def _one_place(self) -> SkillTable:

@@ -26,7 +26,7 @@ class Limits:
     """How long an agent that is told to end may take to say what it has cost."""
     max_log_bytes: int = 50_000_000
     """An agent that prints more is ended: what cannot be read cannot be judged."""
-    max_session_bytes: int = 20_000_000
+    max_session_bytes: int = 10_000_000
     """The agent's own memory of a run, which a later attempt resumes; a larger one is not kept."""
     max_text_bytes: int = 200_000
     """Each of report, worklog, repro."""

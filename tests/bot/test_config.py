@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from bot.config import ConfigError, Settings, load_settings
 from bot.policy_tables import CapsTable, CapsTables, LimitsTable, NotifyTable, PriceTable, RepositoryTable
 from bot.tables import AgentTable, GitHubTable, MachineTable, ServerTable, Table
+from runner.caps import Caps, Scope
 from runner.environment import Limits
 
 EXAMPLE = Path(__file__).parents[2] / "ptq.example.toml"
@@ -189,6 +190,56 @@ def test_a_local_machine_needs_no_keys(tmp_path: Path) -> None:
 
 
 SECRET = "hunter2-in-the-wrong-place"
+
+
+def test_a_cap_on_money_needs_agents_whose_money_is_known(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, swap('model = "some-model"', 'model = "unheard-of"'))
+    assert (
+        problem == "agents.mine: the model unheard-of has no known price, so no cap on cost_usd can hold: see [prices]"
+    )
+    settings = load(tmp_path, swap('kind = "command"', 'kind = "claude"'))
+    assert settings.agents["mine"].kind == "claude"
+
+
+def test_caps_are_inherited_key_by_key(tmp_path: Path) -> None:
+    (profile,) = load(tmp_path, swap("{ issue = { cost_usd = 30.0 } }", "{ issue = { turns = 9 } }")).profiles()
+    assert profile.caps[Scope.ISSUE] == Caps(jobs=20, turns=9)
+    assert profile.caps[Scope.JOB].turns == 300
+
+
+def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> None:
+    (tmp_path / "own" / "scripts").mkdir(parents=True)
+    (tmp_path / "own" / "SKILL.md").write_text("---\nname: own\n---\n")
+    (tmp_path / "own" / "scripts" / "x.py").write_text("pass\n")
+    more = (
+        '[skills.own]\nlabels = ["x"]\nfolder = "own"\n[skills.theirs]\nlabels = ["x"]\nin_repository = ".agents/x"\n'
+    )
+    skills = {skill.name: skill for skill in load(tmp_path, lambda text: text + more).skill_list()}
+    assert sorted(skills["own"].files) == ["SKILL.md", "scripts/x.py"]
+    assert skills["theirs"].in_repository == ".agents/x"
+    assert "SKILL.md" in skills["graph-breaks"].files
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (
+            '[skills.nobodys]\nlabels = ["x"]\n',
+            "skills.nobodys: we ship no such skill: say its folder, or in_repository",
+        ),
+        ('[skills.own]\nlabels = ["x"]\nfolder = "gone"\n', "skills.own.folder: holds no skill: "),
+        ('[skills.own]\nlabels = []\nin_repository = "x"\n', "skills.own.labels: must not be empty"),
+        ('[skills.own]\nlabels = ["x"]\nin_repository = "../x"\n', "skills.own.in_repository: may hold"),
+    ],
+)
+def test_a_skill_that_cannot_be_is_refused(tmp_path: Path, more: str, problem: str) -> None:
+    (found,) = problems(tmp_path, lambda text: text + more)
+    assert found.startswith(problem)
+
+
+def test_an_agent_that_is_allowed_has_to_be_there(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, swap("agents = []", 'agents = ["other"]'))
+    assert "there is no [agents.other]" in problem
 
 
 @pytest.mark.parametrize(
