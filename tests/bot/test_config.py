@@ -229,7 +229,10 @@ def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> Non
         ),
         ('[skills.own]\nlabels = ["x"]\nfolder = "gone"\n', "skills.own.folder: holds no skill: "),
         ('[skills.own]\nlabels = []\nin_repository = "x"\n', "skills.own.labels: must not be empty"),
-        ('[skills.own]\nlabels = ["x"]\nin_repository = "../x"\n', "skills.own.in_repository: may hold"),
+        (
+            '[skills.own]\nlabels = ["x"]\nin_repository = "../x"\n',
+            "skills.own.in_repository: must be a folder's path inside of the repository",
+        ),
     ],
 )
 def test_a_skill_that_cannot_be_is_refused(tmp_path: Path, more: str, problem: str) -> None:

@@ -16,7 +16,10 @@ GLOB = ".codex/sessions/**/rollout-*.jsonl"
 PATH = f".codex/sessions/2026/11/21/rollout-{ID}.jsonl"
 
 
-def answer(path: Any = PATH, content: Any = base64.b64encode(b"{}\n").decode()) -> dict[str, Any]:
+CONTENT = base64.b64encode(b"{}\n").decode()
+
+
+def answer(path: Any = PATH, content: Any = CONTENT) -> dict[str, Any]:
     return {"session": {"path": path, "content": content}}
 
 
