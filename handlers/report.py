@@ -24,7 +24,11 @@ OUTCOMES: Mapping[str, str] = {
 }
 """Every outcome that a report may begin with, and when it is the right one, as the brief tells the agent."""
 
+SECURITY_CONCERN = "security concern"
+
 _ALIASES = {
+    "security issue": SECURITY_CONCERN,
+    "security concerns": SECURITY_CONCERN,
     "reproduces": "reproduced",
     "fixed": "fix staged",
     "staged": "fix staged",
@@ -60,6 +64,11 @@ class ParsedReport:
     root_cause: str | None = None
     change: str | None = None
     test: str | None = None
+
+
+def is_confidential(text: str) -> bool:
+    """Whether a report is for the operator alone: it says that a stranger could abuse what it found."""
+    return parse_report(text).outcome == SECURITY_CONCERN
 
 
 def parse_report(text: str) -> ParsedReport:

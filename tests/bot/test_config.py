@@ -231,7 +231,7 @@ def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> Non
         ('[skills.own]\nlabels = []\nin_repository = "x"\n', "skills.own.labels: must not be empty"),
         (
             '[skills.own]\nlabels = ["x"]\nin_repository = "../x"\n',
-            "skills.own.in_repository: must be a folder's path inside of the repository",
+            "skills.own.in_repository: must be a folder",
         ),
     ],
 )
