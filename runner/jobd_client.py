@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.hosts import Completed, Host
+from runner.job import FileChange
 from runner.machines import Machine
 
 SOURCE = Path(__file__).with_name("jobd")
 ENTRY = "from jobd.main import main\n\nmain()\n"
-PATIENCE_S: Mapping[str, float] = {"kill": 120.0, "clean": 600.0}
-"""How long a verb may take, where that is longer than a minute: large trees take their time to go."""
+PATIENCE_S: Mapping[str, float] = {"prepare": 300.0, "start": 300.0, "result": 300.0, "kill": 120.0, "clean": 600.0}
+"""How long a verb may take, where that is longer than a minute: an agent's session takes its time to travel, and large
+trees take theirs to go."""
+MAX_ANSWER_BYTES = 128_000_000
+"""The most that the program prints: its `MAX_JSON` bounds what was collected."""
 SHELL_CANNOT_RUN = (126, 127)
 """A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
 MAX_MESSAGE = 8_000
@@ -134,17 +138,27 @@ class JobdClient:
         *,
         clone_url: str,
         base_branch: str,
+        base_commit: str,
+        changes: Sequence[FileChange],
+        held_back: Sequence[FileChange],
         create_venv: Sequence[str],
         setup: Sequence[str],
         timeout_s: int,
         max_log_bytes: int,
     ) -> bool:
-        """Start to make the job's worktree and virtual environment. False when that had been started before."""
+        """Start to make the job's worktree and virtual environment. False when that had been started before.
+
+        The worktree is at `base_commit`, or at the branch's newest when that is empty, and has `changes` on top;
+        `held_back` is written there when the result is collected, where the path is then still as in the commit.
+        """
         answer = await self.call(
             "prepare",
             job_id=job_id,
             clone_url=clone_url,
             base_branch=base_branch,
+            base_commit=base_commit,
+            changes=[_encode_change(change) for change in changes],
+            held_back=[_encode_change(change) for change in held_back],
             create_venv=list(create_venv),
             setup=list(setup),
             timeout_s=timeout_s,
@@ -161,12 +175,21 @@ class JobdClient:
         prompt: str,
         prompt_on_stdin: bool,
         drop_lines: Sequence[str],
+        files: Mapping[str, bytes],
+        base_skills: Mapping[str, str],
+        base_commit: str,
+        tail_glob: str,
+        tail_word: str,
+        stop_grace_s: int,
         timeout_s: int,
         max_log_bytes: int,
     ) -> bool:
         """Start the agent, in a prepared environment. False when it had been started before.
 
-        Lines of its output that begin as one of `drop_lines` are left out of its log.
+        Below its home lie `files`, and `base_skills`: folders there, with the repository's, as `base_commit` has
+        them. `runner.agents.protocol.Launch` says what `{home}` and `{worktree}` stand for. Lines of its output that
+        begin as one of `drop_lines` are left out of its log; those with `tail_word`, of the newest file below its home
+        that matches `tail_glob`, join it. When it is stopped, or its time is over, it has `stop_grace_s` to end.
         """
         answer = await self.call(
             "start",
@@ -176,6 +199,12 @@ class JobdClient:
             prompt=prompt,
             prompt_on_stdin=prompt_on_stdin,
             drop_lines=list(drop_lines),
+            files={path: _encode(content) for path, content in files.items()},
+            base_skills=dict(base_skills),
+            base_commit=base_commit,
+            tail_glob=tail_glob,
+            tail_word=tail_word,
+            stop_grace_s=stop_grace_s,
             timeout_s=timeout_s,
             max_log_bytes=max_log_bytes,
         )
@@ -187,18 +216,25 @@ class JobdClient:
         *,
         base_commit: str,
         lint: Sequence[str],
+        session_glob: str,
+        max_session_bytes: int,
         timeout_s: int,
         max_change_bytes: int,
         max_changes: int,
         max_text_bytes: int,
         max_log_bytes: int,
     ) -> bool:
-        """Start to lint and to compute the change against `base_commit`. False when that had been started before."""
+        """Start to lint and to compute the change against `base_commit`. False when that had been started before.
+
+        The newest file below the home that matches `session_glob` is collected too.
+        """
         answer = await self.call(
             "collect",
             job_id=job_id,
             base_commit=base_commit,
             lint=list(lint),
+            session_glob=session_glob,
+            max_session_bytes=max_session_bytes,
             timeout_s=timeout_s,
             max_change_bytes=max_change_bytes,
             max_changes=max_changes,
@@ -217,6 +253,14 @@ class JobdClient:
         """What was collected. Written by an agent: to be checked field by field."""
         return await self.call("result", job_id=job_id)
 
+    async def stop(self, job_id: str) -> None:
+        """Tell the agent to end, for which it has its grace. Nothing happens when it has ended, or never began."""
+        await self.call("stop", job_id=job_id)
+
+    async def notify(self, job_id: str, text: str) -> None:
+        """Leave a text for the agent, in place of an earlier one. It sees it when it runs its next command."""
+        await self.call("notify", job_id=job_id, text=text)
+
     async def kill(self, job_id: str) -> int:
         """Kill everything that belongs to the job. Returns how many of its processes are still alive."""
         answer = await self.call("kill", job_id=job_id)
@@ -231,7 +275,8 @@ class JobdClient:
 
     async def _run(self, verb: str, body: bytes) -> Completed:
         argv = [self._machine.python, "-I", self._path, verb]
-        return await self._host.run(argv, stdin=body, timeout_s=PATIENCE_S.get(verb, 60.0))
+        patience_s = PATIENCE_S.get(verb, 60.0)
+        return await self._host.run(argv, stdin=body, timeout_s=patience_s, max_output_bytes=MAX_ANSWER_BYTES)
 
     async def _install(self) -> None:
         argv = [self._machine.python, "-I", "-c", INSTALL, self._path, self._digest]
@@ -246,6 +291,15 @@ def build_program() -> bytes:
         for module in sorted(SOURCE.glob("*.py")):
             program.writestr(zipfile.ZipInfo(f"jobd/{module.name}"), module.read_bytes())
     return archive.getvalue()
+
+
+def _encode(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _encode_change(change: FileChange) -> dict[str, str | None]:
+    content = None if change.content is None else _encode(change.content)
+    return {"path": change.path, "mode": change.mode, "content": content, "old_mode": change.old_mode}
 
 
 def parse_answer(completed: Completed) -> dict[str, Any]:

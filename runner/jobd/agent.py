@@ -1,12 +1,15 @@
-"""The stage `agent`: the coding agent, in the worktree, until it ends or its time is over."""
+"""The stage `agent`: the coding agent, in the worktree, until it ends, is stopped, or its time is over."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
+from .command import NotRunnable
 from .files import Failure, write_file
-from .stage import NotRunnable, Stage
+from .home import copy_skills, expand_home, find_bash_env, lay_out
+from .stage import Stage
+from .tail import Tail
 
 
 def run_agent(stage: Stage) -> dict[str, Any]:
@@ -14,16 +17,27 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     job, request, started_at = stage.job, stage.request, time.time()
     prompt = job.root / "prompt.md"
     write_file(prompt, request["prompt"])
-    stage.drop_lines(request["drop_lines"])
-    env, stdin = {**job.environment(), **request["env"]}, prompt if request["prompt_on_stdin"] else None
+    lay_out(job, request["files"])
+    copy_skills(stage)
+    env = {name: expand_home(job, value) for name, value in request["env"].items()}
     try:
-        exit_status, timed_out = stage.run(request["argv"], env, job.worktree, stdin)
+        ended = stage.run(
+            [expand_home(job, word) for word in request["argv"]],
+            {**job.environment(), "BASH_ENV": str(find_bash_env(job)), **env},
+            job.worktree,
+            stdin=prompt if request["prompt_on_stdin"] else None,
+            drop_lines=request["drop_lines"],
+            tail=Tail(job.home, request["tail_glob"], request["tail_word"]) if request["tail_glob"] else None,
+            stop=job.of_stage("agent", "stop"),
+            grace_s=request["stop_grace_s"],
+        )
     except NotRunnable as error:
         raise Failure("agent_not_found", f"the agent's program {error}") from None
     return {
-        "exit_status": exit_status,
-        "timed_out": timed_out,
-        "log_truncated": stage.log_truncated,
+        "exit_status": ended.status,
+        "timed_out": ended.timed_out,
+        "stopped": ended.stopped,
+        "log_truncated": stage.log.truncated,
         "started_at": started_at,
         "ended_at": time.time(),
     }

@@ -6,18 +6,14 @@ Sizes are looked at before anything is hashed: a sparse file of a terabyte costs
 from __future__ import annotations
 
 import base64
-import errno
 import os
 import stat
-import subprocess
-import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .files import RESERVE, Failure, Job, is_utf8, read_json
-from .git import GIT, find_clone, git_environment
+from .files import Failure, Job, is_utf8
+from .git import Git, find_own_clone, join, open_throwaway, show, split, write
 
 PATCH_FACTOR = 4
 """A patch may be this many times as large as the changed files: it repeats what was there before."""
@@ -47,56 +43,11 @@ class Entry(NamedTuple):
     object: str
 
 
-class Git:
-    """A throw-away repository that sees the worktree, the objects of the machine's clone, and nothing else."""
-
-    def __init__(self, folder: Path, job: Job, timeout_s: float) -> None:
-        self._deadline = time.monotonic() + timeout_s
-        self._timeout_s = timeout_s
-        self._env = git_environment(GIT_DIR=str(folder), GIT_WORK_TREE=str(job.worktree))
-        self._worktree = job.worktree
-        self.ignored: list[str] = []
-        """What git had to say about paths that it does not take."""
-
-    def run(self, *words: str, stdin: bytes = b"", limit: int | None = None) -> bytes:
-        """Run one command for its output. Raises `Failure`, also when there is more output than `limit` bytes."""
-        with tempfile.TemporaryFile(dir=self._env["GIT_DIR"]) as output:
-            try:
-                done = subprocess.run(
-                    [*GIT, *words],
-                    cwd=self._worktree,
-                    env=self._env,
-                    input=stdin,
-                    stdout=output,
-                    stderr=subprocess.PIPE,
-                    timeout=max(1.0, self._deadline - time.monotonic()),
-                )
-            except subprocess.TimeoutExpired:
-                raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change") from None
-            said = done.stderr.decode(errors="replace").splitlines()
-            if done.returncode:
-                # Git does not always say that the disk was full. This raises when it is.
-                os.posix_fallocate(output.fileno(), output.tell(), RESERVE)
-                full = os.strerror(errno.ENOSPC) in "".join(said)
-                reason = f"git {words[0]} failed: {'; '.join(said[-3:])}"
-                raise Failure("disk_full" if full else "git_failed", reason)
-            self.ignored += [line for line in said if line.startswith("Ignoring path ")]
-            if limit is not None and output.tell() > limit:
-                raise Failure("change_too_large", f"the diff is larger than {limit} bytes")
-            output.seek(0)
-            return output.read()
-
-
 def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """The changed files and a patch for people. What is left out is named in `problems`."""
     base, max_bytes = request["base_commit"], request["max_change_bytes"]
-    with tempfile.TemporaryDirectory(prefix="git-", dir=job.control) as folder:
-        git = Git(Path(folder), job, request["timeout_s"])
-        object_format = "sha256" if len(base) == 64 else "sha1"
-        git.run("init", "--quiet", "--template=", f"--object-format={object_format}")
-        clone = find_clone(job, str(read_json(job.of_stage("prepare", "request")).get("clone_url")))
-        write(Path(folder, "objects", "info", "alternates"), str(clone / "objects"))
-        write(Path(folder, "info", "exclude"), *NEVER_PART_OF_A_CHANGE)
+    with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
+        write(git.folder / "info" / "exclude", *NEVER_PART_OF_A_CHANGE)
         git.run("read-tree", base)
         found = Survey(git, job.worktree, request, problems)
         git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join(found.gone))
@@ -114,12 +65,6 @@ def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) ->
         ],
         "patch": patch.decode(errors="replace"),
     }
-
-
-def write(path: Path, *lines: str) -> None:
-    """Write a file of git's, in a folder that may be missing."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 # What there is to look at
@@ -250,28 +195,5 @@ def read_contents(git: Git, entries: Iterable[Entry], limit: int) -> dict[str, s
     names = "".join(f"{entry.object}\n" for entry in files).encode()
     checked = git.run("cat-file", "--batch-check=%(objectsize)", stdin=names).split()
     require_room({entry.path: int(size) for entry, size in zip(files, checked)}, limit)  # noqa: B905 - as above
-    contents, rest = {}, git.run("cat-file", "--batch=%(objectname) %(objectsize)", stdin=names)
-    while rest:
-        header, _, rest = rest.partition(b"\n")
-        name, size = header.decode().split()
-        contents[name] = base64.b64encode(rest[: int(size)]).decode()
-        rest = rest[int(size) + 1 :]
-    return contents
-
-
-# Paths: git gives and takes them as bytes that end in NUL
-
-
-def split(data: bytes) -> list[str]:
-    """Paths as Python has them."""
-    return [os.fsdecode(path) for path in data.split(b"\0")[:-1]]
-
-
-def join(paths: Iterable[str]) -> bytes:
-    """Paths as git has them."""
-    return b"".join(os.fsencode(path) + b"\0" for path in paths)
-
-
-def show(path: str) -> str:
-    """A path for people."""
-    return f"`{path.encode(errors='replace').decode()}`"
+    contents = git.read_objects(entry.object for entry in files)
+    return {name: base64.b64encode(content).decode() for name, content in contents.items()}

@@ -21,8 +21,12 @@ RESERVE = 12 * MAX_MESSAGE + 4_096
 A character takes at most twelve bytes in JSON: two escaped halves.
 """
 
-MAX_JSON = 64_000_000
-"""Bytes of the longest file of ours that is read, however large somebody has made it."""
+MAX_JSON = 128_000_000
+"""Bytes of the longest file of ours that is read, however large somebody has made it; and so of what is written.
+
+A patch and texts of control characters alone grow sixfold in JSON, to 55 MB with the limits that operators start from;
+a session in Base64 comes on top.
+"""
 
 
 class Failure(Exception):  # noqa: N818 - an answer of the protocol, most often no fault of ours
@@ -54,12 +58,13 @@ class Job:
         self.worktree = self.root / "worktree"
         self.venv = self.root / "venv"
         self.output = self.root / "output"
-        self.home = self.root / "home"
+        self.home: Path = self.root / "home"
         self.tmp = self.root / "tmp"
+        self.notice = self.root / "notice.txt"
         self.result = self.control / "result.json"
 
     def of_stage(self, stage: str, kind: str) -> Path:
-        """The stage's `request`, `lock`, `log` or final `json`."""
+        """The stage's `request`, `lock`, `log` or final `json`; or `stop`, which is there once it should end."""
         return self.control / f"{stage}.{kind}"
 
     def environment(self) -> dict[str, str]:
@@ -74,6 +79,7 @@ class Job:
             "PTQ_PROMPT_FILE": str(self.root / "prompt.md"),
             "PTQ_WORKTREE": str(self.worktree),
             "PTQ_OUTPUT_DIR": str(self.output),
+            "PTQ_NOTICE_FILE": str(self.notice),
         }
 
 
@@ -150,6 +156,11 @@ def open_up(folder: Path) -> None:
 def is_utf8(text: str) -> bool:
     """Whether a text can be said in JSON and in GitHub's API; a path need not be."""
     return text == text.encode(errors="replace").decode()
+
+
+def is_text(value: object) -> bool:
+    """Whether this is a text without NUL, which no path and no command line may hold, and without half a character."""
+    return isinstance(value, str) and "\0" not in value and is_utf8(value)
 
 
 def is_folder(path: Path) -> bool:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from .files import Job
+from .files import RESERVE, Failure, Job, read_json
 
 GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"),
@@ -41,3 +47,94 @@ def find_clone(job: Job, clone_url: str) -> Path:
     """Where the machine's clone of a repository lies; its jobs share it."""
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(clone_url.lower().split("/")[-2:])).strip("-")
     return job.workspace / "repos" / f"{name[:60]}-{hashlib.sha256(clone_url.encode()).hexdigest()[:12]}"
+
+
+def find_own_clone(job: Job) -> Path:
+    """The clone from which the job was prepared."""
+    return find_clone(job, str(read_json(job.of_stage("prepare", "request")).get("clone_url")))
+
+
+class Git:
+    """A throw-away repository that sees the worktree, the objects of the machine's clone, and nothing else."""
+
+    def __init__(self, folder: Path, job: Job, timeout_s: float) -> None:
+        self.folder = folder
+        self._deadline = time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        self._env = git_environment(GIT_DIR=str(folder), GIT_WORK_TREE=str(job.worktree))
+        self._worktree = job.worktree
+        self.ignored: list[str] = []
+        """What git had to say about paths that it does not take."""
+
+    def run(self, *words: str, stdin: bytes = b"", limit: int | None = None) -> bytes:
+        """Run one command for its output. Raises `Failure`, also when there is more output than `limit` bytes."""
+        with tempfile.TemporaryFile(dir=self.folder) as output:
+            try:
+                done = subprocess.run(
+                    [*GIT, *words],
+                    cwd=self._worktree,
+                    env=self._env,
+                    input=stdin,
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    timeout=max(1.0, self._deadline - time.monotonic()),
+                )
+            except subprocess.TimeoutExpired:
+                raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change") from None
+            said = done.stderr.decode(errors="replace").splitlines()
+            if done.returncode:
+                # Git does not always say that the disk was full. This raises when it is.
+                os.posix_fallocate(output.fileno(), output.tell(), RESERVE)
+                full = os.strerror(errno.ENOSPC) in "".join(said)
+                reason = f"git {words[0]} failed: {'; '.join(said[-3:])}"
+                raise Failure("disk_full" if full else "git_failed", reason)
+            self.ignored += [line for line in said if line.startswith("Ignoring path ")]
+            if limit is not None and output.tell() > limit:
+                raise Failure("change_too_large", f"the diff is larger than {limit} bytes")
+            output.seek(0)
+            return output.read()
+
+    def read_objects(self, names: Iterable[str]) -> dict[str, bytes]:
+        """The contents of objects, by their names."""
+        wanted = "".join(f"{name}\n" for name in names).encode()
+        contents, rest = {}, self.run("cat-file", "--batch=%(objectname) %(objectsize)", stdin=wanted)
+        while rest:
+            header, _, rest = rest.partition(b"\n")
+            name, size = header.decode().split()
+            contents[name] = rest[: int(size)]
+            rest = rest[int(size) + 1 :]
+        return contents
+
+
+@contextmanager
+def open_throwaway(job: Job, clone: Path, base: str, timeout_s: float) -> Iterator[Git]:
+    """A throw-away repository for objects as the commit `base` has them."""
+    with tempfile.TemporaryDirectory(prefix="git-", dir=job.control) as folder:
+        git = Git(Path(folder), job, timeout_s)
+        git.run("init", "--quiet", "--template=", f"--object-format={'sha256' if len(base) == 64 else 'sha1'}")
+        write(git.folder / "objects" / "info" / "alternates", str(clone / "objects"))
+        yield git
+
+
+def write(path: Path, *lines: str) -> None:
+    """Write a file of git's, in a folder that may be missing."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+# Paths: git gives and takes them as bytes that end in NUL
+
+
+def split(data: bytes) -> list[str]:
+    """Paths as Python has them."""
+    return [os.fsdecode(path) for path in data.split(b"\0")[:-1]]
+
+
+def join(paths: Iterable[str]) -> bytes:
+    """Paths as git has them."""
+    return b"".join(os.fsencode(path) + b"\0" for path in paths)
+
+
+def show(path: str) -> str:
+    """A path for people."""
+    return f"`{path.encode(errors='replace').decode()}`"

@@ -1,4 +1,4 @@
-"""The stage `prepare`: a worktree at the base branch's newest commit, and a virtual environment."""
+"""The stage `prepare`: a worktree at the base branch's newest commit, or at an earlier one; a virtual environment."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .carry import carry_over
+from .command import TICK_S
 from .files import Failure, open_plain, try_lock, write_file
 from .git import CLONE_CONFIG, GIT, find_clone, git_environment
-from .stage import TICK_S, Stage
+from .home import make_home
+from .stage import Stage
 
-PROFILE = 'export PATH="$VIRTUAL_ENV/bin:$PATH"\n'
-"""For agents that run their tools in login shells (codex does): the host's own profile has just set another PATH."""
+COMMIT_IS_GONE = ("not our ref", "unadvertised object", "find remote ref")
+"""How servers say, one way or another, that they have no such commit to give."""
 
 
 def prepare(stage: Stage) -> dict[str, Any]:
     """Make the environment. Raises `Failure` with the last words of what went wrong."""
     job, request = stage.job, stage.request
-    for folder in (job.output, job.home, job.tmp):
+    for folder in (job.output, job.tmp):
         folder.mkdir(mode=0o700)
-    write_file(job.home / ".profile", PROFILE)
-    base_commit = check_out(stage, find_clone(job, request["clone_url"]))
+    make_home(job)
+    clone = find_clone(job, request["clone_url"])
+    base_commit = check_out(stage, clone)
+    carry_over(job, clone, base_commit, request["changes"], request["timeout_s"])
     argv = [*request["create_venv"], str(job.venv)]
     stage.must("venv_failed", "the virtual environment could not be made", argv, job.environment(), job.root)
     for command in request["setup"]:
@@ -35,28 +40,54 @@ def prepare(stage: Stage) -> dict[str, Any]:
 
 def check_out(stage: Stage, clone: Path) -> str:
     """Make the worktree from the machine's clone, which is brought up to date first. Returns the commit."""
-    url, branch = stage.request["clone_url"], stage.request["base_branch"]
-    git, env = [*GIT, f"--git-dir={clone}"], git_environment()
+    branch = stage.request["base_branch"]
     # A name of its own kind: `release` may give way to `release/1.0`, and as files the two exclude each other.
     ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
-
-    def must(what: str, *words: str) -> None:
-        stage.must("clone_failed", what, [*git, *words], env, stage.job.root)
-
+    base = stage.request["base_commit"] or ref
     clone.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):
         disarm(clone)
-        must("the machine's clone could not be made", "init", "--quiet", "--bare", "--template=")
-        fetch, refspec = ("fetch", "--no-tags", "--no-write-fetch-head"), f"+refs/heads/{branch}:{ref}"
+        run_git(stage, clone, "the machine's clone could not be made", "init", "--quiet", "--bare", "--template=")
         try:
-            must("the repository could not be fetched", *fetch, "--", url, refspec)
+            fetch(stage, clone, f"+refs/heads/{branch}:{ref}")
         except Failure as failure:
             if "find remote ref" in failure.message:
                 raise Failure("branch_missing", f"the repository has no branch {branch}") from None
             raise
-        must("the worktree could not be made", "worktree", "add", "--detach", str(stage.job.worktree), ref)
-        head = subprocess.run([*git, "rev-parse", ref], env=env, stdout=subprocess.PIPE, check=True)
-    return head.stdout.decode().strip()
+        if not find_commit(clone, base):
+            fetch_lost(stage, clone, base)
+        worktree = ("worktree", "add", "--detach", str(stage.job.worktree), base)
+        run_git(stage, clone, "the worktree could not be made", *worktree)
+        return find_commit(clone, base)
+
+
+def run_git(stage: Stage, clone: Path, what: str, *words: str) -> None:
+    """Run a git command in the clone. Raises `Failure`, with `what` it meant to do."""
+    stage.must("clone_failed", what, [*GIT, f"--git-dir={clone}", *words], git_environment(), stage.job.root)
+
+
+def fetch(stage: Stage, clone: Path, refspec: str) -> None:
+    """Fetch into the clone. Raises `Failure`."""
+    words = ("fetch", "--no-tags", "--no-write-fetch-head", "--", stage.request["clone_url"], refspec)
+    run_git(stage, clone, "the repository could not be fetched", *words)
+
+
+def fetch_lost(stage: Stage, clone: Path, commit: str) -> None:
+    """Fetch a commit that is on the branch no more. Raises `Failure`."""
+    try:
+        fetch(stage, clone, commit)
+    except Failure as failure:
+        if any(words in failure.message for words in COMMIT_IS_GONE):
+            reason = "the commit that the earlier attempt started from is no longer in the repository"
+            raise Failure("base_gone", reason) from None
+        raise
+
+
+def find_commit(clone: Path, name: str) -> str:
+    """The full name of a commit that the clone has; empty when it has none of this name."""
+    words = [*GIT, f"--git-dir={clone}", "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"]
+    found = subprocess.run(words, env=git_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return found.stdout.decode().strip()
 
 
 def disarm(clone: Path) -> None:

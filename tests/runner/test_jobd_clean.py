@@ -12,7 +12,7 @@ import pytest
 
 from runner.jobd.files import MAX_MESSAGE
 from runner.jobd.processes import find_processes
-from tests.support.jobd import COLLECT, LIMITS, STREAMS, Jobd, Repository, wait_until
+from tests.support.jobd import COLLECT, LIMITS, START, Jobd, Repository, wait_until
 
 DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)\n"
 
@@ -132,7 +132,7 @@ def test_a_log_that_cannot_be_written_is_told_as_a_full_disk(small_disk: Jobd) -
 
 def test_a_stage_that_cannot_be_started_for_a_full_disk_may_be_started_later(small_disk: Jobd) -> None:
     small_disk.prepare(setup=[FILL])
-    request = {"argv": ["true"], "env": {}, "prompt": "", **STREAMS, **LIMITS}
+    request = {"argv": ["true"], "env": {}, "prompt": "", **START, **LIMITS}
     assert small_disk.ask("start", **request)["error"] == "disk_full"
     assert small_disk.poll("agent")["state"] == "absent"
     (small_disk.root / "tmp" / "filler").unlink()

@@ -91,6 +91,7 @@ async def test_an_unknown_job_is_absent_and_easily_removed(client: JobdClient) -
 
 async def test_a_stage_is_started_once_and_followed_to_its_end(client: JobdClient, tmp_path: Path) -> None:
     recipe: dict[str, Any] = {"clone_url": f"file://{tmp_path}/nowhere.git", "base_branch": "main"}
+    recipe |= {"base_commit": "", "changes": (), "held_back": ()}
     recipe |= {"create_venv": ("true",), "setup": (), "timeout_s": 20, "max_log_bytes": 10_000}
     assert await client.prepare(JOB, **recipe) is True
     assert await client.prepare(JOB, **recipe) is False

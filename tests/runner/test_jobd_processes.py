@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.jobd.processes import find_processes
-from tests.support.jobd import LIMITS, PATIENCE_S, STREAMS, Jobd, processes_with, wait_until
+from tests.support.jobd import COLLECT, LIMITS, PATIENCE_S, START, Jobd, processes_with, wait_until
 
 STUBBORN = """
 import os, signal, sys, time
@@ -64,7 +64,7 @@ def stage_of(jobd: Jobd) -> int:
 def test_a_stage_outlives_the_session_of_whoever_started_it(jobd: Jobd) -> None:
     jobd.prepare()
     with jobd.popen("start", start_new_session=True) as starter:
-        request = {"argv": ["/bin/sh", "-c", "sleep 0.5; echo survived"], "env": {}, "prompt": "", **STREAMS, **LIMITS}
+        request = {"argv": ["/bin/sh", "-c", "sleep 0.5; echo survived"], "env": {}, "prompt": "", **START, **LIMITS}
         starter.communicate(jobd.body(**request))
         with pytest.raises(ProcessLookupError):  # What it started is no part of its process group.
             os.killpg(starter.pid, signal.SIGKILL)
@@ -105,15 +105,14 @@ def test_kill_finds_whatever_hides(jobd: Jobd, tmp_path: Path, mark: str, how: s
 
 def test_an_agent_whose_time_is_over_may_say_goodbye(jobd: Jobd) -> None:
     jobd.prepare()
-    ended = jobd.agent("trap 'echo bye; exit 3' TERM; sleep 60 & wait", timeout_s=1)
+    ended = jobd.agent("trap 'echo bye; exit 3' INT; sleep 60 & wait", timeout_s=1)
     assert (ended["state"], ended["log"]) == ("done", b"bye\n")
     assert (ended["result"]["exit_status"], ended["result"]["timed_out"]) == (3, True)
 
 
-@pytest.mark.slow  # The grace between the polite signal and the other one is five seconds.
 def test_an_agent_that_does_not_go_when_its_time_is_over_is_killed(jobd: Jobd, tmp_path: Path, mark: str) -> None:
     jobd.prepare()
-    ended = jobd.agent(f"trap '' TERM; {stubborn(tmp_path, mark)}; while :; do sleep 1; done", timeout_s=1)
+    ended = jobd.agent(f"trap '' INT TERM; {stubborn(tmp_path, mark)}; while :; do sleep 1; done", timeout_s=1)
     assert ended["state"] == "done"
     assert (ended["result"]["exit_status"], ended["result"]["timed_out"]) == (128 + signal.SIGKILL, True)
     assert processes_with(mark) == []
@@ -134,7 +133,7 @@ def test_a_stage_that_was_killed_is_lost_and_kill_finds_what_it_left(jobd: Jobd,
     assert len(processes_with(mark)) == 1
     assert jobd.call("kill")["alive"] == 0
     assert processes_with(mark) == []
-    assert jobd.ask("start", argv=["true"], env={}, prompt="", **STREAMS, **LIMITS)["started"] is False
+    assert jobd.ask("start", argv=["true"], env={}, prompt="", **START, **LIMITS)["started"] is False
 
 
 def test_jobs_do_not_kill_each_others_processes(jobd: Jobd) -> None:
@@ -236,7 +235,7 @@ def test_a_pipe_among_our_own_files_does_not_hold_anybody_up(jobd: Jobd, file: s
     jobd.prepare()
     jobd.agent(f'mkfifo "$PTQ_WORKTREE/../control/{file}"')
     begin = time.monotonic()
-    jobd.ask("collect", base_commit="0" * 40, lint=[], max_change_bytes=1, max_changes=1, max_text_bytes=1, **LIMITS)
+    jobd.ask("collect", base_commit="0" * 40, **COLLECT)
     assert jobd.poll("collect")["state"] in ("absent", "lost", "failed", "running")
     assert time.monotonic() - begin < PATIENCE_S
 

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from runner.jobd.files import Failure
-from runner.jobd.main import read_request
-from tests.support.jobd import COLLECT, LIMITS, STREAMS, Jobd
+from runner.jobd.requests import read_request
+from tests.support.jobd import COLLECT, LIMITS, PREPARE, START, Jobd
 
 ANYBODY: dict[str, Any] = {"workspace": "/srv/ptq", "job_id": "0123456789"}
 GOOD: dict[str, dict[str, Any]] = {
-    "prepare": {"clone_url": "file:///x", "base_branch": "b", "create_venv": [], "setup": [], **LIMITS, **ANYBODY},
-    "start": {"argv": ["true"], "env": {"A": "b"}, "prompt": "", **STREAMS, **LIMITS, **ANYBODY},
+    "prepare": {**PREPARE, "clone_url": "file:///x", **LIMITS, **ANYBODY},
+    "start": {"argv": ["true"], "env": {"A": "b"}, "prompt": "", **START, **LIMITS, **ANYBODY},
     "collect": {"base_commit": "0" * 40, **COLLECT, **ANYBODY},
     "poll": {"stage": "agent", "log_offset": 0, "log_limit": 0, **ANYBODY},
+    "notify": {"text": "", **ANYBODY},
+    "stop": ANYBODY,
     "kill": ANYBODY,
 }
 
@@ -96,5 +98,5 @@ def test_a_refusal_is_one_line_of_answer_like_any_other(jobd: Jobd) -> None:
 
 def test_an_agent_without_a_command_is_refused(jobd: Jobd) -> None:
     jobd.prepare()
-    assert jobd.ask("start", argv=[], env={}, prompt="", **STREAMS, **LIMITS)["error"] == "bad_request"
+    assert jobd.ask("start", argv=[], env={}, prompt="", **START, **LIMITS)["error"] == "bad_request"
     assert jobd.poll("agent")["state"] == "absent"

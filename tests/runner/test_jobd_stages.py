@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.jobd.stage import LineFilter
-from tests.support.jobd import LIMITS, STREAMS, Jobd, Repository, make_repository
+from runner.jobd.log import LineFilter
+from tests.support.jobd import LIMITS, START, Jobd, Repository, make_repository
 
 REPORT = """
 printf 'It is mended.\\n' > "$PTQ_OUTPUT_DIR/report.md"
@@ -35,7 +35,7 @@ def test_a_job_runs_from_a_clone_to_a_change(jobd: Jobd, repository: Repository)
     assert ended["log"].decode() == f"{jobd.root}/venv/bin/python\nMend it.\n"
     times = [ended["result"].pop("started_at"), ended["result"].pop("ended_at")]
     assert before <= times[0] <= times[1] <= time.time()
-    assert ended["result"] == {"exit_status": 0, "timed_out": False, "log_truncated": False}
+    assert ended["result"] == {"exit_status": 0, "timed_out": False, "stopped": False, "log_truncated": False}
     assert jobd.collect()["state"] == "done"
     result = jobd.call("result")
     assert [result[name] for name in ("report", "worklog", "pr_title", "repro")] == [
@@ -61,6 +61,8 @@ def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_pa
         "VIRTUAL_ENV": f"{jobd.root}/venv",
         "PTQ_JOB_ID": jobd.job_id,
         "PTQ_PROMPT_FILE": f"{jobd.root}/prompt.md",
+        "PTQ_NOTICE_FILE": f"{jobd.root}/notice.txt",
+        "BASH_ENV": f"{jobd.root}/home/.bash_env",
         **job,
         **{"LANG": "de", "MODEL": "x y", "PWD": str(jobd.worktree)},
     }
@@ -70,7 +72,7 @@ def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_pa
 def test_a_stage_is_started_once_even_by_many_at_once(jobd: Jobd) -> None:
     assert jobd.prepare()["state"] == "done"
     assert jobd.call("prepare", **jobd.prepare_request())["started"] is False
-    count = {"argv": ["/bin/sh", "-c", "echo ran"], "env": {}, "prompt": "", **STREAMS, **LIMITS}
+    count = {"argv": ["/bin/sh", "-c", "echo ran"], "env": {}, "prompt": "", **START, **LIMITS}
     with ThreadPoolExecutor(10) as pool:
         starts = list(pool.map(lambda _: jobd.call("start", **count)["started"], range(10)))
     assert starts.count(True) == 1
@@ -172,7 +174,7 @@ def test_a_machine_without_git_is_told_as_such(tmp_path: Path, repository: Repos
 
 
 def test_an_agent_waits_for_its_environment(jobd: Jobd) -> None:
-    request = {"argv": ["true"], "env": {}, "prompt": "", **STREAMS, **LIMITS}
+    request = {"argv": ["true"], "env": {}, "prompt": "", **START, **LIMITS}
     assert jobd.ask("start", **request)["error"] == "not_prepared"
     jobd.prepare(base_branch="no-such")
     assert jobd.ask("start", **request)["error"] == "not_prepared"

@@ -24,10 +24,18 @@ PATIENCE_S = 15.0
 PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 
-STREAMS: Mapping[str, Any] = {"prompt_on_stdin": False, "drop_lines": []}
+PREPARE: Mapping[str, Any] = {
+    **{"base_branch": "main", "base_commit": "", "changes": [], "held_back": []},
+    **{"create_venv": ["/bin/mkdir"], "setup": []},
+}
+START: Mapping[str, Any] = {
+    **{"prompt_on_stdin": False, "drop_lines": [], "files": {}, "base_skills": {}, "base_commit": ""},
+    **{"tail_glob": "", "tail_word": "", "stop_grace_s": 1},
+}
 LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
 COLLECT: Mapping[str, Any] = {
-    **{"lint": [], "max_change_bytes": 100_000, "max_changes": 50, "max_text_bytes": 10_000},
+    **{"lint": [], "session_glob": "", "max_session_bytes": 100_000},
+    **{"max_change_bytes": 100_000, "max_changes": 50, "max_text_bytes": 10_000},
     **LIMITS,
 }
 
@@ -152,8 +160,7 @@ class Jobd:
         return VERBS["result"](json.loads(self.body()))
 
     def prepare_request(self, **changes: Any) -> dict[str, Any]:
-        recipe = {"clone_url": self.repository.url, "base_branch": "main", "create_venv": ["/bin/mkdir"], "setup": []}
-        return {**recipe, **LIMITS, **changes}
+        return {"clone_url": self.repository.url, **PREPARE, **LIMITS, **changes}
 
     def prepare(self, **changes: Any) -> dict[str, Any]:
         self.call("prepare", **self.prepare_request(**changes))
@@ -161,7 +168,7 @@ class Jobd:
 
     def start(self, agent: str, **changes: Any) -> None:
         """Start an agent, given as a shell script."""
-        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", **STREAMS, **LIMITS, **changes}
+        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", **START, **LIMITS, **changes}
         assert self.call("start", **request)["started"] is True
 
     def agent(self, agent: str, **changes: Any) -> dict[str, Any]:

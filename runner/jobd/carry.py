@@ -1,0 +1,97 @@
+"""Carries an earlier attempt's edits over into a worktree, by git: it converts, makes links, and follows none.
+
+Edits to what configures coding agents are held back: no agent and no command of a run sees them, and the change at its
+end has them nevertheless.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .below import is_below
+from .change import Tree
+from .files import Failure, Job, is_text, read_json
+from .git import Git, find_own_clone, open_throwaway, show
+
+MODES = ("100644", "100755", "120000")
+"""Of what can be carried over: files and links, and no submodules."""
+
+Change = Mapping[str, Any]
+"""`path`, `mode` (None when it is deleted), `content` in Base64 (for a link its target) and `old_mode`."""
+
+
+def is_change(value: object) -> bool:
+    """Whether this is an edit that can be carried over."""
+    if not isinstance(value, dict) or not {"path", "mode", "content", "old_mode"}.issubset(value):
+        return False
+    path, mode, content, old_mode = (value[name] for name in ("path", "mode", "content", "old_mode"))
+    if not is_text(path) or not is_below(path) or ".git" in path.casefold().split("/"):
+        return False
+    fits_mode = content is None if mode is None else mode in MODES and is_base64(content)
+    return fits_mode and (old_mode is None or is_text(old_mode))
+
+
+def is_base64(value: object) -> bool:
+    """Whether this is a text that holds bytes (RFC 4648, section 4)."""
+    try:
+        return isinstance(value, str) and base64.b64decode(value, validate=True) is not None
+    except ValueError:
+        return False
+
+
+def carry_over(job: Job, clone: Path, base: str, changes: Sequence[Change], timeout_s: float) -> None:
+    """Write edits into a worktree as it was just checked out. Raises `Failure`."""
+    if changes:
+        with open_throwaway(job, clone, base, timeout_s) as git:
+            git.run("read-tree", "--reset", "-u", base, write_tree(git, base, changes))
+
+
+def put_back(job: Job, request: Mapping[str, Any], problems: list[str]) -> None:
+    """Write the edits that were held back, but where the run has itself changed the path, which is then said."""
+    held_back = read_json(job.of_stage("prepare", "request")).get("held_back")
+    # An agent may have written there: it is its own change that it spoils.
+    if not isinstance(held_back, list) or not held_back or not all(map(is_change, held_back)):
+        return
+    base = request["base_commit"]
+    with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
+        for change in held_back:
+            if not put_back_one(git, job.worktree, base, change, request["max_change_bytes"]):
+                problems.append(f"an earlier edit of {show(change['path'])} was left out: it was edited anew")
+
+
+def put_back_one(git: Git, worktree: Path, base: str, change: Change, max_bytes: int) -> bool:
+    """Write one edit. False, and nothing is changed, when the path is not as the base commit has it."""
+    about = Tree(worktree).look(change["path"])
+    if about and about.st_size > max_bytes:  # Too large to be read, so it is nothing that we would replace.
+        return False
+    tree = write_tree(git, base, [change])
+    try:
+        git.run("update-index", "-z", "--remove", "--stdin", stdin=f"{change['path']}\0".encode())
+        # Where the path is not as in `base`, git refuses; so it does where a link or a new file is in the way.
+        git.run("read-tree", "-m", "-u", base, tree)
+    except Failure as failure:
+        if failure.name != "git_failed":
+            raise
+        return False
+    return True
+
+
+def write_tree(git: Git, base: str, changes: Iterable[Change]) -> str:
+    """The tree of the base commit with edits; the index has it without. Raises `Failure`."""
+    lines = []
+    for change in sorted(changes, key=lambda change: change["mode"] is not None):  # What gives way goes first.
+        about = f"0 {'0' * len(base)}"  # A path to be removed (git-update-index(1), "using --index-info").
+        if change["mode"] is not None:
+            content = base64.b64decode(change["content"])
+            about = f"{change['mode']} {git.run('hash-object', '-w', '--stdin', stdin=content).decode().strip()}"
+        lines.append(f"{about}\t{change['path']}\0")
+    git.run("read-tree", base)
+    git.run("update-index", "-z", "--add", "--replace", "--index-info", stdin="".join(lines).encode())
+    tree = git.run("write-tree").decode().strip()
+    git.run("read-tree", base)
+    if git.ignored:
+        raise Failure("git_failed", f"git does not take an edit of the earlier attempt: {git.ignored[0]}")
+    return tree

@@ -1,0 +1,94 @@
+"""Runs one command, and ends it as a person would: by Ctrl-C first, for it may have something left to say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from .log import Output
+from .processes import reap_orphans
+
+TICK_S = 0.1
+
+
+class NotRunnable(Exception):  # noqa: N818 - as a word, and why, it is part of a sentence
+    """A program cannot be started."""
+
+
+class Leash(NamedTuple):
+    """How long a command may go on."""
+
+    deadline: float
+    """Of the monotonic clock."""
+    stop: Path | None
+    """A file that is there once the command should end."""
+    grace_s: float
+    """How long it may take to end once it was told to."""
+
+    def find_reason(self) -> str | None:
+        """Why the command should end: its time is over (`timed_out`), or somebody wants it (`stopped`)."""
+        if time.monotonic() > self.deadline:
+            return "timed_out"
+        return "stopped" if self.stop and os.path.lexists(self.stop) else None
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    """As a shell would give it: 128 and the number of the signal that killed it."""
+    reason: str | None
+    """Why it was told to end, as `Leash` says it; None when it ended by itself."""
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether its time was over."""
+        return self.reason == "timed_out"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody wanted it to end."""
+        return self.reason == "stopped"
+
+
+def start(argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: Path) -> subprocess.Popen[bytes]:
+    """Start a command, with its output in a pipe. Raises `NotRunnable`."""
+    try:
+        with stdin.open("rb") as file:
+            return subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=env,
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise NotRunnable(f"{error.filename or argv[0]} cannot be run: {(error.strerror or '').lower()}") from None
+
+
+def follow(process: subprocess.Popen[bytes], output: Output, leash: Leash) -> str | None:
+    """Copy a command's output until it ends, or its grace is over. Returns why it was told to end, if it was."""
+    reason, killed_at = None, 0.0
+    while process.poll() is None:
+        if reason and time.monotonic() > killed_at:
+            break
+        if not reason:
+            reason = leash.find_reason()
+            if reason:
+                killed_at = time.monotonic() + leash.grace_s
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGINT)
+        if not output.copy(TICK_S):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(TICK_S)
+        output.add_tail()
+        reap_orphans(process.pid)
+    return reason

@@ -1,0 +1,104 @@
+"""What the request of each verb holds, as a table; and the one way in for requests."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .below import is_below
+from .carry import is_base64, is_change
+from .files import Failure, is_text
+
+MAX_NUMBER = 2**53
+"""Up to here numbers in JSON are whole everywhere (RFC 8259, section 6)."""
+
+
+def is_object(value: Any, is_name: Callable[[str], bool], is_value: Callable[[Any], bool]) -> bool:
+    """Whether this is an object whose names, which are texts, and values are such."""
+    return isinstance(value, dict) and all(is_text(name) and is_name(name) and is_value(value[name]) for name in value)
+
+
+def is_path(value: object) -> bool:
+    """Whether this is the path of something below a folder."""
+    return isinstance(value, str) and is_text(value) and is_below(value)
+
+
+class Kind(NamedTuple):
+    """What a field of a request may hold."""
+
+    description: str
+    fits: Callable[[Any], bool]
+
+
+TEXT = Kind("a text", is_text)
+TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(map(is_text, value)))
+# Without `=`, for a program could not tell where the name ends.
+VARIABLES = Kind("an object of texts", lambda value: is_object(value, lambda name: "=" not in name, is_text))
+NUMBER = Kind("a number, 0 or more", lambda value: type(value) is int and 0 <= value <= MAX_NUMBER)
+SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
+COMMIT = Kind(
+    "a commit by its full name, or an empty text",
+    lambda value: is_text(value) and re.fullmatch(r"([0-9a-f]{40}|[0-9a-f]{64})?", value) is not None,
+)
+CONTENTS = Kind("an object of paths with contents in Base64", lambda value: is_object(value, is_path, is_base64))
+FOLDERS = Kind("an object of paths with paths", lambda value: is_object(value, is_path, is_path))
+CHANGES = Kind(
+    "a list of edits to files and links, with contents in Base64",
+    lambda value: isinstance(value, list) and all(map(is_change, value)),
+)
+
+_JOB: Mapping[str, Kind] = {"workspace": TEXT, "job_id": TEXT}
+_LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
+
+REQUESTS: Mapping[str, Mapping[str, Kind]] = {
+    "version": {},
+    "prepare": {
+        **{"clone_url": TEXT, "base_branch": TEXT, "base_commit": COMMIT, "changes": CHANGES, "held_back": CHANGES},
+        **{"create_venv": TEXTS, "setup": TEXTS},
+        **_LIMITS,
+        **_JOB,
+    },
+    "start": {
+        **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
+        **{"files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},
+        **{"tail_glob": TEXT, "tail_word": TEXT, "stop_grace_s": NUMBER},
+        **_LIMITS,
+        **_JOB,
+    },
+    "collect": {
+        **{"base_commit": COMMIT, "lint": TEXTS, "session_glob": TEXT, "max_session_bytes": NUMBER},
+        **{"max_change_bytes": NUMBER, "max_changes": NUMBER, "max_text_bytes": NUMBER},
+        **_LIMITS,
+        **_JOB,
+    },
+    "poll": {"stage": TEXT, "log_offset": NUMBER, "log_limit": NUMBER, **_JOB},
+    "result": _JOB,
+    "stop": _JOB,
+    "notify": {"text": TEXT, **_JOB},
+    "kill": _JOB,
+    "clean": _JOB,
+}
+"""What the request of each verb holds. Numbers are seconds and bytes, durations end in `_s`."""
+
+
+def read_request(verb: str, body: bytes) -> Mapping[str, Any]:
+    """A request that holds what its verb needs. Raises `Failure` for any other."""
+    if verb not in REQUESTS:
+        raise Failure("bad_request", f"there is no verb {verb!r}; there are {', '.join(REQUESTS)}")
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Failure("bad_request", "the request is not JSON") from None
+    if not isinstance(request, dict):
+        raise Failure("bad_request", "the request is no JSON object")
+    for name, kind in REQUESTS[verb].items():
+        if name not in request or not kind.fits(request[name]):
+            raise Failure("bad_request", f"{verb} needs {name!r}, {kind.description}")
+    if "job_id" in REQUESTS[verb] and not re.fullmatch(r"[0-9a-f]{10}", request["job_id"]):
+        raise Failure("bad_request", "a job id has ten hexadecimal digits")
+    if "workspace" in REQUESTS[verb] and not Path(request["workspace"]).is_absolute():
+        raise Failure("bad_request", "the workspace is no absolute path")
+    return request
