@@ -106,7 +106,7 @@ def _told(bench: Bench, job: Job, result: Mapping[str, Any]) -> Verdict | None:
         return Verdict(Ending(job.stopped_as), job.stop_reason or "")
     if result.get("timed_out"):
         limit_s = bench.profiles[job.repository].limits.timeout_s
-        return Verdict(Ending.CAPPED, f"the agent was stopped after {limit_s} seconds, its time limit")
+        return Verdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")
     return None
 
 

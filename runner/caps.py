@@ -19,11 +19,11 @@ class Scope(StrEnum):
     REPOSITORY_MONTH = "repository_month"
 
 
-WORDS: Mapping[Scope, str] = {
-    Scope.JOB: "of this run",
-    Scope.ISSUE: "of all runs on this issue",
-    Scope.USER_DAY: "of what @{requested_by} asked for today",
-    Scope.REPOSITORY_MONTH: "of this repository in this month",
+OF_WHAT: Mapping[Scope, str] = {
+    Scope.JOB: "",
+    Scope.ISSUE: " of all runs on this issue",
+    Scope.USER_DAY: " of what @{requested_by} asked for today",
+    Scope.REPOSITORY_MONTH: " of this repository in this month",
 }
 
 
@@ -67,10 +67,11 @@ class Use:
         """1.0 and more is too much."""
         return self.spent / self.limit
 
-    def describe(self, requested_by: str) -> str:
-        """It as a clause: `the cap of 200 turns of this run`."""
+    def describe(self, requested_by: str, whose: str = "its") -> str:
+        """It as a clause: `its cap of 200 turns`, `the cap of $30.00 of all runs on this issue`."""
         amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {_UNITS[self.kind]}"
-        return f"the cap of {amount} {WORDS[self.scope].format(requested_by=requested_by)}"
+        article = whose if self.scope is Scope.JOB else "the"
+        return f"{article} cap of {amount}{OF_WHAT[self.scope].format(requested_by=requested_by)}"
 
 
 _UNITS = {"jobs": "jobs", "turns": "turns", "tokens": "tokens", "run_s": "seconds", "output_bytes": "bytes of output"}

@@ -71,7 +71,8 @@ def find_warning(watched: Watched, caps: Mapping[Scope, Caps]) -> str | None:
     use = find_use(watched, caps)
     if use is None or use.share < WARN_FROM:
         return None
+    told = use.describe(watched.job.requested_by, whose="your")
     return (
-        f"Notice from the service that runs you: {use.share:.0%} of {use.describe(watched.job.requested_by)} is used. "
+        f"Notice from the service that runs you: {use.share:.0%} of {told} is used. "
         "Come to an end now: write report.md with what you know, bring worklog.md up to date, and stop."
     )

@@ -80,7 +80,7 @@ async def test_a_cancelled_agent_says_what_it_has_cost(tmp_path: Path, kind: str
 async def test_the_service_ends_a_run_at_a_cap_and_reports_what_there_is(tmp_path: Path, kind: str) -> None:
     async with open_story(tmp_path, kind, WORK, *MANY, Say("Done."), more_toml="[caps.job]\ntokens = 6000\n") as story:
         report = await story.world.wait_for_report()
-        assert "the cap of 6,000 tokens of this run" in report
+        assert "its cap of 6,000 tokens" in report
         assert "It is mended" in report
         (job,) = await story.world.jobs()
         assert (await story.read_meter(job)).ending == "capped"

@@ -27,7 +27,7 @@ def test_the_number_of_jobs_holds_back_only_those_that_have_not_started() -> Non
 @pytest.mark.parametrize(
     ("scope", "caps", "words"),
     [
-        (Scope.JOB, Caps(turns=200), "the cap of 200 turns of this run"),
+        (Scope.JOB, Caps(turns=200), "its cap of 200 turns"),
         (Scope.ISSUE, Caps(tokens=2_000_000), "the cap of 2,000,000 tokens of all runs on this issue"),
         (Scope.USER_DAY, Caps(cost_usd=2.5), "the cap of $2.50 of what @ada asked for today"),
         (Scope.REPOSITORY_MONTH, Caps(run_s=7200), "the cap of 7,200 seconds of this repository in this month"),

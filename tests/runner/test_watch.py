@@ -74,7 +74,7 @@ def test_an_agent_is_warned_before_the_end_and_not_from_the_start() -> None:
     assert find_warning(watch(replace(METER, turns=7)), caps) is None
     warning = find_warning(watch(replace(METER, turns=8)), caps)
     assert warning
-    assert "80% of the cap of 10 turns" in warning
+    assert "80% of your cap of 10 turns" in warning
 
 
 def test_a_warning_is_the_same_to_a_shell_and_in_json() -> None:

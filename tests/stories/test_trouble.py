@@ -85,7 +85,7 @@ async def test_a_run_over_its_time_is_stopped_and_reported_with_what_it_found(tm
     async with open_world(tmp_path, agent=agent, more_toml="[limits]\ntimeout_s = 2\n") as world:
         await start(world)
         report = await world.wait_for_report()
-        assert "2 seconds, its time limit" in report
+        assert "its cap of 2 seconds" in report
         assert "It is mended." in report
         assert "/ptq pr" not in report
 
