@@ -23,8 +23,10 @@ TAIL: dict[str, Any] = {"tail_glob": GLOB, "tail_word": '"tokens"'}
 SESSION = 'mkdir -p "$HOME/sessions/day"; s="$HOME/sessions/day/s-1.jsonl";'
 
 
-DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)\n"
-WIDE = "import os\nfor name in range(40_000):\n    os.mkdir(str(name))\n"
+DEEP = (
+    "import os\nfor _ in range(3000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)\nopen('s.jsonl', 'w').close()\n"
+)
+WIDE = "import os\nfor name in range(25_000):\n    os.mkdir(str(name))\n"
 
 
 @pytest.fixture
@@ -189,3 +191,4 @@ def test_a_home_without_end_is_not_searched_to_its_end(tmp_path: Path, program: 
     began = time.monotonic()
     assert find_newest(tmp_path, "**/*.jsonl") is None
     assert time.monotonic() - began < seconds
+    subprocess.run(["rm", "-rf", tmp_path], check=True)  # Deeper than pytest's own way of it can go.
