@@ -26,8 +26,8 @@ ENTRY = "from jobd.main import main\n\nmain()\n"
 PATIENCE_S: Mapping[str, float] = {"prepare": 300.0, "start": 300.0, "result": 300.0, "kill": 120.0, "clean": 600.0}
 """How long a verb may take, where that is longer than a minute: an agent's session takes its time to travel, and large
 trees take theirs to go."""
-MAX_ANSWER_BYTES = 128_000_000
-"""The most that the program prints: its `MAX_JSON` bounds what was collected."""
+MAX_ANSWER_BYTES = 130_000_000
+"""The most that the program prints: a little more than its `MAX_JSON`, which bounds what was collected."""
 SHELL_CANNOT_RUN = (126, 127)
 """A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
 MAX_MESSAGE = 8_000

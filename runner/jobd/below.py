@@ -19,7 +19,8 @@ from .files import Piece, is_utf8
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 MAX_LOOKED_AT = 20_000
-"""Names that one search reads, however many somebody has made."""
+MAX_DEPTH = 32
+"""Names that one search reads, however many somebody has made, and how many folders it goes down."""
 
 
 class Found(NamedTuple):
@@ -64,11 +65,10 @@ def open_below(root: Path, path: str) -> IO[bytes]:
     folders, name = split_path(path)
     with open_folder(root, folders) as folder:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file")
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 def read_below(root: Path, path: str, limit: int) -> Piece | None:
@@ -106,7 +106,7 @@ def find_files(root: Path, pattern: str) -> list[Found]:
             rests = {rest for names in patterns for rest in match_name(name, names)}
             if stat.S_ISREG(about.st_mode) and () in rests:
                 found.append(Found(path + name, about))
-            elif stat.S_ISDIR(about.st_mode) and rests - {()}:
+            elif stat.S_ISDIR(about.st_mode) and rests - {()} and path.count("/") < MAX_DEPTH:
                 waiting.append((f"{path}{name}/", rests - {()}))
     return found
 

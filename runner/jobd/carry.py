@@ -13,7 +13,7 @@ from typing import Any
 
 from .below import is_below
 from .change import Tree
-from .files import Failure, Job, is_text, read_json
+from .files import Failure, Job, is_text, open_up, read_json
 from .git import Git, find_own_clone, open_throwaway, show
 
 MODES = ("100644", "100755", "120000")
@@ -56,6 +56,7 @@ def put_back(job: Job, request: Mapping[str, Any], problems: list[str]) -> None:
     if not isinstance(held_back, list) or not held_back or not all(map(is_change, held_back)):
         return
     base = request["base_commit"]
+    open_up(job.worktree)
     with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
         for change in held_back:
             if not put_back_one(git, job.worktree, base, change, request["max_change_bytes"]):

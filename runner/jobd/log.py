@@ -80,7 +80,7 @@ class Output:
         """Copy the rest of everything, once the command has ended."""
         self.copy(0)
         self._log.write(self._filter.flush())
-        for line in self._tail.read_rest(DRAIN_S) if self._tail else ():
+        for line in self._tail.read_rest() if self._tail else ():
             if not self._log.between_lines:
                 self._log.write(b"\n")
             self._log.write(line)

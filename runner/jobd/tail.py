@@ -10,12 +10,12 @@ from pathlib import Path
 
 from .below import find_files, find_newest, open_below
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 0.5
 
 PIECE = 262_144
 
-READ_AT_ONCE = 16 * PIECE
-"""Bytes that one look reads: meanwhile, the agent's output waits."""
+READ_AT_ONCE, READ_AT_LAST = 16 * PIECE, 256 * PIECE
+"""Bytes of a file that one look reads, and the last one: meanwhile, all else waits."""
 
 MAX_LINE = 1_000_000
 """Bytes of the longest line that is passed on; a longer one is left out."""
@@ -38,32 +38,29 @@ class Tail:
     def read(self) -> Iterator[bytes]:
         """The new lines with the word, each with its end; none when the last look was just now."""
         if time.monotonic() >= self._due:
-            yield from self._read(READ_AT_ONCE, time.monotonic() + LOOK_EVERY_S)
+            yield from self._read(READ_AT_ONCE)
             self._due = time.monotonic() + LOOK_EVERY_S
 
-    def read_rest(self, patience_s: float) -> Iterator[bytes]:
-        """The same, up to the end: nobody writes any more. A file without end is left after a while."""
-        yield from self._read(None, time.monotonic() + patience_s)
+    def read_rest(self) -> Iterator[bytes]:
+        """The same, once nobody writes any more."""
+        yield from self._read(READ_AT_LAST)
 
-    def _read(self, limit: int | None, deadline: float) -> Iterator[bytes]:
+    def _read(self, limit: int) -> Iterator[bytes]:
         newest = find_newest(self._root, self._pattern)
         before, self._path = self._path, newest.path if newest else None
         for path in {before: None, self._path: None}:
             if path is not None:
-                yield from self._read_file(path, limit, deadline)
+                yield from self._read_file(path, limit)
 
-    def _read_file(self, path: str, limit: int | None, deadline: float) -> Iterator[bytes]:
+    def _read_file(self, path: str, limit: int) -> Iterator[bytes]:
         with suppress(OSError), open_below(self._root, path) as file:
             about = os.fstat(file.fileno())
             followed = self._followed.setdefault((about.st_dev, about.st_ino), Followed(0))
             if about.st_size < followed.offset:
                 followed.offset = 0
             file.seek(followed.offset)
-            until = None if limit is None else followed.offset + limit
-            while (until is None or followed.offset < until) and time.monotonic() < deadline:
-                data = file.read(PIECE)
-                if not data:
-                    break
+            until = followed.offset + limit
+            while followed.offset < until and (data := file.read(PIECE)):
                 yield from (line for line in followed.feed(data) if self._word in line)
 
 

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from runner.hosts import Completed, Host, Unreachable, open_host
+from runner.job import FileChange
 from runner.jobd_client import JobdClient, JobdError, Poll, StageState, build_program, parse_answer, parse_poll
 from runner.machines import Machine
+from tests.support.jobd import Repository
 from tests.support.machines import SshServer
 
 JOB = secrets.token_hex(5)
@@ -101,6 +103,75 @@ async def test_a_stage_is_started_once_and_followed_to_its_end(client: JobdClien
     assert (poll.state, poll.error) == (StageState.FAILED, "clone_failed")
     assert poll.message
     await client.clean(JOB)
+
+
+async def wait(client: JobdClient, stage: str) -> Poll:
+    """How a stage stands once it has ended."""
+    async with asyncio.timeout(60):
+        while (poll := await client.poll(JOB, stage)).state is StageState.RUNNING:
+            await asyncio.sleep(0.02)
+    assert poll.state is StageState.DONE, poll.message
+    return poll
+
+
+AGENT = """
+echo at work; echo '"tokens"' > "$HOME/s/new.jsonl"; cat .config a.txt "$HOME/skill/x" "$HOME/s/old"
+trap 'cat "$PTQ_NOTICE_FILE"; cp "$HOME/big" "$HOME/s/newest.jsonl"; exit 9' INT; while :; do sleep 0.1; done
+"""
+SESSION = secrets.token_bytes(2_000_000)
+LIMITS: dict[str, Any] = {"timeout_s": 60, "max_log_bytes": 10_000}
+EARLIER: dict[str, Any] = {
+    "changes": [FileChange("a.txt", "100644", b"\xff\n", "100644"), FileChange("b.txt", None, None, "100644")],
+    "held_back": [FileChange(".config", "100644", b"new\n", "100644")],
+}
+START: dict[str, Any] = {
+    **{"argv": ["/bin/sh", "-c", AGENT], "env": {}, "prompt": "", "prompt_on_stdin": False, "drop_lines": []},
+    **{"files": {"s/old": b"old\n", "big": SESSION}, "base_skills": {"skill": "skills"}, "stop_grace_s": 10},
+    **{"tail_glob": "s/*.jsonl", "tail_word": "tokens"},
+}
+COLLECT: dict[str, Any] = {
+    **{"lint": [], "session_glob": "s/*.jsonl", "max_session_bytes": len(SESSION)},
+    **{"max_change_bytes": 1_000, "max_changes": 10, "max_text_bytes": 1_000},
+}
+
+
+async def test_a_later_attempt_goes_on_from_what_an_earlier_one_left(
+    client: JobdClient, repository: Repository
+) -> None:
+    base = repository.commit({"skills/x": "skill\n", ".config": "old\n"})
+    recipe: dict[str, Any] = {"clone_url": repository.url, "base_branch": "main", "base_commit": base}
+    recipe |= {"create_venv": ["true"], "setup": []}
+    assert await client.prepare(JOB, **recipe, **EARLIER, **LIMITS)
+    assert (await wait(client, "prepare")).result == {"base_commit": base}
+    assert await client.start(JOB, **START, base_commit=base, **LIMITS)
+    async with asyncio.timeout(20):
+        while b"tokens" not in (await client.poll(JOB, "agent")).log:
+            await asyncio.sleep(0.02)
+    await client.notify(JOB, "Come to an end.")
+    await client.stop(JOB)
+    await client.stop(JOB)
+    ended = await wait(client, "agent")
+    assert (ended.result["exit_status"], ended.result["stopped"]) == (9, True)
+    said = [b"at work", b"old", b"\xff", b"skill", b"old", b'"tokens"', b"Come to an end."]
+    assert sorted(ended.log.splitlines()) == sorted(said)
+    assert await client.collect(JOB, **COLLECT, base_commit=base, **LIMITS)
+    await wait(client, "collect")
+    result = await client.result(JOB)
+    assert result["session"] == {"path": "s/newest.jsonl", "content": base64.b64encode(SESSION).decode()}
+    contents = {change["path"]: change["content"] for change in result["changes"]}
+    assert contents == {"a.txt": "/wo=", "b.txt": None, ".config": "bmV3Cg=="}
+    await client.clean(JOB)
+
+
+async def test_an_answer_as_long_as_the_longest_result_is_read(here: Machine) -> None:
+    client = plant(here, "print('{\"ok\": true, \"patch\": \"' + 'x' * 128_000_000 + '\"}')")
+    assert len((await client.result(JOB))["patch"]) == 128_000_000
+
+
+async def test_a_stop_and_a_notice_for_an_unknown_job_do_nothing(client: JobdClient, any_machine: Machine) -> None:
+    await client.stop(JOB)
+    await client.notify(JOB, "Come to an end.")
+    assert not (Path(any_machine.workspace) / "jobs").exists()
 
 
 async def test_a_request_that_the_program_refuses_keeps_its_name_and_reason(client: JobdClient) -> None:

@@ -23,6 +23,22 @@ GOOD: dict[str, dict[str, Any]] = {
 }
 
 
+EDIT: dict[str, Any] = {"path": "x", "mode": "100644", "content": "eA==", "old_mode": None}
+BAD_EDITS: list[Any] = [
+    "x",
+    {"x": EDIT},
+    ["x"],
+    [EDIT, None],
+    [{name: value for name, value in EDIT.items() if name != "old_mode"}],
+    *([EDIT | {"path": path}] for path in ("../x", "/x", "", ".", "x/", "x//y", "x\0", "\ud800", 7, None)),
+    *([EDIT | {"path": path}] for path in (".git", ".git/config", "x/.GIT/hooks/y")),
+    *([EDIT | {"mode": mode}] for mode in ("160000", "040000", "100600", 100644, "", None)),
+    *([EDIT | {"content": content}] for content in (None, "no base64", 7, ["eA=="])),
+    [EDIT | {"old_mode": 7}],
+    [EDIT | {"mode": None, "content": ""}],
+]
+
+
 def refuse(verb: str, request: object) -> str:
     """The sentence with which a request is refused."""
     with pytest.raises(Failure) as caught:
@@ -35,6 +51,15 @@ def refuse(verb: str, request: object) -> str:
 @pytest.mark.parametrize("verb", GOOD)
 def test_a_request_that_makes_sense_is_taken_as_it_is(verb: str) -> None:
     assert read_request(verb, json.dumps(GOOD[verb]).encode()) == GOOD[verb]
+
+
+def test_edits_and_files_that_make_sense_are_taken() -> None:
+    edits = [EDIT, EDIT | {"mode": "120000"}, EDIT | {"mode": None, "content": None, "old_mode": "160000"}]
+    edits += [EDIT | {"path": path} for path in ("a/b", "...", ".gitignore", "x y/ü\n", "-rf")]
+    request = GOOD["prepare"] | {"changes": edits, "held_back": edits, "base_commit": "f" * 40}
+    assert read_request("prepare", json.dumps(request).encode()) == request
+    request = GOOD["start"] | {"files": {".x/{worktree}/y": "", "z": "eA=="}, "base_skills": {".x/s": "skills/s"}}
+    assert read_request("start", json.dumps(request).encode()) == request
 
 
 @pytest.mark.parametrize(
@@ -64,6 +89,42 @@ def test_a_request_that_makes_sense_is_taken_as_it_is(verb: str) -> None:
         ("start", {"env": {"NA=ME": "x"}}),
         ("start", {"env": [["NAME", "x"]]}),
         ("start", {"prompt": "\udc80"}),
+        ("start", {"files": {"../x": ""}}),
+        ("start", {"files": {"/etc/x": ""}}),
+        ("start", {"files": {"x/./y": ""}}),
+        ("start", {"files": {"x//y": ""}}),
+        ("start", {"files": {"x/": ""}}),
+        ("start", {"files": {"": ""}}),
+        ("start", {"files": {"..": ""}}),
+        ("start", {"files": {"x\0": ""}}),
+        ("start", {"files": {"\ud800": ""}}),
+        ("start", {"files": {"x": "no base64"}}),
+        ("start", {"files": {"x": "ünï"}}),
+        ("start", {"files": {"x": "eA"}}),
+        ("start", {"files": {"x": None}}),
+        ("start", {"files": [["x", ""]]}),
+        ("start", {"base_skills": {"../x": "y"}}),
+        ("start", {"base_skills": {"x": "../y"}}),
+        ("start", {"base_skills": {"x": "/y"}}),
+        ("start", {"base_skills": {"x": ""}}),
+        ("start", {"base_skills": {"x": 7}}),
+        ("start", {"base_skills": ["x"]}),
+        ("start", {"base_commit": "main"}),
+        ("start", {"base_commit": "0" * 39}),
+        ("start", {"base_commit": "0" * 40 + "\n"}),
+        ("start", {"base_commit": ["0" * 40]}),
+        ("start", {"tail_glob": None}),
+        ("start", {"tail_word": ["x"]}),
+        ("start", {"stop_grace_s": -1}),
+        ("start", {"stop_grace_s": 0.5}),
+        ("prepare", {"base_commit": "--upload-pack=x"}),
+        *(("prepare", {name: value}) for name in ("changes", "held_back") for value in BAD_EDITS),
+        ("collect", {"base_commit": "HEAD"}),
+        ("collect", {"session_glob": 7}),
+        ("collect", {"max_session_bytes": "1"}),
+        ("notify", {"text": "\0"}),
+        ("notify", {"text": ["x"]}),
+        ("stop", {"job_id": "../../../etc"}),
         ("prepare", {"setup": "make"}),
         ("prepare", {"clone_url": None}),
         ("collect", {"lint": [["make"]]}),

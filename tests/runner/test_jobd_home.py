@@ -1,0 +1,305 @@
+"""The home of a job: what is laid out there before its agent starts, what shells tell it, and what is kept of it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runner.jobd.collect import NO_ROOM_FOR_SESSION
+from runner.jobd.home import MAX_SKILL_BYTES, PROFILE, SHOW_NOTICE
+from tests.support.jobd import Jobd, Repository, make_repository, wait_until
+
+
+def encode(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+# Files
+
+
+def test_files_lie_in_the_home_before_the_agent_starts(jobd: Jobd) -> None:
+    jobd.prepare()
+    dashes = re.sub("[^a-zA-Z0-9]", "-", str(jobd.worktree))
+    files = {"a.txt": b"a", ".x/projects/{worktree}/s.jsonl": b"\0\xff", "{home}/b": b"b"}
+    agent = (
+        f"stat -c '%a %n' a.txt .x .x/projects/{dashes}/s.jsonl; od -An -tx1 .x/projects/*/s.jsonl; cat '{{home}}/b'"
+    )
+    encoded = {path: encode(content) for path, content in files.items()}
+    log = jobd.agent(f'cd "$HOME"; {agent}', files=encoded)["log"].decode()
+    assert log == f"600 a.txt\n700 .x\n600 .x/projects/{dashes}/s.jsonl\n 00 ff\nb"
+
+
+def test_a_leading_home_is_the_jobs_home_in_words_and_variables_and_nowhere_else(jobd: Jobd) -> None:
+    jobd.prepare()
+    words = ["/bin/sh", "-c", 'echo "$@" "$A" "$B"', "{home}/x", "{home}/x y", "x={home}/y", "{home}", "{home}/"]
+    log = jobd.agent("", argv=words, env={"A": "{home}/s", "B": "b:{home}/s"})["log"].decode()
+    home = jobd.root / "home"
+    assert log == f"{home}/x y x={{home}}/y {{home}} {home}/ {home}/s b:{{home}}/s\n"
+
+
+@pytest.mark.parametrize(
+    ("setup", "path"),
+    [
+        ('ln -s "$TMPDIR" "$HOME/x"', "x/f"),
+        ('ln -s "$TMPDIR" "$HOME/x"', "x/y/f"),
+        ('cd ..; rm -r home; ln -s "$TMPDIR" home', "f"),
+        ('mkdir -p "$HOME/f"', "f"),
+        (': > "$HOME/x"', "x/f"),
+    ],
+)
+def test_what_stands_in_a_files_way_is_told_and_nothing_is_written_through_a_link(
+    jobd: Jobd, setup: str, path: str
+) -> None:
+    assert jobd.prepare(setup=[setup])["state"] == "done"
+    poll = jobd.agent("echo ran", files={path: encode(b"x")})
+    assert (poll["state"], poll["error"], poll["log"]) == ("failed", "home_unusable", b"")
+    assert poll["message"].startswith(f"`{path}` cannot be written to the agent's home: ")
+    assert list((jobd.root / "tmp").iterdir()) == []
+
+
+def test_a_link_in_place_of_a_file_gives_way_to_it(jobd: Jobd) -> None:
+    jobd.prepare(setup=['echo old > "$TMPDIR/f"; ln -s "$TMPDIR/f" "$HOME/f"'])
+    assert jobd.agent('cat "$HOME/f" "$TMPDIR/f"', files={"f": encode(b"new\n")})["log"] == b"new\nold\n"
+
+
+def test_a_session_of_the_size_that_is_allowed_travels(jobd: Jobd) -> None:
+    jobd.prepare()
+    session = os.urandom(20_000_000)
+    assert jobd.agent('wc -c < "$HOME/s"', files={"s": encode(session)})["log"] == b"20000000\n"
+    assert jobd.collect(session_glob="s", max_session_bytes=20_000_000)["state"] == "done"
+    assert base64.b64decode(jobd.call("result")["session"]["content"]) == session
+
+
+# Skills
+
+
+@pytest.fixture
+def skilled(tmp_path: Path, repository: Repository) -> Jobd:
+    """A job of a repository that has skills."""
+    skill = repository.folder / "skills" / "review"
+    repository.commit({"skills/review/SKILL.md": "how\n", "skills/review/sub/run.sh": "echo\n", "skills/b/x": "x\n"})
+    (skill / "link").symlink_to("/etc/passwd")
+    (skill / "sub" / "run.sh").chmod(0o755)
+    repository.commit()
+    jobd = Jobd(tmp_path, repository)
+    jobd.prepare()
+    return jobd
+
+
+def test_skills_are_the_base_commits_and_not_the_worktrees(skilled: Jobd) -> None:
+    base = skilled.repository.git("rev-parse", "main")
+    (skilled.worktree / "skills" / "review" / "SKILL.md").write_text("evil\n")
+    (skilled.worktree / "skills" / "review" / "new").write_text("evil\n")
+    show = 'cd "$HOME"; cat .s/r/SKILL.md; find .s -mindepth 1 -printf "%m %P\\n" | sort'
+    skills = {".s/r": "skills/review", ".s/b": "skills/b"}
+    log = skilled.agent(show, base_skills=skills, base_commit=base)["log"].decode()
+    assert log == "how\n600 b/x\n600 r/SKILL.md\n700 b\n700 r\n700 r/sub\n700 r/sub/run.sh\n"
+
+
+@pytest.mark.parametrize("folder", ["no-such", "a.txt", "skills/no-such", "skills/review/link", "--help"])
+def test_a_skill_that_is_not_there_is_a_line_in_the_log(skilled: Jobd, folder: str) -> None:
+    base = skilled.repository.git("rev-parse", "main")
+    skills = {"s/x": folder, "s/b": "skills/b"}
+    log = skilled.agent('ls "$HOME/s"', base_skills=skills, base_commit=base)["log"].decode()
+    assert log == f"[the skill `{folder}` was left out: it is not in the repository]\nb\n"
+
+
+def test_skills_of_a_commit_that_nobody_has_are_lines_in_the_log(skilled: Jobd) -> None:
+    for base in ("", "0" * 40):
+        job = skilled.beside()
+        job.prepare()
+        log = job.agent("echo ran", base_skills={"x": "skills/b"}, base_commit=base)["log"]
+        assert log == b"[the skill `skills/b` was left out: it is not in the repository]\nran\n"
+
+
+def test_skills_that_are_too_large_together_are_left_out(skilled: Jobd) -> None:
+    size = MAX_SKILL_BYTES * 2 // 3
+    base = skilled.repository.commit({"big/x": os.urandom(size), "huge/x": os.urandom(size)})
+    skilled.repository.git("update-ref", "refs/heads/main", base)
+    jobd = skilled.beside()
+    jobd.prepare()
+    log = jobd.agent('ls "$HOME"', base_skills={"big": "big", "huge": "huge"}, base_commit=base)["log"]
+    assert log == b"[the skill `huge` was left out: the skills are too large together]\nbig\n"
+
+
+def test_a_skill_whose_tree_leads_elsewhere_is_not_followed(skilled: Jobd, tmp_path: Path) -> None:
+    git = skilled.repository.git
+    blob = git("rev-parse", "main:a.txt")
+    tree = b"100644 ..\0" + bytes.fromhex(blob)
+    words = ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"]
+    made = subprocess.run(words, cwd=skilled.repository.folder, input=tree, capture_output=True, check=True)
+    inner = f"040000 tree {made.stdout.decode().strip()}\tskill\n".encode()
+    made = subprocess.run(
+        ["git", "mktree"], cwd=skilled.repository.folder, input=inner, capture_output=True, check=True
+    )
+    base = git("commit-tree", "-m", "evil", made.stdout.decode().strip())
+    git("update-ref", "refs/heads/evil", base)
+    job = skilled.beside()
+    job.prepare()
+    subprocess.run(
+        [
+            "git",
+            f"--git-dir={next(p for p in (job.workspace / 'repos').iterdir() if p.is_dir())}",
+            "fetch",
+            "-q",
+            skilled.repository.url,
+            "evil",
+        ],
+        check=True,
+    )
+    poll = job.agent("echo ran", base_skills={"s/x": "skill"}, base_commit=base)
+    assert (poll["error"], poll["log"]) == ("home_unusable", b"")
+
+
+# Notices
+
+
+def test_an_agent_is_told_once_by_the_next_shell_that_it_runs(jobd: Jobd) -> None:
+    jobd.prepare()
+    go = jobd.root / "tmp" / "go"
+    jobd.start(
+        f'cat "$PTQ_NOTICE_FILE" 2> /dev/null || echo none; until [ -e {go} ]; do sleep 0.01; done\n'
+        'for i in 1 2; do bash -c "echo $i" 2>&1; done; cat "$PTQ_NOTICE_FILE.read"; ls "$PTQ_NOTICE_FILE" 2>&1 || :'
+    )
+    wait_until(lambda: jobd.poll("agent")["log"] == b"none\n")
+    assert jobd.call("notify", text="an earlier one")["written"] is True
+    assert jobd.call("notify", text="Come to an end.\nPlease.")["written"] is True
+    go.touch()
+    log = jobd.wait("agent")["log"].decode()
+    notice = "Come to an end.\nPlease.\n"
+    assert log == f"none\n{notice}1\n2\n{notice}ls: cannot access '{jobd.root}/notice.txt': No such file or directory\n"
+
+
+def test_a_login_shell_tells_it_as_well(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.call("notify", text="Come to an end.")
+    assert jobd.agent("for i in 1 2; do env -u BASH_ENV bash -lc 'echo ran' 2>&1; done")["log"] == (
+        b"Come to an end.\nran\nran\n"
+    )
+
+
+def test_of_many_shells_at_once_one_tells_it(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.call("notify", text="told")
+    assert jobd.agent("for i in $(seq 20); do bash -c : & done; wait")["log"] == b"told\n"
+
+
+@pytest.mark.parametrize("options", ["", "-e", "-u", "-eu", "-eux", "-eC", "-f"])
+@pytest.mark.parametrize("text", [SHOW_NOTICE, PROFILE], ids=["BASH_ENV", ".profile"])
+@pytest.mark.parametrize("notice", ["", "{}/none", "{}/folder", "{}/locked/notice", "unset"])
+def test_a_script_does_not_notice_that_there_is_no_notice(tmp_path: Path, options: str, text: str, notice: str) -> None:
+    (tmp_path / "env").write_text(text)
+    (tmp_path / "folder").mkdir()
+    script = 'echo "$?" >&2; (exit 7)'
+    env = {"BASH_ENV": str(tmp_path / "env"), "PATH": os.environ["PATH"], "PTQ_NOTICE_FILE": notice.format(tmp_path)}
+    if notice == "unset":
+        del env["PTQ_NOTICE_FILE"]
+    words = ["bash", *([options] if options else []), "-c", script]
+    done = subprocess.run(words, env=env, capture_output=True, check=False)
+    traces = [line for line in done.stderr.decode().splitlines() if not line.startswith("+")]
+    assert (done.returncode, traces, done.stdout) == (7, ["0"], b"")
+
+
+def test_a_script_with_closed_outputs_goes_on_when_there_is_a_notice(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text(SHOW_NOTICE)
+    (tmp_path / "notice").write_text("told\n")
+    env = {"BASH_ENV": str(tmp_path / "env"), "PATH": os.environ["PATH"], "PTQ_NOTICE_FILE": str(tmp_path / "notice")}
+    words = ["sh", "-c", f"bash -euc 'echo ran > {tmp_path}/ran; exit 3' <&- >&- 2>&-"]
+    assert subprocess.run(words, env=env, check=False).returncode == 3
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_a_notice_does_not_disturb_descriptors_and_statuses_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text(SHOW_NOTICE)
+    (tmp_path / "notice").write_text("told\n")
+    env = {"BASH_ENV": str(tmp_path / "env"), "PATH": os.environ["PATH"], "PTQ_NOTICE_FILE": str(tmp_path / "notice")}
+    words = ["sh", "-c", f"bash -euc 'echo $? three >&3' 3> {tmp_path}/three"]
+    done = subprocess.run(words, env=env, check=True, capture_output=True)
+    assert (done.stdout, done.stderr) == (b"", b"told\n")
+    assert (tmp_path / "three").read_text() == "0 three\n"
+
+
+def test_a_notice_for_nobody_does_nothing(jobd: Jobd) -> None:
+    assert jobd.call("notify", text="x")["written"] is False
+    assert not jobd.root.exists()
+    jobd.prepare()
+    jobd.agent('mkdir "$PTQ_NOTICE_FILE"')
+    assert jobd.call("notify", text="x")["written"] is False
+
+
+# Sessions
+
+
+SESSION = {"session_glob": ".s/**/*.jsonl"}
+
+
+def collect_session(jobd: Jobd, agent: str, **changes: object) -> tuple[object, list[str]]:
+    """The session that is collected after an agent, and the problems."""
+    jobd.prepare()
+    jobd.agent(f'mkdir "$HOME/.s"; cd "$HOME/.s"; {agent}')
+    assert jobd.collect(**{**SESSION, **changes})["state"] == "done"
+    result = jobd.call("result")
+    return result["session"], result["problems"]
+
+
+def test_the_newest_session_is_collected(jobd: Jobd) -> None:
+    agent = "mkdir day; echo old > a.jsonl; touch -d @1 a.jsonl; printf 'a\\377' > day/b.jsonl; echo x > day/c.txt"
+    assert collect_session(jobd, agent) == ({"path": ".s/day/b.jsonl", "content": encode(b"a\xff")}, [])
+
+
+@pytest.mark.parametrize(
+    "agent", ["true", "ln -s /etc/passwd a.jsonl", "mkfifo a.jsonl", "cd ..; rm -r .s; ln -s . .s"]
+)
+def test_without_a_session_none_is_collected(jobd: Jobd, agent: str) -> None:
+    assert collect_session(jobd, f'echo x > "$HOME/x.jsonl"; {agent}') == (None, [])
+
+
+def test_without_a_pattern_none_is_collected(jobd: Jobd) -> None:
+    assert collect_session(jobd, "echo x > a.jsonl", session_glob="") == (None, [])
+
+
+def test_a_home_that_is_a_link_holds_no_session(jobd: Jobd) -> None:
+    agent = 'echo x > a.jsonl; cd "$HOME/.."; mv home elsewhere; ln -s elsewhere home'
+    assert collect_session(jobd, agent) == (None, [])
+
+
+def test_a_session_that_is_too_large_is_left_out_which_is_said(jobd: Jobd) -> None:
+    problem = "the agent's session was left out: it has 5 bytes, and 4 are allowed"
+    assert collect_session(jobd, "printf 12345 > a.jsonl", max_session_bytes=4) == (None, [problem])
+
+
+def test_a_session_that_nobody_may_read_is_read(jobd: Jobd) -> None:
+    agent = "echo x > a.jsonl; chmod 000 a.jsonl .; chmod 000 $HOME"
+    assert collect_session(jobd, agent) == ({"path": ".s/a.jsonl", "content": encode(b"x\n")}, [])
+
+
+def test_a_session_is_collected_where_a_change_cannot_be(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.agent('mkdir "$HOME/.s"; echo x > "$HOME/.s/a.jsonl"; rm -rf "$PTQ_WORKTREE"')
+    assert jobd.collect(**SESSION)["error"] == "worktree_gone"
+    assert jobd.call("result")["session"]["path"] == ".s/a.jsonl"
+
+
+def test_a_session_fits_beside_the_longest_patch(tmp_path: Path) -> None:
+    jobd = Jobd(tmp_path, make_repository(tmp_path / "origin", {"odd.txt": (b"\1" * 70 + b"\n") * 110_000}))
+    jobd.prepare()
+    jobd.agent('rm odd.txt; truncate -s 20000000 "$HOME/s"')
+    assert jobd.collect(session_glob="s", max_session_bytes=20_000_000, max_change_bytes=2_200_000)["state"] == "done"
+    assert (jobd.control / "result.json").stat().st_size > 64_000_000
+    result = jobd.call("result")
+    assert len(result["session"]["content"]) > 26_000_000
+    assert len(result["patch"]) > 7_900_000
+
+
+def test_a_session_for_which_there_is_no_room_is_left_out_and_the_change_is_there(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.agent('echo x > x; truncate -s 97M "$HOME/s"')
+    assert jobd.collect(session_glob="s", max_session_bytes=10**9)["state"] == "done"
+    result = jobd.call("result")
+    assert (result["session"], result["problems"]) == (None, [NO_ROOM_FOR_SESSION])
+    assert [change["path"] for change in result["changes"]] == ["x"]

@@ -1,0 +1,170 @@
+"""How an agent is ended: as by Ctrl-C, then with everything of it, whoever wanted it and whatever it does about it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobd import Jobd, processes_with, wait_until
+
+SAYS_ITS_COST = """
+import signal, sys, time
+def say(*_):
+    print("interrupted", flush=True)
+    time.sleep(0.3)
+    print("cost: 3", flush=True)
+    sys.exit(9)
+signal.signal(signal.SIGINT, say)
+print("at work", flush=True)
+time.sleep(60)
+"""
+
+IGNORES_EVERYTHING = "trap '' INT TERM HUP; echo at work; while :; do sleep 0.1; done"
+
+HIDES = """
+import os, signal, sys, time
+os.setsid()
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)", sys.argv[1]])
+"""
+"""A tool that leaves its parent and its session twice, and ignores what can be ignored."""
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[str]:
+    """A word for a command line, by which a process is found when nothing else leads to it."""
+    mark = f"stray-of-{tmp_path}"
+    yield mark
+    for pid in processes_with(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+def start_and_wait(jobd: Jobd, agent: str, **changes: object) -> None:
+    """Start an agent that says `at work`, and wait for the word."""
+    jobd.prepare()
+    jobd.start(agent, **changes)
+    wait_until(lambda: b"at work\n" in jobd.poll("agent")["log"])
+
+
+def python(folder: Path, program: str) -> str:
+    """A shell command for a program in Python."""
+    (folder / "program.py").write_text(program)
+    return f"{sys.executable} {folder}/program.py"
+
+
+def test_an_agent_that_is_stopped_may_say_what_it_has_cost(jobd: Jobd, tmp_path: Path) -> None:
+    start_and_wait(jobd, f"exec {python(tmp_path, SAYS_ITS_COST)}", stop_grace_s=10)
+    began = time.monotonic()
+    assert jobd.call("stop") == {"ok": True}
+    ended = jobd.wait("agent")
+    assert time.monotonic() - began < 5
+    assert (ended["state"], ended["log"]) == ("done", b"at work\ninterrupted\ncost: 3\n")
+    result = ended["result"]
+    assert (result["exit_status"], result["stopped"], result["timed_out"]) == (9, True, False)
+
+
+def test_an_agent_whose_time_is_over_may_say_what_it_has_cost(jobd: Jobd, tmp_path: Path) -> None:
+    start_and_wait(jobd, f"exec {python(tmp_path, SAYS_ITS_COST)}", stop_grace_s=10, timeout_s=1)
+    ended = jobd.wait("agent")
+    assert ended["log"].endswith(b"cost: 3\n")
+    result = ended["result"]
+    assert (result["exit_status"], result["stopped"], result["timed_out"]) == (9, False, True)
+
+
+def test_an_agent_that_does_not_want_to_stop_is_killed_when_its_grace_is_over(jobd: Jobd) -> None:
+    start_and_wait(jobd, IGNORES_EVERYTHING, stop_grace_s=1)
+    began = time.monotonic()
+    jobd.call("stop")
+    result = jobd.wait("agent")["result"]
+    assert 1 <= time.monotonic() - began < 5
+    assert (result["exit_status"], result["stopped"]) == (128 + signal.SIGKILL, True)
+
+
+def test_an_agent_without_grace_is_killed_at_once(jobd: Jobd) -> None:
+    start_and_wait(jobd, IGNORES_EVERYTHING, stop_grace_s=0)
+    began = time.monotonic()
+    jobd.call("stop")
+    assert jobd.wait("agent")["result"]["stopped"] is True
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("agent", ["sleep 60", IGNORES_EVERYTHING, "exit"])
+def test_nothing_of_a_stopped_agents_tools_is_alive_however_they_hide(
+    jobd: Jobd, tmp_path: Path, mark: str, agent: str
+) -> None:
+    start_and_wait(jobd, f"{python(tmp_path, HIDES)} {mark}; sleep 0.5; echo at work; {agent}")
+    jobd.call("stop")
+    assert jobd.wait("agent")["state"] == "done"
+    assert processes_with(mark) == []
+
+
+def test_the_tools_that_these_tests_hide_do_live_without_a_stop(jobd: Jobd, tmp_path: Path, mark: str) -> None:
+    start_and_wait(jobd, f"{python(tmp_path, HIDES)} {mark}; sleep 0.5; echo at work; sleep 60")
+    assert len(processes_with(mark)) == 1
+    jobd.call("kill")
+
+
+def test_stopping_twice_is_stopping_once(jobd: Jobd, tmp_path: Path) -> None:
+    start_and_wait(jobd, f"exec {python(tmp_path, SAYS_ITS_COST)}", stop_grace_s=10)
+    for _ in range(3):
+        assert jobd.call("stop") == {"ok": True}
+        time.sleep(0.05)
+    assert jobd.wait("agent")["log"].count(b"interrupted") == 1
+    assert jobd.call("stop") == {"ok": True}
+    assert jobd.poll("agent")["result"]["exit_status"] == 9
+
+
+def test_a_stop_before_there_is_an_agent_does_nothing(jobd: Jobd) -> None:
+    assert jobd.call("stop") == {"ok": True}
+    assert not jobd.root.exists()
+    jobd.prepare()
+    assert jobd.call("stop") == {"ok": True}
+    result = jobd.agent("sleep 0.3")["result"]
+    assert (result["exit_status"], result["stopped"]) == (0, False)
+
+
+def test_a_stop_is_for_the_agent_alone(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.agent("true")
+    jobd.call("stop")
+    assert jobd.collect(lint=["sleep 0.3; touch linted"])["state"] == "done"
+    assert (jobd.worktree / "linted").exists()
+
+
+@pytest.mark.parametrize("deed", ["mkdir agent.stop", "ln -s /nowhere agent.stop"])
+def test_an_agent_that_puts_something_in_place_of_the_word_has_stopped_itself(jobd: Jobd, deed: str) -> None:
+    jobd.prepare()
+    result = jobd.agent(f'cd "$PTQ_WORKTREE/../control"; {deed}; sleep 60')["result"]
+    assert result["stopped"] is True
+
+
+def test_an_agent_hears_a_stop_where_its_service_was_started_deaf_to_ctrl_c(jobd: Jobd) -> None:
+    jobd.prepare()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        jobd.start("echo at work; exec sleep 60", stop_grace_s=10)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    wait_until(lambda: jobd.poll("agent")["log"])
+    began = time.monotonic()
+    jobd.call("stop")
+    assert jobd.wait("agent")["result"]["exit_status"] == 128 + signal.SIGINT
+    assert time.monotonic() - began < 5
+
+
+def test_a_setup_whose_time_is_over_is_ended_in_the_same_way(jobd: Jobd) -> None:
+    setup = "trap 'echo bye; exit 3' INT; sleep 60 & wait"
+    poll = jobd.prepare(setup=[setup], timeout_s=1)
+    assert (poll["error"], poll["log"].splitlines()[-1]) == ("timed_out", b"bye")

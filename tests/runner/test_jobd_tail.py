@@ -1,0 +1,194 @@
+"""A file that an agent writes while it runs, and whose lines join its log, between the lines of its output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.jobd import tail as tail_module
+from runner.jobd.below import find_newest
+from runner.jobd.tail import Followed, Tail
+from tests.support.jobd import Jobd, wait_until
+
+GLOB = "sessions/**/s-*.jsonl"
+TAIL: dict[str, Any] = {"tail_glob": GLOB, "tail_word": '"tokens"'}
+SESSION = 'mkdir -p "$HOME/sessions/day"; s="$HOME/sessions/day/s-1.jsonl";'
+
+
+DEEP = (
+    "import os\nfor _ in range(3000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)\nopen('s.jsonl', 'w').close()\n"
+)
+WIDE = "import os\nfor name in range(25_000):\n    os.mkdir(str(name))\n"
+
+
+@pytest.fixture
+def prepared(jobd: Jobd) -> Jobd:
+    jobd.prepare()
+    return jobd
+
+
+def lines(log: bytes) -> list[str]:
+    return log.decode().splitlines()
+
+
+def test_lines_with_the_word_join_the_log_while_the_agent_runs(prepared: Jobd) -> None:
+    agent = """ echo start; echo '{"tokens": 1}' >> $s; echo '{"other": 2}' >> $s; sleep 60"""
+    prepared.start(SESSION + agent, **TAIL)
+    wait_until(lambda: lines(prepared.poll("agent")["log"]) == ["start", '{"tokens": 1}'])
+    prepared.call("kill")
+
+
+def test_what_is_unread_when_the_agent_ends_is_read_then(prepared: Jobd) -> None:
+    agent = """
+        echo start; sleep 0.8
+        for i in $(seq 500); do echo "{\\"tokens\\": $i}"; done >> $s; printf '"tokens"' >> $s
+    """
+    log = lines(prepared.agent(SESSION + agent, **TAIL)["log"])
+    assert log == ["start", *(json.dumps({"tokens": number}) for number in range(1, 501))]
+
+
+def test_a_line_of_the_agents_own_is_never_broken_up(prepared: Jobd) -> None:
+    agent = """
+        printf 'be'; sleep 0.3; echo '{"tokens": 1}' >> $s; sleep 1
+        printf 'gin\\nmid'; sleep 1; echo '{"tokens": 2}' >> $s; printf dle
+    """
+    log = lines(prepared.agent(SESSION + agent, **TAIL)["log"])
+    assert log == ["begin", '{"tokens": 1}', "middle", '{"tokens": 2}']
+
+
+def test_an_agent_that_never_stops_talking_is_followed_too(prepared: Jobd) -> None:
+    program = """
+import os, time
+os.makedirs(os.path.expanduser("~/sessions"))
+print("x" * 70_000, end="", flush=True)
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    print("x\\n" * 100 + "x", end="", flush=True)
+    with open(os.path.expanduser("~/sessions/s-1.jsonl"), "a") as file:
+        file.write('{"tokens": 1}\\n')
+    time.sleep(0.01)
+print()
+print("end")
+"""
+    log = lines(prepared.agent("", argv=[sys.executable, "-c", program], max_log_bytes=10**7, **TAIL)["log"])
+    assert '{"tokens": 1}' in log[: log.index("end")]
+    assert {line for line in log if line.strip("x")} == {'{"tokens": 1}', "end"}
+
+
+def test_what_was_there_before_the_agent_is_not_repeated(prepared: Jobd) -> None:
+    old = {"sessions/s-0.jsonl": "eyJ0b2tlbnMiOiAwfQo="}  # {"tokens": 0}
+    agent = """ cat $HOME/sessions/s-0.jsonl; sleep 0.1; echo '{"tokens": 1}' >> $HOME/sessions/s-0.jsonl"""
+    log = lines(prepared.agent(SESSION + agent, files=old, **TAIL)["log"])
+    assert log == ['{"tokens": 0}', '{"tokens": 1}']
+
+
+def test_the_newest_file_is_followed_and_an_older_one_to_its_end(prepared: Jobd) -> None:
+    agent = """
+        echo '{"tokens": 1}' > $s; sleep 0.8; echo '{"tokens": 2}' >> $s; sleep 0.05
+        echo '{"tokens": 3}' > $HOME/sessions/s-2.jsonl; sleep 0.8; echo '{"tokens": 4}' >> $s
+    """
+    assert lines(prepared.agent(SESSION + agent, **TAIL)["log"]) == [json.dumps({"tokens": n}) for n in range(1, 5)]
+
+
+def test_a_file_that_is_written_anew_is_read_from_its_beginning(prepared: Jobd) -> None:
+    agent = """ echo '{"tokens": 1, "x": 1}' > $s; sleep 0.8; echo '{"tokens": 2}' > $s"""
+    assert lines(prepared.agent(SESSION + agent, **TAIL)["log"]) == ['{"tokens": 1, "x": 1}', '{"tokens": 2}']
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "ln -s $TMPDIR/s-1.jsonl sessions/s-1.jsonl",
+        "ln -s $TMPDIR sessions/day",
+        "rmdir sessions; ln -s $TMPDIR sessions",
+        "cd ..; rm -r home; mkdir tmp/sessions; cp tmp/s-1.jsonl tmp/sessions; ln -s tmp home",
+        "mkfifo sessions/s-1.jsonl",
+        "mkdir sessions/s-1.jsonl; cp $TMPDIR/s-1.jsonl sessions/s-1.jsonl/x",
+        "cp $TMPDIR/s-1.jsonl sessions/x-1.jsonl",
+        "chmod 000 $TMPDIR/s-1.jsonl; mv $TMPDIR/s-1.jsonl sessions",
+    ],
+)
+def test_what_is_no_plain_file_below_the_home_is_not_followed(prepared: Jobd, deed: str) -> None:
+    make = """mkdir $HOME/sessions; echo '{"tokens": 1}' > $TMPDIR/s-1.jsonl; cd $HOME;"""
+    ended = prepared.agent(f"{make} {deed}; sleep 0.8; echo end", **TAIL)
+    assert ended["log"] == b"end\n"
+
+
+def test_the_log_is_bounded_with_the_lines_that_join_it(prepared: Jobd) -> None:
+    agent = """ echo start; yes '{"tokens": 1}' | head -n 100000 > $s"""
+    ended = prepared.agent(SESSION + agent, max_log_bytes=1000, **TAIL)
+    assert len(ended["log"]) < 1100
+    assert ended["result"]["log_truncated"] is True
+
+
+def test_a_session_of_a_terabyte_holds_nobody_up(prepared: Jobd) -> None:
+    agent = """ truncate -s 1T $s || truncate -s 100G $s; echo end"""
+    assert prepared.agent(SESSION + agent, timeout_s=60, **TAIL)["log"] == b"end\n"
+
+
+@given(st.lists(st.binary(max_size=5).map(lambda data: data.replace(b"x", b"\n"))))
+def test_however_a_file_grows_its_lines_are_whole(pieces: list[bytes]) -> None:
+    followed = Followed(0)
+    got = b"".join(line for piece in pieces for line in followed.feed(piece))
+    whole = b"".join(pieces)
+    assert got == whole[: whole.rfind(b"\n") + 1]
+    assert followed.offset == len(whole)
+
+
+def test_a_line_that_is_too_long_is_left_out_and_the_next_is_not() -> None:
+    followed = Followed(0)
+    pieces = [b"a\nb", b"b" * tail_module.MAX_LINE, b"b" * 9, b"b\nc\n"]
+    assert [line for piece in pieces for line in followed.feed(piece)] == [b"a\n", b"c\n"]
+
+
+def test_a_tail_looks_now_and_then_only(tmp_path: Path) -> None:
+    tail = Tail(tmp_path, "*.jsonl", "")
+    (tmp_path / "s.jsonl").write_text("one\n")
+    assert list(tail.read()) == [b"one\n"]
+    (tmp_path / "s.jsonl").write_text("one\ntwo\n")
+    assert list(tail.read()) == []
+    assert list(tail.read_rest()) == [b"two\n"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("a.txt", "a.txt"),
+        ("*.txt", "a.txt"),
+        ("**/*.txt", "a.txt"),
+        ("**/*.txt", "x/y/z/a.txt"),
+        ("x/**/z/**/*.txt", "x/y/z/a.txt"),
+        ("x/*/z/a.txt", "x/y/z/a.txt"),
+        (".x/**/a.txt", ".x/a.txt"),
+    ],
+)
+def test_a_pattern_finds_files_in_folders(tmp_path: Path, pattern: str, path: str) -> None:
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).touch()
+    found = find_newest(tmp_path, pattern)
+    assert found
+    assert found.path == path
+
+
+@pytest.mark.parametrize("pattern", ["", "b.txt", "x", "x/a.txt", "../a.txt", "*/a.txt/*", "**/a", "x/**"])
+def test_a_pattern_finds_nothing_else(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "a.txt").touch()
+    assert find_newest(tmp_path, pattern) is None
+
+
+@pytest.mark.parametrize(("program", "seconds"), [(DEEP, 1), (WIDE, 5)], ids=["deep", "wide"])
+def test_a_home_without_end_is_not_searched_to_its_end(tmp_path: Path, program: str, seconds: float) -> None:
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    began = time.monotonic()
+    assert find_newest(tmp_path, "**/*.jsonl") is None
+    assert time.monotonic() - began < seconds
+    subprocess.run(["rm", "-rf", tmp_path], check=True)  # Deeper than pytest's own way of it can go.
