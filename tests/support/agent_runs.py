@@ -18,6 +18,9 @@ _TABLE = tomllib.loads((TRANSCRIPTS / "verdicts.toml").read_text())
 HAPPENINGS: Mapping[str, str] = _TABLE["happenings"]
 """What a transcript's name says happened, in words."""
 
+WRITTEN_BY_HAND: frozenset[str] = frozenset(_TABLE["written_by_hand"])
+"""The kinds whose transcripts are no recordings."""
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -34,11 +37,10 @@ class Judged:
 
 def list_judged() -> Sequence[Judged]:
     """The table of verdicts."""
-    kinds = {kind: rows for kind, rows in _TABLE.items() if kind != "happenings"}
     return [
         Judged(kind, name, row["exit_status"], Ending(row["ending"]))
-        for kind, rows in kinds.items()
-        for name, row in rows.items()
+        for kind in BACKENDS
+        for name, row in _TABLE.get(kind, {}).items()
     ]
 
 
