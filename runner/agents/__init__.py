@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from runner.agents.claude import ClaudeAgent
 from runner.agents.codex import CodexAgent
 from runner.agents.command import CommandAgent
+from runner.agents.cursor import CursorAgent
 from runner.agents.pi import PiAgent
 from runner.agents.protocol import Agent, AgentSpec, Launch, Run, Session, Tail
 
@@ -19,6 +20,7 @@ BACKENDS: Mapping[str, Callable[[AgentSpec], Agent]] = {
     "claude": ClaudeAgent,
     "codex": CodexAgent,
     "command": CommandAgent,
+    "cursor": CursorAgent,
     "pi": PiAgent,
 }
 

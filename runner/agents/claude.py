@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.agents.events import WHOLE, AgentEvent, Ending, EventKind, Usage
-from runner.agents.lines import count_of, money_of, parse_line, part, parts, text_of, texts_in
+from runner.agents.lines import count_of, money_of, parse_line, part, parts, show, text_of, texts_in
 from runner.agents.protocol import AgentSpec, Launch, Run
 
 SILENT = ("user_prompt", "status", "compact_boundary", "hook_started", "hook_response", "post_turn_summary")
@@ -98,7 +98,8 @@ def _read_system(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
     if subtype == "init":
         yield AgentEvent(EventKind.SESSION, text=text_of(entry, "session_id"), model=text_of(entry, "model"))
     elif subtype == "api_retry":
-        yield AgentEvent(EventKind.RETRY, text=f"{text_of(entry, 'error')} (status {entry.get('error_status')})")
+        status = show(entry.get("error_status"))
+        yield AgentEvent(EventKind.RETRY, text=show(f"{text_of(entry, 'error')} (status {status or 'none'})"))
     elif subtype not in SILENT:
         yield AgentEvent(EventKind.UNKNOWN, text=subtype)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.agents.events import THREAD, AgentEvent, Ending, EventKind, Usage
-from runner.agents.lines import count_of, parse_line, part, text_of
+from runner.agents.lines import count_of, parse_line, part, show, text_of
 from runner.agents.protocol import AgentSpec, Launch, Run, Tail
 
 TOOLS = {
@@ -96,7 +96,7 @@ def _read_item(item: Mapping[str, Any], *, completed: bool) -> Iterator[AgentEve
         # An item of this kind is a warning; what ends a run is an event of its own.
         yield AgentEvent(EventKind.ERROR, text=text_of(item, "message"))
     elif kind not in ("reasoning", "todo_list", "agent_message"):
-        yield AgentEvent(EventKind.UNKNOWN, text=f"item {kind}")
+        yield AgentEvent(EventKind.UNKNOWN, text=show(f"item {kind}"))
 
 
 def _read_tail(payload: Mapping[str, Any]) -> Iterator[AgentEvent]:

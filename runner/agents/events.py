@@ -113,7 +113,7 @@ class AgentEvent:
 
     ending: Ending | None = None
     denials: int = 0
-    """Of an end: how many of its tool calls were not permitted."""
+    """Of a tool's result, or of an end for all of them: how many calls were not permitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +177,12 @@ _COUNT = {
     EventKind.TOOL_CALL: lambda tally, event: replace(
         tally, tool_calls=tally.tool_calls + 1, ending=None, last_step=f"{event.tool}: {event.text}"
     ),
-    EventKind.TOOL_RESULT: lambda tally, event: tally,
+    EventKind.TOOL_RESULT: lambda tally, event: replace(tally, denials=tally.denials + event.denials),
     EventKind.RETRY: lambda tally, event: replace(tally, retries=tally.retries + 1, ending=None, last_error=event.text),
     EventKind.ERROR: lambda tally, event: replace(tally, last_error=event.text),
     EventKind.USAGE: lambda tally, event: tally,
     EventKind.END: lambda tally, event: replace(
-        tally, ending=event.ending, denials=event.denials, last_error=event.text or tally.last_error
+        tally, ending=event.ending, denials=event.denials or tally.denials, last_error=event.text or tally.last_error
     ),
     EventKind.UNKNOWN: lambda tally, event: replace(tally, unknown=tally.unknown + 1),
 }

@@ -32,9 +32,14 @@ def parts(value: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
     return (item for item in items if isinstance(item, dict)) if isinstance(items, list) else iter(())
 
 
+def show(value: Any) -> str:
+    """A text or a number as a text that can be stored: bounded, and whole, for JSON can name half a character."""
+    return str(value)[:MAX_TEXT].encode(errors="replace").decode() if isinstance(value, str | int | float) else ""
+
+
 def text_of(value: Mapping[str, Any], *names: str) -> str:
     """The first of these that is a text, bounded; empty where none is."""
-    return next((value[name][:MAX_TEXT] for name in names if isinstance(value.get(name), str)), "")
+    return next((show(value[name]) for name in names if isinstance(value.get(name), str)), "")
 
 
 def count_of(value: Mapping[str, Any], *names: str) -> int:
@@ -52,6 +57,6 @@ def money_of(value: Mapping[str, Any], name: str) -> float | None:
 def texts_in(value: Any) -> str:
     """The text of a message's content: a text, or a list of blocks with texts."""
     if isinstance(value, str):
-        return value[:MAX_TEXT]
+        return show(value)
     blocks = value if isinstance(value, list) else []
     return "".join(text_of(block, "text", "content") for block in blocks if isinstance(block, dict))[:MAX_TEXT]

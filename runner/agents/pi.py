@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.agents.events import AgentEvent, Ending, EventKind, Usage
-from runner.agents.lines import count_of, money_of, parse_line, part, parts, text_of, texts_in
+from runner.agents.lines import count_of, money_of, parse_line, part, parts, show, text_of, texts_in
 from runner.agents.protocol import AgentSpec, Launch, Run
 
 REPEATS = ('{"type":"message_update"', '{"type":"tool_execution_update"')
@@ -88,8 +88,8 @@ def _read(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
 def _read_message(message: Mapping[str, Any]) -> Iterator[AgentEvent]:
     if message.get("role") != "assistant":
         return
-    turn = f"{message.get('timestamp')} {text_of(message, 'responseId')}"
-    text = "".join(text_of(block, "text") for block in parts(message, "content") if block.get("type") == "text")
+    turn = show(f"{show(message.get('timestamp'))} {text_of(message, 'responseId')}")
+    text = texts_in([block for block in parts(message, "content") if block.get("type") == "text"])
     if text:
         yield AgentEvent(EventKind.TEXT, text=text, turn=turn)
     if message.get("stopReason") == "error":

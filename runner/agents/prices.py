@@ -1,9 +1,15 @@
-"""What tokens cost, for backends that do not say it themselves. Pure."""
+"""What tokens cost, for backends that do not say it themselves. Pure.
+
+An estimate: list prices, as if each answer stood for itself. What vendors add for very long contexts and for writing a
+cache, and what they take off for batches, is not in it. The operator's own table (`[prices]`) goes over this one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 
 from runner.agents.events import Usage
 
@@ -18,15 +24,86 @@ class Price:
     output: float
 
 
-PRICES: Mapping[str, Price] = {}
+AS_OF = date(2026, 11, 21)
+"""The day on which the figures of `PRICES` were looked up."""
+
+OPENAI: Mapping[str, Price] = {
+    # litellm 1.109.1, model_prices_and_context_window.json, provider "openai"; the vendor's: openai.com/api/pricing
+    "gpt-4.1": Price(2.0, 0.5, 8.0),
+    "gpt-4.1-mini": Price(0.4, 0.1, 1.6),
+    "gpt-4.1-nano": Price(0.1, 0.025, 0.4),
+    "gpt-5": Price(1.25, 0.125, 10.0),
+    "gpt-5-codex": Price(1.25, 0.125, 10.0),
+    "gpt-5-mini": Price(0.25, 0.025, 2.0),
+    "gpt-5-nano": Price(0.05, 0.005, 0.4),
+    "gpt-5.1": Price(1.25, 0.125, 10.0),
+    "gpt-5.1-codex": Price(1.25, 0.125, 10.0),
+    "gpt-5.1-codex-max": Price(1.25, 0.125, 10.0),
+    "gpt-5.1-codex-mini": Price(0.25, 0.025, 2.0),
+    "gpt-5.2": Price(1.75, 0.175, 14.0),
+    "gpt-5.2-codex": Price(1.75, 0.175, 14.0),
+    "gpt-5.3-codex": Price(1.75, 0.175, 14.0),
+    "gpt-5.4": Price(2.5, 0.25, 15.0),
+    "gpt-5.4-mini": Price(0.75, 0.075, 4.5),
+    "gpt-5.4-nano": Price(0.2, 0.02, 1.25),
+    "gpt-5.5": Price(5.0, 0.5, 30.0),
+    "gpt-5.6": Price(4.0, 0.4, 20.0),
+    "gpt-5.6-luna": Price(0.2, 0.02, 1.2),
+    "gpt-5.6-sol": Price(4.0, 0.4, 20.0),
+    "gpt-5.6-terra": Price(2.0, 0.2, 12.0),
+    "gpt-6-astra": Price(10.0, 1.0, 50.0),
+    "gpt-6-luna": Price(0.1, 0.01, 0.5),
+    "gpt-6-sol": Price(2.0, 0.2, 10.0),
+    "gpt-6.1-sol": Price(2.0, 0.1, 10.0),
+    "gpt-6.1-terra": Price(1.0, 0.05, 5.0),
+    "o3": Price(2.0, 0.5, 8.0),
+    "o3-mini": Price(1.1, 0.55, 4.4),
+    "o4-mini": Price(1.1, 0.275, 4.4),
+}
+
+ANTHROPIC: Mapping[str, Price] = {
+    # litellm 1.109.1, likewise, provider "anthropic"; the vendor's: docs.anthropic.com/en/docs/about-claude/pricing
+    "claude-fable-5": Price(10.0, 1.0, 50.0),
+    "claude-fable-5-1": Price(10.0, 0.25, 50.0),
+    "claude-haiku-4-5": Price(1.0, 0.1, 5.0),
+    "claude-opus-4-5": Price(5.0, 0.5, 25.0),
+    "claude-opus-4-6": Price(5.0, 0.5, 25.0),
+    "claude-opus-4-7": Price(5.0, 0.5, 25.0),
+    "claude-opus-4-8": Price(5.0, 0.5, 25.0),
+    "claude-opus-5": Price(5.0, 0.5, 25.0),
+    "claude-opus-5-5": Price(4.0, 0.2, 20.0),
+    "claude-sonnet-4-5": Price(3.0, 0.3, 15.0),
+    "claude-sonnet-4-6": Price(3.0, 0.3, 15.0),
+    "claude-sonnet-5": Price(2.0, 0.2, 10.0),
+    "claude-sonnet-5-5": Price(2.0, 0.1, 10.0),
+    # Only on the vendor's own page by now.
+    "claude-opus-4": Price(15.0, 1.5, 75.0),
+    "claude-opus-4-1": Price(15.0, 1.5, 75.0),
+    "claude-sonnet-4": Price(3.0, 0.3, 15.0),
+}
+
+PRICES: Mapping[str, Price] = {**OPENAI, **ANTHROPIC}
+
+_EDITION = re.compile(r"(-\d{8}|-\d{4}-\d{2}-\d{2}|\[\w+\])+$")
+"""The day on which a model came out, and the size of its context in brackets: `-20251101`, `-2025-08-07`, `[1m]`."""
 
 
 def find_price(model: str | None, own: Mapping[str, Price]) -> Price | None:
-    """The price of a model, of the operator's own table first; None when nobody knows it."""
-    return (own.get(model) or PRICES.get(model)) if model else None
+    """The price of a model, of the operator's own table first; None when nobody knows it.
+
+    In each table it is looked for under its name, then without the provider in front (`anthropic/`), then without the
+    edition behind (`-20251101`, `-2025-08-07`, `[1m]`). Nothing else is guessed: a new version may cost anything.
+    """
+    names = [*_spell(model)] if model else []
+    return next((table[name] for table in (own, PRICES) for name in names if name in table), None)
+
+
+def _spell(model: str) -> Iterator[str]:
+    name = model.rpartition("/")[2]
+    yield from (model, name, _EDITION.sub("", name))
 
 
 def reckon_cost(usage: Usage, price: Price) -> float:
     """USD."""
-    fresh = usage.input_tokens - usage.cached_tokens
+    fresh = max(usage.input_tokens - usage.cached_tokens, 0)
     return (fresh * price.input + usage.cached_tokens * price.cached + usage.output_tokens * price.output) / 1_000_000

@@ -131,7 +131,7 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ("port = 8080", 'port = "high"', "server.port: must be a whole number"),
         ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u@h/d"', "server.database_url: PostgreSQL comes with"),
         ('"sqlite+aiosqlite:///ptq.db"', '"ptq.db"', "server.database_url: must be sqlite+aiosqlite:///FILE"),
-        ('kind = "command"', 'kind = "cloud"', "agents.mine.kind: must be one of: claude, codex, command, pi"),
+        ('kind = "command"', 'kind = "cloud"', "agents.mine.kind: must be one of: claude, codex, command, cursor, pi"),
         ('command = ["python3", "/opt/agent.py"]', "command = []", "agents.mine.command: must not be empty"),
         ('host = "10.0.0.5"', "", "machines[0]: a machine behind SSH also needs: host"),
         ('"known_hosts"', '"elsewhere"', "machines[0].known_hosts_file: is not there"),

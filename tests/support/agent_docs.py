@@ -1,0 +1,98 @@
+"""The tables of `docs/agents.md`, from the registry of backends and from what their transcripts show.
+
+`python -m tests.support.agent_docs` writes them into the page; a test says when that is due.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from runner.agents import BACKENDS, Launch, Run, build_agent
+from runner.agents.events import EventKind, Tally
+from runner.agents.protocol import AgentSpec
+from tests.support.agent_runs import HAPPENINGS, WRITTEN_BY_HAND, list_judged, list_speaking, read_events
+
+PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
+COMMAND = "python -m tests.support.agent_docs"
+
+_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_RUN = Run(session_id="a-session")
+
+
+def render(page: str) -> str:
+    """The page with its tables as they ought to be. Raises `KeyError` for a table that nobody knows."""
+    return _BLOCK.sub(lambda block: block[1] + TABLES[block[2]](), page)
+
+
+def show_features() -> str:
+    """What each backend can do, by what it gives when it is launched."""
+    rows = [[f"`{kind}`", *_list_features(kind)] for kind in BACKENDS]
+    titles = ("kind", "program", "prompt", "end known by", "model", "thinking", "skills", "resumes", "own caps")
+    return _table([*titles, "tokens", "money"], rows)
+
+
+def show_verdicts() -> str:
+    """What happened, and what exit status and verdict it got. Bold is an exit status that tells something else."""
+    cells = {(judged.name, judged.kind): judged for judged in list_judged()}
+
+    def show(name: str, kind: str) -> str:
+        judged = cells.get((name, kind))
+        if judged is None:
+            return ""
+        misleads = (judged.exit_status == 0) != (judged.ending.value == "finished")
+        status = f"**{judged.exit_status}**" if misleads and judged.exit_status == 0 else f"{judged.exit_status}"
+        return f"{status}, {judged.ending.value}"
+
+    kinds = list_speaking()
+    rows = [[words, *(show(name, kind) for kind in kinds)] for name, words in HAPPENINGS.items()]
+    return _table(["what happened", *(kind + " \\*" * (kind in WRITTEN_BY_HAND) for kind in kinds)], rows)
+
+
+def _list_features(kind: str) -> list[str]:
+    bare, speaks = _launch(kind), kind in list_speaking()
+    caps = {"turns": Run(_RUN.session_id, max_turns=7), "money": Run(_RUN.session_id, max_cost_usd=7.0)}
+    return [
+        "yours" if kind == "command" else f"`{bare.argv[0]}`",
+        "standard input" if bare.prompt_on_stdin else "`PTQ_PROMPT_FILE`",
+        "its events" if speaks else "exit status",
+        _yes(_launch(kind, model="m") != bare),
+        _yes(_launch(kind, thinking="t") != bare),
+        f"`~/{bare.skills_folder}`" if bare.skills_folder else "no",
+        _yes(bool(bare.session_glob)),
+        ", ".join(name for name, run in caps.items() if _launch(kind, run) != bare) or "none",
+        _show_tokens(kind, bare) if speaks else "no",
+        "its own word" if speaks and _tally(kind).usage.cost_usd is not None else "reckoned" if speaks else "no",
+    ]
+
+
+def _show_tokens(kind: str, launch: Launch) -> str:
+    events = [*read_events(kind, "finished")]
+    live = launch.tail or any(event.usage and event.kind is EventKind.USAGE for event in events)
+    return "live" if live else "at its end" if any(event.usage for event in events) else "no"
+
+
+def _launch(kind: str, run: Run = _RUN, *, model: str | None = None, thinking: str | None = None) -> Launch:
+    command = ("agent",) if kind == "command" else ()
+    return build_agent(AgentSpec("mine", kind, command, model=model, thinking=thinking)).launch(run)
+
+
+def _tally(kind: str) -> Tally:
+    return Tally().add(read_events(kind, "finished"))
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join("|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n" for cells in lines)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"features": show_features, "verdicts": show_verdicts}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(PAGE.read_text()))
