@@ -39,6 +39,7 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
         prompt=job.prompt,
         prompt_on_stdin=launch.prompt_on_stdin,
         drop_lines=launch.drop_lines,
+        hidden=launch.hidden,
         files={**launch.files, **lay_out(skills, launch.skills_folder)},
         base_skills={
             f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files

@@ -175,6 +175,7 @@ class JobdClient:
         prompt: str,
         prompt_on_stdin: bool,
         drop_lines: Sequence[str],
+        hidden: Sequence[str],
         files: Mapping[str, bytes],
         base_skills: Mapping[str, str],
         base_commit: str,
@@ -186,10 +187,11 @@ class JobdClient:
     ) -> bool:
         """Start the agent, in a prepared environment. False when it had been started before.
 
-        Below its home lie `files`, and `base_skills`: folders there, with the repository's, as `base_commit` has
-        them. `runner.agents.protocol.Launch` says what `{home}` and `{worktree}` stand for. Lines of its output that
-        begin as one of `drop_lines` are left out of its log; those with `tail_word`, of the newest file below its home
-        that matches `tail_glob`, join it. When it is stopped, or its time is over, it has `stop_grace_s` to end.
+        Files and folders named as one of `hidden` are not in the worktree while it runs. Below its home lie `files`,
+        and `base_skills`: folders there, with the repository's, as `base_commit` has them.
+        `runner.agents.protocol.Launch` says what `{home}` and `{worktree}` stand for. Lines of its output that begin as
+        one of `drop_lines` are left out of its log; those with `tail_word`, of the newest file below its home that
+        matches `tail_glob`, join it. When it is stopped, or its time is over, it has `stop_grace_s` to end.
         """
         answer = await self.call(
             "start",
@@ -199,6 +201,7 @@ class JobdClient:
             prompt=prompt,
             prompt_on_stdin=prompt_on_stdin,
             drop_lines=list(drop_lines),
+            hidden=list(hidden),
             files={path: _encode(content) for path, content in files.items()},
             base_skills=dict(base_skills),
             base_commit=base_commit,
@@ -215,6 +218,7 @@ class JobdClient:
         job_id: str,
         *,
         base_commit: str,
+        hidden: Sequence[str],
         lint: Sequence[str],
         session_glob: str,
         max_session_bytes: int,
@@ -226,12 +230,14 @@ class JobdClient:
     ) -> bool:
         """Start to lint and to compute the change against `base_commit`. False when that had been started before.
 
-        The newest file below the home that matches `session_glob` is collected too.
+        What was `hidden` from the agent is there again. The newest file below the home that matches `session_glob` is
+        collected too.
         """
         answer = await self.call(
             "collect",
             job_id=job_id,
             base_commit=base_commit,
+            hidden=list(hidden),
             lint=list(lint),
             session_glob=session_glob,
             max_session_bytes=max_session_bytes,

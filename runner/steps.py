@@ -15,7 +15,7 @@ import structlog
 
 from runner import store
 from runner.agent_step import follow_agent, start_agent
-from runner.agents import Run
+from runner.agents import Launch, Run
 from runner.agents.configuration import configures_agents
 from runner.artifacts import BadArtifacts, read_report, read_session
 from runner.bench import Bench, end, explain, follow, update_job
@@ -96,13 +96,14 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
     poll = await follow(bench, client, job, "collect")
     profile = bench.profiles[job.repository]
     if poll.state is StageState.ABSENT:
-        limits = profile.limits
+        limits, launch = profile.limits, _describe_launch(bench, job)
         await client.collect(
             job.id,
             base_commit=job.base_commit or "",
             # Whoever cancelled waits, and nothing will be made of the diff as it is.
             lint=() if job.cancel_requested_at else profile.lint,
-            session_glob=_session_glob(bench, job),
+            hidden=launch.hidden,
+            session_glob=launch.session_glob,
             timeout_s=limits.collect_timeout_s,
             max_change_bytes=limits.max_change_bytes,
             max_changes=limits.max_changes,
@@ -119,9 +120,9 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
     return await _finish(bench, client, job, profile, failure)
 
 
-def _session_glob(bench: Bench, job: Job) -> str:
-    """Where the job's agent keeps its memory of a run."""
-    return bench.agents[job.agent].launch(Run(session_id="")).session_glob
+def _describe_launch(bench: Bench, job: Job) -> Launch:
+    """What is the same for every run of the job's agent."""
+    return bench.agents[job.agent].launch(Run(session_id=""))
 
 
 async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, failure: str | None) -> Job:
@@ -131,7 +132,7 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
         result = await client.result(job.id)
         report = read_report(job, result, profile)
         tally, _, _ = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
-        glob, limit = _session_glob(bench, job), profile.limits.max_session_bytes
+        glob, limit = _describe_launch(bench, job).session_glob, profile.limits.max_session_bytes
         session = read_session(result, tally.session_id, glob, limit)
     except (BadArtifacts, JobdError) as error:
         failure = failure or f"the result could not be read: {error}"

@@ -42,6 +42,7 @@ class CursorAgent:
             (*(self.spec.command or ("cursor-agent",)), *options, *self.spec.args),
             self.spec.env,
             prompt_on_stdin=True,
+            hidden=(".cursor", ".cursorrules"),
             skills_folder=".cursor/skills",
         )
 

@@ -30,7 +30,7 @@ ENDINGS = {
 
 
 class PiAgent:
-    """Runs in print mode, without the extensions, skills, prompts and context that a checkout may bring."""
+    """Runs in print mode, without the extensions, skills, prompts and settings that a checkout may bring."""
 
     speaks = True
 
@@ -54,6 +54,8 @@ class PiAgent:
             {"PI_OFFLINE": "1", **self.spec.env},
             prompt_on_stdin=True,
             drop_lines=REPEATS,
+            # Its settings may put a command before each of its tools', and a system prompt in place of its own.
+            hidden=(".pi",),
             files={f"{SESSIONS}/earlier.jsonl": resume.content} if resume else {},
             skills_folder=SKILLS,
             session_glob=f"{SESSIONS}/**/*.jsonl",

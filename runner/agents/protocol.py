@@ -90,6 +90,9 @@ class Launch:
     drop_lines: tuple[str, ...] = ()
     """How lines of its output begin that are not worth keeping."""
 
+    hidden: tuple[str, ...] = ()
+    """Names of files and folders of a checkout that would command it, and that no flag keeps from it."""
+
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Laid out below the home before the start."""
 

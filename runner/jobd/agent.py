@@ -7,6 +7,7 @@ from typing import Any
 
 from .command import NotRunnable
 from .files import Failure, write_file
+from .hide import hide
 from .home import copy_skills, expand_home, find_bash_env, lay_out
 from .stage import Stage
 from .tail import Tail
@@ -17,6 +18,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     job, request, started_at = stage.job, stage.request, time.time()
     prompt = job.root / "prompt.md"
     write_file(prompt, request["prompt"])
+    hide(job, request["hidden"])
     lay_out(job, request["files"])
     copy_skills(stage)
     env = {name: expand_home(job, value) for name, value in request["env"].items()}

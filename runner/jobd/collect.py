@@ -11,6 +11,7 @@ from .below import find_newest, read_below
 from .carry import put_back
 from .change import compute_change
 from .files import MAX_JSON, Failure, Job, is_folder, open_up, read_piece, write_file
+from .hide import bring_back
 from .processes import kill_processes
 from .stage import Stage
 
@@ -28,6 +29,7 @@ def collect(stage: Stage) -> dict[str, Any]:
     found: dict[str, Any] = {"changes": [], "patch": ""}
     try:
         require_worktree(job)
+        bring_back(job, request)
         put_back(job, request, problems)
         for command in request["lint"]:
             require_worktree(job)

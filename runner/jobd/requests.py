@@ -63,13 +63,13 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     },
     "start": {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
-        **{"files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},
+        **{"hidden": TEXTS, "files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},
         **{"tail_glob": TEXT, "tail_word": TEXT, "stop_grace_s": NUMBER},
         **_LIMITS,
         **_JOB,
     },
     "collect": {
-        **{"base_commit": COMMIT, "lint": TEXTS, "session_glob": TEXT, "max_session_bytes": NUMBER},
+        **{"base_commit": COMMIT, "hidden": TEXTS, "lint": TEXTS, "session_glob": TEXT, "max_session_bytes": NUMBER},
         **{"max_change_bytes": NUMBER, "max_changes": NUMBER, "max_text_bytes": NUMBER},
         **_LIMITS,
         **_JOB,

@@ -125,12 +125,19 @@ EARLIER: dict[str, Any] = {
     "held_back": [FileChange(".config", "100644", b"new\n", "100644")],
 }
 START: dict[str, Any] = {
-    **{"argv": ["/bin/sh", "-c", AGENT], "env": {}, "prompt": "", "prompt_on_stdin": False, "drop_lines": []},
+    **{
+        "argv": ["/bin/sh", "-c", AGENT],
+        "env": {},
+        "prompt": "",
+        "prompt_on_stdin": False,
+        "drop_lines": [],
+        "hidden": [],
+    },
     **{"files": {"s/old": b"old\n", "big": SESSION}, "base_skills": {"skill": "skills"}, "stop_grace_s": 10},
     **{"tail_glob": "s/*.jsonl", "tail_word": "tokens"},
 }
 COLLECT: dict[str, Any] = {
-    **{"lint": [], "session_glob": "s/*.jsonl", "max_session_bytes": len(SESSION)},
+    **{"hidden": [], "lint": [], "session_glob": "s/*.jsonl", "max_session_bytes": len(SESSION)},
     **{"max_change_bytes": 1_000, "max_changes": 10, "max_text_bytes": 1_000},
 }
 

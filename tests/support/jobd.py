@@ -29,12 +29,12 @@ PREPARE: Mapping[str, Any] = {
     **{"create_venv": ["/bin/mkdir"], "setup": []},
 }
 START: Mapping[str, Any] = {
-    **{"prompt_on_stdin": False, "drop_lines": [], "files": {}, "base_skills": {}, "base_commit": ""},
+    **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "base_commit": ""},
     **{"tail_glob": "", "tail_word": "", "stop_grace_s": 1},
 }
 LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
 COLLECT: Mapping[str, Any] = {
-    **{"lint": [], "session_glob": "", "max_session_bytes": 100_000},
+    **{"hidden": [], "lint": [], "session_glob": "", "max_session_bytes": 100_000},
     **{"max_change_bytes": 100_000, "max_changes": 50, "max_text_bytes": 10_000},
     **LIMITS,
 }
