@@ -85,7 +85,9 @@ class Gauge:
         tally, usage = place.tally, place.tally.usage
         # One that says nothing has cost nothing knows no price: pi does so for models of the operator's own.
         said = usage.cost_usd or None
-        price = find_price(tally.model or job.model or agent.spec.model, self._prices) if said is None else None
+        # An agent may know its model by another name than we asked for.
+        models = (tally.model, job.model or agent.spec.model) if said is None else ()
+        price = next((price for model in models if (price := find_price(model, self._prices))), None)
         taken = usage.input_tokens + usage.output_tokens
         reckoned = reckon_cost(usage, price) if price and taken else None
         return Meter(

@@ -64,9 +64,8 @@ async def test_an_agent_that_prints_nothing_is_ended_as_stuck(tmp_path: Path, ki
 async def test_a_cancelled_agent_says_what_it_has_cost(tmp_path: Path, kind: str) -> None:
     async with open_story(tmp_path, kind, WORK, Run("sleep 60"), Say("Done.")) as story:
         world = story.world
-        (job,) = await world.jobs()
-        while len(story.endpoint.requests) < 2:
-            job = await world.wait_for_job("running")
+        job = await world.wait_for_job("running")
+        await world.wait(lambda: len(story.endpoint.requests) >= 2, "the second answer")
         await world.comment("/ptq cancel")
         report = await world.wait_for_report()
         assert "Cancelled" in report
@@ -88,9 +87,7 @@ async def test_the_service_ends_a_run_at_a_cap_and_reports_what_there_is(tmp_pat
 
 @EACH_KIND
 async def test_an_agent_hears_that_its_end_is_near(tmp_path: Path, kind: str) -> None:
-    async with open_story(
-        tmp_path, kind, WORK, *MANY[:20], Say("Done."), more_toml="[caps.job]\ntokens = 24000\n"
-    ) as story:
+    async with open_story(tmp_path, kind, WORK, *MANY, Say("Done."), more_toml="[caps.job]\ntokens = 30000\n") as story:
         await story.world.wait_for_report()
         heard = [json.dumps(request).count("Come to an end now") for request in story.endpoint.requests]
         assert max(heard) == 1, "in one of its tools' results, and once"
