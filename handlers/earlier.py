@@ -14,7 +14,7 @@ from runner.characters import show_invisible
 from runner.job import Job, Report
 
 MAX_FAILURE = 1_000
-"""Characters, as are the other bounds."""
+"""Characters, as are the other bounds. Together they make a brief longer by no more than 52,000."""
 
 MAX_REPORT = 20_000
 MAX_WORKLOG = 30_000
