@@ -93,11 +93,13 @@ class Service:
             ),
             db=database,
             repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
-            models={spec.name: spec.model for spec in settings.agent_specs()},
+            agents={spec.name: spec for spec in settings.agent_specs()},
             public_url=settings.server.public_url,
             secrets=settings.secret_values(),
             now=now,
             ring=bell.ring,
+            skills=settings.skill_list(),
+            caps={profile.repository.lower(): profile.caps for profile in settings.profiles()},
         )
         inbox = Inbox(database, ROUTER, now)
         supervisor, spool = self._build_supervisor(stack, database, bell)

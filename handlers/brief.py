@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from jinja2 import FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from handlers.earlier import EarlierAttempt
 from handlers.hidden_text import reveal
 from handlers.report import OUTCOMES
 from handlers.rules import PRESETS, Preset, RepositoryRules
@@ -63,11 +64,20 @@ class Untrusted:
         raise RawTextRefused("untrusted text has to pass the filter `fenced`")
 
 
-def render_brief(preset: str, snapshot: Snapshot, rules: RepositoryRules, steering: str, nonce: str) -> str:
+def render_brief(
+    preset: str,
+    snapshot: Snapshot,
+    rules: RepositoryRules,
+    steering: str,
+    nonce: str,
+    *,
+    skills: Sequence[str] = (),
+    earlier: EarlierAttempt | None = None,
+) -> str:
     """The prompt for one job. Raises `KeyError` for an unknown preset.
 
     `nonce` names the fences, and must be unpredictable to whoever wrote the issue. `steering` is the advice of the
-    maintainer who asked; it may be empty.
+    maintainer who asked; it may be empty. `skills` are names; `earlier` is what a retry carries on from.
     """
     advice = reveal(steering)[:MAX_STEERING]
     values = {
@@ -75,8 +85,10 @@ def render_brief(preset: str, snapshot: Snapshot, rules: RepositoryRules, steeri
         "rules": rules,
         "outcomes": _choose_outcomes(PRESETS[preset]),
         "protected_paths": PROTECTED_PATHS,
-        "nonce": choose_nonce(nonce, (*_texts_of(snapshot), advice)),
+        "nonce": choose_nonce(nonce, (*_texts_of(snapshot, earlier), advice)),
         "steering": Untrusted(advice, "the maintainer who asked"),
+        "skills": skills,
+        "earlier": _describe_earlier(earlier) if earlier else None,
     }
     return _templates().get_template(f"{preset}.md.j2").render(values | _describe(snapshot))
 
@@ -88,7 +100,9 @@ def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:
     return nonce
 
 
-def _texts_of(snapshot: Snapshot) -> Iterator[str]:
+def _texts_of(snapshot: Snapshot, earlier: EarlierAttempt | None) -> Iterator[str]:
+    if earlier:
+        yield from (earlier.failure, earlier.report, earlier.worklog)
     yield from (snapshot.title, snapshot.author, snapshot.body, *snapshot.labels)
     for comment in snapshot.comments:
         yield from (comment.author, comment.body)
@@ -114,6 +128,21 @@ def _describe(snapshot: Snapshot) -> dict[str, object]:
         "comments": [Untrusted(comment.body, _render_source(comment)) for comment in snapshot.comments],
         "comments_left_out": snapshot.comments_left_out,
         "repros": [Untrusted(repro.code, f"{repro.language} script from {repro.origin}") for repro in snapshot.repros],
+    }
+
+
+def _describe_earlier(earlier: EarlierAttempt) -> dict[str, object]:
+    """What is known of the attempt before, as the templates name it."""
+    return {
+        "number": earlier.job.attempt,
+        "preset": earlier.job.preset,
+        "state": str(earlier.job.state),
+        "base_commit": earlier.job.base_commit,
+        "edited": earlier.edited,
+        "configured": earlier.configured,
+        "failure": Untrusted(earlier.failure, "why the earlier attempt ended"),
+        "report": Untrusted(earlier.report, "report of the earlier attempt"),
+        "worklog": Untrusted(earlier.worklog, "worklog of the earlier attempt"),
     }
 
 

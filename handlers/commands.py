@@ -18,6 +18,7 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from handlers.options import NAMES
 from handlers.rules import PRESETS
 
 MAX_COMMANDS = 5
@@ -29,7 +30,7 @@ MAX_WORD = 30
 
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
-    """One row of the table. `preset` is what the command starts, if it starts anything."""
+    """One row of the table. `preset` is what the command starts, if it starts anything by itself."""
 
     verb: str
     usage: str
@@ -58,13 +59,20 @@ class UnknownCommand:
 
 
 def _starter(verb: str, goal: str) -> CommandSpec:
-    return CommandSpec(verb, f"/ptq {verb} [advice]", f"{goal[0].upper()}{goal[1:]}.", needs_write=True, preset=verb)
+    usage = f"/ptq {verb} [options] [advice]"
+    return CommandSpec(verb, usage, f"{goal[0].upper()}{goal[1:]}.", needs_write=True, preset=verb)
 
 
 COMMANDS: Mapping[str, CommandSpec] = {
     spec.verb: spec
     for spec in (
         *(_starter(preset.name, preset.goal) for preset in PRESETS.values()),
+        CommandSpec(
+            "retry",
+            "/ptq retry [options] [advice]",
+            "Make another attempt that carries on from the last one: with its edits, its worklog, and your advice.",
+            needs_write=True,
+        ),
         CommandSpec("status", "/ptq status", "Say how the job on this issue stands.", needs_write=False),
         CommandSpec("cancel", "/ptq cancel", "End the job on this issue.", needs_write=True),
         CommandSpec(
@@ -194,5 +202,9 @@ def render_help() -> str:
         for spec in COMMANDS.values()
     ]
     head = ["| Command | What it does | Who may |", "| --- | --- | --- |"]
-    foot = "A command begins a line of its own. A comment may hold several; an edited comment does nothing."
+    options = " and ".join(f"`--{name} NAME`" for name in NAMES)
+    foot = (
+        f"Options are {options}; they stand before the advice. "
+        "A command begins a line of its own. A comment may hold several; an edited comment does nothing."
+    )
     return "\n".join([*head, *rows, "", foot])

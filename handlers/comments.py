@@ -12,6 +12,7 @@ from handlers import replies
 from handlers.commands import COMMANDS, Command, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
 from handlers.events import IssueCommentCreated
+from handlers.options import read_options
 from handlers.outbox import reply_once
 from handlers.permissions import admit
 from handlers.pulls import ask_for_pull
@@ -81,6 +82,7 @@ async def _carry_out(request: Request, command: Command | UnknownCommand) -> Non
 
 async def _start(request: Request, command: Command) -> None:
     event = request.event
+    options, advice = read_options(command.argument)
     await start_job(
         request.context,
         request.rules,
@@ -91,7 +93,8 @@ async def _start(request: Request, command: Command) -> None:
             requested_by=event.sender.login,
             triggered_at=event.comment.created_at,
             trigger=request.occasion,
-            steering=f"{command.argument}\n\n{command.body}".strip(),
+            options=options,
+            steering=f"{advice}\n\n{command.body}".strip(),
             comment_id=event.comment.id,
         ),
     )
@@ -134,6 +137,7 @@ _VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
     "diagnose": _start,
     "repro": _start,
     "fix": _start,
+    "retry": _start,
     "status": _status,
     "cancel": _cancel,
     "pr": _pull,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from handlers.ports import GitHub
 from handlers.rules import RepositoryRules
+from runner.agents import AgentSpec
+from runner.agents.skills import Skill
+from runner.caps import Caps, Scope
 from runner.db import Database
+from runner.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +23,27 @@ class Context:
     db: Database
     repositories: Mapping[str, RepositoryRules]
     """By full name in lower case: GitHub's names do not tell cases apart."""
-    models: Mapping[str, str | None]
-    """The model of each agent, by the agent's name: disclosed wherever its work is shown."""
+    agents: Mapping[str, AgentSpec]
+    """By name."""
     public_url: str
     secrets: Collection[str] = field(repr=False)
     """Values that must never be posted."""
     now: Callable[[], datetime]
     ring: Callable[[], None]
     """Wakes the loops that carry out what a handler has written down."""
+    skills: Sequence[Skill] = ()
+    caps: Mapping[str, Mapping[Scope, Caps]] = field(default_factory=dict)
+    """What may be taken, by the repository's full name in lower case."""
 
     def rules_for(self, repository: str) -> RepositoryRules | None:
         """The configuration of a repository, or None when the operator named none."""
         return self.repositories.get(repository.lower())
+
+    def caps_for(self, repository: str) -> Mapping[Scope, Caps]:
+        """What may be taken in a repository."""
+        return self.caps.get(repository.lower(), {})
+
+    def model_of(self, job: Job) -> str | None:
+        """The model that a job asks for: disclosed wherever its work is shown. None leaves it to the agent."""
+        spec = self.agents.get(job.agent)
+        return job.model or (spec.model if spec else None)

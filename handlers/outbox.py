@@ -38,6 +38,11 @@ async def write_reply(
     await casebook.insert_reply(connection, reply)
 
 
+async def was_answered(connection: AsyncConnection, repository: str, occasion: str) -> bool:
+    """Whether a reply to this occasion was written down before."""
+    return await casebook.has_reply(connection, casebook.derive_reply_id(f"{repository} {occasion}"))
+
+
 async def reply_once(context: Context, repository: str, issue_number: int, occasion: str, body: str) -> None:
     """`write_reply` in a transaction of its own."""
     async with context.db.write() as connection:

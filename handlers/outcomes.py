@@ -54,7 +54,7 @@ async def _report(context: Context, job_id: str) -> None:
 
 def _render(context: Context, job: Job, report: Report | None) -> str:
     """The report; or, whatever an agent wrote that makes us stumble, a few words in its place."""
-    model = context.models.get(job.agent)
+    model = context.model_of(job)
     try:
         return render_report_comment(job, report, model=model, public_url=context.public_url, secrets=context.secrets)
     except Exception:

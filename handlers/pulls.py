@@ -165,7 +165,7 @@ async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Ca
         at = await context.github.fetch_branch_sha(job.repository, pull.branch)
         if at != sha:
             raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
-    model = context.models.get(job.agent)
+    model = context.model_of(job)
     body = render_pull_body(pull, job, report, model=model, public_url=context.public_url, secrets=context.secrets)
     return await context.github.create_draft_pull_request(
         job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch

@@ -5,8 +5,11 @@ Pure. No sentence holds a live command: commands stand in code, so that no reade
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from handlers.rules import PRESETS
 from handlers.sanitize import defuse, one_line
+from runner.caps import Scope, Use
 from runner.job import Job, JobState
 
 MAX_SHOWN_PLACE = 5
@@ -15,6 +18,14 @@ PHASES = {
     JobState.PREPARING: "preparing the environment",
     JobState.RUNNING: "the agent is at work",
     JobState.COLLECTING: "collecting the result",
+}
+
+
+_FREE_AGAIN = {
+    Scope.JOB: "Only the operator of this App can raise it.",
+    Scope.ISSUE: "Only the operator of this App can raise it.",
+    Scope.USER_DAY: "It is free again tomorrow (UTC).",
+    Scope.REPOSITORY_MONTH: "It is free again next month (UTC).",
 }
 
 
@@ -66,6 +77,30 @@ def render_busy(url: str, *, ending: bool = False) -> str:
     if ending:
         return f"[The job on this issue]({url}) is being cancelled: please ask again when its report is here."
     return f"One job at a time on an issue: [this one]({url}) is still under way. `/ptq cancel` ends it."
+
+
+def render_option_refused(why: str, offers: Mapping[str, Sequence[str]]) -> str:
+    """Options that start nothing, and those that would. `offers` are the models of each agent."""
+    lines = [f"No job was started: {why}. What may stand before your advice:", ""]
+    for agent, models in offers.items():
+        asked = " or ".join(f"`--model {model}`" for model in models)
+        lines.append(f"- `--agent {agent}`{f', with {asked}' if asked else ''}")
+    return "\n".join(lines)
+
+
+def render_nothing_to_retry() -> str:
+    """`/ptq retry` on an issue that has had no job."""
+    return "No attempt on this issue has ended, so there is nothing to carry on from. `/ptq diagnose` makes the first."
+
+
+def render_retry_refused() -> str:
+    """`/ptq retry` of an attempt that only the operator may know about: says nothing about why."""
+    return "The operator of this App decides about further runs on this issue."
+
+
+def render_capped(use: Use, requested_by: str) -> str:
+    """A request while a cap is used up, and when it will not be."""
+    return f"No job was started: {use.describe(requested_by)} is used up. {_FREE_AGAIN[use.scope]}"
 
 
 def render_no_permission(login: str, repository: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from secrets import token_hex
 
@@ -14,15 +14,22 @@ from handlers import casebook, replies
 from handlers.brief import render_brief
 from handlers.case import Case, CaseState, begin_job
 from handlers.context import Context
+from handlers.earlier import EarlierAttempt
 from handlers.events import Issue, Repository
-from handlers.outbox import write_reply
+from handlers.hurdles import NotStarted, check_caps, check_free, find_earlier
+from handlers.options import Choice, OptionRefused, Options, choose, list_offers
+from handlers.outbox import was_answered, write_reply
 from handlers.ports import Comment
 from handlers.rules import PRESETS, RepositoryRules
 from handlers.snapshot import Snapshot, freeze_issue
 from runner import store
+from runner.agents.skills import choose_skills
 from runner.job import Job, JobState, derive_job_id
 
 log = structlog.get_logger()
+
+RETRY = "retry"
+"""In place of a preset: carry on from the issue's last attempt, with its preset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,49 +39,90 @@ class StartRequest:
     repository: Repository
     issue: Issue
     preset: str
+    """What is to be done, or `RETRY`."""
     requested_by: str
     triggered_at: datetime
     trigger: str
     """What asked for it, in words that no other request shares: a redelivery derives the same job from it."""
+    options: Options = field(default_factory=Options)
     steering: str = ""
     comment_id: int | None = None
     """The comment that asked, when a comment did."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a request comes to, after all that was before it."""
+
+    job_id: str
+    attempt: int
+    choice: Choice
+    earlier: EarlierAttempt | None
+
+
 async def start_job(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
-    """Create the job that was asked for, once; an issue with an active job gets a reply that says so instead."""
+    """Create the job that was asked for, or say why there is none: once, however often the same trigger comes."""
     comments = await context.github.list_comments(rules.name, request.issue.number)
     snapshot = _freeze(rules, request, comments, await context.github.own_login())
-    prompt = render_brief(request.preset, snapshot, rules, request.steering, nonce=token_hex(8))
     async with context.db.write() as connection:
-        job = await _draft_job(connection, context, rules, request, prompt)
-        created = await _open(connection, context, job, request)
-    if created:
+        job = await _answer(connection, context, rules, request, snapshot)
+    if job:
         log.info("job.queued", **job.log_context(), preset=job.preset, by=job.requested_by)
     await _react(context, rules.name, request)
     context.ring()
 
 
-async def _open(connection: AsyncConnection, context: Context, job: Job, request: StartRequest) -> bool:
-    """Insert the job with its case and its status comment; False when there is none to be made."""
-    if await store.fetch_job(connection, job.id):
-        return False
+async def _answer(
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot
+) -> Job | None:
+    """Write down the job, or the reply that says why there is none; nothing when one of the two was written before.
+
+    A request that was turned down stays so, also where what stood in its way is gone when it comes again.
+    """
+    number = request.issue.number
+    job_id = derive_job_id(f"{rules.name}#{number} {request.trigger}", context.db.secret)
+    occasion = f"#{number} not started {request.trigger}"
+    if await store.fetch_job(connection, job_id) or await was_answered(connection, rules.name, occasion):
+        return None
+    try:
+        plan = await _plan(connection, context, rules, request, job_id)
+    except NotStarted as refused:
+        await write_reply(connection, context, rules.name, number, occasion, refused.reply)
+        return None
+    job = _draft_job(context, rules, request, snapshot, plan)
+    await _open(connection, context, job, request.issue.title)
+    return job
+
+
+async def _plan(
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, job_id: str
+) -> _Plan:
+    """Raise `NotStarted` when something is in the way."""
+    number, earlier = request.issue.number, None
+    await check_free(connection, context, rules.name, number)
+    usual = Choice(rules.agent)
+    if request.preset == RETRY:
+        earlier = await find_earlier(connection, context, rules.name, number)
+        usual = Choice(earlier.job.agent, earlier.job.model)
+    offers = list_offers(rules, context.agents)
+    try:
+        choice = choose(request.options, offers, usual)
+    except OptionRefused as refused:
+        raise NotStarted(replies.render_option_refused(str(refused), offers)) from None
+    await check_caps(connection, context, rules.name, number, request.requested_by)
+    return _Plan(job_id, await store.count_attempts(connection, rules.name, number) + 1, choice, earlier)
+
+
+async def _open(connection: AsyncConnection, context: Context, job: Job, title: str) -> None:
+    """Insert the job with its case and its status comment."""
     case = await casebook.fetch_case(connection, job.case_key) or Case(
-        job.case_key, job.repository, job.issue_number, "", CaseState.IDLE, job.created_at, job.created_at
+        job.case_key, job.repository, job.issue_number, title, CaseState.IDLE, job.created_at, job.created_at
     )
-    if case.active_job_id:
-        active = await store.fetch_job(connection, case.active_job_id)
-        ending = bool(active and active.cancel_requested_at)
-        body = replies.render_busy(replies.job_url(context.public_url, case.active_job_id), ending=ending)
-        occasion = f"#{job.issue_number} busy {request.trigger}"
-        await write_reply(connection, context, job.repository, job.issue_number, occasion, body)
-        return False
     await store.insert_job(connection, job)
-    await casebook.save_case(connection, begin_job(replace(case, title=request.issue.title), job.id, job.created_at))
+    await casebook.save_case(connection, begin_job(replace(case, title=title), job.id, job.created_at))
     queued_before = await store.count_queued_before(connection, job)
     body = replies.render_status(job, context.public_url, queued_before)
     await casebook.insert_reply(connection, casebook.draft_reply(job.id, "status", job, body, job.created_at))
-    return True
 
 
 def _freeze(rules: RepositoryRules, request: StartRequest, comments: Sequence[Comment], own_login: str) -> Snapshot:
@@ -95,23 +143,28 @@ def _freeze(rules: RepositoryRules, request: StartRequest, comments: Sequence[Co
     )
 
 
-async def _draft_job(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, prompt: str
-) -> Job:
-    number, now = request.issue.number, context.now()
+def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot, plan: _Plan) -> Job:
+    now, earlier = context.now(), plan.earlier
+    preset = earlier.job.preset if earlier else request.preset
+    branch = rules.base_branch or request.repository.default_branch
+    skills = choose_skills(context.skills, snapshot.labels)
+    nonce = token_hex(8)
     return Job(
-        id=derive_job_id(f"{rules.name}#{number} {request.trigger}", context.db.secret),
+        id=plan.job_id,
         repository=rules.name,
         private=request.repository.private,
-        issue_number=number,
-        attempt=await store.count_attempts(connection, rules.name, number) + 1,
-        preset=request.preset,
-        may_change=PRESETS[request.preset].may_change,
-        agent=rules.agent,
+        issue_number=request.issue.number,
+        attempt=plan.attempt,
+        preset=preset,
+        may_change=PRESETS[preset].may_change,
+        agent=plan.choice.agent,
+        model=plan.choice.model,
         requested_by=request.requested_by,
         clone_url=rules.clone_url or request.repository.clone_url,
-        base_branch=rules.base_branch or request.repository.default_branch,
-        prompt=prompt,
+        base_branch=earlier.job.base_branch if earlier else branch,
+        prompt=render_brief(preset, snapshot, rules, request.steering, nonce, skills=skills, earlier=earlier),
+        skills=skills,
+        follows=earlier.job.id if earlier else None,
         state=JobState.QUEUED,
         created_at=now,
         changed_at=now,

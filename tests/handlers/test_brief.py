@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jinja2 import DictLoader, TemplateError, UndefinedError
 
 from handlers import brief
 from handlers.brief import RawTextRefused, Untrusted, choose_nonce, render_brief
+from handlers.earlier import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, EarlierAttempt
 from handlers.report import OUTCOMES
 from handlers.repros import ReproScript
 from handlers.rules import PRESETS, RepositoryRules
 from handlers.snapshot import Snapshot, SnapshotComment
+from runner.job import JobState
+from tests.support.jobs import make_job
 
 BRIEFS = Path(__file__).parent / "briefs"
 NONCE = "5eed5eed5eed5eed"
@@ -47,15 +52,35 @@ SNAPSHOT = Snapshot(
 )
 RULES = RepositoryRules("octo/widgets", agent="mine", test_command="python -m unittest", lint_command="ruff check .")
 BARE = replace(SNAPSHOT, body="", labels=(), comments=(), repros=())
-CASES = {
-    "repro": ("repro", BARE, replace(RULES, lint_command=None), ""),
-    "diagnose": ("diagnose", replace(SNAPSHOT, comments_left_out=3), RULES, ""),
-    "fix": ("fix", SNAPSHOT, RULES, "Look at `chunks.py` first.\n\nKeep it a generator."),
+EARLIER = EarlierAttempt(
+    job=make_job(attempt=2, state=JobState.FAILED, base_commit="b" * 40),
+    failure="the agent was ended at the cap of 200 turns of this run",
+    report="unable to fix\n\n## Summary\nThe loop ends early.",
+    worklog="## Read the loop\n\nIt ends at `len - size`.",
+    edited=True,
+    configured=True,
+)
+CASES: dict[str, dict[str, Any]] = {
+    "repro": {"preset": "repro", "snapshot": BARE, "rules": replace(RULES, lint_command=None)},
+    "diagnose": {"preset": "diagnose", "snapshot": replace(SNAPSHOT, comments_left_out=3)},
+    "fix": {"steering": "Look at `chunks.py` first.\n\nKeep it a generator."},
+    "retry": {
+        "steering": "Leave the signature alone.",
+        "skills": ("graph-breaks", "our-style"),
+        "earlier": EARLIER,
+    },
 }
 
 
-def render(snapshot: Snapshot = SNAPSHOT, preset: str = "fix", steering: str = "") -> str:
-    return render_brief(preset, snapshot, RULES, steering, NONCE)
+def render(
+    snapshot: Snapshot = SNAPSHOT,
+    preset: str = "fix",
+    steering: str = "",
+    rules: RepositoryRules = RULES,
+    skills: Sequence[str] = (),
+    earlier: EarlierAttempt | None = None,
+) -> str:
+    return render_brief(preset, snapshot, rules, steering, NONCE, skills=skills, earlier=earlier)
 
 
 def blocks(prompt: str, nonce: str = NONCE) -> dict[str, str]:
@@ -72,14 +97,14 @@ def blocks(prompt: str, nonce: str = NONCE) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_prompt_is_the_reviewed_one(name: str) -> None:
-    path, prompt = BRIEFS / f"{name}.md", render_brief(*CASES[name], NONCE)
+    path, prompt = BRIEFS / f"{name}.md", render(**CASES[name])
     if os.environ.get("PTQ_REWRITE_BRIEFS"):
         path.write_text(prompt)
     assert prompt == path.read_text()
 
 
 def test_every_preset_has_a_reviewed_prompt() -> None:
-    assert {case[0] for case in CASES.values()} == set(PRESETS)
+    assert {case.get("preset", "fix") for case in CASES.values()} == set(PRESETS)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -184,7 +209,9 @@ def test_the_largest_snapshot_makes_a_prompt_that_fits() -> None:
         comments=(*(SnapshotComment("b" * 39, at, "x" * 1200, by_bot=True) for _ in range(50)),),
         repros=(*(ReproScript("comment by " + "b" * 39, "python", "x" * 6000) for _ in range(10)),),
     )
+    earlier = EarlierAttempt(make_job(), "x" * MAX_FAILURE, "x" * MAX_REPORT, "x" * MAX_WORKLOG, True, True)
     assert len(render(largest, steering="x" * 60_000)) < 200_000
+    assert len(render(largest, steering="x" * 60_000, earlier=earlier)) < 250_000
 
 
 def render_template(source: str, text: str = "SECRET") -> str:
@@ -250,6 +277,54 @@ def test_python_code_cannot_format_untrusted_text_either() -> None:
     with pytest.raises(TypeError):
         "".join([text])  # type: ignore[list-item]
     assert "SECRET" not in repr(text)
+
+
+def test_what_an_earlier_attempt_left_stands_in_blocks_before_the_advice() -> None:
+    prompt = render(earlier=EARLIER, steering="Look there.")
+    found = blocks(prompt)
+    assert found["why the earlier attempt ended"] == EARLIER.failure
+    assert found["report of the earlier attempt"] == EARLIER.report
+    assert found["worklog of the earlier attempt"] == EARLIER.worklog
+    assert list(found)[-1] == "the maintainer who asked"
+    assert "wants to be different this time" in prompt
+    assert "wants to be different this time" not in render(earlier=EARLIER)
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_no_earlier_attempt_breaks_out_of_its_block(forgery: str) -> None:
+    prompt = render(earlier=replace(EARLIER, failure=forgery, report=forgery, worklog=forgery))
+    used = re.search(r"`<untrusted-([0-9a-f]{16}) \.\.\.>`", prompt)
+    assert used
+    found = blocks(prompt, used[1])
+    assert len(found) == 9
+    assert not re.search(r"<\s*/?\s*(untrusted|steering)", "".join(found.values()), re.IGNORECASE)
+
+
+def test_a_retry_is_told_what_is_in_its_worktree() -> None:
+    for edited in (True, False):
+        for configured in (True, False):
+            prompt = render(earlier=replace(EARLIER, edited=edited, configured=configured))
+            assert ("already holds its edits" in prompt) is edited
+            assert ("It left no edits" in prompt) is not edited
+            assert ("joined to this run's diff" in prompt) is configured
+    assert "the commit that the earlier attempt began with" in render(earlier=EARLIER)
+    unprepared = replace(EARLIER, job=replace(EARLIER.job, base_commit=None), failure="", report="", worklog="")
+    prompt = render(earlier=unprepared)
+    assert "the newest commit of its base branch" in prompt
+    assert "It left no report." in prompt
+    assert "It left no worklog." in prompt
+    assert "Why it did not succeed" not in prompt
+
+
+def test_a_retry_that_may_change_nothing_is_told_to_take_edits_back() -> None:
+    assert "take them back" in render(preset="diagnose", earlier=EARLIER)
+    assert "take them back" not in render(preset="fix", earlier=EARLIER)
+    assert "take them back" not in render(preset="diagnose", earlier=replace(EARLIER, edited=False))
+
+
+def test_a_prompt_names_the_skills_that_are_installed() -> None:
+    assert "are installed: `a`, `b`. Read" in render(skills=("a", "b"))
+    assert "Skills" not in render()
 
 
 def test_an_unknown_preset_is_refused() -> None:

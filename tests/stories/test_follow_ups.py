@@ -1,0 +1,181 @@
+"""What follows on an attempt, and what keeps one from being made."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner import store
+from runner.job import JobState, Report
+from tests.support.jobs import make_job
+from tests.support.world import FIX, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
+
+SAY_MODEL = "print('model', os.environ.get('PTQ_MODEL'), flush=True)\n"
+
+
+def second_agent(folder: Path) -> str:
+    """Another agent, with models to choose from, that runs the same script."""
+    command = json.dumps([sys.executable, str(folder / "agent.py")])
+    return f'[agents.second]\nkind = "command"\ncommand = {command}\nmodel = "small"\nmodels = ["big"]\n'
+
+
+async def bring_again(world: World) -> None:
+    """Every delivery once more, after the inbox has forgotten that it had them."""
+    await world.settle()
+    async with world.playground.service.context.db.write() as connection:
+        await connection.exec_driver_sql("DELETE FROM deliveries")
+    for guid in {delivery.guid for delivery in world.github.deliveries}:
+        await world.github.redeliver(guid)
+    await world.settle()
+
+
+async def test_a_retry_carries_on_from_the_last_attempt_and_is_one_however_often_it_is_delivered(
+    tmp_path: Path,
+) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.comment("/ptq retry keep it a generator\n\nand short")
+        await world.wait_for_report(2)
+        second, first = await world.jobs()
+        assert (second.follows, second.attempt) == (first.id, 2)
+        assert (second.preset, second.may_change) == (first.preset, first.may_change) == ("fix", True)
+        assert second.base_branch == first.base_branch
+        for words in (
+            "from attempt 1",
+            "as `succeeded`",
+            "An early end.",
+            "looked, found, mended",
+            "already holds its",
+        ):
+            assert words in second.prompt
+            assert words not in first.prompt
+        steering = second.prompt[second.prompt.index("## Steering") :]
+        assert "keep it a generator\n\nand short" in steering
+        await bring_again(world)
+        assert len(await world.jobs()) == len(world.reports()) == len(world.replies()) / 2 == 2
+
+
+async def test_options_choose_the_agent_and_its_model_and_a_retry_keeps_them(tmp_path: Path) -> None:
+    toml, rules = second_agent(tmp_path), 'agents = ["second"]'
+    agent = WRITE_REPORT + SAY_MODEL
+    async with open_world(tmp_path, agent=agent, more_toml=toml, repository_toml=rules) as world:
+        await world.open_issue()
+        await world.comment("/ptq diagnose —agent second --model=big look at the loop")
+        assert "agent `second` (big)" in await world.wait_for_report()
+        await world.comment("/ptq retry")
+        await world.wait_for_report(2)
+        await world.comment("/ptq retry --agent script")
+        await world.wait_for_report(3)
+        third, second, first = await world.jobs()
+        assert (first.agent, first.model) == (second.agent, second.model) == ("second", "big")
+        assert (third.agent, third.model) == ("script", None)
+        assert [job.preset for job in (first, second, third)] == ["diagnose"] * 3
+        assert "look at the loop\n</steering" in first.prompt
+        assert "--model" not in first.prompt
+        assert "## Steering" not in second.prompt
+        async with world.playground.service.context.db.read() as connection:
+            assert b"model big" in (await store.fetch_log(connection, first.id, "agent") or b"")
+            assert b"model None" in (await store.fetch_log(connection, third.id, "agent") or b"")
+
+
+async def test_options_that_name_nobody_start_nothing_and_are_answered_once(tmp_path: Path) -> None:
+    toml, rules = second_agent(tmp_path), 'agents = ["second"]'
+    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=toml, repository_toml=rules) as world:
+        await world.open_issue()
+        for count, typed in enumerate(("--agent <b>@evil", "--foo", "—model", "--model big"), 1):
+            await world.comment(f"/ptq fix {typed} please")
+            reply = await world.wait_for_reply("No job was started", count)
+            assert "- `--agent script`\n- `--agent second`, with `--model small` or `--model big`" in reply
+            assert "evil" not in reply
+        await bring_again(world)
+        assert await world.jobs() == []
+        assert len(world.replies()) == 4
+
+
+async def test_without_an_attempt_there_is_nothing_to_retry(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        await world.open_issue()
+        await world.comment("/ptq retry")
+        assert "`/ptq diagnose`" in await world.wait_for_reply("nothing to carry on from")
+        await bring_again(world)
+        assert len(world.replies()) == 1
+
+
+async def test_what_only_the_operator_may_know_is_not_carried_on(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        await world.comment("/ptq retry --agent nobody")
+        await world.wait_for_reply("nothing to carry on from")
+        await add_ended_job(world, "security concern\n\n## Summary\nThe parser of headers.")
+        await world.comment("/ptq retry --agent nobody")
+        reply = await world.wait_for_reply("The operator of this App decides about further runs on this issue.")
+        assert "secur" not in reply.casefold()
+        await world.settle()
+        assert len(await world.jobs()) == 1
+
+
+async def add_ended_job(world: World, report: str) -> None:
+    rules = world.playground.service.context.repositories["octo/widgets"]
+    job = make_job(repository=rules.name, issue_number=world.number, agent=rules.agent, state=JobState.SUCCEEDED)
+    async with world.playground.service.context.db.write() as connection:
+        await store.insert_job(connection, job)
+        await store.insert_report(connection, Report(job.id, report, "", "", "", "", (), None))
+
+
+async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_again(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(1.5)\n") as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_job("running")
+        await world.label("ptq")
+        await world.comment("/ptq retry")
+        await world.wait_for_reply("One job at a time", 2)
+        await world.wait_for_report()
+        before = len(world.replies())
+        await bring_again(world)
+        assert len(await world.jobs()) == 1
+        assert len(world.replies()) == before
+
+
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        ("issue", "the cap of 1 jobs of all runs on this issue is used up. Only the operator"),
+        ("user_day", "@maintainer asked for today is used up. It is free again tomorrow (UTC)."),
+        ("repository_month", "of this repository in this month is used up. It is free again next month (UTC)."),
+    ],
+)
+async def test_while_a_cap_is_used_up_nothing_starts_and_each_request_is_answered_once(
+    tmp_path: Path, scope: str, words: str
+) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=f"[caps.{scope}]\njobs = 1\n") as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.label("ptq")
+        assert words in await world.wait_for_reply("No job was started")
+        await world.comment("/ptq retry")
+        assert words in await world.wait_for_reply("No job was started", 2)
+        before = len(world.replies())
+        await bring_again(world)
+        assert len(await world.jobs()) == 1
+        assert len(world.replies()) == before
+
+
+async def test_the_labels_of_an_issue_bring_skills(tmp_path: Path) -> None:
+    toml = '[skills.graph-breaks]\nlabels = ["Module: Dynamo"]\n'
+    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=toml) as world:
+        await world.open_issue()
+        await world.label("module: dynamo")
+        await world.label()
+        await world.wait_for_report()
+        (job,) = await world.jobs()
+        assert job.skills == ("graph-breaks",)
+        assert "are installed: `graph-breaks`." in job.prompt
