@@ -43,7 +43,8 @@ class PiAgent:
         options = [
             *("-p", "--mode", "json", "--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes"),
             *("--session-dir", f"{{home}}/{SESSIONS}"),
-            *(["--session", f"{{home}}/{SESSIONS}/earlier.jsonl"] if resume else []),
+            # A session as it is would be refused: the folder that it was begun in is gone.
+            *(["--fork", f"{{home}}/{SESSIONS}/earlier.jsonl"] if resume else []),
             *(word for name in run.skills for word in ("--skill", f"{{home}}/{SKILLS}/{name}")),
             *(["--model", model] if model else []),
             *(["--thinking", self.spec.thinking] if self.spec.thinking else []),
