@@ -69,12 +69,16 @@ class Use:
 
     def describe(self, requested_by: str, whose: str = "its") -> str:
         """It as a clause: `its cap of 200 turns`, `the cap of $30.00 of all runs on this issue`."""
-        amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {_UNITS[self.kind]}"
+        unit = _UNITS[self.kind].removesuffix("s") if self.limit == 1 else _UNITS[self.kind]
+        amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {unit}"
         article = whose if self.scope is Scope.JOB else "the"
         return f"{article} cap of {amount}{OF_WHAT[self.scope].format(requested_by=requested_by)}"
 
 
-_UNITS = {"jobs": "jobs", "turns": "turns", "tokens": "tokens", "run_s": "seconds", "output_bytes": "bytes of output"}
+_UNITS = {
+    **{"jobs": "jobs", "turns": "turns", "tokens": "tokens", "cost_usd": "USD"},
+    **{"run_s": "seconds", "output_bytes": "bytes of output"},
+}
 
 
 def find_uses(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Spent]) -> Iterator[Use]:

@@ -40,7 +40,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from runner.job import ACTIVE
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class DatabaseError(Exception):

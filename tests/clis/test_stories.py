@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_stories import KEY, KINDS, WORK, open_story
+from tests.support.cli_stories import KEY, KINDS, WORK, Scenario, open_story, run_scenario
 from tests.support.model_endpoint import Hang, Refuse, Run, Say
 from tests.support.world import NOTE
 
@@ -91,6 +91,13 @@ async def test_an_agent_hears_that_its_end_is_near(tmp_path: Path, kind: str) ->
         await story.world.wait_for_report()
         heard = [json.dumps(request).count("Come to an end now") for request in story.endpoint.requests]
         assert max(heard) == 1, "in one of its tools' results, and once"
+
+
+@EACH_KIND
+async def test_an_agent_hears_what_was_said_while_its_model_was_thinking(tmp_path: Path, kind: str) -> None:
+    script = [Run("echo one"), Run("echo two"), Say("Done.")]
+    ended = await run_scenario(tmp_path, kind, Scenario(script, notice="Come to an end now."))
+    assert [json.dumps(request).count("Come to an end now.") for request in ended.requests] == [0, 0, 1]
 
 
 @EACH_KIND

@@ -22,6 +22,7 @@ from runner.agents import AgentSpec, Launch, build_agent
 from runner.agents import Run as AgentRun
 from runner.agents.events import AgentEvent
 from runner.job import Job
+from runner.jobd.home import SHOW_NOTICE
 from tests.support.clis import find_command
 from tests.support.model_endpoint import Cut, ModelEndpoint, Refuse, Run, Say, Step
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
@@ -120,6 +121,8 @@ class Scenario:
     """Arguments of ours that are left out."""
     signal: int | None = None
     """Sent once a tool is at work."""
+    notice: str = ""
+    """What the service has to say, while the model thinks about its second answer."""
 
 
 AT_WORK = Run("touch at-work; sleep 20")
@@ -167,7 +170,12 @@ async def run_scenario(folder: Path, kind: str, scenario: Scenario, plant: Mappi
         spec = describe_agent(kind, endpoint.url, folder / "settings")
         launch = build_agent(spec).launch(scenario.run)
         argv = _leave_out(_place(launch, home, worktree), scenario.without)
-        env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **launch.env}
+        notice = folder / "notice"
+        endpoint.on_request = lambda number: _tell(notice, scenario.notice) if number == 2 else None
+        for name in (".profile", ".bash_env"):
+            (home / name).write_text(SHOW_NOTICE)
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "PTQ_NOTICE_FILE": str(notice)}
+        env |= {"BASH_ENV": str(home / ".bash_env"), **launch.env}
         process = await asyncio.create_subprocess_exec(
             *argv,
             cwd=worktree,
@@ -209,6 +217,11 @@ def _leave_out(argv: Sequence[str], without: Sequence[str]) -> list[str]:
         elif word not in without:
             kept.append(word)
     return kept
+
+
+def _tell(path: Path, text: str) -> None:
+    if text:
+        path.write_text(text)
 
 
 async def _wait_for(path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +67,8 @@ class ModelEndpoint:
         self.script = script
         self.requests: list[dict[str, Any]] = []
         self.url = ""
+        self.on_request: Callable[[int], None] = lambda number: None
+        """Called before each answer, with the number of the request."""
         self._spent: dict[int, int] = {}
 
     @asynccontextmanager
@@ -124,6 +126,7 @@ class ModelEndpoint:
     async def _read(self, request: web.Request) -> dict[str, Any]:
         body: dict[str, Any] = await request.json()
         self.requests.append(body)
+        self.on_request(len(self.requests))
         return body
 
 
