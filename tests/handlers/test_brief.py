@@ -182,6 +182,12 @@ def test_a_nonce_that_a_text_contains_is_not_used() -> None:
     assert prompt == render(replace(SNAPSHOT, body=f"I guessed {NONCE.upper()}"))
 
 
+@pytest.mark.parametrize("place", ["failure", "report", "worklog"])
+def test_a_nonce_that_an_earlier_attempt_wrote_is_not_used(place: str) -> None:
+    changed: dict[str, Any] = {place: f"I guessed {NONCE}"}
+    assert f"<untrusted-{NONCE}" not in render(earlier=replace(EARLIER, **changed))
+
+
 def test_a_derived_nonce_is_checked_as_well() -> None:
     second = choose_nonce(NONCE, (NONCE,))
     assert choose_nonce(NONCE, (NONCE, second)) not in (NONCE, second)
