@@ -46,7 +46,9 @@ async def check_caps(
 
 async def find_earlier(connection: AsyncConnection, context: Context, repository: str, number: int) -> EarlierAttempt:
     """The last attempt on an issue that has no active one. Raises `NotStarted` when nobody may carry on from it."""
-    job = await store.fetch_last_job(connection, repository, number)
+    # One that failed before anything came of it leaves nothing: its predecessor's work is what people mean.
+    reported = await store.fetch_last_job(connection, repository, number, reported=True)
+    job = reported or await store.fetch_last_job(connection, repository, number)
     if job is None:
         raise NotStarted(replies.render_nothing_to_retry())
     report = await store.fetch_report(connection, job.id)

@@ -57,9 +57,13 @@ async def fetch_recent_jobs(connection: AsyncConnection, limit: int) -> list[Job
     return [_job(row) for row in await connection.execute(query)]
 
 
-async def fetch_last_job(connection: AsyncConnection, repository: str, issue_number: int) -> Job | None:
-    """The newest job of an issue."""
+async def fetch_last_job(
+    connection: AsyncConnection, repository: str, issue_number: int, *, reported: bool = False
+) -> Job | None:
+    """The newest job of an issue; with `reported`, the newest of which something was collected."""
     query = select(jobs).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    if reported:
+        query = query.where(jobs.c.id.in_(select(reports.c.job_id)))
     row = (await connection.execute(query.order_by(jobs.c.attempt.desc()).limit(1))).one_or_none()
     return _job(row) if row else None
 

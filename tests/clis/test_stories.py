@@ -95,8 +95,8 @@ async def test_an_agent_hears_that_its_end_is_near(tmp_path: Path, kind: str) ->
 
 @EACH_KIND
 async def test_an_agent_hears_what_was_said_while_its_model_was_thinking(tmp_path: Path, kind: str) -> None:
-    script = [Run("echo one"), Run("echo two"), Say("Done.")]
-    ended = await run_scenario(tmp_path, kind, Scenario(script, notice="Come to an end now."))
+    scenario = Scenario([Run("echo one"), Run("echo two"), Say("Done.")], notice="Come to an end now.")
+    ended = await run_scenario(tmp_path, kind, scenario)
     assert [json.dumps(request).count("Come to an end now.") for request in ended.requests] == [0, 0, 1]
 
 

@@ -62,6 +62,43 @@ async def test_a_retry_carries_on_from_the_last_attempt_and_is_one_however_often
         assert len(await world.jobs()) == len(world.reports()) == len(world.replies()) / 2 == 2
 
 
+PLANT = """
+planted = pathlib.Path(".claude/settings.json")
+seen = planted.exists(), "size + 1" in pathlib.Path("widgets/chunks.py").read_text()
+(output / "worklog.md").write_text(f"planted, unmended: {seen}")
+if os.environ["PTQ_PRESET"] == "fix":
+    planted.parent.mkdir(exist_ok=True); planted.write_text("{}")
+"""
+
+
+async def test_a_retry_has_the_edits_again_but_not_what_configures_agents(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + PLANT + FIX) as world:
+        await world.open_issue()
+        await world.label()
+        assert "planted, unmended: (False, True)" in await world.wait_for_report()
+        first = world.digest()
+        await world.comment("/ptq retry")
+        report = await world.wait_for_report(2)
+        assert "planted, unmended: (False, False)" in report
+        assert "`.claude/settings.json` configures coding agents" in report
+        assert world.digest() == first, "the same change on the same base"
+
+
+async def test_a_retry_passes_over_an_attempt_of_which_nothing_came(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        world.git("branch", "--move", "main", "away")
+        await world.comment("/ptq retry")
+        assert "no branch main" in await world.wait_for_report(2)
+        world.git("branch", "--move", "away", "main")
+        await world.comment("/ptq retry")
+        await world.wait_for_report(3)
+        jobs = {job.attempt: job for job in await world.jobs()}
+        assert jobs[2].follows == jobs[3].follows == jobs[1].id
+
+
 async def test_options_choose_the_agent_and_its_model_and_a_retry_keeps_them(tmp_path: Path) -> None:
     toml, rules = second_agent(tmp_path), 'agents = ["second"]'
     agent = WRITE_REPORT + SAY_MODEL
@@ -147,7 +184,7 @@ async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_ag
 @pytest.mark.parametrize(
     ("scope", "words"),
     [
-        ("issue", "the cap of 1 jobs of all runs on this issue is used up. Only the operator"),
+        ("issue", "the cap of 1 job of all runs on this issue is used up. Only the operator"),
         ("user_day", "@maintainer asked for today is used up. It is free again tomorrow (UTC)."),
         ("repository_month", "of this repository in this month is used up. It is free again next month (UTC)."),
     ],
