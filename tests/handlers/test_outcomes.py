@@ -80,7 +80,7 @@ async def open_desk(folder: Path) -> AsyncIterator[Desk]:
     async with open_database(folder) as database:
         clock = Clock()
         github = cast("Any", None)  # Only `handlers.outbox` asks GitHub.
-        context = Context(github, database, {}, {"mine": "a-model"}, URL, (SECRET,), clock, lambda: None)
+        context = Context(github, database, {}, {}, URL, (SECRET,), clock, lambda: None)
         yield Desk(database, clock, context)
 
 
