@@ -15,6 +15,7 @@ from aiohttp import web
 
 from bot.config import Settings
 from bot.github import AppGitHub, Timings
+from bot.notify import Notifier
 from bot.pages import Pages
 from bot.webhook import Webhook, make_web_application
 from handlers import ROUTER
@@ -102,6 +103,7 @@ class Service:
             caps={profile.repository.lower(): profile.caps for profile in settings.profiles()},
         )
         inbox = Inbox(database, ROUTER, now)
+        notifier = Notifier(session, database, settings.notify.url, now)
         supervisor, spool = self._build_supervisor(stack, database, bell)
         await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), supervisor, spool)
         stack.push_async_callback(supervisor.stop)
@@ -113,6 +115,7 @@ class Service:
             ("outcomes", lambda: report_jobs(context), sweep_s),
             ("outbox", lambda: post_replies(context), sweep_s),
             ("pulls", lambda: open_pulls(context), sweep_s),
+            ("notifications", notifier.step, sweep_s),
         )
         for name, step, interval_s in loops:
             task = asyncio.create_task(run_forever(name, step, bell, interval_s), name=name)

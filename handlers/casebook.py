@@ -41,6 +41,8 @@ class Reply:
     refusals: int = 0
     abandoned: str | None = None
     final: bool = False
+    changed_at: datetime | None = None
+    """When `body` last became another one; None while it is the first."""
 
     @property
     def marker(self) -> str:

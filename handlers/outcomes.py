@@ -6,18 +6,25 @@ what should be posted; `handlers.outbox` posts it.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers import casebook, replies
+from handlers import casebook, notifications, replies
 from handlers.case import end_job
 from handlers.casebook import Reply
 from handlers.context import Context
+from handlers.report import is_confidential
 from handlers.report_comment import approvable, render_report_comment
 from runner import store
-from runner.job import Job, Report
+from runner.job import Job, JobState, Report
+from runner.meter import Meter
 
 log = structlog.get_logger()
+
+MIN_PROGRESS = timedelta(minutes=1)
+"""How long a status comment keeps its numbers: GitHub counts every edit, and people need them no fresher."""
 
 
 async def report_jobs(context: Context) -> None:
@@ -35,28 +42,34 @@ async def report_jobs(context: Context) -> None:
 
 
 async def _report(context: Context, job_id: str) -> None:
-    """Write the report and move the case, in one transaction."""
+    """Write the report, move the case, and tell the operator what is for them alone, in one transaction."""
     async with context.db.write() as connection:
         job = await store.fetch_job(connection, job_id)
         if job is None or await casebook.fetch_job_reply(connection, job_id, "report"):
             return
         report = await store.fetch_report(connection, job_id)
-        body = _render(context, job, report)
+        meter = await store.fetch_meter(connection, job_id)
+        body = _render(context, job, report, meter)
         reply = casebook.draft_reply(casebook.derive_reply_id(f"report {job_id}"), "report", job, body, context.now())
         await casebook.insert_reply(connection, reply)
         case = await casebook.fetch_case(connection, job.case_key)
         if case:
             is_approvable = approvable(job, report, context.secrets)
             await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
+        if report and is_confidential(report.body):
+            notification = notifications.draft_notification(job, report, context.secrets, context.now())
+            await notifications.insert_notification(connection, notification)
     log.info("report.written", **job.log_context(), state=str(job.state))
     context.ring()
 
 
-def _render(context: Context, job: Job, report: Report | None) -> str:
+def _render(context: Context, job: Job, report: Report | None, meter: Meter | None) -> str:
     """The report; or, whatever an agent wrote that makes us stumble, a few words in its place."""
     model = context.model_of(job)
     try:
-        return render_report_comment(job, report, model=model, public_url=context.public_url, secrets=context.secrets)
+        return render_report_comment(
+            job, report, meter, model=model, public_url=context.public_url, secrets=context.secrets
+        )
     except Exception:
         log.exception("report.not_rendered", **job.log_context())
         return replies.render_unrenderable(job, context.public_url)
@@ -69,18 +82,29 @@ async def _refresh(context: Context, status: Reply) -> None:
         if job is None:
             return
         body, final = await _say(connection, context, job)
-        if (body, final) == (status.body, status.final):
+        if (body, final) == (status.body, status.final) or _is_early(context, status, body):
             return
-        await casebook.change_reply(connection, status, body=body, final=final)
+        await casebook.change_reply(connection, status, body=body, final=final, changed_at=context.now())
     context.ring()
+
+
+def _is_early(context: Context, status: Reply, body: str) -> bool:
+    """Whether only numbers would change, and that too soon after the last change."""
+    if replies.drop_progress(body) != replies.drop_progress(status.body):
+        return False
+    return context.now() - (status.changed_at or status.created_at) < MIN_PROGRESS
 
 
 async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple[str, bool]:
     if job.active:
         queued_before = await store.count_queued_before(connection, job)
-        return replies.render_status(job, context.public_url, queued_before), False
+        meter = await store.fetch_meter(connection, job.id) if job.state is JobState.RUNNING else None
+        return replies.render_status(job, context.public_url, queued_before, meter, context.secrets), False
     report = await casebook.fetch_job_reply(connection, job.id, "report")
     if report is None or not (report.comment_url or report.abandoned):
         # The moment between the end and the posted report: the report is what people should see first.
         return replies.render_reporting(job, context.public_url), False
-    return replies.render_finished_status(job, context.public_url, report.comment_url), True
+    result = await store.fetch_report(connection, job.id)
+    confidential = result is not None and is_confidential(result.body)
+    url = report.comment_url
+    return replies.render_finished_status(job, context.public_url, url, confidential=confidential), True

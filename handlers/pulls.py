@@ -27,7 +27,7 @@ from handlers.note import (
 from handlers.outbox import write_reply
 from handlers.ports import GitHubError, GitHubUnavailable, PullRequest, TreeEntry
 from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
-from handlers.report_comment import approvable
+from handlers.report_comment import approvable, name_model
 from handlers.rules import RepositoryRules
 from runner import store
 from runner.job import DIGEST_SHOWN, FileChange, Job, Report
@@ -165,7 +165,9 @@ async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Ca
         at = await context.github.fetch_branch_sha(job.repository, pull.branch)
         if at != sha:
             raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
-    model = context.model_of(job)
+    async with context.db.read() as connection:
+        meter = await store.fetch_meter(connection, job.id)
+    model = name_model(job, meter, context.model_of(job), context.secrets)
     body = render_pull_body(pull, job, report, model=model, public_url=context.public_url, secrets=context.secrets)
     return await context.github.create_draft_pull_request(
         job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch

@@ -5,14 +5,26 @@ Pure. No sentence holds a live command: commands stand in code, so that no reade
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from handlers.costs import describe_meter
 from handlers.rules import PRESETS
-from handlers.sanitize import defuse, one_line
+from handlers.sanitize import REDACTED, defuse, one_line, redact
 from runner.caps import Scope, Use
 from runner.job import Job, JobState
+from runner.meter import Meter
 
 MAX_SHOWN_PLACE = 5
+
+MAX_LAST_STEP = 80
+"""Characters of what an agent did last."""
+
+_SECRET_HEAD = 100
+"""Characters of a secret that are looked for by themselves: what an agent did last reaches us cut, and so may hold
+no more of one than its beginning."""
+
+_PROGRESS = "\n\n**So far:** "
+"""What parts the numbers, which change all the time, from the rest of a status comment."""
 
 PHASES = {
     JobState.PREPARING: "preparing the environment",
@@ -34,8 +46,10 @@ def job_url(public_url: str, job_id: str) -> str:
     return f"{public_url}/jobs/{job_id}"
 
 
-def render_status(job: Job, public_url: str, queued_before: int) -> str:
-    """The status comment of a job that is under way."""
+def render_status(
+    job: Job, public_url: str, queued_before: int, meter: Meter | None = None, secrets: Collection[str] = ()
+) -> str:
+    """The status comment of a job that is under way; with a `meter` it says what the agent has taken and done last."""
     page = f"[live log]({job_url(public_url, job.id)})"
     head = f"**ptq** · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
     if job.cancel_requested_at:
@@ -51,7 +65,30 @@ def render_status(job: Job, public_url: str, queued_before: int) -> str:
         lines.append(f"**Held up:** {defuse(one_line(job.trouble, 300))}")
     if job.state is JobState.QUEUED:
         lines.append(f"The agent will {PRESETS[job.preset].goal}. Stop it with `/ptq cancel`.")
-    return "\n\n".join(lines)
+    status = "\n\n".join(lines)
+    progress = _render_progress(meter, secrets) if meter and job.state is JobState.RUNNING else ""
+    return f"{status}{_PROGRESS}{progress}" if progress else status
+
+
+def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
+    """What a run has taken, and what it did last as code: nothing in that can end the code, or work inside of it."""
+    words = redact(meter.last_words, secrets)
+    for secret in secrets:
+        before, head, _ = words.partition(secret[:_SECRET_HEAD]) if len(secret) > _SECRET_HEAD else (words, "", "")
+        words = before + REDACTED * bool(head)
+    step = one_line(words, MAX_LAST_STEP).replace("`", "'")
+    counts = [describe_meter(meter)] if meter.turns or meter.tokens else []
+    return " · ".join([*counts, *([f"`{step}`"] if step else [])])
+
+
+def drop_progress(status: str) -> str:
+    """A status comment without the numbers in it: where two differ in no more, nothing new has happened."""
+    return status.partition(_PROGRESS)[0]
+
+
+def render_confidential() -> str:
+    """In place of a report that is for the operator alone. It says nothing of what the job found, or how it ended."""
+    return "The run has ended. Its result is with the operator of this App, who decides what becomes of it."
 
 
 def render_reporting(job: Job, public_url: str) -> str:
@@ -59,11 +96,14 @@ def render_reporting(job: Job, public_url: str) -> str:
     return f"**ptq** · `{job.preset}` attempt {job.attempt}: writing the report · [job]({job_url(public_url, job.id)})"
 
 
-def render_finished_status(job: Job, public_url: str, report_url: str | None) -> str:
-    """The status comment of a job that has ended: one line that links its report."""
-    page = f"[job]({job_url(public_url, job.id)})"
+def render_finished_status(job: Job, public_url: str, report_url: str | None, *, confidential: bool = False) -> str:
+    """The status comment of a job that has ended: one line that links its report, and where that is `confidential`
+    says no more."""
     report = f"[report]({report_url})" if report_url else "its report could not be posted"
-    return f"**ptq** · `{job.preset}` attempt {job.attempt}: {job.state} · {report} · {page}"
+    head = f"**ptq** · `{job.preset}` attempt {job.attempt}"
+    if confidential:
+        return f"{head}: ended · {report}"
+    return f"{head}: {job.state} · {report} · [job]({job_url(public_url, job.id)})"
 
 
 def render_unrenderable(job: Job, public_url: str) -> str:

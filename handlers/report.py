@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from handlers.markdown import parse_blocks
+from runner.characters import drop_invisible
 
 OUTCOMES: Mapping[str, str] = {
     "reproduced": "you saw the reported behaviour happen here",
@@ -39,6 +40,19 @@ _ALIASES = {
     "intended behavior": "intended behaviour",
 }
 
+_CONFIDENTIAL = re.compile(
+    r"(?:an? )?(?:possible |potential |serious |likely )?"
+    r"security (?:concern|issue|problem|risk|bug|flaw|hole|vulnerabilit(?:y|ie))s?"
+)
+"""Every way of writing that outcome that we can think of: a report that is hidden in vain reaches the operator, one
+that is shown in vain reaches everybody."""
+
+_LABEL = re.compile(
+    r"(?:the |final |my )*(?:outcome|result|verdict|conclusion|classification|status|finding)s?(?: is| was)?\b"
+)
+_NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
+"""What stands behind a heading for security concerns in a report that has none."""
+
 _SECTIONS = (
     (r"summary\b|tl dr$", "summary"),
     (r"repro(duction|ducing)?\b|steps to reproduce\b", "reproduction"),
@@ -50,6 +64,9 @@ _SECTIONS = (
 
 _LINES_BEFORE_OUTCOME = 3
 """Lines with text, such as a title, among which the outcome is looked for."""
+
+_LINES_BEFORE_CONFIDENCE = 30
+"""Lines with text among which any one makes a report confidential."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +84,33 @@ class ParsedReport:
 
 
 def is_confidential(text: str) -> bool:
-    """Whether a report is for the operator alone: it says that a stranger could abuse what it found."""
-    return parse_report(text).outcome == SECURITY_CONCERN
+    """Whether a report is for the operator alone: it says that a stranger could abuse what it found.
+
+    Generous, for what was public once is public for good: any of the first lines that reads as that outcome will do.
+    """
+    if parse_report(text).outcome == SECURITY_CONCERN:
+        return True
+    written = (clauses for line in text.splitlines() if (clauses := _split_clauses(line)))
+    return any(_names_concern(*pair) for pair in pairwise([*islice(written, _LINES_BEFORE_CONFIDENCE), []]))
+
+
+def _split_clauses(line: str) -> list[str]:
+    """The words of a line between its marks and punctuation: `**Outcome:** security-concern` has two clauses."""
+    line = re.sub(r"</?[a-z][^>]*>", " ", drop_invisible(" ".join(line.split())[:200]).casefold())
+    line = re.sub(r"(?<=[a-z])-(?=[a-z])", " ", line.replace("_", " "))
+    return [" ".join(clause.split()) for clause in re.split(r"[^\w\s]+|\b\d+\b", line) if clause.strip()]
+
+
+def _names_concern(clauses: list[str], following: list[str]) -> bool:
+    """Whether a line says that outcome, by itself or after another one, and neither it nor the next says "none"."""
+    for place, clause in enumerate(clauses):
+        said = _LABEL.sub("", clause, count=1).strip() if _LABEL.match(clause) else clause
+        if _CONFIDENTIAL.fullmatch(said):
+            behind = clauses[place + 1 :] or following
+            return not behind or not _NOTHING.issuperset(behind)
+        if said and _ALIASES.get(said, said) not in OUTCOMES:
+            return False
+    return False
 
 
 def parse_report(text: str) -> ParsedReport:

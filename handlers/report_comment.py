@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import timedelta
 
+from handlers.costs import describe_meter
 from handlers.note import NOTE_PLACEHOLDER
-from handlers.replies import job_url
-from handlers.report import ParsedReport, parse_report
+from handlers.replies import job_url, render_confidential
+from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import PRESETS
 from handlers.sanitize import collapse, cut, defuse, fence, one_line, redact
 from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Report
+from runner.meter import Meter
 from runner.patch import Untrue, list_additions
 
 MAX_COMMENT = 60_000
@@ -27,6 +29,9 @@ MAX_SUMMARY = 3_000
 MAX_DOUBTS = 6_000
 MAX_LISTED = 100
 """Files named in a list."""
+
+MAX_MODEL = 100
+"""Characters of a model's name, which the agent says."""
 
 HEADLINES = {
     JobState.SUCCEEDED: "Done",
@@ -42,6 +47,7 @@ def approvable(job: Job, report: Report | None, secrets: Collection[str]) -> boo
         job.state is JobState.SUCCEEDED
         and report is not None
         and report.digest is not None
+        and not is_confidential(report.body)
         and not find_secrets(report, secrets)
     )
 
@@ -60,24 +66,42 @@ def find_secrets(report: Report, secrets: Collection[str]) -> list[str]:
 
 
 def render_report_comment(
-    job: Job, report: Report | None, *, model: str | None, public_url: str, secrets: Collection[str]
+    job: Job,
+    report: Report | None,
+    meter: Meter | None = None,
+    *,
+    model: str | None,
+    public_url: str,
+    secrets: Collection[str],
 ) -> str:
-    """The report of a job that has ended: what was found, the diff, and the exact next step."""
-    parsed = parse_report(redact(report.body, secrets)) if report else None
-    parts = [_render_head(job, parsed, secrets), _render_findings(parsed)]
+    """The report of a job that has ended: what was found, the diff, the exact next step, and what it took.
+
+    `model` is the agent's as it is configured. A confidential report is a few neutral words.
+    """
+    if report and is_confidential(report.body):
+        return render_confidential()
+    parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
+    parts = [_render_head(job, choose_headline(job, parsed), secrets), _render_findings(parsed)]
     parts += [_render_doubts(report, secrets)] if report else []
-    last = [_render_next_step(job, report, secrets), _render_facts(job, model, public_url)]
+    shown_model = name_model(job, meter, model, secrets)
+    last = [_render_next_step(job, report, secrets), _render_facts(job, meter, shown_model, public_url)]
     rest = [_render_texts(report, secrets)] if report else []
     room = MAX_COMMENT - sum(len(part) + 2 for part in (*parts, *rest, *last))
     diff = [_render_diff(job, report, public_url, secrets, room)] if report else []
     return "\n\n".join(part for part in (*parts, *diff, *rest, *last) if part)
 
 
-def _render_head(job: Job, parsed: ParsedReport | None, secrets: Collection[str]) -> str:
-    outcome = HEADLINES[job.state]
-    if parsed and parsed.outcome and job.state is JobState.SUCCEEDED:
-        outcome = parsed.outcome[:1].upper() + parsed.outcome[1:]
-    head = f"### {outcome}\n\n`{job.preset}` attempt {job.attempt}, asked for by @{job.requested_by}."
+def choose_headline(job: Job, parsed: ParsedReport | None) -> str:
+    """A job's end in a word or two: its outcome, or how far it came."""
+    if job.state is JobState.SUCCEEDED and parsed and parsed.outcome:
+        return parsed.outcome[:1].upper() + parsed.outcome[1:]
+    if job.state is JobState.FAILED and parsed:
+        return "Partial"
+    return HEADLINES[job.state]
+
+
+def _render_head(job: Job, headline: str, secrets: Collection[str]) -> str:
+    head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, asked for by @{job.requested_by}."
     if not job.failure:
         return head
     sentence, _, details = redact(job.failure, secrets).partition("\n")
@@ -157,14 +181,25 @@ def _render_next_step(job: Job, report: Report | None, secrets: Collection[str])
         )
     if job.state is JobState.SUCCEEDED and not PRESETS[job.preset].may_change:
         return "**Next step.** `/ptq fix` asks an agent for a change, with any advice you add behind it."
-    return f"**Next step.** `/ptq {job.preset}` tries again, with any advice you add behind it."
+    return (
+        "**Next step.** `/ptq retry` carries on where it stopped, with any advice you add behind it; "
+        f"`/ptq {job.preset}` starts afresh."
+    )
 
 
-def _render_facts(job: Job, model: str | None, public_url: str) -> str:
+def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: Collection[str]) -> str | None:
+    """The model that did the work, safe to show: as the agent said it, as it was asked for, or as it is configured."""
+    model = (meter and meter.model) or job.model or configured
+    return defuse(one_line(redact(model, secrets), MAX_MODEL)) if model else None
+
+
+def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str) -> str:
     facts = [f"machine `{job.machine}`"] if job.machine else []
     facts.append(f"agent `{job.agent}`" + (f" ({model})" if model else ""))
     if job.started_at and job.ended_at:
         facts.append(render_duration(job.ended_at - job.started_at))
+    if meter:
+        facts.append(describe_meter(meter))
     if job.base_commit:
         facts.append(f"base `{job.base_commit[:10]}`")
     facts.append(f"[log and diff]({job_url(public_url, job.id)})")

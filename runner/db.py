@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -243,6 +244,7 @@ replies = Table(
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("abandoned", Text),  # why it will never be posted
     Column("created_at", UtcDateTime, nullable=False),
+    Column("changed_at", UtcDateTime),  # when `body` last became another one
     UniqueConstraint("job_id", "kind"),
     Index("replies_by_issue", "repository", "issue_number"),
 )
@@ -263,6 +265,19 @@ pulls = Table(
     Column("refusals", Integer, nullable=False, default=0),
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("abandoned", Text),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+notifications = Table(
+    "notifications",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),  # the operator hears of each job once
+    Column("repository", String(200), nullable=False),
+    Column("issue_number", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("delivered_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
 )
 
@@ -308,7 +323,20 @@ class Database:
                 await connection.run_sync(metadata.create_all)
                 row = {"schema_version": SCHEMA_VERSION, "secret": secrets.token_bytes(32)}
                 await connection.execute(installation.insert().values(**row))
-            found = (await connection.execute(installation.select())).one()
+            await self._recognise(connection)
+
+    async def open_existing(self) -> None:
+        """Use the database of a service, which may be running, to read. Raises `DatabaseError` where there is none."""
+        if not Path(self.engine.url.database or "").is_file():
+            raise DatabaseError(f"the database {self.engine.url}: there is no such file")
+        await asyncio.to_thread(self._probe)
+        async with self.read() as connection:
+            if not await connection.run_sync(lambda sync: inspect(sync).has_table(installation.name)):
+                raise DatabaseError(f"the database {self.engine.url} is not one of ptq-bot")
+            await self._recognise(connection)
+
+    async def _recognise(self, connection: AsyncConnection) -> None:
+        found = (await connection.execute(installation.select())).one()
         if found.schema_version != SCHEMA_VERSION:
             needs = f"this version of ptq-bot needs {SCHEMA_VERSION}"
             raise DatabaseError(f"the database has schema {found.schema_version}, {needs}")

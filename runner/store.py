@@ -184,6 +184,28 @@ async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
     return Meter(**row._mapping) if row else None
 
 
+BILL = (
+    *(jobs.c.id.label("job"), jobs.c.created_at, jobs.c.repository, jobs.c.issue_number.label("issue")),
+    *(jobs.c.requested_by, jobs.c.preset, jobs.c.attempt, jobs.c.agent),
+    func.coalesce(meters.c.model, jobs.c.model).label("model"),
+    *(jobs.c.state, meters.c.ending, meters.c.turns, meters.c.tool_calls),
+    *(meters.c.input_tokens, meters.c.cached_tokens, meters.c.output_tokens),
+    *(meters.c.cost_usd, meters.c.cost_is_estimate, meters.c.run_s),
+)
+"""The columns of a bill. What a meter says is None where the agent never started."""
+
+
+async def fetch_bill(
+    connection: AsyncConnection, since: datetime | None, until: datetime | None
+) -> list[Mapping[str, Any]]:
+    """What each job has taken, oldest first, of those created at or after `since` and before `until`."""
+    query = select(*BILL).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
+    query = query if since is None else query.where(jobs.c.created_at >= since)
+    query = query if until is None else query.where(jobs.c.created_at < until)
+    rows = await connection.execute(query.order_by(jobs.c.created_at, jobs.c.id))
+    return [row._asdict() for row in rows]
+
+
 async def fetch_spent(
     connection: AsyncConnection, *, repository: str, issue_number: int, requested_by: str, now: datetime
 ) -> dict[Scope, Spent]:

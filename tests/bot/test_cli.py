@@ -193,5 +193,5 @@ def test_the_service_answers_and_stops_when_it_is_asked_to(tmp_path: Path, numbe
 def test_without_arguments_the_program_says_what_it_can_do() -> None:
     done = program.run("--help", COLUMNS="200")
     assert done.returncode == 0
-    for command in ("serve", "demo"):
+    for command in ("serve", "report", "costs", "demo"):
         assert command in done.stdout

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.report import OUTCOMES, ParsedReport, parse_report
+from handlers.report import OUTCOMES, ParsedReport, is_confidential, parse_report
 
 REPORT = """\
 fix staged
@@ -110,3 +110,50 @@ def test_nothing_comes_of_nothing() -> None:
 def test_any_text_survives(parts: list[str]) -> None:
     parsed = parse_report("".join(parts))
     assert parsed.outcome is None or parsed.outcome in OUTCOMES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "security concern",
+        "**Outcome:** `security concern`.",
+        "# SECURITY_CONCERN",
+        "Outcome: security-concern",
+        "| Outcome | Security concern |",
+        "<b>Security concern</b>",
+        "<!-- outcome: security concern -->",
+        '{"outcome": "security concern"}',
+        "1. Security issue",
+        "🔒 Security concern!",
+        "Verdict: a potential security vulnerability",
+        "The outcome is a security concern.",
+        "Security concern: no authentication is needed",
+        "Security concern - anyone may read it",
+        "security concern\n\nNo check is made.",
+        "Reproduced (security concern)",
+        "# Report of the run\n\nSecurity concern\n===\n",
+        "\ufeffsecu\u200brity concern",
+        "a title\rsecurity concern",
+        "# Report\n\n## Summary\n\n" + "It is read before it is checked.\n\n" * 8 + "Outcome: security concern",
+        "\n---\n" * 100 + "security concern",
+    ],
+)
+def test_a_report_that_says_it_in_whatever_way_is_for_the_operator_alone(text: str) -> None:
+    assert is_confidential(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "reproduced\n\nThis is no security concern.",
+        "reproduced\n\nWhether it is a security concern, others must say.",
+        "fix staged\n\n## Summary\nSecurity concerns were ruled out.",
+        "fix staged (no security concern)",
+        "fix staged\n\nIt is mended.\n\nSecurity concerns: none.",
+        "fix staged\n\n## Summary\nIt is mended.\n\n## Security concerns\n\nNone found.",
+        "not a bug\n" + "It is meant so.\n" * 30 + "security concern",
+    ],
+)
+def test_a_report_that_only_mentions_the_words_is_for_all(text: str) -> None:
+    assert not is_confidential(text)

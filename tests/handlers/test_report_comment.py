@@ -11,8 +11,17 @@ from markdown_it import MarkdownIt
 
 from handlers.casebook import Pull
 from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
-from handlers.report_comment import MAX_COMMENT, approvable, count_lines, render_duration, render_report_comment
+from handlers.report import ParsedReport
+from handlers.report_comment import (
+    MAX_COMMENT,
+    approvable,
+    choose_headline,
+    count_lines,
+    render_duration,
+    render_report_comment,
+)
 from runner.job import FileChange, Job, JobState, Report
+from runner.meter import Meter
 from tests.support.jobs import NOON, make_job
 
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n-one\n+two\n+three\n"
@@ -44,9 +53,11 @@ def result(**changes: Any) -> Report:
     return Report(**{**values, **changes})
 
 
-def render(job: Job | None = None, report: Report | None = None, secrets: tuple[str, ...] = ()) -> str:
+def render(
+    job: Job | None = None, report: Report | None = None, secrets: tuple[str, ...] = (), meter: Meter | None = None
+) -> str:
     return render_report_comment(
-        job or done(), report or result(), model="a-model", public_url="https://ptq.example", secrets=secrets
+        job or done(), report or result(), meter, model="a-model", public_url="https://ptq.example", secrets=secrets
     )
 
 
@@ -151,7 +162,8 @@ def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> 
     assert headline in text
     assert "the setup failed" in text
     assert "last line of its log" in text
-    assert "`/ptq fix` tries again" in text
+    assert "`/ptq retry` carries on where it stopped" in text
+    assert "`/ptq fix` starts afresh" in text
 
 
 def test_only_a_job_that_succeeded_offers_its_diff() -> None:
@@ -242,3 +254,72 @@ def test_lines_of_a_patch_are_counted_without_its_headers() -> None:
 
 def test_the_preset_decides_what_the_next_step_is() -> None:
     assert "`/ptq fix` asks an agent for a change" in render(done(preset="diagnose"), replace(result(), digest=None))
+
+
+def test_a_success_without_a_diff_can_be_carried_on() -> None:
+    text = render(report=replace(result(), digest=None, patch="", changes=()))
+    assert "`/ptq retry` carries on" in text
+    assert "`/ptq fix` starts afresh" in text
+
+
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST])
+def test_a_confidential_report_says_nothing_of_what_was_found_or_how_the_run_ended(state: JobState) -> None:
+    failure = None if state is JobState.SUCCEEDED else "the agent gave up: tokens are not checked"
+    job = done(state=state, failure=failure, model="opus")
+    report = result(body=f"security concern\n{BODY}", refusals=("`.ci/run` is protected",))
+    text = render(job, report, meter=Meter("j", turns=3, input_tokens=1000, cost_usd=0.42))
+    assert text == ("The run has ended. Its result is with the operator of this App, who decides what becomes of it.")
+    assert not approvable(job, report, ())
+
+
+METER = Meter("j", turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
+
+
+def test_a_report_says_what_the_run_took() -> None:
+    assert "12 turns, 34 tool calls, 120k tokens, $0.42" in render(meter=METER).splitlines()[-1]
+    assert "unknown" in render(meter=Meter("j")).splitlines()[-1]
+    assert "unknown" not in render(meter=None), "the agent never started"
+
+
+@pytest.mark.parametrize(
+    ("said", "asked_for", "shown"),
+    [("said", "asked", "said"), (None, "asked", "asked"), (None, None, "a-model")],
+)
+def test_the_model_is_the_one_that_did_the_work(said: str | None, asked_for: str | None, shown: str) -> None:
+    assert f"agent `mine` ({shown})" in render(done(model=asked_for), meter=replace(METER, model=said))
+
+
+def test_a_model_is_what_the_agent_says_and_so_harmless() -> None:
+    text = render(
+        meter=replace(METER, model="</sub>\n\n@octo/all hunter2-hunter2 " + "x" * 5000), secrets=("hunter2-hunter2",)
+    )
+    facts = text.splitlines()[-1]
+    assert facts.startswith("<sub>machine")
+    assert facts.count("</sub>") == 1
+    assert "@octo" not in text
+    assert "hunter2" not in text
+    assert len(facts) < 500
+
+
+@pytest.mark.parametrize(
+    ("state", "parsed", "headline"),
+    [
+        (JobState.SUCCEEDED, ParsedReport("does not reproduce", ""), "Does not reproduce"),
+        (JobState.SUCCEEDED, ParsedReport(None, "It fails."), "Done"),
+        (JobState.FAILED, ParsedReport("fix staged", ""), "Partial"),
+        (JobState.FAILED, None, "Not finished"),
+        (JobState.CANCELLED, ParsedReport("fix staged", ""), "Cancelled"),
+        (JobState.LOST, None, "Lost"),
+    ],
+)
+def test_a_headline_says_how_far_the_run_came(state: JobState, parsed: ParsedReport | None, headline: str) -> None:
+    assert choose_headline(done(state=state), parsed) == headline
+
+
+def test_a_run_that_was_ended_and_left_a_report_says_why_it_is_partial() -> None:
+    job = done(state=JobState.FAILED, failure="the agent was stopped at the cap of 300 turns of this run")
+    text = render(job)
+    assert text.startswith("### Partial\n")
+    assert "**Why:** the agent was stopped at the cap of 300 turns" in text
+    assert "It lost the last chunk." in text
+    assert render(job, result(body=" \n")).startswith("### Not finished\n")

@@ -1,0 +1,93 @@
+"""What the operator asks for on the service's own machine: one job's result, and what all of them cost. Reads only.
+
+Both work beside a running service. What agents wrote is shown so that a terminal and a spreadsheet do nothing of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from bot.config import Settings
+from handlers.sanitize import redact
+from runner import store
+from runner.characters import show_invisible
+from runner.db import Database
+from runner.job import Job, Report
+
+
+class UnknownJob(Exception):  # noqa: N818
+    """There is no job with this id; the message says so."""
+
+
+async def read_report(settings: Settings, job_id: str) -> str:
+    """Everything that came out of a job, as text for a terminal. Raises `UnknownJob` and `DatabaseError`."""
+    database = Database(settings.server.database_url)
+    try:
+        await database.open_existing()
+        async with database.read() as connection:
+            job = await store.fetch_job(connection, job_id)
+            report = await store.fetch_report(connection, job_id)
+    finally:
+        await database.close()
+    if job is None:
+        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
+    # Its own secrets stay hidden; what only looks like one may be the very thing that the report is about.
+    return show_for_terminal(redact(render_report(job, report), settings.secret_values(), shapes=()))
+
+
+def render_report(job: Job, report: Report | None) -> str:
+    """A job and its texts, each below its title. Pure."""
+    head = f"{job.case_key} · {job.preset} attempt {job.attempt}, asked for by @{job.requested_by} · {job.state}"
+    failure = [job.failure] if job.failure else []
+    texts = [(title, text.strip("\n")) for title, text in (report.texts() if report else ())]
+    shown = [f"=== {title} ===\n\n{text}" for title, text in texts if text.strip()] or ["Nothing was collected."]
+    return "\n\n".join([f"job {job.id} · {head}", *failure, *shown]) + "\n"
+
+
+def show_for_terminal(text: str) -> str:
+    """The text with every character written out that would move a terminal's cursor, colour it, or stay unseen."""
+    return show_invisible(text).replace("\r\n", "\n").replace("\r", "⟨U+000D⟩")
+
+
+async def read_costs(settings: Settings, since: date | None, until: date | None) -> str:
+    """What each job took, as CSV, of those created on these days (UTC, both included). Raises `DatabaseError`."""
+    database = Database(settings.server.database_url)
+    try:
+        await database.open_existing()
+        async with database.read() as connection:
+            after = _begin(until + timedelta(days=1)) if until else None
+            bill = await store.fetch_bill(connection, _begin(since) if since else None, after)
+    finally:
+        await database.close()
+    configured = {spec.name: spec.model for spec in settings.agent_specs()}
+    return render_costs([{**row, "model": row["model"] or configured.get(row["agent"])} for row in bill])
+
+
+def _begin(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+def render_costs(bill: list[Mapping[str, Any]]) -> str:
+    """Rows as CSV with a header. Pure."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    names = [column.name for column in store.BILL]
+    writer.writerow(names)
+    writer.writerows([_cell(row[name]) for name in names] for row in bill)
+    return written.getvalue()
+
+
+def _cell(value: Any) -> str:
+    """A cell in which a spreadsheet sees no formula: model and requester are other people's words."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6f}".rstrip("0").rstrip(".")
+    text = value.isoformat() if isinstance(value, datetime) else show_for_terminal(str(value))
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text

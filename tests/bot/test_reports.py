@@ -1,0 +1,145 @@
+"""`ptq-bot report` and `ptq-bot costs`, as the processes that an operator starts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import signal
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.demo.playground import find_free_port
+from runner import store
+from runner.job import JobState, Report
+from runner.meter import Meter
+from tests.bot.test_cli import AGENT_VALUE, configure
+from tests.support import program
+from tests.support.jobs import NOON, make_job, open_database
+
+REPORT = Report(
+    "0123456789",
+    body="security concern\n\n## Summary\nAnyone\x1b[2J may\rwrite. \u202eevil\n",
+    worklog=f"used {AGENT_VALUE} and https://user:password@host\n",
+    pr_title="",
+    repro="print('it')\n",
+    patch="--- a/a.py\n+++ b/a.py\n+closed\n",
+    changes=(),
+    digest=None,
+)
+METER = Meter("0123456789", "=model()", 12, 34, 0, 0, 1000, 200, 50, 0.4242, True, 9, 61.5, "", "finished")
+
+
+async def fill(folder: Path) -> None:
+    """Three jobs on three days; the first has a meter and a report."""
+    async with open_database(folder) as database, database.write() as connection:
+        for day, job_id in enumerate(("0123456789", "1123456789", "2123456789")):
+            created_at = NOON.replace(hour=0) + timedelta(days=day)
+            changes: dict[str, Any] = {"state": JobState.FAILED, "issue_number": day, "requested_by": "-dash"}
+            await store.insert_job(connection, make_job(id=job_id, created_at=created_at, **changes))
+        await store.save_meter(connection, METER)
+        await store.insert_report(connection, REPORT)
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+async def test_a_report_is_printed_whole_and_does_nothing_to_the_terminal(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    done = program.run("report", "0123456789", "--config", configure(tmp_path, 0))
+    assert done.returncode == 0, done.stderr
+    for part in ("octo/widgets#0", "=== Report ===", "Anyone", "=== Diff ===\n\n--- a/a.py", "print('it')"):
+        assert part in done.stdout
+    assert "user:password@host" in done.stdout, "it may be what the report is about"
+    assert AGENT_VALUE not in done.stdout
+    for written_out in ("⟨U+001B⟩[2J", "⟨U+000D⟩", "⟨U+202E⟩"):
+        assert written_out in done.stdout
+    assert not set("\x1b\r\u202e") & set(done.stdout)
+
+
+async def test_a_job_without_a_result_says_so(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    done = program.run("report", "1123456789", "--config", configure(tmp_path, 0))
+    assert (done.returncode, "Nothing was collected." in done.stdout) == (0, True)
+
+
+async def test_an_unknown_job_is_one_sentence(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    done = program.run("report", "nothing\x1b[2J", "--config", configure(tmp_path, 0))
+    assert done.returncode == 1
+    assert done.stderr == "ptq-bot: there is no job 'nothing⟨U+001B⟩[2J'\n"
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", [("report", "0123456789"), ("costs",)])
+def test_what_only_reads_makes_no_database(tmp_path: Path, command: Sequence[str]) -> None:
+    done = program.run(*command, "--config", configure(tmp_path, 0))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("ptq.db: there is no such file")
+    assert not (tmp_path / "ptq.db").exists()
+
+
+async def test_costs_are_a_table_in_which_unknown_is_empty_and_no_cell_is_a_formula(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    done = program.run(
+        "costs", "--config", configure(tmp_path, 0, ('command = ["true"]', 'command = ["true"]\nmodel = "m"'))
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == (
+        "job,created_at,repository,issue,requested_by,preset,attempt,agent,model,state,ending,turns,tool_calls,"
+        "input_tokens,cached_tokens,output_tokens,cost_usd,cost_is_estimate,run_s"
+    )
+    first, second, _ = read(done.stdout)
+    assert first == {
+        **{"job": "0123456789", "created_at": "2026-03-01T00:00:00+00:00", "repository": "octo/widgets", "issue": "0"},
+        **{"requested_by": "'-dash", "preset": "fix", "attempt": "1", "agent": "mine", "model": "'=model()"},
+        **{"state": "failed", "ending": "finished", "turns": "12", "tool_calls": "34", "input_tokens": "1000"},
+        **{"cached_tokens": "200", "output_tokens": "50", "cost_usd": "0.4242", "cost_is_estimate": "true"},
+        "run_s": "61.5",
+    }
+    assert second["model"] == "m"
+    assert {second[name] for name in ("turns", "cost_usd", "cost_is_estimate", "run_s", "ending")} == {""}
+
+
+@pytest.mark.parametrize(
+    ("days", "issues"),
+    [
+        (("--since", "2026-03-02"), ["1", "2"]),
+        (("--until", "2026-03-02"), ["0", "1"]),
+        (("--since", "2026-03-02", "--until", "2026-03-02"), ["1"]),
+        (("--since", "2026-04-01"), []),
+    ],
+)
+async def test_costs_are_of_the_days_that_were_asked_for(
+    tmp_path: Path, days: Sequence[str], issues: list[str]
+) -> None:
+    await fill(tmp_path)
+    done = program.run("costs", "--config", configure(tmp_path, 0), *days)
+    assert [row["issue"] for row in read(done.stdout)] == issues
+    assert done.stdout.startswith("job,")
+
+
+@pytest.mark.parametrize(
+    "days", [("--since", "2026-02-30"), ("--until", "today"), ("--since", "2026-03-02", "--until", "2026-03-01")]
+)
+def test_a_wrong_date_is_said_so(tmp_path: Path, days: Sequence[str]) -> None:
+    done = program.run("costs", "--config", configure(tmp_path, 0), *days)
+    assert done.returncode == 2
+    assert days[-2] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_both_work_beside_a_running_service(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    port = find_free_port()
+    config = configure(tmp_path, port)
+    with program.start(tmp_path, "serve", "--config", config) as service:
+        service.wait_for_http(f"http://127.0.0.1:{port}/healthz")
+        assert len(read(program.run("costs", "--config", config).stdout)) == 3
+        assert "=== Report ===" in program.run("report", "0123456789", "--config", config).stdout
+        assert service.stop(signal.SIGTERM)[0] == 0

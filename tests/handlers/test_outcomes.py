@@ -1,0 +1,185 @@
+"""What is written down when jobs go on and end, over a real database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from handlers import casebook, replies
+from handlers.case import Case, CaseState
+from handlers.casebook import Reply
+from handlers.context import Context
+from handlers.notifications import Notification, fetch_waiting
+from handlers.outcomes import report_jobs
+from runner import store
+from runner.db import Database
+from runner.job import FileChange, Job, JobState, Report
+from runner.meter import Meter
+from tests.support.clock import Clock
+from tests.support.jobs import NOON, make_job, open_database
+
+SECRET = "hunter2-hunter2"
+URL = "https://ptq.example"
+
+
+@dataclass
+class Desk:
+    """The words in which these tests are told."""
+
+    db: Database
+    clock: Clock
+    context: Context
+
+    async def add(self, job: Job, report: Report | None = None, standing: str | None = None) -> None:
+        case = Case(job.case_key, job.repository, job.issue_number, "It breaks", CaseState.ACTIVE, NOON, NOON)
+        status = casebook.draft_reply(job.id, "status", job, "", self.clock())
+        async with self.db.write() as connection:
+            await store.insert_job(connection, job)
+            await casebook.save_case(connection, replace(case, active_job_id=job.id, standing_job_id=standing))
+            await casebook.insert_reply(connection, status)
+            if report:
+                await store.insert_report(connection, report)
+        await report_jobs(self.context)
+
+    async def count(self, turns: int, **changes: Any) -> str:
+        """The status comment after the agent has taken so many turns."""
+        async with self.db.write() as connection:
+            await store.save_meter(connection, Meter("0123456789", turns=turns, **changes))
+        await report_jobs(self.context)
+        return (await self.reply("status")).body
+
+    async def change(self, **changes: Any) -> None:
+        async with self.db.write() as connection:
+            job = await store.fetch_job(connection, "0123456789")
+            assert job
+            await store.change_job(connection, job, **changes)
+        await report_jobs(self.context)
+
+    async def reply(self, kind: str) -> Reply:
+        async with self.db.read() as connection:
+            reply = await casebook.fetch_job_reply(connection, "0123456789", kind)
+        assert reply
+        return reply
+
+    async def case(self) -> Case:
+        async with self.db.read() as connection:
+            case = await casebook.fetch_case(connection, "octo/widgets#7")
+        assert case
+        return case
+
+    async def notifications(self) -> list[Notification]:
+        async with self.db.read() as connection:
+            return await fetch_waiting(connection)
+
+
+@asynccontextmanager
+async def open_desk(folder: Path) -> AsyncIterator[Desk]:
+    async with open_database(folder) as database:
+        clock = Clock()
+        github = cast("Any", None)  # Only `handlers.outbox` asks GitHub.
+        context = Context(github, database, {}, {}, URL, (SECRET,), clock, lambda: None)
+        yield Desk(database, clock, context)
+
+
+def running(**changes: Any) -> Job:
+    return make_job(**{"state": JobState.RUNNING, "machine": "gpu-1", "started_at": NOON, **changes})
+
+
+async def test_the_numbers_of_a_status_change_at_most_once_a_minute(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.add(running())
+        desk.clock.forward(59)
+        assert "turn" not in await desk.count(1)
+        desk.clock.forward(1)
+        assert "2 turns" in await desk.count(2)
+        desk.clock.forward(59)
+        assert "2 turns" in await desk.count(3)
+        desk.clock.forward(1)
+        assert "4 turns" in await desk.count(4)
+
+
+async def test_what_is_news_does_not_wait_for_the_numbers(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.add(running())
+        desk.clock.forward(60)
+        assert "1 turn," in await desk.count(1)
+        desk.clock.forward(1)
+        await desk.change(trouble="the machine does not answer")
+        assert "Held up" in (await desk.reply("status")).body
+        desk.clock.forward(1)
+        await desk.change(trouble=None)
+        assert "Held up" not in (await desk.reply("status")).body
+        await desk.change(state=str(JobState.COLLECTING))
+        assert "collecting the result" in (await desk.reply("status")).body
+
+
+async def test_the_last_step_is_shown_without_secrets(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.add(running())
+        desk.clock.forward(60)
+        status = await desk.count(1, last_words=f"Bash: curl -H {SECRET}")
+        assert "`Bash: curl -H [redacted]`" in status
+
+
+CONCERN = "Outcome: security concern\n\n## Summary\nAnyone <!channel> may write\nas @all, with hunter2-hunter2.\n"
+
+
+def found(body: str) -> Report:
+    change = FileChange("a.py", "100644", b"new\n", "100644")
+    return Report("0123456789", body, "looked", "Close it", "", "+new\n", (change,), "ab" * 32)
+
+
+def ended(**changes: Any) -> Job:
+    return running(**{"state": JobState.SUCCEEDED, "ended_at": NOON, **changes})
+
+
+async def test_a_security_concern_goes_to_the_operator_and_to_nobody_else(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.add(ended(), found(CONCERN))
+        assert (await desk.reply("report")).body == replies.render_confidential()
+        (notification,) = await desk.notifications()
+        assert notification.text == (
+            "octo/widgets#7: an agent reports a security concern. "
+            "Anyone &lt;!channel&gt; may write as all, with [redacted]."
+        )
+        case = await desk.case()
+        assert (case.state, case.standing_job_id) == (CaseState.IDLE, None)
+
+
+async def test_a_security_concern_leaves_the_diff_of_an_earlier_job_standing(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.add(ended(), found(CONCERN), standing="earlier")
+        case = await desk.case()
+        assert (case.state, case.standing_job_id) == (CaseState.AWAITING_NOTE, "earlier")
+
+
+async def test_the_operator_hears_of_a_concern_also_where_the_run_did_not_finish(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.add(ended(state=JobState.FAILED, failure="stopped at its cap"), found(CONCERN))
+        for _ in range(2):
+            await report_jobs(desk.context)
+        assert len(await desk.notifications()) == 1
+        assert "cap" not in (await desk.reply("report")).body
+
+
+async def test_the_last_word_of_a_status_tells_nothing_of_a_concern(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.add(ended(state=JobState.FAILED, failure="the agent gave up"), found(CONCERN))
+        report = await desk.reply("report")
+        async with desk.db.write() as connection:
+            await casebook.change_reply(connection, report, comment_url="https://github.example/1")
+        await report_jobs(desk.context)
+        status = await desk.reply("status")
+        assert status.final
+        assert status.body == "**ptq** · `fix` attempt 1: ended · [report](https://github.example/1)"
+
+
+async def test_an_ordinary_report_notifies_nobody(tmp_path: Path) -> None:
+    async with open_desk(tmp_path) as desk:
+        await desk.add(ended(), found("fix staged\n\n## Summary\nIt is mended.\n"))
+        assert await desk.notifications() == []
+        assert (await desk.reply("report")).body.startswith("### Fix staged")
+        assert (await desk.case()).state is CaseState.AWAITING_NOTE

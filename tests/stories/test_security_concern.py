@@ -1,0 +1,101 @@
+"""A run that finds what a stranger could abuse: the operator hears of it, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.job import Job
+from tests.support import program
+from tests.support.hook import Hook, open_hook
+from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
+
+FINDING = "anyone may empty the till"
+CONCERN = WRITE_REPORT.replace("fix staged", "# What I found\\n\\n**Outcome:** Security concern").replace(
+    "It is mended", FINDING
+)
+assert CONCERN.count(FINDING) == 1
+NEUTRAL = "The run has ended. Its result is with the operator of this App, who decides what becomes of it."
+
+
+async def run(world: World, count: int = 1) -> Job:
+    """The job of a run of the agent on the issue, once all is put away."""
+    await world.label() if count == 1 else await world.comment("/ptq fix")
+    await world.wait_for_report(count)
+    return (await world.jobs())[0]
+
+
+async def wait_until_heard(hook: Hook, count: int) -> None:
+    for _ in range(400):
+        if len(hook.heard) >= count:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"the operator heard only {hook.heard}")
+
+
+async def test_the_operator_alone_hears_of_a_security_concern(tmp_path: Path) -> None:
+    async with open_hook(500, 503) as hook:
+        toml = f"[notify]\nurl = {json.dumps(hook.url)}\n"
+        async with open_world(tmp_path, agent=CONCERN + FIX, more_toml=toml) as world:
+            await world.open_issue()
+            job = await run(world)
+            assert world.reports()[0].partition("\n")[2] == NEUTRAL
+            assert job.state == "succeeded"
+            for word in (FINDING, "mended", "ecurity", "succeeded", "diff", "/ptq pr"):
+                assert word not in "\n".join(world.replies())
+
+            await wait_until_heard(hook, 3)
+            assert hook.heard[0] == hook.heard[1] == hook.heard[2]
+            assert FINDING in hook.heard[2]["text"]
+            assert hook.heard[2]["command"].startswith(f"ptq-bot report {job.id} ")
+
+            shown = program.run("report", job.id, "--config", world.playground.config).stdout
+            for part in (FINDING, "An early end.", "+    for start in range(0, len(items), size):", "looked, found"):
+                assert part in shown
+
+            await world.comment(f"/ptq pr\n\n{NOTE}")
+            assert "nothing to open" in await world.wait_for_reply("<!-- ptq:reply=")
+            assert world.pulls() == []
+
+
+async def test_what_a_crash_left_unsaid_is_said_by_the_next_service(tmp_path: Path) -> None:
+    async with open_hook(*[500] * 2) as hook:
+        toml = f"[notify]\nurl = {json.dumps(hook.url)}\n"
+        async with open_world(tmp_path, agent=CONCERN, more_toml=toml) as world:
+            await world.open_issue()
+            await run(world)
+            await wait_until_heard(hook, 1)
+            await world.playground.stop_service()
+            await world.playground.start_service()
+            await wait_until_heard(hook, 3)
+            await asyncio.sleep(1.5)
+            assert len(hook.heard) == 3, "what was taken is not said again"
+            assert len(world.reports()) == 1
+
+
+async def test_an_earlier_diff_still_stands_after_a_security_concern(tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    agent = (
+        WRITE_REPORT
+        + FIX
+        + f"""
+again = pathlib.Path({str(second)!r})
+if again.exists():
+    (output / "report.md").write_text("security concern\\n\\n## Summary\\n{FINDING}\\n")
+again.touch()
+"""
+    )
+    async with open_world(tmp_path, agent=agent) as world:
+        await world.open_issue()
+        await run(world)
+        digest = world.digest()
+        await run(world, 2)
+        assert world.reports()[-1].endswith(NEUTRAL)
+        await world.comment(f"/ptq pr {digest}\n\n{NOTE}")
+        pull = await world.wait_for_pull()
+        assert FINDING not in pull.body
