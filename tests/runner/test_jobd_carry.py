@@ -205,7 +205,7 @@ def test_a_newer_edit_wins_and_the_other_ones_are_put_back(
 
 
 def test_what_is_held_back_is_put_back_where_nobody_may_enter(configured: Jobd) -> None:
-    change = finish(configured, "chmod 000 .claude .claude/settings.json b.txt")
+    change = finish(configured, "chmod 000 .claude/settings.json .claude b.txt")
     assert (change.contents[".claude/settings.json"], change.contents["b.txt"]) == (b"new\n", None)
     assert change.problems == []
 

@@ -127,33 +127,26 @@ def test_skills_that_are_too_large_together_are_left_out(skilled: Jobd) -> None:
     assert log == b"[the skill `huge` was left out: the skills are too large together]\nbig\n"
 
 
-def test_a_skill_whose_tree_leads_elsewhere_is_not_followed(skilled: Jobd, tmp_path: Path) -> None:
-    git = skilled.repository.git
-    blob = git("rev-parse", "main:a.txt")
-    tree = b"100644 ..\0" + bytes.fromhex(blob)
+def make_tree(repository: Repository, mode: str, name: str, inner: str) -> str:
+    """A tree with one entry of any name, also of one that git would not give it."""
     words = ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"]
-    made = subprocess.run(words, cwd=skilled.repository.folder, input=tree, capture_output=True, check=True)
-    inner = f"040000 tree {made.stdout.decode().strip()}\tskill\n".encode()
-    made = subprocess.run(
-        ["git", "mktree"], cwd=skilled.repository.folder, input=inner, capture_output=True, check=True
-    )
-    base = git("commit-tree", "-m", "evil", made.stdout.decode().strip())
-    git("update-ref", "refs/heads/evil", base)
-    job = skilled.beside()
-    job.prepare()
-    subprocess.run(
-        [
-            "git",
-            f"--git-dir={next(p for p in (job.workspace / 'repos').iterdir() if p.is_dir())}",
-            "fetch",
-            "-q",
-            skilled.repository.url,
-            "evil",
-        ],
-        check=True,
-    )
-    poll = job.agent("echo ran", base_skills={"s/x": "skill"}, base_commit=base)
+    entry = f"{mode} {name}\0".encode() + bytes.fromhex(inner)
+    made = subprocess.run(words, cwd=repository.folder, input=entry, capture_output=True, check=True)
+    return made.stdout.decode().strip()
+
+
+def test_a_skill_whose_tree_leads_elsewhere_is_not_followed(skilled: Jobd) -> None:
+    origin = skilled.repository
+    tree = make_tree(origin, "100644", "evil", origin.git("rev-parse", "main:a.txt"))
+    for name in ("..", "..", "skill"):
+        tree = make_tree(origin, "40000", name, tree)
+    base = origin.git("commit-tree", "-m", "evil", tree)
+    origin.git("update-ref", "refs/heads/evil", base)
+    (clone,) = (path for path in (skilled.workspace / "repos").iterdir() if path.is_dir())
+    subprocess.run(["git", f"--git-dir={clone}", "fetch", "--quiet", origin.url, "evil"], check=True)
+    poll = skilled.agent("echo ran", base_skills={"x": "skill"}, base_commit=base)
     assert (poll["error"], poll["log"]) == ("home_unusable", b"")
+    assert not (skilled.root / "evil").exists()
 
 
 # Notices
@@ -203,6 +196,7 @@ def test_a_script_does_not_notice_that_there_is_no_notice(tmp_path: Path, option
     done = subprocess.run(words, env=env, capture_output=True, check=False)
     traces = [line for line in done.stderr.decode().splitlines() if not line.startswith("+")]
     assert (done.returncode, traces, done.stdout) == (7, ["0"], b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["env", "folder"]
 
 
 def test_a_script_with_closed_outputs_goes_on_when_there_is_a_notice(tmp_path: Path) -> None:
@@ -257,6 +251,11 @@ def test_the_newest_session_is_collected(jobd: Jobd) -> None:
 )
 def test_without_a_session_none_is_collected(jobd: Jobd, agent: str) -> None:
     assert collect_session(jobd, f'echo x > "$HOME/x.jsonl"; {agent}') == (None, [])
+
+
+def test_a_link_that_is_newer_does_not_hide_a_session(jobd: Jobd) -> None:
+    agent = "echo x > a.jsonl; touch -d @1 a.jsonl; ln -s /etc/passwd b.jsonl; ln -s /etc day; mkfifo c.jsonl"
+    assert collect_session(jobd, agent) == ({"path": ".s/a.jsonl", "content": encode(b"x\n")}, [])
 
 
 def test_without_a_pattern_none_is_collected(jobd: Jobd) -> None:

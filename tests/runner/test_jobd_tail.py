@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,16 @@ def test_a_pattern_finds_nothing_else(tmp_path: Path, pattern: str) -> None:
     assert find_newest(tmp_path, pattern) is None
 
 
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[Path]:
+    """A folder for what is deeper than pytest's own way to remove it can go."""
+    yield tmp_path
+    subprocess.run(["rm", "-rf", tmp_path], check=True)
+
+
 @pytest.mark.parametrize(("program", "seconds"), [(DEEP, 1), (WIDE, 5)], ids=["deep", "wide"])
-def test_a_home_without_end_is_not_searched_to_its_end(tmp_path: Path, program: str, seconds: float) -> None:
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+def test_a_home_without_end_is_not_searched_to_its_end(endless: Path, program: str, seconds: float) -> None:
+    subprocess.run([sys.executable, "-c", program], cwd=endless, check=True)
     began = time.monotonic()
-    assert find_newest(tmp_path, "**/*.jsonl") is None
+    assert find_newest(endless, "**/*.jsonl") is None
     assert time.monotonic() - began < seconds
-    subprocess.run(["rm", "-rf", tmp_path], check=True)  # Deeper than pytest's own way of it can go.
