@@ -53,13 +53,13 @@ async def end(
     # Not on the event loop, and not while the transaction is open: a log may have many megabytes.
     logs = {stage: await asyncio.to_thread(store.compress_log, bench.spool.read(job.id, stage)) for stage in stages}
     async with bench.db.write() as connection:
+        ended = await store.move_job(connection, job, to, bench.now(), failure)
         for stage, compressed in logs.items():
             await store.save_log(connection, job.id, stage, compressed)
         if report:
             await store.insert_report(connection, report)
         if session:
             await store.save_session(connection, job.id, session)
-        ended = await store.move_job(connection, job, to, bench.now(), failure)
     bench.spool.drop(job.id)
     bench.gauge.forget(job.id)
     log.info("job.ended", **job.log_context(), state=str(to), failure=failure)

@@ -17,7 +17,7 @@ from runner import store
 from runner.agent_step import follow_agent, start_agent
 from runner.agents import Launch, Run
 from runner.agents.configuration import configures_agents
-from runner.artifacts import BadArtifacts, read_report, read_session
+from runner.artifacts import SUBMODULE, BadArtifacts, read_report, read_session
 from runner.bench import Bench, end, explain, follow, update_job
 from runner.environment import Profile
 from runner.job import FileChange, Job, JobState
@@ -74,13 +74,14 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
     return job
 
 
-async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, tuple[FileChange, ...]]:
-    """The attempt that this one carries on from, and what it had changed."""
+async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileChange]]:
+    """The attempt that this one carries on from, and what it had changed; a submodule cannot be carried over."""
     if not job.follows:
-        return None, ()
+        return None, []
     async with bench.db.read() as connection:
         report = await store.fetch_report(connection, job.follows)
-        return await store.fetch_job(connection, job.follows), report.changes if report else ()
+        changes = [change for change in (report.changes if report else ()) if change.mode != SUBMODULE]
+        return await store.fetch_job(connection, job.follows), changes
 
 
 async def _record_base_commit(bench: Bench, job: Job, result: Mapping[str, Any]) -> Job:

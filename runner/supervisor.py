@@ -65,8 +65,7 @@ class Supervisor:
             leases = await store.fetch_leases(connection)
         for job in jobs:
             if job.id not in self._driving:
-                work = self._place(job) if job.state is JobState.QUEUED else self._drive(job)
-                self._begin(self._driving, job.id, work)
+                self._begin(self._driving, job.id, self._work_on(job.id))
         active = {job.id for job in jobs}
         for lease in leases:
             if lease.job_id not in active and lease.job_id not in self._freeing:
@@ -91,6 +90,14 @@ class Supervisor:
             log.error("supervisor.task_failed", job=job_id, exc_info=error)
         elif task.result():
             self._bell.ring()
+
+    async def _work_on(self, job_id: str) -> bool:
+        """Move one job on. Read anew: since the look at all of them it may have ended, in a task of its own."""
+        async with self._bench.db.read() as connection:
+            job = await store.fetch_job(connection, job_id)
+        if job is None or not job.active:
+            return False
+        return await (self._place(job) if job.state is JobState.QUEUED else self._drive(job))
 
     # The queue
 

@@ -129,6 +129,7 @@ class _Command(asyncssh.SSHServerSession[bytes]):
         self._at_eof = False
         self._channel: asyncssh.SSHServerChannel[bytes]
         self._process: asyncio.SubprocessTransport | None = None
+        self._started = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
@@ -143,7 +144,8 @@ class _Command(asyncssh.SSHServerSession[bytes]):
         self._running = asyncio.create_task(self._run())
 
     async def kill(self) -> None:
-        """Kill the command, if it still runs, and wait for its end."""
+        """Kill the command, if it still runs, and wait for its end. It may be at work before we hear of its start."""
+        await self._started.wait()
         if self._process and self._process.get_returncode() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.get_pid(), signal.SIGKILL)
@@ -160,11 +162,13 @@ class _Command(asyncssh.SSHServerSession[bytes]):
                 cwd="/",
                 start_new_session=True,
             )
+            self._started.set()
             self._catch_up()
             await ended
             _report_exit(self._channel, self._process.get_returncode() or 0)
             self._process.close()
         finally:
+            self._started.set()
             self._commands.discard(self)
 
     def _catch_up(self) -> None:

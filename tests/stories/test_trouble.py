@@ -189,12 +189,13 @@ async def test_an_agent_that_writes_invalid_utf_8_everywhere_is_read_all_the_sam
         assert world.git("show", f"{pull.head}:data.bin").encode(errors="surrogateescape") == b"\xff\x00"
 
 
-async def test_a_flood_of_output_is_cut_and_the_report_still_comes(tmp_path: Path) -> None:
-    agent = WRITE_REPORT + FIX + "for _ in range(3000): print('x' * 1000)\n"
+async def test_a_flood_of_output_ends_the_run_and_the_report_still_comes(tmp_path: Path) -> None:
+    agent = WRITE_REPORT + FIX + "while True: print('x' * 1000)\n"
     async with open_world(tmp_path, agent=agent, more_toml="[limits]\nmax_log_bytes = 100000\n") as world:
         await start(world)
-        await world.wait_for_report()
-        assert world.digest()
+        report = await world.wait_for_report()
+        assert "its cap of 100,000 bytes of output" in report
+        assert "It is mended" in report
 
 
 async def test_a_diagnosis_that_changes_files_gets_its_diff_refused(tmp_path: Path) -> None:
