@@ -9,8 +9,9 @@ def describe_cost(meter: Meter) -> str:
     """The money: `$0.42`, `about $0.42` where it is reckoned from tokens, or that nobody knows it."""
     if meter.cost_usd is None:
         return "cost unknown"
-    amount = f"${meter.cost_usd:,.2f}" if meter.cost_usd >= 0.01 or not meter.cost_usd else "less than $0.01"
-    return f"about {amount}" if meter.cost_is_estimate else amount
+    if 0 < meter.cost_usd < 0.01:
+        return "less than $0.01"
+    return f"{'about ' * meter.cost_is_estimate}${meter.cost_usd:,.2f}"
 
 
 def describe_tokens(count: int) -> str:
