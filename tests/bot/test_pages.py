@@ -92,7 +92,7 @@ async def test_the_page_of_a_job_tells_where_how_and_how_long_it_ran(site: Site)
         await store.add_event(connection, job.id, NOON + timedelta(seconds=3), "preparing")
     text = " ".join((await site.get(f"/jobs/{job.id}")).text.split())
     for part in (
-        "mine on gpu-1, 3 min 20 s",
+        "Agentmine on gpu-1 Took3 min 20 s",
         "main at 0123456789ab",
         "its time limit",
         "attempt 1",
@@ -124,7 +124,8 @@ async def test_the_page_of_a_finished_job_has_report_diff_and_logs_with_links_to
         assert part in page.text
     sections = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
     assert sections == ["report", "diff", "repro", "worklog", "log-agent"]
-    assert [link for link in page.links() if link.startswith("#")] == [f"#{section}" for section in sections]
+    links = [link for link in page.links() if link.startswith("#")]
+    assert links == [*(f"#{section}" for section in sections), "#end-of-agent"]
     assert [name for name in page.classes() if name in ("hunk", "minus", "plus")] == ["hunk", "minus", "plus"]
     assert PATCH in page.text
 
