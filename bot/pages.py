@@ -23,7 +23,7 @@ from handlers.inbox import count_deliveries
 from handlers.report import is_confidential
 from handlers.report_comment import render_duration
 from handlers.sanitize import redact
-from handlers.transcript import Entry, EntryKind, redact_log, render_transcript, spell_out
+from handlers.transcript import Entry, EntryKind, redact_each, redact_log, render_transcript, spell_out
 from runner import store
 from runner.agents import Agent
 from runner.characters import show_invisible
@@ -239,13 +239,16 @@ class Pages:
         return kept[-most:] if kept is not None else self._spool.read(job.id, stage, last=most)
 
     def _draw_log(self, job: Job, stage: str, log: bytes) -> list[Entry]:
-        """What a reader sees of a log: events where its agent tells them, or else its text."""
+        """What a reader sees of a log, clean: events where its agent tells them, or else its text."""
         agent = self._agents.get(job.agent) if stage == "agent" else None
         if agent is None or not agent.speaks:
             return [Entry(EntryKind.PLAIN, self._clean_log(log, SHOWN_LOG))]
         margin = MARGIN if len(log) >= SHOWN_LOG + MARGIN else 0
         entries = render_transcript(log.decode(errors="replace"), agent, self._clean_text, margin=margin)
-        return [Entry(EntryKind.PLAIN, LEFT_OUT), *entries] if margin else entries
+        # All at once, for there may be thousands.
+        texts = redact_each([entry.text for entry in entries], self._clean_text)
+        shown = [Entry(entry.kind, show_invisible(text)) for entry, text in zip(entries, texts, strict=True)]
+        return [Entry(EntryKind.PLAIN, LEFT_OUT), *shown] if margin else shown
 
     def _clean_log(self, log: bytes, last: int) -> str:
         text = redact_log(_COLOURS.sub("", log.decode(errors="replace")), self._redact)

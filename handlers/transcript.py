@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
 
-from handlers.sanitize import MIN_SECRET
 from runner.agents import Agent
 from runner.agents.events import MAX_TEXT, AgentEvent, Ending, EventKind
 from runner.agents.lines import parse_line
@@ -65,13 +64,54 @@ def spell_out(secrets: Collection[str]) -> frozenset[str]:
     return frozenset(forms)
 
 
+def redact_each(texts: Sequence[str], redact: Redact) -> list[str]:
+    """Every text without secrets. Many small ones take about as long as one that is as long as all of them."""
+    whole = "\n".join(texts)
+    if redact(whole) == whole:
+        return [*texts]
+    if len(texts) == 1:
+        return [redact(whole)]
+    half = len(texts) // 2
+    return redact_each(texts[:half], redact) + redact_each(texts[half:], redact)
+
+
 def redact_log(log: str, redact: Redact) -> str:
     """The log without secrets, line for line as it is otherwise. A string of JSON is judged by what it means."""
+    escaped = {found[1] for found in _STRING.finditer(log) if "\\" in found[1]}
+    return redact(_respell(log, _clean_strings(escaped, redact)))
 
-    def respell(found: re.Match[str]) -> str:
-        return _rewrite(found, redact) if "\\" in found[1] else found[0]
 
-    return redact(_STRING.sub(respell, log))
+def _clean_strings(strings: Collection[str], redact: Redact, limit: int | None = None) -> dict[str, str]:
+    """What stands in the place of each of these insides of JSON's strings, for those that cannot stay."""
+    meanings = {inside: meaning for inside in strings if (meaning := _read_string(inside)) is not None}
+    cleaned = redact_each([*meanings.values()], redact)
+    shortened = (_shorten(text, limit) if limit else text for text in cleaned)
+    return {
+        inside: json.dumps(text)
+        for (inside, meaning), text in zip(meanings.items(), shortened, strict=True)
+        if text != meaning
+    }
+
+
+def _read_string(inside: str) -> str | None:
+    try:
+        text: str = json.loads(f'"{inside}"', strict=False)
+    except ValueError:
+        return None
+    return text
+
+
+def _shorten(text: str, limit: int) -> str:
+    """The text without its middle if it is longer: backends would keep its beginning only."""
+    if len(text) <= limit:
+        return text
+    left_out = f"\n[{len(text) - limit} characters are left out]\n"
+    half = (limit - len(left_out)) // 2
+    return f"{text[:half]}{left_out}{text[-half:]}"
+
+
+def _respell(text: str, replacements: Mapping[str, str]) -> str:
+    return _STRING.sub(lambda found: replacements.get(found[1], found[0]), text) if replacements else text
 
 
 def render_transcript(log: str, agent: Agent, redact: Redact, *, margin: int = 0) -> list[Entry]:
@@ -80,21 +120,28 @@ def render_transcript(log: str, agent: Agent, redact: Redact, *, margin: int = 0
     A log whose beginning is cut off has a `margin`: as many characters are there only so that a secret in them is
     whole. They are left out, and so is the half of an event before the first whole one.
     """
-    teller = _Teller(agent, redact)
+    groups = [
+        (is_event, [*lines])
+        for is_event, lines in groupby(_drop_unfinished(log).split("\n"), lambda line: parse_line(line) is not None)
+    ]
+    strings = {found[1] for is_event, lines in groups if is_event for line in lines for found in _STRING.finditer(line)}
+    replacements = _clean_strings(strings, redact, MAX_TEXT)
+    teller = _Teller(agent)
     entries: list[Entry] = []
-    for is_event, group in groupby(_drop_unfinished(log).split("\n"), lambda line: parse_line(line) is not None):
-        lines = [*group]
+    for place, (is_event, lines) in enumerate(groups):
         if is_event:
-            entries += (entry for line in lines for entry in teller.tell(line))
-            margin = 0
-            continue
-        text = redact("\n".join(lines))
-        if margin:
-            text = text[max(margin, text.find("\n") + 1) :] if len(lines) > 1 else ""
-            margin = 0
-        if text.strip():
-            entries.append(Entry(EntryKind.PLAIN, text.strip("\n")))
+            entries += (entry for line in lines for entry in teller.tell(_respell(line, replacements)))
+        else:
+            entries += _show_plain(lines, redact, margin if place == 0 else 0)
     return [*entries, *teller.conclude()]
+
+
+def _show_plain(lines: list[str], redact: Redact, margin: int) -> Iterator[Entry]:
+    text = redact("\n".join(lines))
+    if margin:
+        _, _, text = text[max(margin - 1, 0) :].partition("\n") if len(lines) > 1 else ("", "", "")
+    if text.strip():
+        yield Entry(EntryKind.PLAIN, text.strip("\n"))
 
 
 def _drop_unfinished(log: str) -> str:
@@ -108,14 +155,12 @@ class _Teller:
     """Says what lines tell, with what it has to remember from one to the next."""
 
     agent: Agent
-    redact: Redact
     unknown: int = 0
     error: str = field(default="", repr=False)
 
     def tell(self, line: str) -> Iterator[Entry]:
         """What stands on a line that is a whole event or several."""
-        clean = _STRING.sub(lambda found: _rewrite(found, self.redact, MAX_TEXT), line)
-        for event in self.agent.read_line(clean):
+        for event in self.agent.read_line(line):
             if event.kind is EventKind.END and event.text == self.error:
                 yield Entry(EntryKind.NOTE, _describe_end(event, ""))
             elif entry := _show(event):
@@ -128,22 +173,6 @@ class _Teller:
         if self.unknown:
             what = "1 event is" if self.unknown == 1 else f"{self.unknown} events are"
             yield Entry(EntryKind.NOTE, f"{what} not shown: this version does not know what to make of them.")
-
-
-def _rewrite(found: re.Match[str], redact: Redact, limit: int | None = None) -> str:
-    """A string of JSON without secrets, and shortened in its middle: backends would keep its beginning only."""
-    if len(found[1]) < MIN_SECRET:
-        return found[0]
-    try:
-        text = json.loads(f'"{found[1]}"', strict=False)
-    except ValueError:
-        return found[0]
-    clean = redact(text)
-    if limit and len(clean) > limit:
-        left_out = f"\n[{len(clean) - limit} characters are left out]\n"
-        half = (limit - len(left_out)) // 2
-        clean = f"{clean[:half]}{left_out}{clean[-half:]}"
-    return found[0] if clean == text else json.dumps(clean)
 
 
 def _show(event: AgentEvent) -> Entry | None:

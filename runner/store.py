@@ -27,7 +27,7 @@ _ACTIVE = [str(state) for state in ACTIVE]
 
 
 def _job(row: Row[Any]) -> Job:
-    return _to_job(row._mapping)
+    return _to_job(row._asdict())
 
 
 def _to_job(values: Mapping[str, Any]) -> Job:
