@@ -172,7 +172,7 @@ class _Teller:
         """What is said below all of it."""
         if self.unknown:
             what = "1 event is" if self.unknown == 1 else f"{self.unknown} events are"
-            yield Entry(EntryKind.NOTE, f"{what} not shown: this version does not know what to make of them.")
+            yield Entry(EntryKind.NOTE, f"{what} not shown: of a kind that this version does not know.")
 
 
 def _show(event: AgentEvent) -> Entry | None:
@@ -207,11 +207,9 @@ def _describe_end(event: AgentEvent, reason: str) -> str:
 
 def _keep_first(text: str) -> str:
     lines = text.split("\n")
-    more = len(lines) - SHOWN_LINES
-    return text if more <= 1 else "\n".join([*lines[:SHOWN_LINES], f"[{more} more lines]"])
+    return text if len(lines) <= SHOWN_LINES else "\n".join([*lines[:SHOWN_LINES], "[the rest is left out]"])
 
 
 def _keep_last(text: str) -> str:
     lines = text.split("\n")
-    more = len(lines) - SHOWN_LINES
-    return text if more <= 1 else "\n".join([f"[{more} lines before]", *lines[-SHOWN_LINES:]])
+    return text if len(lines) <= SHOWN_LINES else "\n".join(["[the beginning is left out]", *lines[-SHOWN_LINES:]])

@@ -33,6 +33,22 @@ AGENTS = {
 }
 """As the operator has configured them."""
 
+PATCH = """\
+diff --git a/chunks.py b/chunks.py
+index 1d72694..6e9e73f 100644
+--- a/chunks.py
++++ b/chunks.py
+@@ -1,2 +1,2 @@
+ items = 5
+--- size
++++ size < 3 & "x"
+"""
+
+
+def make_report(**changes: Any) -> Report:
+    values: dict[str, Any] = {"body": "It is mended.", "worklog": "", "pr_title": "", "repro": "", "patch": PATCH}
+    return Report(**{"job_id": "0123456789", "changes": (), "digest": "ab" * 32, **values, **changes})
+
 
 @dataclass
 class Page(HTMLParser):
