@@ -20,8 +20,11 @@ from runner.agents.lines import parse_line
 SHOWN_LINES = 12
 """Lines that are shown of what a tool was asked, and of what came of it: there the last, where errors are."""
 
-_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*+)"?')
-"""A string of JSON, whether it is closed or not: the search goes over each character once."""
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')
+"""A string in a whole line of JSON."""
+
+_BETWEEN_QUOTES = re.compile(r'(?:[^"\\\n]|\\.)++')
+"""What may be the inside of one in whatever text: where a log was cut, nobody knows which quotes open a string."""
 
 _ENDINGS = {
     Ending.FINISHED: "The agent has finished",
@@ -77,17 +80,20 @@ def redact_each(texts: Sequence[str], redact: Redact) -> list[str]:
 
 def redact_log(log: str, redact: Redact) -> str:
     """The log without secrets, line for line as it is otherwise. A string of JSON is judged by what it means."""
-    escaped = {found[1] for found in _STRING.finditer(log) if "\\" in found[1]}
-    return redact(_respell(log, _clean_strings(escaped, redact)))
+    insides = {inside for inside in _BETWEEN_QUOTES.findall(log) if "\\" in inside}
+    replacements = _clean_strings(insides, redact)
+    if replacements:
+        log = _BETWEEN_QUOTES.sub(lambda found: replacements.get(found[0], found[0]), log)
+    return redact(log)
 
 
-def _clean_strings(strings: Collection[str], redact: Redact, limit: int | None = None) -> dict[str, str]:
+def _clean_strings(insides: Collection[str], redact: Redact, limit: int | None = None) -> dict[str, str]:
     """What stands in the place of each of these insides of JSON's strings, for those that cannot stay."""
-    meanings = {inside: meaning for inside in strings if (meaning := _read_string(inside)) is not None}
+    meanings = {inside: meaning for inside in insides if (meaning := _read_string(inside)) is not None}
     cleaned = redact_each([*meanings.values()], redact)
     shortened = (_shorten(text, limit) if limit else text for text in cleaned)
     return {
-        inside: json.dumps(text)
+        inside: json.dumps(text)[1:-1]
         for (inside, meaning), text in zip(meanings.items(), shortened, strict=True)
         if text != meaning
     }
@@ -110,10 +116,6 @@ def _shorten(text: str, limit: int) -> str:
     return f"{text[:half]}{left_out}{text[-half:]}"
 
 
-def _respell(text: str, replacements: Mapping[str, str]) -> str:
-    return _STRING.sub(lambda found: replacements.get(found[1], found[0]), text) if replacements else text
-
-
 def render_transcript(log: str, agent: Agent, redact: Redact, *, margin: int = 0) -> list[Entry]:
     """The log of an agent that tells by events what it does; lines that are none stay as they are.
 
@@ -124,8 +126,8 @@ def render_transcript(log: str, agent: Agent, redact: Redact, *, margin: int = 0
         (is_event, [*lines])
         for is_event, lines in groupby(_drop_unfinished(log).split("\n"), lambda line: parse_line(line) is not None)
     ]
-    strings = {found[1] for is_event, lines in groups if is_event for line in lines for found in _STRING.finditer(line)}
-    replacements = _clean_strings(strings, redact, MAX_TEXT)
+    insides = {inside for is_event, lines in groups if is_event for line in lines for inside in _STRING.findall(line)}
+    replacements = _clean_strings(insides, redact, MAX_TEXT)
     teller = _Teller(agent)
     entries: list[Entry] = []
     for place, (is_event, lines) in enumerate(groups):
@@ -136,10 +138,14 @@ def render_transcript(log: str, agent: Agent, redact: Redact, *, margin: int = 0
     return [*entries, *teller.conclude()]
 
 
+def _respell(line: str, replacements: Mapping[str, str]) -> str:
+    return _STRING.sub(lambda found: f'"{replacements.get(found[1], found[1])}"', line) if replacements else line
+
+
 def _show_plain(lines: list[str], redact: Redact, margin: int) -> Iterator[Entry]:
     text = redact("\n".join(lines))
     if margin:
-        _, _, text = text[max(margin - 1, 0) :].partition("\n") if len(lines) > 1 else ("", "", "")
+        _, _, text = text[margin - 1 :].partition("\n")
     if text.strip():
         yield Entry(EntryKind.PLAIN, text.strip("\n"))
 

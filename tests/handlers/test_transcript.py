@@ -160,6 +160,7 @@ def test_a_secret_behind_a_line_break_is_found_in_the_raw_log_as_well() -> None:
     cleaned = redact_log(log, redact)
     assert token not in cleaned
     assert cleaned == answer("the token is\n[redacted]") + "\nplain\n[redacted]\n"
+    assert token not in redact_log(log[log.index('"tool_result') + 1 :], redact), "from within a string on"
 
 
 @pytest.mark.parametrize("place", [0, 1990, 3990, 100_000])
