@@ -60,6 +60,7 @@ class Service:
     def __init__(self, settings: Settings, pace: Pace | None = None) -> None:
         self._settings = settings
         self._pace = pace or Pace()
+        self._agents = {spec.name: build_agent(spec) for spec in settings.agent_specs()}
         self._stack = AsyncExitStack()
         self.url = ""
         """Where it listens, known once it has started."""
@@ -132,7 +133,7 @@ class Service:
             db=database,
             clients={name: JobdClient(machines[name], host) for name, host in hosts.items()},
             profiles={profile.repository: profile for profile in settings.profiles()},
-            agents={spec.name: build_agent(spec) for spec in settings.agent_specs()},
+            agents=self._agents,
             skills={skill.name: skill for skill in settings.skill_list()},
             spool=spool,
             gauge=Gauge(spool, settings.price_list(), now),
@@ -144,7 +145,7 @@ class Service:
         slots = {machine.name: machine.slots for machine in self._settings.machine_list()}
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
-        application.router.add_routes(Pages(self.context, supervisor, spool, slots).routes())
+        application.router.add_routes(Pages(self.context, supervisor, spool, slots, self._agents).routes())
         # Compressed bodies are refused by their header; nothing may be unpacked before that.
         web_runner = web.AppRunner(
             application, access_log=None, auto_decompress=False, shutdown_timeout=self._pace.grace_s

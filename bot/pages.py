@@ -6,8 +6,10 @@ may load and run nothing.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,12 +18,17 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from handlers.context import Context
+from handlers.costs import describe_cost, describe_meter
 from handlers.inbox import count_deliveries
+from handlers.report import is_confidential
 from handlers.report_comment import render_duration
 from handlers.sanitize import redact
+from handlers.transcript import Entry, EntryKind, redact_each, redact_log, render_transcript, spell_out
 from runner import store
+from runner.agents import Agent
 from runner.characters import show_invisible
-from runner.job import DIGEST_SHOWN, Job
+from runner.job import DIGEST_SHOWN, Job, Report
+from runner.meter import Meter
 from runner.spool import STAGES, Spool
 from runner.supervisor import Supervisor
 
@@ -37,6 +44,9 @@ LISTED_JOBS = 200
 SHOWN_LOG = 200_000
 """Bytes of each log that the page shows, from its end."""
 
+SENT_LOG = 5_000_000
+"""Bytes of a log that are sent as it is, from its end."""
+
 MARGIN = 10_000
 """Bytes that are read before these: a secret is found only when it is whole."""
 
@@ -51,17 +61,29 @@ REFRESH_S = 5
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """The sequences by which programs colour and move what they write to a terminal (ECMA-48, 5.4)."""
 
+_IN_CONFIDENTIAL = "ecurity"
+"""In every report that is for the operator alone: its outcome, without the letter that Unicode has twice."""
+
 _KINDS = {"+": "plus", "-": "minus", "@": "hunk"}
 
 
 class Pages:
     """The handlers of every GET."""
 
-    def __init__(self, context: Context, supervisor: Supervisor, spool: Spool, machines: dict[str, int]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        supervisor: Supervisor,
+        spool: Spool,
+        machines: Mapping[str, int],
+        agents: Mapping[str, Agent],
+    ) -> None:
         self._context = context
         self._supervisor = supervisor
         self._spool = spool
         self._slots = machines
+        self._agents = agents
+        self._secrets = spell_out(context.secrets)
         loader = FileSystemLoader(Path(__file__).parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self._clean)
         self._templates.filters["diff_lines"] = self._clean_diff
@@ -78,6 +100,7 @@ class Pages:
             web.get("/jobs", self.show_jobs),
             web.get("/jobs/{id}", self.show_job),
             web.get("/jobs/{id}/patch", self.show_patch),
+            web.get("/jobs/{id}/log/{stage}", self.show_log),
             web.get("/style.css", self.show_style),
         ]
 
@@ -120,29 +143,72 @@ class Pages:
     async def show_jobs(self, request: web.Request) -> web.Response:
         """The newest jobs of public repositories."""
         async with self._context.db.read() as connection:
-            jobs = await store.fetch_recent_jobs(connection, LISTED_JOBS)
-        return self._render("jobs.html", jobs=[job for job in jobs if not job.private])
+            found = await store.fetch_public_jobs(connection, LISTED_JOBS)
+            bodies = await store.fetch_bodies(connection, [job.id for job, _ in found], _IN_CONFIDENTIAL)
+        return await asyncio.to_thread(self._draw_jobs, found, bodies)
+
+    def _draw_jobs(self, found: list[tuple[Job, Meter | None]], bodies: Mapping[str, str]) -> web.Response:
+        withheld = {job_id for job_id, body in bodies.items() if is_confidential(body)}
+        costs = {
+            job.id: describe_cost(meter)
+            for job, meter in found
+            if meter and meter.cost_usd is not None and job.id not in withheld
+        }
+        return self._render("jobs.html", jobs=[job for job, _ in found], costs=costs)
 
     async def show_job(self, request: web.Request) -> web.Response:
         """One job: state, history, report, diff, log. Its address cannot be guessed."""
         job = await self._find(request)
+        logs = {stage: log for stage in STAGES if (log := await self._read_log(job, stage, SHOWN_LOG))}
         async with self._context.db.read() as connection:
             events = await store.fetch_events(connection, job.id)
+            meter = await store.fetch_meter(connection, job.id)
+            earlier = await store.fetch_job(connection, job.follows) if job.follows else None
+            # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
             report = await store.fetch_report(connection, job.id)
-        logs = {stage: text for stage in STAGES if (text := await self._read_log(job, stage))}
+        values: dict[str, Any] = {"events": events, "meter": meter, "earlier": earlier, "report": report}
+        return await asyncio.to_thread(self._draw_job, job, logs=logs, **values)
+
+    def _draw_job(
+        self, job: Job, *, report: Report | None, meter: Meter | None, logs: Mapping[str, bytes], **values: Any
+    ) -> web.Response:
+        if withheld := self._withhold(job, report):
+            return withheld
         texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
-        took = render_duration(job.ended_at - job.started_at) if job.started_at and job.ended_at else None
-        values = {"job": job, "took": took, "events": events, "texts": texts, "report": report, "logs": logs}
-        return self._render("job.html", **values, refresh_s=REFRESH_S, digest_shown=DIGEST_SHOWN)
+        return self._render(
+            "job.html",
+            job=job,
+            report=report,
+            texts=texts,
+            took=describe_run(job, meter, self._context.now()),
+            model=(meter and meter.model) or job.model,
+            logs={stage: self._draw_log(job, stage, log) for stage, log in logs.items()},
+            refresh_s=REFRESH_S,
+            digest_shown=DIGEST_SHOWN,
+            **values,
+        )
 
     async def show_patch(self, request: web.Request) -> web.Response:
         """The raw patch, for `git apply`."""
         job = await self._find(request)
-        async with self._context.db.read() as connection:
-            report = await store.fetch_report(connection, job.id)
+        report = await self._fetch_report(job)
+        if withheld := await asyncio.to_thread(self._withhold, job, report):
+            return withheld
         if report is None or not report.patch:
             raise web.HTTPNotFound(text="this job has no patch\n", headers=HEADERS)
         return web.Response(text=self._redact(report.patch), headers=HEADERS)
+
+    async def show_log(self, request: web.Request) -> web.Response:
+        """The log of a stage as the machine gave it, but for secrets, colours and what nobody sees."""
+        job, stage = await self._find(request), request.match_info["stage"]
+        log = await self._read_log(job, stage, SENT_LOG) if stage in STAGES else b""
+        report = await self._fetch_report(job)
+        if withheld := await asyncio.to_thread(self._withhold, job, report):
+            return withheld
+        if not log:
+            raise web.HTTPNotFound(text="this job has no such log\n", headers=HEADERS)
+        text = await asyncio.to_thread(self._clean_log, log, SENT_LOG)
+        return web.Response(text=text, headers=HEADERS)
 
     async def show_style(self, request: web.Request) -> web.Response:
         """The one style sheet."""
@@ -156,14 +222,40 @@ class Pages:
             raise web.HTTPNotFound(text="there is no such job\n", headers=HEADERS)
         return job
 
-    async def _read_log(self, job: Job, stage: str) -> str:
+    async def _fetch_report(self, job: Job) -> Report | None:
+        async with self._context.db.read() as connection:
+            return await store.fetch_report(connection, job.id)
+
+    def _withhold(self, job: Job, report: Report | None) -> web.Response | None:
+        """What stands in place of a run whose result is for the operator alone; None for any other."""
+        confidential = report is not None and is_confidential(report.body)
+        return self._render("confidential.html", job=job) if confidential else None
+
+    async def _read_log(self, job: Job, stage: str, last: int) -> bytes:
         """The end of a stage's log: kept for good when the job has ended, from the spool while it is under way."""
         async with self._context.db.read() as connection:
             kept = await store.fetch_log(connection, job.id, stage)
-        most = SHOWN_LOG + MARGIN
-        log = kept[-most:] if kept is not None else self._spool.read(job.id, stage, last=most)
-        text = self._redact(_COLOURS.sub("", log.decode(errors="replace")))
-        return text if len(log) < most else LEFT_OUT + text[MARGIN:]
+        most = last + MARGIN
+        return kept[-most:] if kept is not None else self._spool.read(job.id, stage, last=most)
+
+    def _draw_log(self, job: Job, stage: str, log: bytes) -> list[Entry]:
+        """What a reader sees of a log, clean: events where its agent tells them, or else its text."""
+        agent = self._agents.get(job.agent) if stage == "agent" else None
+        if agent is None or not agent.speaks:
+            return [Entry(EntryKind.PLAIN, self._clean_log(log, SHOWN_LOG))]
+        margin = MARGIN if len(log) >= SHOWN_LOG + MARGIN else 0
+        entries = render_transcript(log.decode(errors="replace"), agent, self._clean_text, margin=margin)
+        # All at once, for there may be thousands.
+        texts = redact_each([entry.text for entry in entries], self._clean_text)
+        shown = [Entry(entry.kind, show_invisible(text)) for entry, text in zip(entries, texts, strict=True)]
+        return [Entry(EntryKind.PLAIN, LEFT_OUT), *shown] if margin else shown
+
+    def _clean_log(self, log: bytes, last: int) -> str:
+        text = redact_log(_COLOURS.sub("", log.decode(errors="replace")), self._redact)
+        return show_invisible(text if len(log) < last + MARGIN else LEFT_OUT + text[MARGIN:])
+
+    def _clean_text(self, text: str) -> str:
+        return self._redact(_COLOURS.sub("", text))
 
     def _clean(self, value: object) -> object:
         """What every value passes on its way into a page; one that is escaped already has passed it before."""
@@ -176,11 +268,17 @@ class Pages:
         return split_diff(text) if len(text) < COLOURED_DIFF else [("", text)]
 
     def _redact(self, text: str) -> str:
-        return redact(text, self._context.secrets)
+        return redact(text, self._secrets)
 
     def _render(self, template: str, **values: Any) -> web.Response:
         html = self._templates.get_template(template).render(**values)
         return web.Response(text=html, content_type="text/html", headers=HEADERS)
+
+
+def describe_run(job: Job, meter: Meter | None, now: datetime) -> str:
+    """How long a job has run by now and what it has taken, on one line; empty for one that has not started."""
+    duration = [render_duration((job.ended_at or now) - job.started_at)] if job.started_at else []
+    return ", ".join([*duration, *([describe_meter(meter)] if meter else [])])
 
 
 def split_diff(text: str) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ has changes nothing.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +27,11 @@ _ACTIVE = [str(state) for state in ACTIVE]
 
 
 def _job(row: Row[Any]) -> Job:
-    return Job(**{**row._mapping, "state": JobState(row.state), "skills": tuple(row.skills)})
+    return _to_job(row._asdict())
+
+
+def _to_job(values: Mapping[str, Any]) -> Job:
+    return Job(**{**values, "state": JobState(values["state"]), "skills": tuple(values["skills"])})
 
 
 async def insert_job(connection: AsyncConnection, job: Job) -> bool:
@@ -55,6 +59,19 @@ async def fetch_recent_jobs(connection: AsyncConnection, limit: int) -> list[Job
     """The newest jobs, newest first."""
     query = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
     return [_job(row) for row in await connection.execute(query)]
+
+
+async def fetch_public_jobs(connection: AsyncConnection, limit: int) -> list[tuple[Job, Meter | None]]:
+    """The newest jobs of public repositories, newest first, each with what it has taken."""
+    columns = {name: column.label(f"meter_{name}") for name, column in meters.c.items()}
+    query = select(jobs, *columns.values()).outerjoin(meters, meters.c.job_id == jobs.c.id)
+    query = query.where(~jobs.c.private).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+    found = []
+    for row in await connection.execute(query):
+        values = dict(row._mapping)
+        reading = {name: values.pop(column.name) for name, column in columns.items()}
+        found.append((_to_job(values), Meter(**reading) if reading["job_id"] else None))
+    return found
 
 
 async def fetch_last_job(
@@ -169,6 +186,13 @@ async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | Non
     )
     lists = {"refusals": tuple(row.refusals), "warnings": tuple(row.warnings)}
     return Report(**{**row._mapping, **lists, "changes": changes})
+
+
+async def fetch_bodies(connection: AsyncConnection, job_ids: Collection[str], part: str) -> dict[str, str]:
+    """The texts of these jobs' reports, by job, of those that have `part` in them in whatever case."""
+    columns = reports.c.job_id, reports.c.body
+    query = select(*columns).where(reports.c.job_id.in_(job_ids), reports.c.body.icontains(part, autoescape=True))
+    return {row.job_id: row.body for row in await connection.execute(query)}
 
 
 async def save_meter(connection: AsyncConnection, meter: Meter) -> None:

@@ -5,34 +5,18 @@ import subprocess
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bot.pages import LEFT_OUT, MARGIN, REFRESH_S, SHOWN_LOG, split_diff
 from runner import store
-from runner.job import FINAL, JobState, Report
+from runner.job import FINAL, JobState
 from runner.machines import Lease
 from runner.supervisor import Outage
 from tests.support.jobs import NOON
-from tests.support.site import SECRET, Page, Site, open_site
+from tests.support.site import PATCH, SECRET, Page, Site, make_report, open_site
 
 HOSTILE = "<script>alert(1)</script> \"'><img src=x onerror=alert(1)> </pre></code>&lt;b&gt; {{ 7 * 7 }}"
-PATCH = """\
-diff --git a/chunks.py b/chunks.py
-index 1d72694..6e9e73f 100644
---- a/chunks.py
-+++ b/chunks.py
-@@ -1,2 +1,2 @@
- items = 5
---- size
-+++ size < 3 & "x"
-"""
-
-
-def make_report(**changes: Any) -> Report:
-    values: dict[str, Any] = {"body": "It is mended.", "worklog": "", "pr_title": "", "repro": "", "patch": PATCH}
-    return Report(**{"job_id": "0123456789", "changes": (), "digest": "ab" * 32, **values, **changes})
 
 
 @pytest.fixture
@@ -92,7 +76,7 @@ async def test_the_page_of_a_job_tells_where_how_and_how_long_it_ran(site: Site)
         await store.add_event(connection, job.id, NOON + timedelta(seconds=3), "preparing")
     text = " ".join((await site.get(f"/jobs/{job.id}")).text.split())
     for part in (
-        "mine on gpu-1, 3 min 20 s",
+        "Agentmine on gpu-1 Took3 min 20 s",
         "main at 0123456789ab",
         "its time limit",
         "attempt 1",
@@ -124,7 +108,8 @@ async def test_the_page_of_a_finished_job_has_report_diff_and_logs_with_links_to
         assert part in page.text
     sections = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
     assert sections == ["report", "diff", "repro", "worklog", "log-agent"]
-    assert [link for link in page.links() if link.startswith("#")] == [f"#{section}" for section in sections]
+    links = [link for link in page.links() if link.startswith("#")]
+    assert links == [*(f"#{section}" for section in sections), "#end-of-agent"]
     assert [name for name in page.classes() if name in ("hunk", "minus", "plus")] == ["hunk", "minus", "plus"]
     assert PATCH in page.text
 

@@ -15,16 +15,39 @@ from aiohttp import web
 from bot.pages import Pages
 from handlers.context import Context
 from runner import store
+from runner.agents import AgentSpec, build_agent
 from runner.bench import Bench
 from runner.db import Database
 from runner.gauge import Gauge
 from runner.job import Job, Report
 from runner.loops import Bell
+from runner.meter import Meter
 from runner.spool import Spool
 from runner.supervisor import Supervisor
 from tests.support.jobs import NOON, make_job, open_database
 
 SECRET = "a secret of the operator"
+AGENTS = {
+    "mine": build_agent(AgentSpec("mine", "command", ("true",))),
+    **{kind: build_agent(AgentSpec(kind, kind)) for kind in ("claude", "codex", "pi")},
+}
+"""As the operator has configured them."""
+
+PATCH = """\
+diff --git a/chunks.py b/chunks.py
+index 1d72694..6e9e73f 100644
+--- a/chunks.py
++++ b/chunks.py
+@@ -1,2 +1,2 @@
+ items = 5
+--- size
++++ size < 3 & "x"
+"""
+
+
+def make_report(**changes: Any) -> Report:
+    values: dict[str, Any] = {"body": "It is mended.", "worklog": "", "pr_title": "", "repro": "", "patch": PATCH}
+    return Report(**{"job_id": "0123456789", "changes": (), "digest": "ab" * 32, **values, **changes})
 
 
 @dataclass
@@ -84,6 +107,11 @@ class Site:
                 await store.insert_report(connection, report)
         return job
 
+    async def take(self, job: Job, **reading: Any) -> None:
+        """Note what a job has taken."""
+        async with self.database.write() as connection:
+            await store.save_meter(connection, Meter(job.id, **reading))
+
     async def keep_log(self, job: Job, stage: str, log: bytes) -> None:
         async with self.database.write() as connection:
             await store.save_log(connection, job.id, stage, store.compress_log(log))
@@ -103,7 +131,7 @@ async def open_site(
         github = cast("Any", None)  # No page asks GitHub.
         context = Context(github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None)
         application = web.Application()
-        application.router.add_routes(Pages(context, supervisor, spool, {"gpu-1": 2, "gpu-2": 1}).routes())
+        application.router.add_routes(Pages(context, supervisor, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS).routes())
         runner = web.AppRunner(application)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

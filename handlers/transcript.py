@@ -1,0 +1,221 @@
+"""An agent's log as people read it: what was said and done, in place of lines of JSON. Pure.
+
+Secrets are looked for in what the JSON means as well as in how it is spelt, and always before anything is cut. It
+refuses to know what a secret is: whoever calls says how they are redacted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby
+
+from runner.agents import Agent
+from runner.agents.events import MAX_TEXT, AgentEvent, Ending, EventKind
+from runner.agents.lines import parse_line
+
+SHOWN_LINES = 12
+"""Lines that are shown of what a tool was asked, and of what came of it: there the last, where errors are."""
+
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')
+"""A string in a whole line of JSON."""
+
+_BETWEEN_QUOTES = re.compile(r'(?:[^"\\\n]|\\.)++')
+"""What may be the inside of one in whatever text: where a log was cut, nobody knows which quotes open a string."""
+
+_ENDINGS = {
+    Ending.FINISHED: "The agent has finished",
+    Ending.GAVE_UP: "The agent gave up",
+    Ending.MODEL_FAILED: "The model failed",
+    Ending.CAPPED: "The agent reached a limit of its own",
+    Ending.INTERRUPTED: "The agent was interrupted",
+}
+
+Redact = Callable[[str], str]
+
+
+class EntryKind(StrEnum):
+    """What an entry looks like."""
+
+    PLAIN = "plain"
+    """Lines as they stand in the log."""
+    SAID = "said"
+    CALLED = "called"
+    RESULT = "result"
+    FAILED = "failed"
+    """A tool's result that is no success."""
+    NOTE = "note"
+    """Our own words, about what happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that a reader sees. Its text is a stranger's."""
+
+    kind: EntryKind
+    text: str
+
+
+def spell_out(secrets: Collection[str]) -> frozenset[str]:
+    """The secrets, and how they look inside a string of JSON, and inside one that stands in another."""
+    forms = {form for secret in secrets for form in (secret, secret.strip())}
+    for _ in range(2):
+        forms |= {json.dumps(form, ensure_ascii=escaped)[1:-1] for form in forms for escaped in (True, False)}
+    return frozenset(forms)
+
+
+def redact_each(texts: Sequence[str], redact: Redact) -> list[str]:
+    """Every text without secrets. Many small ones take about as long as one that is as long as all of them."""
+    whole = "\n".join(texts)
+    if redact(whole) == whole:
+        return [*texts]
+    if len(texts) == 1:
+        return [redact(whole)]
+    half = len(texts) // 2
+    return redact_each(texts[:half], redact) + redact_each(texts[half:], redact)
+
+
+def redact_log(log: str, redact: Redact) -> str:
+    """The log without secrets, line for line as it is otherwise. A string of JSON is judged by what it means."""
+    insides = {inside for inside in _BETWEEN_QUOTES.findall(log) if "\\" in inside}
+    replacements = _clean_strings(insides, redact)
+    if replacements:
+        log = _BETWEEN_QUOTES.sub(lambda found: replacements.get(found[0], found[0]), log)
+    return redact(log)
+
+
+def _clean_strings(insides: Collection[str], redact: Redact, limit: int | None = None) -> dict[str, str]:
+    """What stands in the place of each of these insides of JSON's strings, for those that cannot stay."""
+    meanings = {inside: meaning for inside in insides if (meaning := _read_string(inside)) is not None}
+    cleaned = redact_each([*meanings.values()], redact)
+    shortened = (_shorten(text, limit) if limit else text for text in cleaned)
+    return {
+        inside: json.dumps(text)[1:-1]
+        for (inside, meaning), text in zip(meanings.items(), shortened, strict=True)
+        if text != meaning
+    }
+
+
+def _read_string(inside: str) -> str | None:
+    try:
+        text: str = json.loads(f'"{inside}"', strict=False)
+    except ValueError:
+        return None
+    return text
+
+
+def _shorten(text: str, limit: int) -> str:
+    """The text without its middle if it is longer: backends would keep its beginning only."""
+    if len(text) <= limit:
+        return text
+    left_out = f"\n[{len(text) - limit} characters are left out]\n"
+    half = (limit - len(left_out)) // 2
+    return f"{text[:half]}{left_out}{text[-half:]}"
+
+
+def render_transcript(log: str, agent: Agent, redact: Redact, *, margin: int = 0) -> list[Entry]:
+    """The log of an agent that tells by events what it does; lines that are none stay as they are.
+
+    A log whose beginning is cut off has a `margin`: as many characters are there only so that a secret in them is
+    whole. They are left out, and so is the half of an event before the first whole one.
+    """
+    groups = [
+        (is_event, [*lines])
+        for is_event, lines in groupby(_drop_unfinished(log).split("\n"), lambda line: parse_line(line) is not None)
+    ]
+    insides = {inside for is_event, lines in groups if is_event for line in lines for inside in _STRING.findall(line)}
+    replacements = _clean_strings(insides, redact, MAX_TEXT)
+    teller = _Teller(agent)
+    entries: list[Entry] = []
+    for place, (is_event, lines) in enumerate(groups):
+        if is_event:
+            entries += (entry for line in lines for entry in teller.tell(_respell(line, replacements)))
+        else:
+            entries += _show_plain(lines, redact, margin if place == 0 else 0)
+    return [*entries, *teller.conclude()]
+
+
+def _respell(line: str, replacements: Mapping[str, str]) -> str:
+    return _STRING.sub(lambda found: f'"{replacements.get(found[1], found[1])}"', line) if replacements else line
+
+
+def _show_plain(lines: list[str], redact: Redact, margin: int) -> Iterator[Entry]:
+    text = redact("\n".join(lines))
+    if margin:
+        _, _, text = text[margin - 1 :].partition("\n")
+    if text.strip():
+        yield Entry(EntryKind.PLAIN, text.strip("\n"))
+
+
+def _drop_unfinished(log: str) -> str:
+    """The log without the event that is being written at its end just now."""
+    head, _, last = log.rpartition("\n")
+    return head if last.startswith("{") and parse_line(last) is None else log
+
+
+@dataclass(slots=True)
+class _Teller:
+    """Says what lines tell, with what it has to remember from one to the next."""
+
+    agent: Agent
+    unknown: int = 0
+    error: str = field(default="", repr=False)
+
+    def tell(self, line: str) -> Iterator[Entry]:
+        """What stands on a line that is a whole event or several."""
+        for event in self.agent.read_line(line):
+            if event.kind is EventKind.END and event.text == self.error:
+                yield Entry(EntryKind.NOTE, _describe_end(event, ""))
+            elif entry := _show(event):
+                yield entry
+            self.unknown += event.kind is EventKind.UNKNOWN
+            self.error = event.text if event.kind is EventKind.ERROR else self.error
+
+    def conclude(self) -> Iterator[Entry]:
+        """What is said below all of it."""
+        if self.unknown:
+            what = "1 event is" if self.unknown == 1 else f"{self.unknown} events are"
+            yield Entry(EntryKind.NOTE, f"{what} not shown: of a kind that this version does not know.")
+
+
+def _show(event: AgentEvent) -> Entry | None:
+    """An event in words; None for one that says nothing to people."""
+    text = event.text.strip("\n")
+    match event.kind:
+        case EventKind.TEXT:
+            return Entry(EntryKind.SAID, text) if text.strip() else None
+        case EventKind.TOOL_CALL:
+            call = f"▸ {event.tool}: {text}" if text else f"▸ {event.tool}"
+            return Entry(EntryKind.CALLED, _keep_first(call))
+        case EventKind.TOOL_RESULT if event.failed:
+            return Entry(EntryKind.FAILED, f"It failed:\n{_keep_last(text)}" if text else "It failed.")
+        case EventKind.TOOL_RESULT:
+            return Entry(EntryKind.RESULT, _keep_last(text) or "(no output)")
+        case EventKind.RETRY:
+            return Entry(EntryKind.NOTE, f"The model did not answer and is asked again: {text or 'no reason given'}")
+        case EventKind.ERROR:
+            return Entry(EntryKind.NOTE, f"Error: {text or 'no reason given'}")
+        case EventKind.END:
+            return Entry(EntryKind.NOTE, _describe_end(event, text))
+        case _:
+            return None
+
+
+def _describe_end(event: AgentEvent, reason: str) -> str:
+    ending = event.ending or Ending.GAVE_UP
+    words = _ENDINGS.get(ending, f"The agent has ended: {ending}")
+    calls = "1 tool call was" if event.denials == 1 else f"{event.denials} tool calls were"
+    return (f"{words}: {reason}" if reason else f"{words}.") + (f" {calls} not permitted." if event.denials else "")
+
+
+def _keep_first(text: str) -> str:
+    lines = text.split("\n")
+    return text if len(lines) <= SHOWN_LINES else "\n".join([*lines[:SHOWN_LINES], "[the rest is left out]"])
+
+
+def _keep_last(text: str) -> str:
+    lines = text.split("\n")
+    return text if len(lines) <= SHOWN_LINES else "\n".join(["[the beginning is left out]", *lines[-SHOWN_LINES:]])
