@@ -144,7 +144,8 @@ def redact_secret(text: str) -> str:
 
 @pytest.mark.parametrize("escaped", [True, False])
 def test_a_secret_is_found_however_json_spells_it(escaped: bool) -> None:
-    for value in (SECRET, json.dumps({"inner": SECRET}, ensure_ascii=escaped)):
+    inner = json.dumps({"inner": SECRET}, ensure_ascii=escaped)
+    for value in (SECRET, inner, json.dumps(inner, ensure_ascii=escaped)):
         event = {"type": "user", "message": {"content": [{"type": "tool_result", "content": f"a {value} z"}]}}
         log = json.dumps(event, ensure_ascii=escaped)
         told = [*render(log, redact=redact_secret), ("", redact_log(log, redact_secret))]
