@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bot.policy_tables import list_shipped_skills
-from runner.agents.prices import PRICES
+from runner.agents.prices import Price, find_price
 
 SAY_THEIR_COST = ("claude", "pi")
 """Kinds of agents that know what they cost."""
@@ -71,20 +71,34 @@ def _find_missing(
 
 
 def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
-    """Agents whose cost nobody would know, where there is a cap on it."""
-    tables = [values, *_tables(values.get("repos"))]
-    scopes = [scope for table in tables for scope in _tables(table.get("caps"))]
-    if not any("cost_usd" in scope for scope in scopes):
-        return
+    """Agents whose money nobody would know, where a repository that they work for has a cap on it."""
     agents, own = values.get("agents"), values.get("prices")
-    known = {*PRICES, *(own if isinstance(own, dict) else {})}
+    priced = dict.fromkeys(own if isinstance(own, dict) else (), Price(0, 0, 0))
+    everywhere = _caps_money(values)
+    at_work = {
+        str(name)
+        for repository in _tables(values.get("repos"))
+        if everywhere or _caps_money(repository)
+        for name in (repository.get("agent"), *_list(repository.get("agents")))
+    }
     for name, table in agents.items() if isinstance(agents, dict) else ():
-        if isinstance(table, dict) and table.get("kind") not in SAY_THEIR_COST:
-            more = table.get("models", [])
-            for model in (table.get("model"), *(more if isinstance(more, list) else [])):
-                if model not in known:
-                    what = f"the model {model} has no known price" if model else "without a model there is no price"
-                    yield f"{name_key(('agents', name))}: {what}, so no cap on cost_usd can hold: see [prices]"
+        if name not in at_work or not isinstance(table, dict) or table.get("kind") in SAY_THEIR_COST:
+            continue
+        if table.get("kind") == "command":
+            yield f"{name_key(('agents', name))}: nobody knows what a command costs, so no cap on cost_usd can hold"
+            continue
+        for model in (table.get("model"), *_list(table.get("models"))):
+            if isinstance(model, str | None) and not find_price(model, priced):
+                what = f"the model {model} has no known price" if model else "without a model there is no price"
+                yield f"{name_key(('agents', name))}: {what}, so no cap on cost_usd can hold: see [prices]"
+
+
+def _caps_money(table: Mapping[str, Any]) -> bool:
+    return any("cost_usd" in scope for scope in _tables(table.get("caps")))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _tables(value: Any) -> list[Mapping[str, Any]]:

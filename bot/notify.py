@@ -59,7 +59,7 @@ class Notifier:
                 await change_notification(connection, notification, attempts=attempts, delivered_at=self._now())
                 log.info("notification.delivered", job=notification.job_id)
                 return
-            wait_s = min(2.0**attempts, MAX_WAIT_S)
+            wait_s = min(2.0 ** min(attempts, 20), MAX_WAIT_S)
             at = self._now() + timedelta(seconds=wait_s)
             await change_notification(connection, notification, attempts=attempts, next_attempt_at=at)
         log.warning("notification.waits", job=notification.job_id, reason=refusal, attempts=attempts, wait_s=wait_s)

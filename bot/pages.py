@@ -172,7 +172,7 @@ class Pages:
     def _draw_job(
         self, job: Job, *, report: Report | None, meter: Meter | None, logs: Mapping[str, bytes], **values: Any
     ) -> web.Response:
-        if withheld := self._withhold(job, report):
+        if withheld := self._withhold(job, report, meter):
             return withheld
         texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
         return self._render(
@@ -191,8 +191,8 @@ class Pages:
     async def show_patch(self, request: web.Request) -> web.Response:
         """The raw patch, for `git apply`."""
         job = await self._find(request)
-        report = await self._fetch_report(job)
-        if withheld := await asyncio.to_thread(self._withhold, job, report):
+        report, meter = await self._fetch_result(job)
+        if withheld := await asyncio.to_thread(self._withhold, job, report, meter):
             return withheld
         if report is None or not report.patch:
             raise web.HTTPNotFound(text="this job has no patch\n", headers=HEADERS)
@@ -202,8 +202,8 @@ class Pages:
         """The log of a stage as the machine gave it, but for secrets, colours and what nobody sees."""
         job, stage = await self._find(request), request.match_info["stage"]
         log = await self._read_log(job, stage, SENT_LOG) if stage in STAGES else b""
-        report = await self._fetch_report(job)
-        if withheld := await asyncio.to_thread(self._withhold, job, report):
+        report, meter = await self._fetch_result(job)
+        if withheld := await asyncio.to_thread(self._withhold, job, report, meter):
             return withheld
         if not log:
             raise web.HTTPNotFound(text="this job has no such log\n", headers=HEADERS)
@@ -222,13 +222,13 @@ class Pages:
             raise web.HTTPNotFound(text="there is no such job\n", headers=HEADERS)
         return job
 
-    async def _fetch_report(self, job: Job) -> Report | None:
+    async def _fetch_result(self, job: Job) -> tuple[Report | None, Meter | None]:
         async with self._context.db.read() as connection:
-            return await store.fetch_report(connection, job.id)
+            return await store.fetch_report(connection, job.id), await store.fetch_meter(connection, job.id)
 
-    def _withhold(self, job: Job, report: Report | None) -> web.Response | None:
-        """What stands in place of a run whose result is for the operator alone; None for any other."""
-        confidential = report is not None and is_confidential(report.body)
+    def _withhold(self, job: Job, report: Report | None, meter: Meter | None) -> web.Response | None:
+        """What stands in place of a run whose result is, or may be, for the operator alone; None for any other."""
+        confidential = meter is not None and meter.withheld if report is None else is_confidential(report.body)
         return self._render("confidential.html", job=job) if confidential else None
 
     async def _read_log(self, job: Job, stage: str, last: int) -> bytes:

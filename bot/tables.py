@@ -161,6 +161,8 @@ class AgentTable(Table):
     def _complete(self) -> AgentTable:
         if self.kind == "command" and not self.command:
             raise ValueError("an agent of kind command also needs: command")
+        if self.thinking and self.kind in ("command", "cursor"):
+            raise ValueError(f"an agent of kind {self.kind} takes no: thinking")
         return self
 
     def as_spec(self, name: str) -> AgentSpec:

@@ -93,7 +93,7 @@ async def _put_off(context: Context, reply: Reply, error: GitHubUnavailable | Gi
     """Try again later; or never, where the issue is gone, or GitHub keeps saying no."""
     if isinstance(error, GitHubUnavailable):
         refusals = reply.refusals
-        wait_s = max(error.retry_after_s, min(2.0**reply.attempts, 300.0))
+        wait_s = max(error.retry_after_s, min(2.0 ** min(reply.attempts, 20), 300.0))
     else:
         refusals = reply.refusals + 1
         wait_s = min(5.0 * 2.0**refusals, 3600.0)

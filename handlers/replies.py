@@ -72,7 +72,7 @@ def render_status(
 
 def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
     """What a run has taken, and what it did last as code: nothing in that can end the code, or work inside of it."""
-    words = redact(meter.last_words, secrets)
+    words = redact(meter.last_tool, secrets)
     for secret in secrets:
         before, head, _ = words.partition(secret[:_SECRET_HEAD]) if len(secret) > _SECRET_HEAD else (words, "", "")
         words = before + REDACTED * bool(head)

@@ -41,8 +41,9 @@ _ALIASES = {
 }
 
 _CONFIDENTIAL = re.compile(
-    r"(?:an? )?(?:possible |potential |serious |likely )?"
+    r"(?:and )?(?:an? )?(?:(?!(?:no|not|without|never)\b)\w+ ){0,2}"
     r"security (?:concern|issue|problem|risk|bug|flaw|hole|vulnerabilit(?:y|ie))s?"
+    r"(?: (?:found|exists?|present|confirmed|here))?"
 )
 """Every way of writing that outcome that we can think of: a report that is hidden in vain reaches the operator, one
 that is shown in vain reaches everybody."""

@@ -95,9 +95,8 @@ def choose_headline(job: Job, parsed: ParsedReport | None) -> str:
     """A job's end in a word or two: its outcome, or how far it came."""
     if job.state is JobState.SUCCEEDED and parsed and parsed.outcome:
         return parsed.outcome[:1].upper() + parsed.outcome[1:]
-    if job.state is JobState.FAILED and parsed:
-        return "Partial"
-    return HEADLINES[job.state]
+    headline = "Partial" if job.state is JobState.FAILED and parsed else HEADLINES[job.state]
+    return f"{headline}: {parsed.outcome}" if parsed and parsed.outcome else headline
 
 
 def _render_head(job: Job, headline: str, secrets: Collection[str]) -> str:

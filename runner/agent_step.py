@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -18,13 +20,16 @@ from runner.agents.verdict import Verdict, judge
 from runner.bench import Bench, end, explain, follow, log_move, move_on, update_job
 from runner.caps import Caps, Scope
 from runner.job import Job, JobState
-from runner.jobd_client import JobdClient, StageState
+from runner.jobd_client import JobdClient, JobdError, StageState
 from runner.watch import Watched, bound, find_end, find_warning, is_worth_writing
 
 log = structlog.get_logger()
 
 SESSIONS = uuid.UUID("6c1f3c2e-6f0d-4b8e-9f0e-5d2f6a1b7c3d")
 """The namespace of the session ids that we choose: the same job always has the same one."""
+
+KILL_AFTER_S = 10
+"""How much longer than twice its grace an agent may take to end before it is killed without more words."""
 
 
 async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
@@ -81,6 +86,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     if poll.state is StageState.FAILED:
         return await end(bench, job, JobState.FAILED, explain(poll, "the agent could not be started"))
     tally, meter, _ = await asyncio.to_thread(bench.gauge.read, job, agent, whole=True)
+    meter = replace(meter, run_s=min(meter.run_s, _read_run_s(poll.result, meter.run_s)))
     if poll.state is StageState.DONE:
         exit_status = poll.result.get("exit_status")
         exit_status = exit_status if isinstance(exit_status, int) else None
@@ -89,14 +95,25 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
         # What it had done by then may still be worth reading.
         exit_status = None
         reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
-        verdict = Verdict(Ending.KILLED, reason)
+        verdict = _told(bench, job, {}) or Verdict(Ending.KILLED, reason)
     async with bench.db.write() as connection:
         await store.save_meter(connection, replace(meter, ending=str(verdict.ending)))
         failure = None if verdict.finished else verdict.reason
         moved = await store.move_job(
             connection, job, JobState.COLLECTING, bench.now(), failure, exit_status=exit_status
         )
+    if meter.unknown_events:
+        # A new version of a command line may say things that we should read.
+        log.warning("agent.unknown_events", **job.log_context(), agent=job.agent, count=meter.unknown_events)
     return log_move(moved)
+
+
+def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
+    """How long the agent ran, by its machine's clock: the service may have been away when it ended."""
+    started_at, ended_at = result.get("started_at"), result.get("ended_at")
+    if not isinstance(started_at, int | float) or not isinstance(ended_at, int | float):
+        return otherwise
+    return max(ended_at - started_at, 0.0)
 
 
 def _told(bench: Bench, job: Job, result: Mapping[str, Any]) -> Verdict | None:
@@ -131,11 +148,29 @@ async def _watch(bench: Bench, client: JobdClient, job: Job) -> Job:
     told = find_end(watched, caps, profile.limits)
     if told and not job.stopped_as:
         log.info("job.stopping", **job.log_context(), reason=told.reason)
-        job = await update_job(bench, job, stopped_as=str(told.ending), stop_reason=told.reason)
-    if job.stopped_as:
-        await client.stop(job.id)
+        stop = {"stopped_as": str(told.ending), "stop_reason": told.reason, "stopped_at": bench.now()}
+        job = await update_job(bench, job, **stop)
+    if job.stopped_at:
+        await _stop(bench, client, job, job.stopped_at)
     elif (warning := find_warning(watched, caps)) and not bench.gauge.was_warned(job.id):
         log.info("job.warned", **job.log_context(), warning=warning)
-        await client.notify(job.id, warning)
         bench.gauge.note_warning(job.id)
+        with suppress(JobdError):  # It has to do without.
+            await client.notify(job.id, warning)
     return job
+
+
+async def _stop(bench: Bench, client: JobdClient, job: Job, since: datetime) -> None:
+    """Tell the agent to end; where that leads to nothing, kill all that belongs to the job.
+
+    The machine-side program that should end it runs as the same user: an agent can hold it up.
+    """
+    grace_s = 2 * bench.profiles[job.repository].limits.stop_grace_s + KILL_AFTER_S
+    if bench.now() - since > timedelta(seconds=grace_s):
+        log.warning("job.killed", **job.log_context())
+        await client.kill(job.id)
+        return
+    try:
+        await client.stop(job.id)
+    except JobdError as error:
+        log.warning("job.not_stopped", **job.log_context(), error=error.code, reason=error.message)

@@ -74,6 +74,8 @@ def read_session(raw: Mapping[str, Any], session_id: str | None, glob: str, limi
     if not isinstance(found, Mapping) or not glob or not SESSION_ID.fullmatch(session_id or ""):
         return None
     path = found.get("path")
+    if not isinstance(path, str) or str(session_id) not in path.rpartition("/")[2]:
+        return None  # Another session's, such as that of an agent's own agent.
     try:
         content = _decode(found.get("content"), "the session")
     except BadArtifacts:  # It is a help for later; the result does not stand or fall with it.
@@ -177,6 +179,13 @@ def find_refusals(job: Job, changes: Sequence[FileChange], protected: Sequence[s
         for reason in reasons:
             yield f"{_show(change.path)} {reason}"
     yield from _find_collisions({change: names for change, names in folded.items() if change.mode})
+
+
+def is_plain(change: FileChange) -> bool:
+    """Whether a change can be written into a worktree: of a file or a link, at a path that means itself."""
+    parts = change.path.split("/")
+    odd = any(part in ("", ".", "..") or looks_like_git(part) for part in parts)
+    return not odd and len(parts) <= MAX_DEPTH and change.mode != SUBMODULE
 
 
 def _refuse(change: FileChange, folded: Sequence[str], protected: Iterable[str]) -> Iterable[str]:

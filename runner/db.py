@@ -130,6 +130,7 @@ jobs = Table(
     Column("skills", JSON, nullable=False),
     Column("follows", ForeignKey("jobs.id")),
     Column("stopped_as", String(20)),
+    Column("stopped_at", UtcDateTime),
     Column("stop_reason", Text),
     Column("exit_status", Integer),
     Column("trouble", Text),
@@ -180,7 +181,8 @@ meters = Table(
     Column("cost_is_estimate", Boolean, nullable=False),
     Column("output_bytes", Integer, nullable=False),
     Column("run_s", Float, nullable=False),
-    Column("last_words", Text, nullable=False),
+    Column("last_tool", Text, nullable=False),
+    Column("withheld", Boolean, nullable=False),
     Column("ending", String(20)),
 )
 

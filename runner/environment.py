@@ -21,7 +21,7 @@ class Limits:
     unreachable_after_s: int = 600
     """How long a job waits for a machine that cannot be reached before it is reported as failed."""
     stuck_after_s: int = 1800
-    """How long an agent may print nothing before it is taken for stuck."""
+    """How long an agent may go without an event before it is taken for stuck; of a `command` any line is one."""
     stop_grace_s: int = 20
     """How long an agent that is told to end may take to say what it has cost."""
     max_log_bytes: int = 50_000_000

@@ -5,6 +5,7 @@ What it holds can be read again from the spool: after a restart it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,7 +23,13 @@ CHUNK = 262_144
 MAX_LINE = 4_000_000
 """Bytes of a line that is still read: no backend prints a longer one, but a tool's output might be one."""
 
-MAX_LAST_WORDS = 200
+MAX_TOOL = 80
+
+
+_CONCERN = re.compile(
+    rb"""(?:^|\\n|["'])[#*_`>\s-]*(?:outcome\W+)?security[ _-]concern[*_`.!\s]*(?:\\n|["'\\]|$)""", re.IGNORECASE
+)
+"""That outcome on a line of its own, in plain output and within a string of JSON."""
 
 
 @dataclass(slots=True)
@@ -34,6 +41,7 @@ class _Place:
     rest: bytes = b""
     """The beginning of the line under way."""
     tally: Tally = field(default_factory=Tally)
+    withheld: bool = False
 
 
 class Gauge:
@@ -47,7 +55,7 @@ class Gauge:
         self._warned: set[str] = set()
 
     def read(self, job: Job, agent: Agent, *, whole: bool = False) -> tuple[Tally, Meter, float]:
-        """What happened up to now, what it took, and for how many seconds nothing was printed.
+        """What happened up to now, what it took, and for how many seconds nothing did.
 
         A log that is `whole` ends with a line, whether it has a line end or not.
         """
@@ -55,7 +63,6 @@ class Gauge:
         place = self._places.setdefault(job.id, _Place(now))
         while chunk := self._spool.read_from(job.id, "agent", place.offset, CHUNK):
             place.offset += len(chunk)
-            place.grew_at = now
             self._fold(place, chunk, agent)
         if whole and place.rest:
             self._fold(place, b"\n", agent)
@@ -74,12 +81,14 @@ class Gauge:
         self._places.pop(job_id, None)
         self._warned.discard(job_id)
 
-    @staticmethod
-    def _fold(place: _Place, chunk: bytes, agent: Agent) -> None:
+    def _fold(self, place: _Place, chunk: bytes, agent: Agent) -> None:
         *lines, rest = (place.rest + chunk).split(b"\n")
         place.rest = rest if len(rest) < MAX_LINE else b""
         for line in lines:
-            place.tally = place.tally.add(agent.read_line(line.decode(errors="replace")))
+            events = agent.read_line(line.decode(errors="replace"))
+            place.tally = place.tally.add(events)
+            place.grew_at = self._now() if events else place.grew_at
+            place.withheld = place.withheld or bool(_CONCERN.search(line))
 
     def _describe(self, job: Job, agent: Agent, place: _Place, now: datetime) -> Meter:
         tally, usage = place.tally, place.tally.usage
@@ -104,6 +113,7 @@ class Gauge:
             cost_is_estimate=said is None and reckoned is not None,
             output_bytes=place.offset,
             run_s=(now - job.started_at).total_seconds() if job.started_at else 0.0,
-            last_words=" ".join(tally.last_step.split())[:MAX_LAST_WORDS],
+            last_tool=" ".join(tally.last_tool.split())[:MAX_TOOL],
+            withheld=place.withheld,
             ending=None,
         )

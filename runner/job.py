@@ -85,6 +85,7 @@ class Job:
     """The earlier attempt that this one carries on from: its edits, its worklog, its session."""
     stopped_as: str | None = None
     """How the run will have ended, if the service has told the agent to end (`runner.agents.events.Ending`)."""
+    stopped_at: datetime | None = None
     stop_reason: str | None = None
     """Why the service has told the agent to end, as a clause for the report; None while it may go on."""
     exit_status: int | None = None

@@ -27,10 +27,12 @@ class Meter:
     output_bytes: int = 0
     run_s: float = 0.0
     """Seconds since the agent was started."""
-    last_words: str = ""
-    """What it said or did last: a stranger's text."""
+    last_tool: str = ""
+    """Which tool it used last: a stranger's text. What it did with it may be what only the operator should know."""
     ending: str | None = None
     """One of `runner.agents.events.Ending` once the run has ended."""
+    withheld: bool = False
+    """Whether its log reads as if it had a security concern: until its report says what is so, nothing is shown."""
 
     @property
     def tokens(self) -> int:

@@ -17,7 +17,7 @@ from runner import store
 from runner.agent_step import follow_agent, start_agent
 from runner.agents import Launch, Run
 from runner.agents.configuration import configures_agents
-from runner.artifacts import SUBMODULE, BadArtifacts, read_report, read_session
+from runner.artifacts import BadArtifacts, is_plain, read_report, read_session
 from runner.bench import Bench, end, explain, follow, update_job
 from runner.environment import Profile
 from runner.job import FileChange, Job, JobState
@@ -75,12 +75,12 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
 
 
 async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileChange]]:
-    """The attempt that this one carries on from, and what it had changed; a submodule cannot be carried over."""
+    """The attempt that this one carries on from, and what of its change can be carried over."""
     if not job.follows:
         return None, []
     async with bench.db.read() as connection:
         report = await store.fetch_report(connection, job.follows)
-        changes = [change for change in (report.changes if report else ()) if change.mode != SUBMODULE]
+        changes = [change for change in (report.changes if report else ()) if is_plain(change)]
         return await store.fetch_job(connection, job.follows), changes
 
 

@@ -77,10 +77,11 @@ async def fetch_public_jobs(connection: AsyncConnection, limit: int) -> list[tup
 async def fetch_last_job(
     connection: AsyncConnection, repository: str, issue_number: int, *, reported: bool = False
 ) -> Job | None:
-    """The newest job of an issue; with `reported`, the newest of which something was collected."""
+    """The newest job of an issue; with `reported`, the newest that left a report or a worklog."""
     query = select(jobs).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
     if reported:
-        query = query.where(jobs.c.id.in_(select(reports.c.job_id)))
+        told = (reports.c.body != "") | (reports.c.worklog != "")
+        query = query.where(jobs.c.id.in_(select(reports.c.job_id).where(told)))
     row = (await connection.execute(query.order_by(jobs.c.attempt.desc()).limit(1))).one_or_none()
     return _job(row) if row else None
 
@@ -212,7 +213,7 @@ BILL = (
     *(jobs.c.id.label("job"), jobs.c.created_at, jobs.c.repository, jobs.c.issue_number.label("issue")),
     *(jobs.c.requested_by, jobs.c.preset, jobs.c.attempt, jobs.c.agent),
     func.coalesce(meters.c.model, jobs.c.model).label("model"),
-    *(jobs.c.state, meters.c.ending, meters.c.turns, meters.c.tool_calls),
+    *(jobs.c.state, meters.c.ending, meters.c.turns, meters.c.tool_calls, meters.c.retries, meters.c.unknown_events),
     *(meters.c.input_tokens, meters.c.cached_tokens, meters.c.output_tokens),
     *(meters.c.cost_usd, meters.c.cost_is_estimate, meters.c.run_s),
 )

@@ -58,7 +58,7 @@ def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> Ve
     if job.cancel_requested_at:
         return Verdict(Ending.CANCELLED, f"cancelled by @{job.cancelled_by}")
     if watched.idle_s > limits.stuck_after_s:
-        silence = f"it had printed nothing for {limits.stuck_after_s} seconds"
+        silence = f"nothing had been heard of it for {limits.stuck_after_s} seconds"
         return Verdict(Ending.STUCK, f"the agent was ended, for {silence}")
     use = find_use(watched, caps)
     if use and use.share >= 1:

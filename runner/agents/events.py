@@ -127,8 +127,8 @@ class Tally:
     retries: int = 0
     unknown: int = 0
     last_text: str = ""
-    last_step: str = ""
-    """What it said or did last, for people who wait."""
+    last_tool: str = ""
+    """The name of the tool that it used last, for people who wait."""
     last_error: str = ""
     ending: Ending | None = None
     denials: int = 0
@@ -141,7 +141,9 @@ class Tally:
     def usage(self) -> Usage:
         """All that was used."""
         if WHOLE in self._scopes:
-            return self._scopes[WHOLE]
+            # The larger: a last word that says less than was counted is wrong, or forged.
+            counted = sum((usage for scope, usage in self._scopes.items() if scope != WHOLE), self._settled)
+            return max(self._scopes[WHOLE], counted, key=lambda usage: usage.input_tokens + usage.output_tokens)
         if THREAD in self._scopes:
             return self._scopes[THREAD] - (self._before or Usage())
         return sum(self._scopes.values(), self._settled)
@@ -173,9 +175,9 @@ class Tally:
 
 _COUNT = {
     EventKind.SESSION: lambda tally, event: replace(tally, session_id=event.text or tally.session_id),
-    EventKind.TEXT: lambda tally, event: replace(tally, last_text=event.text, last_step=event.text),
+    EventKind.TEXT: lambda tally, event: replace(tally, last_text=event.text),
     EventKind.TOOL_CALL: lambda tally, event: replace(
-        tally, tool_calls=tally.tool_calls + 1, ending=None, last_step=f"{event.tool}: {event.text}"
+        tally, tool_calls=tally.tool_calls + 1, ending=None, last_tool=event.tool
     ),
     EventKind.TOOL_RESULT: lambda tally, event: replace(tally, denials=tally.denials + event.denials),
     EventKind.RETRY: lambda tally, event: replace(tally, retries=tally.retries + 1, ending=None, last_error=event.text),

@@ -8,6 +8,11 @@ from typing import Any
 
 from runner.agents.events import MAX_TEXT
 
+MAX_COUNT = 10**9
+"""No run takes so many tokens: whoever says so would use up what others may take."""
+
+MAX_MONEY = 10**4
+
 
 def parse_line(line: str) -> Mapping[str, Any] | None:
     """The object on a line; None for anything else, such as a warning between the events."""
@@ -45,13 +50,13 @@ def text_of(value: Mapping[str, Any], *names: str) -> str:
 def count_of(value: Mapping[str, Any], *names: str) -> int:
     """The sum of these numbers; what is no number, or less than nothing, counts for nothing."""
     numbers = (value.get(name) for name in names)
-    return sum(int(number) for number in numbers if isinstance(number, int | float) and 0 < number < 10**12)
+    return sum(int(number) for number in numbers if isinstance(number, int | float) and 0 < number < MAX_COUNT)
 
 
 def money_of(value: Mapping[str, Any], name: str) -> float | None:
     """An amount of money; None where there is none."""
     amount = value.get(name)
-    return float(amount) if isinstance(amount, int | float) and 0 <= amount < 10**9 else None
+    return float(amount) if isinstance(amount, int | float) and 0 <= amount < MAX_MONEY else None
 
 
 def texts_in(value: Any) -> str:

@@ -53,7 +53,9 @@ def put_back(job: Job, request: Mapping[str, Any], problems: list[str]) -> None:
     """Write the edits that were held back, but where the run has itself changed the path, which is then said."""
     held_back = read_json(job.of_stage("prepare", "request")).get("held_back")
     # An agent may have written there: it is its own change that it spoils.
-    if not isinstance(held_back, list) or not held_back or not all(map(is_change, held_back)):
+    if not isinstance(held_back, list) or not 0 < len(held_back) <= request["max_changes"]:
+        return
+    if not all(map(is_change, held_back)):
         return
     base = request["base_commit"]
     open_up(job.worktree)

@@ -68,6 +68,8 @@ class Git:
 
     def run(self, *words: str, stdin: bytes = b"", limit: int | None = None) -> bytes:
         """Run one command for its output. Raises `Failure`, also when there is more output than `limit` bytes."""
+        if time.monotonic() > self._deadline:
+            raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change")
         with tempfile.TemporaryFile(dir=self.folder) as output:
             try:
                 done = subprocess.run(

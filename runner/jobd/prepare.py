@@ -29,12 +29,13 @@ def prepare(stage: Stage) -> dict[str, Any]:
     make_home(job)
     clone = find_clone(job, request["clone_url"])
     base_commit = check_out(stage, clone)
-    carry_over(job, clone, base_commit, request["changes"], request["timeout_s"])
     argv = [*request["create_venv"], str(job.venv)]
     stage.must("venv_failed", "the virtual environment could not be made", argv, job.environment(), job.root)
     for command in request["setup"]:
         shell = ["/bin/sh", "-ec", command]
         stage.must("setup_failed", f"the setup command `{command}` failed", shell, job.environment(), job.worktree)
+    # Only now: nothing that an earlier attempt wrote may run before its successor does, for it could command that.
+    carry_over(job, clone, base_commit, request["changes"], request["timeout_s"])
     return {"base_commit": base_commit}
 
 

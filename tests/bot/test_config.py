@@ -131,8 +131,8 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ("port = 8080", 'port = "high"', "server.port: must be a whole number"),
         ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u@h/d"', "server.database_url: PostgreSQL comes with"),
         ('"sqlite+aiosqlite:///ptq.db"', '"ptq.db"', "server.database_url: must be sqlite+aiosqlite:///FILE"),
-        ('kind = "command"', 'kind = "cloud"', "agents.mine.kind: must be one of: claude, codex, command, cursor, pi"),
-        ('command = ["python3", "/opt/agent.py"]', "command = []", "agents.mine.command: must not be empty"),
+        ('kind = "claude"', 'kind = "cloud"', "agents.mine.kind: must be one of: claude, codex, command, cursor, pi"),
+        ('command = ["/opt/claude"]', "command = []", "agents.mine.command: must not be empty"),
         ('host = "10.0.0.5"', "", "machines[0]: a machine behind SSH also needs: host"),
         ('"known_hosts"', '"elsewhere"', "machines[0].known_hosts_file: is not there"),
         ('workspace = "/srv/ptq"', 'workspace = "ptq"', "machines[0].workspace: must be an absolute path"),
@@ -193,12 +193,21 @@ SECRET = "hunter2-in-the-wrong-place"
 
 
 def test_a_cap_on_money_needs_agents_whose_money_is_known(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, swap('model = "some-model"', 'model = "unheard-of"'))
-    assert (
-        problem == "agents.mine: the model unheard-of has no known price, so no cap on cost_usd can hold: see [prices]"
-    )
-    settings = load(tmp_path, swap('kind = "command"', 'kind = "claude"'))
-    assert settings.agents["mine"].kind == "claude"
+    def change(text: str) -> str:
+        return text.replace('kind = "claude"', 'kind = "codex"', 1).replace('"some-model"', '"unheard-of"', 1)
+
+    (problem,) = problems(tmp_path, change)
+    assert problem.startswith("agents.mine: the model unheard-of has no known price, so no cap on cost_usd can hold")
+    found = problems(tmp_path, swap('kind = "claude"', 'kind = "command"'))
+    assert any(problem.startswith("agents.mine: nobody knows what a command costs") for problem in found)
+    dated = load(tmp_path, lambda text: change(text).replace("unheard-of", "gpt-5-2025-08-07"))
+    assert dated.agents["mine"].model == "gpt-5-2025-08-07"
+
+
+@pytest.mark.parametrize("kind", ["command", "cursor"])
+def test_a_key_that_would_do_nothing_is_refused(tmp_path: Path, kind: str) -> None:
+    found = problems(tmp_path, swap('kind = "claude"', f'kind = "{kind}"'))
+    assert any(f"an agent of kind {kind} takes no: thinking" in problem for problem in found)
 
 
 def test_caps_are_inherited_key_by_key(tmp_path: Path) -> None:

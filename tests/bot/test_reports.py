@@ -92,14 +92,21 @@ async def test_costs_are_a_table_in_which_unknown_is_empty_and_no_cell_is_a_form
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == (
         "job,created_at,repository,issue,requested_by,preset,attempt,agent,model,state,ending,turns,tool_calls,"
-        "input_tokens,cached_tokens,output_tokens,cost_usd,cost_is_estimate,run_s"
+        "retries,unknown_events,input_tokens,cached_tokens,output_tokens,cost_usd,cost_is_estimate,run_s"
     )
     first, second, _ = read(done.stdout)
     assert first == {
         **{"job": "0123456789", "created_at": "2026-03-01T00:00:00+00:00", "repository": "octo/widgets", "issue": "0"},
         **{"requested_by": "'-dash", "preset": "fix", "attempt": "1", "agent": "mine", "model": "'=model()"},
         **{"state": "failed", "ending": "finished", "turns": "12", "tool_calls": "34", "input_tokens": "1000"},
-        **{"cached_tokens": "200", "output_tokens": "50", "cost_usd": "0.4242", "cost_is_estimate": "true"},
+        **{
+            "retries": "0",
+            "unknown_events": "0",
+            "cached_tokens": "200",
+            "output_tokens": "50",
+            "cost_usd": "0.4242",
+            "cost_is_estimate": "true",
+        },
         "run_s": "61.5",
     }
     assert second["model"] == "m"

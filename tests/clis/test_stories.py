@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
 from tests.support.cli_stories import KEY, KINDS, WORK, Scenario, open_story, run_scenario
-from tests.support.model_endpoint import Hang, Refuse, Run, Say
+from tests.support.hiding import HIDES
+from tests.support.jobd import processes_with
+from tests.support.model_endpoint import Hang, Refuse, Run, Say, Step
 from tests.support.world import NOTE
 
 pytestmark = pytest.mark.agents
@@ -56,36 +60,61 @@ async def test_a_model_that_never_answers_ends_with_the_time_limit(tmp_path: Pat
 @EACH_KIND
 async def test_an_agent_that_prints_nothing_is_ended_as_stuck(tmp_path: Path, kind: str) -> None:
     async with open_story(tmp_path, kind, Hang(), more_toml="[limits]\nstuck_after_s = 2\n") as story:
-        assert "printed nothing for 2 seconds" in await story.world.wait_for_report()
+        assert "nothing had been heard of it for 2 seconds" in await story.world.wait_for_report()
         (job,) = await story.world.jobs()
         assert (await story.read_meter(job)).ending == "stuck"
 
 
 @EACH_KIND
-async def test_a_cancelled_agent_says_what_it_has_cost(tmp_path: Path, kind: str) -> None:
-    at_work = tmp_path / "at-work"
-    async with open_story(tmp_path, kind, WORK, Run(f"touch {at_work}; sleep 60"), Say("Done.")) as story:
+async def test_a_cancelled_agent_says_what_it_has_cost_and_leaves_nothing_alive(tmp_path: Path, kind: str) -> None:
+    at_work, mark = tmp_path / "at-work", f"mark-{token_hex(8)}"
+    (tmp_path / "hides.py").write_text(HIDES)
+    hide = Run(f"{sys.executable} {tmp_path / 'hides.py'} {mark}; touch {at_work}; sleep 60")
+    async with open_story(tmp_path, kind, WORK, hide, Say("Done.")) as story:
         world = story.world
         job = await world.wait_for_job("running")
         await world.wait(lambda: at_work.exists() or None, "the second tool")
+        await world.wait(lambda: processes_with(mark) or None, "what hides")
         await world.comment("/ptq cancel")
         report = await world.wait_for_report()
-        assert "Cancelled" in report
+        assert "Cancelled: fix staged" in report
         assert "2k tokens" in report or "2.2k tokens" in report
         assert "$0." in report or "less than $0.01" in report
         meter = await story.read_meter(job)
         assert meter.input_tokens == 2000, "killed or not, what it took is known"
         assert meter.ending == "cancelled"
+        assert processes_with(mark) == []
 
 
+CAPS = {
+    "turns = 6": "6 turns",
+    "tokens = 6000": "6,000 tokens",
+    "cost_usd = 0.02": "$0.02",
+    "run_s = 4": "4 seconds",
+    "output_bytes = 9000": "9,000 bytes of output",
+}
+
+
+@pytest.mark.parametrize("cap", CAPS)
 @EACH_KIND
-async def test_the_service_ends_a_run_at_a_cap_and_reports_what_there_is(tmp_path: Path, kind: str) -> None:
-    async with open_story(tmp_path, kind, WORK, *MANY, Say("Done."), more_toml="[caps.job]\ntokens = 6000\n") as story:
+async def test_a_run_is_ended_at_every_cap_and_reports_what_there_is(tmp_path: Path, kind: str, cap: str) -> None:
+    async with open_story(tmp_path, kind, WORK, *MANY, Say("Done."), more_toml=f"[caps.job]\n{cap}\n") as story:
         report = await story.world.wait_for_report()
-        assert "its cap of 6,000 tokens" in report
+        assert "### Partial" in report
+        own = kind == "claude" and cap.split(maxsplit=1)[0] in ("turns", "cost_usd")
+        assert ("its own cap" if own else f"its cap of {CAPS[cap]}") in report
         assert "It is mended" in report
         (job,) = await story.world.jobs()
         assert (await story.read_meter(job)).ending == "capped"
+
+
+async def test_what_all_runs_of_an_issue_have_taken_ends_the_one_at_work(tmp_path: Path) -> None:
+    script: list[Step] = [WORK, Say("Done.", times=1), *MANY]
+    async with open_story(tmp_path, "claude", *script, more_toml="[caps.issue]\ntokens = 9000\n") as story:
+        await story.world.wait_for_report()
+        await story.world.comment("/ptq retry")
+        report = await story.world.wait_for_report(count=2)
+        assert "the cap of 9,000 tokens of all runs on this issue" in report
 
 
 @EACH_KIND
@@ -105,7 +134,7 @@ async def test_an_agent_hears_what_was_said_while_its_model_was_thinking(tmp_pat
 
 @EACH_KIND
 async def test_a_second_attempt_carries_on_where_the_first_one_stopped(tmp_path: Path, kind: str) -> None:
-    again = Run(f"git diff --stat; {WORK.command}; echo '# seen' >> widgets/__init__.py")
+    again = Run(f"git diff --stat; {WORK.command}; echo '# seen' >> widgets/__init__.py; echo went on")
     async with open_story(tmp_path, kind, WORK, Say("Done.", times=1), again, Say("Done again.")) as story:
         world = story.world
         await world.wait_for_report()
@@ -120,7 +149,9 @@ async def test_a_second_attempt_carries_on_where_the_first_one_stopped(tmp_path:
         assert (second.attempt, second.follows, second.base_commit) == (2, one.id, one.base_commit)
         meter = await story.read_meter(second)
         assert meter.input_tokens == 2000, "its own, without what the first attempt took"
-        assert "attempt 1" in report or "attempt 2" in report
+        assert meter.cost_usd == pytest.approx((await story.read_meter(one)).cost_usd), "and its own money"
+        assert "went on" in await story.read_log(second)
+        assert "went on" not in await story.read_log(one)
 
 
 @EACH_KIND

@@ -120,7 +120,7 @@ async def test_the_last_step_is_shown_without_secrets(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as desk:
         await desk.add(running())
         desk.clock.forward(60)
-        status = await desk.count(1, last_words=f"Bash: curl -H {SECRET}")
+        status = await desk.count(1, last_tool=f"Bash: curl -H {SECRET}")
         assert "`Bash: curl -H [redacted]`" in status
 
 

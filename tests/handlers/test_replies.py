@@ -17,8 +17,8 @@ RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")
 METER = Meter("j", turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
 
 
-def render(last_words: str = "", secrets: tuple[str, ...] = (), meter: Meter = METER) -> str:
-    return render_status(RUNNING, URL, 0, replace(meter, last_words=last_words), secrets)
+def render(last_tool: str = "", secrets: tuple[str, ...] = (), meter: Meter = METER) -> str:
+    return render_status(RUNNING, URL, 0, replace(meter, last_tool=last_tool), secrets)
 
 
 def test_a_job_at_work_says_what_it_has_taken_and_done_last() -> None:

@@ -306,9 +306,9 @@ def test_a_model_is_what_the_agent_says_and_so_harmless() -> None:
     [
         (JobState.SUCCEEDED, ParsedReport("does not reproduce", ""), "Does not reproduce"),
         (JobState.SUCCEEDED, ParsedReport(None, "It fails."), "Done"),
-        (JobState.FAILED, ParsedReport("fix staged", ""), "Partial"),
+        (JobState.FAILED, ParsedReport("fix staged", ""), "Partial: fix staged"),
         (JobState.FAILED, None, "Not finished"),
-        (JobState.CANCELLED, ParsedReport("fix staged", ""), "Cancelled"),
+        (JobState.CANCELLED, ParsedReport("fix staged", ""), "Cancelled: fix staged"),
         (JobState.LOST, None, "Lost"),
     ],
 )
@@ -319,7 +319,7 @@ def test_a_headline_says_how_far_the_run_came(state: JobState, parsed: ParsedRep
 def test_a_run_that_was_ended_and_left_a_report_says_why_it_is_partial() -> None:
     job = done(state=JobState.FAILED, failure="the agent was stopped at the cap of 300 turns of this run")
     text = render(job)
-    assert text.startswith("### Partial\n")
+    assert text.startswith("### Partial: fix staged\n")
     assert "**Why:** the agent was stopped at the cap of 300 turns" in text
     assert "It lost the last chunk." in text
     assert render(job, result(body=" \n")).startswith("### Not finished\n")

@@ -79,14 +79,44 @@ def test_a_model_without_a_price_costs_nobody_knows_what(tmp_path: Path) -> None
     assert bench.gauge.read(job, bench.agent)[1].cost_usd is None
 
 
-def test_silence_is_measured_from_the_last_byte(tmp_path: Path) -> None:
+def test_silence_is_measured_from_the_last_event(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.add("{}\n")
+    bench.add('{"type": "nothing known"}\n')
     bench.meter()
     bench.now += timedelta(seconds=70)
     assert bench.gauge.read(JOB, bench.agent)[2] == 70
-    bench.add("{")
+    bench.add("a warning between the events\n")
+    assert bench.gauge.read(JOB, bench.agent)[2] == 70
+    bench.add('{"type": "nothing known"}\n')
     assert bench.gauge.read(JOB, bench.agent)[2] == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("security concern", "**Security concern**", "# Outcome: security_concern", "  - security concern."),
+        json.dumps({"input": {"command": "cat > report.md <<E\nsecurity concern\n\n## Summary\nE"}}),
+        json.dumps({"content": "security concern\n\n## Summary\n"}),
+        json.dumps({"command": "echo 'security concern' > report.md"}),
+    ],
+)
+def test_a_log_with_that_outcome_is_withheld_from_then_on(tmp_path: Path, line: str) -> None:
+    bench = Bench(tmp_path)
+    bench.add("{}\n")
+    assert not bench.meter().withheld
+    bench.add(f"{line}\n")
+    assert bench.meter().withheld
+    bench.add("{}\n")
+    assert bench.meter().withheld
+
+
+@pytest.mark.parametrize(
+    "line", ["no security concern here", json.dumps({"text": "- `security concern`: a stranger could abuse it"})]
+)
+def test_a_log_that_only_speaks_of_it_is_not(tmp_path: Path, line: str) -> None:
+    bench = Bench(tmp_path)
+    bench.add(f"{line}\n")
+    assert not bench.meter().withheld
 
 
 def test_what_is_no_line_of_json_and_what_has_no_end_is_borne(tmp_path: Path) -> None:

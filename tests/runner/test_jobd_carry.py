@@ -81,22 +81,27 @@ EVERY_KIND = [
 
 
 def test_every_kind_of_edit_is_carried_over(jobd: Jobd) -> None:
-    prepared = jobd.prepare(changes=EVERY_KIND, setup=["cat a.txt; new/deep/tool"], create_venv=["ls"])
-    assert prepared["state"] == "failed"  # `ls` makes no virtual environment: what comes first can be seen.
+    assert jobd.prepare(changes=EVERY_KIND)["state"] == "done"
     assert (jobd.worktree / "new" / "link").readlink() == Path("/etc/passwd")
     assert (jobd.worktree / "a.txt").read_text() == "one\n"
-    later = jobd.beside()
-    prepared = later.prepare(changes=EVERY_KIND, setup=["cat a.txt; new/deep/tool"])
-    assert prepared["log"].endswith(b"one\nran\n")
-    change = finish(later, "git status --short | sort; echo two >> a.txt")
+    change = finish(jobd, "new/deep/tool; git status --short | sort; echo two >> a.txt")
     assert change.contents == {
         **{"a.txt": b"one\ntwo\n", "b.txt": None, "dir/c.txt": None, "dir": b"a file\n", "new/link": b"/etc/passwd"},
         **{"new/deep/tool": b"#!/bin/sh\necho ran\n", 'odd "name"\n\tü': b"\0\xff", "-rf": b""},
     }
     assert (change.modes["new/deep/tool"], change.modes["new/link"]) == ("100755", "120000")
     assert change.problems == []
-    status = later.poll("agent")["log"].decode().splitlines()
+    status = jobd.poll("agent")["log"].decode().splitlines()
     assert {" M a.txt", " D b.txt", " D dir/c.txt", "?? new/"} < set(status)
+
+
+def test_nothing_that_an_attempt_wrote_runs_before_the_next_ones_agent(jobd: Jobd) -> None:
+    plant = b"mkdir -p ~/.claude; touch ~/.claude/settings.json; echo ran\n"
+    prepared = jobd.prepare(changes=[edit("a.txt", plant)], setup=["cat a.txt; sh a.txt || true"])
+    assert b"two\n" in prepared["log"], "the set-up sees the base commit"
+    assert b"ran\n" not in prepared["log"]
+    assert not (jobd.root / "home" / ".claude").exists()
+    assert (jobd.worktree / "a.txt").read_bytes() == plant
 
 
 def test_what_an_attempt_changed_is_what_the_next_one_starts_with(jobd: Jobd) -> None:

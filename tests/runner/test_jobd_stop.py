@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hiding import HIDES
 from tests.support.jobd import Jobd, processes_with, wait_until
 
 SAYS_ITS_COST = """
@@ -26,20 +27,6 @@ time.sleep(60)
 """
 
 IGNORES_EVERYTHING = "trap '' INT TERM HUP; echo at work; while :; do sleep 0.1; done"
-
-HIDES = """
-import os, signal, sys, time
-os.setsid()
-if os.fork():
-    os._exit(0)
-os.setsid()
-if os.fork():
-    os._exit(0)
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)", sys.argv[1]])
-"""
-"""A tool that leaves its parent and its session twice, and ignores what can be ignored."""
 
 
 @pytest.fixture

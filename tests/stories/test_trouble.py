@@ -190,6 +190,19 @@ async def test_an_agent_that_writes_invalid_utf_8_everywhere_is_read_all_the_sam
         assert world.git("show", f"{pull.head}:data.bin").encode(errors="surrogateescape") == b"\xff\x00"
 
 
+@pytest.mark.parametrize("cap", ["", "[caps.job]\nrun_s = 2\n"], ids=["cancel", "cap"])
+async def test_an_agent_that_holds_up_its_own_end_is_killed(tmp_path: Path, cap: str) -> None:
+    agent = WRITE_REPORT + "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\nprint('held', flush=True)\n" + SLEEP
+    async with open_world(tmp_path, agent=agent, more_toml=f"[limits]\nstop_grace_s = 1\n{cap}") as world:
+        await start(world)
+        await world.wait_for_job("running")
+        if not cap:
+            await world.comment("/ptq cancel")
+        report = await world.wait_for_report()
+        assert ("its cap of 2 seconds" if cap else "### Cancelled") in report
+        assert "It is mended" in report
+
+
 async def test_a_flood_of_output_ends_the_run_and_the_report_still_comes(tmp_path: Path) -> None:
     agent = WRITE_REPORT + FIX + "while True: print('x' * 1000)\n"
     async with open_world(tmp_path, agent=agent, more_toml="[limits]\nmax_log_bytes = 100000\n") as world:

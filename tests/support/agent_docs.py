@@ -40,7 +40,7 @@ def show_verdicts() -> str:
     def show(name: str, kind: str) -> str:
         judged = cells.get((name, kind))
         if judged is None:
-            return ""
+            return "–"
         misleads = (judged.exit_status == 0) != (judged.ending.value == "finished")
         status = f"**{judged.exit_status}**" if misleads and judged.exit_status == 0 else f"{judged.exit_status}"
         return f"{status}, {judged.ending.value}"

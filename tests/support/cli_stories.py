@@ -131,6 +131,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "finished": Scenario([Run("echo hello"), Say("All done.")]),
     "refused_twice": Scenario([Refuse(529, times=2), Run("echo hello"), Say("All done.")]),
     "cut_once": Scenario([Cut(times=1), Run("echo hello"), Say("All done.")]),
+    "cut_midway": Scenario([Cut(times=1, after=3), Run("echo hello"), Say("All done.")]),
     "model_failed": Scenario([Refuse(400)]),
     "model_failed_later": Scenario([Run("echo hello"), Refuse(400)]),
     "denied": Scenario([Run("touch hello"), Say("All done.")], without=("--dangerously-skip-permissions",)),
@@ -138,6 +139,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "max_budget": Scenario([Run("echo one"), Run("echo two"), Say("All done.")], AgentRun(SESSION, max_cost_usd=0.01)),
     "interrupted": Scenario([AT_WORK, Say("All done.")], signal=signal.SIGINT),
     "terminated": Scenario([AT_WORK, Say("All done.")], signal=signal.SIGTERM),
+    "killed": Scenario([AT_WORK, Say("All done.")], signal=signal.SIGKILL),
 }
 
 

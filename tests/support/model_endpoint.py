@@ -54,9 +54,10 @@ class Hang:
 
 @dataclass(frozen=True)
 class Cut:
-    """The answer begins, and the connection is cut, this many times."""
+    """The answer begins, and the connection is cut, this many times, after this many events."""
 
     times: int = FOREVER
+    after: int = 1
 
 
 Step = Run | Say | Refuse | Hang | Cut
@@ -135,12 +136,12 @@ async def _answer(request: web.Request, step: Step, events: Iterator[Sse], error
         return web.json_response(error, status=step.status)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    for name, data in events:
+    for count, (name, data) in enumerate(events, 1):
         line = f"event: {name}\n" if name else ""
         await response.write(f"{line}data: {json.dumps(data)}\n\n".encode())
         if isinstance(step, Hang):
             await asyncio.Event().wait()
-        if isinstance(step, Cut):
+        if isinstance(step, Cut) and count >= step.after:
             assert request.transport
             request.transport.abort()
             return response
@@ -155,7 +156,7 @@ def messages_events(step: Step, model: str, number: int) -> Iterator[Sse]:
     head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": model, "content": []}
     message = {**head, "stop_reason": None, "stop_sequence": None, "usage": usage}
     block: dict[str, Any] = {"type": "text", "text": ""}
-    delta: dict[str, Any] = {"type": "text_delta", "text": step.text if isinstance(step, Say) else ""}
+    delta: dict[str, Any] = {"type": "text_delta", "text": step.text if isinstance(step, Say) else "Well"}
     if isinstance(step, Run):
         block = {"type": "tool_use", "id": f"toolu_{number}", "name": "Bash", "input": {}}
         arguments = {"command": step.command, "description": "scripted"}
@@ -174,7 +175,7 @@ def messages_events(step: Step, model: str, number: int) -> Iterator[Sse]:
 
 def responses_events(step: Step, tools: Sequence[str], number: int) -> Iterator[Sse]:
     response = {"id": f"resp_{number}", "object": "response", "status": "in_progress", "output": []}
-    text = step.text if isinstance(step, Say) else ""
+    text = step.text if isinstance(step, Say) else "Well"
     item: dict[str, Any] = {"type": "message", "id": f"msg_{number}", "role": "assistant"}
     item["content"] = [{"type": "output_text", "text": text}]
     if isinstance(step, Run):
@@ -207,7 +208,7 @@ def chat_events(step: Step, model: str, number: int) -> Iterator[Sse]:
         yield chunk({"tool_calls": [{"index": 0, "id": f"call_{number}", "type": "function", "function": function}]})
         yield chunk({}, "tool_calls")
     else:
-        yield chunk({"content": step.text if isinstance(step, Say) else ""})
+        yield chunk({"content": step.text if isinstance(step, Say) else "Well"})
         yield chunk({}, "stop")
     usage = {"prompt_tokens": TOKENS_IN, "completion_tokens": TOKENS_OUT, "total_tokens": TOKENS_IN + TOKENS_OUT}
     yield "", {**head, "choices": [], "usage": usage}
