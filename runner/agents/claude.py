@@ -135,7 +135,7 @@ def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
     ending = ENDINGS.get(text_of(entry, "subtype"), Ending.GAVE_UP)
     if ending is Ending.FINISHED and entry.get("is_error"):
         ending = Ending.MODEL_FAILED
-    if text_of(entry, "terminal_reason").startswith("aborted"):
+    if ending is not Ending.CAPPED and text_of(entry, "terminal_reason").startswith("aborted"):
         ending = Ending.INTERRUPTED
     return AgentEvent(
         EventKind.END,
