@@ -136,5 +136,7 @@ async def open_site(
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         site.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield site
-        await runner.cleanup()
+        try:
+            yield site
+        finally:
+            await runner.cleanup()
