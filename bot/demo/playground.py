@@ -6,6 +6,7 @@ The demo tells a story on it, and the tests break it. It wires the parts exactly
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
@@ -24,6 +25,7 @@ from bot.demo.repository import BRANCH, NAME, make_repository
 from bot.demo.sshd import ADDRESS, EmbeddedSshServer
 from bot.github import Timings
 from bot.manifest import load_manifest
+from runner.jobd.processes import kill_processes
 
 MAINTAINER = "maintainer"
 STRANGER = "drive-by"
@@ -108,8 +110,10 @@ class Playground:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop everything, in the reverse order."""
+        """Stop everything, in the reverse order; then what runs on the machine, which outlives its connections."""
         await self._stack.aclose()
+        for job in (self.folder / "machine" / "workspace" / "jobs").glob("*"):
+            await asyncio.to_thread(kill_processes, job.name)
 
     async def start_service(self) -> None:
         """Start the service anew, from the configuration as it now is."""
