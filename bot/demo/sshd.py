@@ -43,6 +43,9 @@ def _write_private(path: Path, key: asyncssh.SSHKey) -> None:
     path.write_bytes(key.export_private_key())
 
 
+END_PATIENCE_S = 5.0
+
+
 class EmbeddedSshServer:
     """One server on a free loopback port, with its keys in `folder`. A second start takes the same port and keys."""
 
@@ -85,7 +88,10 @@ class EmbeddedSshServer:
             self._acceptor.close()
             await self._acceptor.wait_closed()
         await self.cut_connections()
-        await asyncio.gather(*(command.kill() for command in list(self._commands)))
+        ends = [asyncio.create_task(command.kill()) for command in list(self._commands)]
+        if ends:
+            # Killed it is; who waits for this server's end need not wait for ever to hear of it.
+            await asyncio.wait(ends, timeout=END_PATIENCE_S)
 
     async def cut_connections(self) -> None:
         """Break every connection off without a word, as a dying network does."""
