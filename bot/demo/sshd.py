@@ -88,9 +88,11 @@ class EmbeddedSshServer:
             self._acceptor.close()
             await self._acceptor.wait_closed()
         await self.cut_connections()
-        ends = [asyncio.create_task(command.kill()) for command in list(self._commands)]
-        if ends:
-            # Killed it is; who waits for this server's end need not wait for ever to hear of it.
+        deadline = asyncio.get_running_loop().time() + END_PATIENCE_S
+        await asyncio.sleep(0)
+        # One may have begun just now; and killed they are: who waits for this server need not wait for ever.
+        while self._commands and asyncio.get_running_loop().time() < deadline:
+            ends = [asyncio.create_task(command.kill()) for command in self._commands]
             await asyncio.wait(ends, timeout=END_PATIENCE_S)
 
     async def cut_connections(self) -> None:
