@@ -25,7 +25,6 @@ MAX_LINE = 4_000_000
 
 MAX_TOOL = 80
 
-
 _CONCERN = re.compile(
     rb"""(?:^|\\n|["'])[#*_`>\s-]*(?:outcome\W+)?security[ _-]concern[*_`.!\s]*(?:\\n|["'\\]|$)""", re.IGNORECASE
 )

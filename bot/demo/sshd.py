@@ -20,6 +20,9 @@ import asyncssh
 ADDRESS = "127.0.0.1"
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
+END_PATIENCE_S = 5.0
+"""How long a stop waits to hear that what it killed has ended."""
+
 
 def write_keys(folder: Path) -> asyncssh.SSHKey:
     """Make what both sides need in `folder`, once, and return the host key."""
@@ -41,9 +44,6 @@ def write_known_hosts(path: Path, port: int, host_key: asyncssh.SSHKey) -> None:
 def _write_private(path: Path, key: asyncssh.SSHKey) -> None:
     path.touch(mode=0o600)
     path.write_bytes(key.export_private_key())
-
-
-END_PATIENCE_S = 5.0
 
 
 class EmbeddedSshServer:

@@ -230,7 +230,7 @@ async def test_of_a_confidential_run_nothing_is_shown_but_that_it_was(site: Site
     page = await site.get(f"/jobs/0123456789{path}")
     assert page.status == 200
     assert page.headers["Cache-Control"] == "no-store"
-    heading = "octo/widgets#7 · fix · failed ptq-bot octo/widgets#7 failed Presetfix, attempt 2"
+    heading = "octo/widgets#7 · fix · ended ptq-bot octo/widgets#7 ended Presetfix, attempt 2"
     assert " ".join(page.text.split()) == f"{heading} The result of this run is with the operator."
     assert page.links() == ["/style.css", "/jobs"]
 
@@ -241,6 +241,23 @@ async def test_any_other_run_is_shown(site: Site) -> None:
     for part in ("No security concern.", "exploit()", "it leaked", "$0.42", "Look out.", "queued by"):
         assert part in page.text
     assert "$0.42" in (await site.get("/jobs")).text
+
+
+@pytest.mark.parametrize("path", ["", "/log/agent"])
+@pytest.mark.parametrize(
+    ("state", "words"), [(JobState.RUNNING, "until its report says"), (JobState.LOST, "is with the operator")]
+)
+async def test_a_run_whose_log_reads_like_one_is_withheld_before_there_is_a_report(
+    site: Site, path: str, state: JobState, words: str
+) -> None:
+    job = await site.add(state=state, agent="claude")
+    site.spool.append(job.id, "agent", FINISHED)
+    assert "All done." in (await site.get(f"/jobs/{job.id}{path}")).text
+    await site.take(job, withheld=True)
+    page = await site.get(f"/jobs/{job.id}{path}")
+    assert page.status == 200
+    assert words in page.text
+    assert "All done." not in page.text
 
 
 @pytest.mark.parametrize("body", [CONFIDENTIAL, "\n\n# Title\n\nSECURITY CONCERN", "\u017fecurity concerns"])
