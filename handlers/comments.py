@@ -16,6 +16,7 @@ from handlers.options import read_options
 from handlers.outbox import reply_once
 from handlers.permissions import admit
 from handlers.pulls import ask_for_pull
+from handlers.report import is_confidential
 from handlers.rules import RepositoryRules
 from handlers.start import StartRequest, start_job
 from runner import store
@@ -42,6 +43,12 @@ class Request:
         """The newest job of this issue."""
         async with self.context.db.read() as connection:
             return await store.fetch_last_job(connection, self.rules.name, self.event.issue.number)
+
+    async def is_confidential(self, job: Job) -> bool:
+        """Whether what came out of a job is for the operator alone."""
+        async with self.context.db.read() as connection:
+            report = await store.fetch_report(connection, job.id)
+        return report is not None and is_confidential(report.body)
 
 
 @router.register("issue_comment", action="created")
@@ -103,7 +110,8 @@ async def _start(request: Request, command: Command) -> None:
 async def _status(request: Request, command: Command) -> None:
     job, url = await request.fetch_last_job(), request.context.public_url
     if job is None or not job.active:
-        await request.reply(replies.render_idle(url, job))
+        confidential = job is not None and await request.is_confidential(job)
+        await request.reply(replies.render_idle(url, job, confidential=confidential))
         return
     async with request.context.db.read() as connection:
         queued_before = await store.count_queued_before(connection, job)

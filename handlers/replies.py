@@ -170,12 +170,12 @@ def render_unknown_command(word: str, suggestion: str | None) -> str:
     return f"There is no command `/ptq {word}`.{meant} `/ptq help` lists them all."
 
 
-def render_idle(public_url: str, last: Job | None) -> str:
-    """`/ptq status` while no job is active."""
+def render_idle(public_url: str, last: Job | None, *, confidential: bool = False) -> str:
+    """`/ptq status` while no job is active; how a `confidential` one ended is not said."""
     if last is None:
         return "No job has run on this issue yet. `/ptq help` says how to start one."
-    url = job_url(public_url, last.id)
-    return f"No job is active. The last one, `{last.preset}` attempt {last.attempt}, [{last.state}]({url})."
+    url, state = job_url(public_url, last.id), "ended" if confidential else str(last.state)
+    return f"No job is active. The last one, `{last.preset}` attempt {last.attempt}, [{state}]({url})."
 
 
 def render_nothing_to_cancel() -> str:
