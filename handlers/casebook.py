@@ -16,8 +16,8 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.case import Case, CaseState
-from runner.db import cases, jobs, pulls, replies
 from runner.job import FINAL, Job
+from runner.schema import cases, jobs, pulls, replies
 
 
 @dataclass(frozen=True, slots=True)

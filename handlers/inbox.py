@@ -23,7 +23,8 @@ from sqlalchemy.dialects.sqlite import insert
 
 from handlers.context import Context
 from handlers.ports import GitHubError, GitHubUnavailable
-from runner.db import Database, deliveries
+from runner.db import Database
+from runner.schema import deliveries
 
 log = structlog.get_logger()
 

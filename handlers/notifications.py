@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.report import parse_report
 from handlers.sanitize import one_line, redact
-from runner.db import notifications
 from runner.job import Job, Report
+from runner.schema import notifications
 
 MAX_SUMMARY = 1_000
 """Characters."""

@@ -18,10 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.agents import Session
 from runner.caps import Scope, Spent
-from runner.db import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions
 from runner.job import ACTIVE, FileChange, IllegalMove, Job, JobState, Report, move
 from runner.machines import Lease
 from runner.meter import Meter
+from runner.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions
 
 _ACTIVE = [str(state) for state in ACTIVE]
 

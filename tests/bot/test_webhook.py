@@ -20,8 +20,9 @@ from sqlalchemy import func, select
 
 from bot.webhook import MAX_BODY, Webhook, make_web_application
 from handlers.inbox import Inbox
-from runner.db import Database, deliveries
+from runner.db import Database
 from runner.loops import Bell
+from runner.schema import deliveries
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 

@@ -12,7 +12,7 @@ import aiohttp
 from sqlalchemy import select
 
 from bot.demo.playground import SECRET
-from runner.db import deliveries
+from runner.schema import deliveries
 from tests.support.descriptions import find_webhook_examples
 from tests.support.world import World, open_world
 

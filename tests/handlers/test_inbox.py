@@ -15,7 +15,8 @@ from handlers.context import Context
 from handlers.events import User
 from handlers.inbox import MAX_ATTEMPTS, Inbox, count_deliveries
 from handlers.ports import GitHub, GitHubUnavailable
-from runner.db import Database, deliveries
+from runner.db import Database
+from runner.schema import deliveries
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 

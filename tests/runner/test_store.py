@@ -10,10 +10,11 @@ from sqlalchemy.exc import IntegrityError, StatementError
 
 from runner import store
 from runner.caps import Scope, Spent
-from runner.db import Database, DatabaseError, installation, jobs
+from runner.db import Database, DatabaseError
 from runner.job import FileChange, IllegalMove, JobState, Report
 from runner.machines import Lease
 from runner.meter import Meter
+from runner.schema import installation, jobs
 from tests.support.jobs import NOON, make_job, open_database
 
 

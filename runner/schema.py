@@ -1,0 +1,275 @@
+"""The whole schema on one page. The invariants that must hold whatever crashes are stated as constraints, not as code.
+
+What a reply, a page or a pull request needs is in here; files beside the database are caches. It refuses to know what
+any row is for.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+
+from runner.job import ACTIVE
+
+SCHEMA_VERSION = 2
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC in Python; SQLite, which knows no time zones, gets it without one."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse a time without a zone: it would mean something else on each host."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a time without a zone cannot be stored")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Give back what was stored, aware."""
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
+metadata = MetaData()
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("sequence", Integer, primary_key=True),
+    Column("id", String(100), nullable=False, unique=True),  # X-GitHub-Delivery: a redelivery carries the same one
+    Column("event", String(100), nullable=False),
+    Column("lane", String(300), nullable=False),  # deliveries of one lane are worked one after the other
+    Column("body", LargeBinary, nullable=False),
+    Column("received_at", UtcDateTime, nullable=False),
+    Column("state", String(20), nullable=False),  # pending, done, failed
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("finished_at", UtcDateTime),
+    Column("error", Text),
+    Index("pending_deliveries", "state", "sequence"),
+)
+
+cases = Table(
+    "cases",
+    metadata,
+    Column("key", String(300), primary_key=True),  # owner/name#number
+    Column("repository", String(200), nullable=False),
+    Column("issue_number", Integer, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("active_job_id", String(20)),
+    Column("standing_job_id", String(20)),  # the job whose report a note would approve
+    Column("pull_number", Integer),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("changed_at", UtcDateTime, nullable=False),
+    UniqueConstraint("repository", "issue_number"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(20), primary_key=True),  # derived from the trigger: the same trigger is the same job
+    Column("repository", String(200), nullable=False),
+    Column("private", Boolean, nullable=False),
+    Column("issue_number", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("preset", String(50), nullable=False),
+    Column("may_change", Boolean, nullable=False),
+    Column("agent", String(100), nullable=False),
+    Column("requested_by", String(100), nullable=False),
+    Column("clone_url", Text, nullable=False),
+    Column("base_branch", Text, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("changed_at", UtcDateTime, nullable=False),
+    Column("machine", String(100)),
+    Column("base_commit", String(64)),
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    Column("cancel_requested_at", UtcDateTime),
+    Column("cancelled_by", String(100)),
+    Column("model", Text),
+    Column("skills", JSON, nullable=False),
+    Column("follows", ForeignKey("jobs.id")),
+    Column("stopped_as", String(20)),
+    Column("stopped_at", UtcDateTime),
+    Column("stop_reason", Text),
+    Column("exit_status", Integer),
+    Column("trouble", Text),
+    Column("failure", Text),
+    Index("jobs_by_case", "repository", "issue_number"),
+)
+_is_active = jobs.c.state.in_([str(state) for state in ACTIVE])
+Index(
+    "one_active_job_per_case",
+    jobs.c.repository,
+    jobs.c.issue_number,
+    unique=True,
+    sqlite_where=_is_active,
+    postgresql_where=_is_active,
+)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False, index=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("what", Text, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("machine", String(100), primary_key=True),
+    Column("slot", Integer, primary_key=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False, unique=True),
+    Column("leased_at", UtcDateTime, nullable=False),
+)
+
+meters = Table(
+    "meters",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("model", Text),  # as the agent itself says it
+    Column("turns", Integer, nullable=False),
+    Column("tool_calls", Integer, nullable=False),
+    Column("retries", Integer, nullable=False),
+    Column("unknown_events", Integer, nullable=False),
+    Column("input_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("output_tokens", Integer, nullable=False),
+    Column("cost_usd", Float),  # NULL is unknown, which is not nothing
+    Column("cost_is_estimate", Boolean, nullable=False),
+    Column("output_bytes", Integer, nullable=False),
+    Column("run_s", Float, nullable=False),
+    Column("last_tool", Text, nullable=False),
+    Column("withheld", Boolean, nullable=False),
+    Column("ending", String(20)),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("id", Text, nullable=False),  # the agent's own
+    Column("path", Text, nullable=False),  # below its home
+    Column("compressed", LargeBinary, nullable=False),
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("worklog", Text, nullable=False),
+    Column("pr_title", Text, nullable=False),
+    Column("repro", Text, nullable=False),
+    Column("patch", Text, nullable=False),
+    Column("digest", String(64)),
+    Column("refusals", JSON, nullable=False),
+    Column("warnings", JSON, nullable=False),
+)
+
+file_changes = Table(
+    "file_changes",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("mode", String(6)),
+    Column("old_mode", String(6)),
+    Column("content", LargeBinary),
+)
+
+job_logs = Table(
+    "job_logs",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("stage", String(20), primary_key=True),
+    Column("compressed", LargeBinary, nullable=False),
+)
+
+replies = Table(
+    "replies",
+    metadata,
+    Column("id", String(40), primary_key=True),  # stands in the comment's marker
+    Column("kind", String(20), nullable=False),  # status, report, reply
+    Column("repository", String(200), nullable=False),
+    Column("issue_number", Integer, nullable=False),
+    Column("job_id", ForeignKey("jobs.id")),
+    Column("body", Text, nullable=False),  # as it should stand on GitHub
+    Column("posted_body", Text),  # as we last put it there
+    Column("final", Boolean, nullable=False),  # nothing will change `body` any more
+    Column("comment_id", Integer),
+    Column("comment_url", Text),
+    Column("commented_at", UtcDateTime),  # GitHub's own clock
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("refusals", Integer, nullable=False, default=0),  # times that GitHub said no, in a row
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("abandoned", Text),  # why it will never be posted
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("changed_at", UtcDateTime),  # when `body` last became another one
+    UniqueConstraint("job_id", "kind"),
+    Index("replies_by_issue", "repository", "issue_number"),
+)
+
+pulls = Table(
+    "pulls",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),  # one pull request for each report
+    Column("digest", String(64), nullable=False),
+    Column("note", Text, nullable=False),
+    Column("approver", String(100), nullable=False),
+    Column("note_url", Text, nullable=False),
+    Column("branch", Text, nullable=False),
+    Column("commit_sha", String(64)),
+    Column("number", Integer),
+    Column("url", Text),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("refusals", Integer, nullable=False, default=0),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("abandoned", Text),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+notifications = Table(
+    "notifications",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),  # the operator hears of each job once
+    Column("repository", String(200), nullable=False),
+    Column("issue_number", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("delivered_at", UtcDateTime),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+installation = Table(
+    "ptq_bot",
+    metadata,
+    Column("schema_version", Integer, primary_key=True),
+    Column("secret", LargeBinary, nullable=False),  # what makes job ids, and so the addresses of pages, unguessable
+)
