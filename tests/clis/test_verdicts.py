@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from runner.agents.events import Tally
 from runner.agents.verdict import judge
+from tests.support.agent_runs import Judged, list_judged
 from tests.support.cli_stories import KINDS, SCENARIOS, run_scenario
 
 pytestmark = pytest.mark.agents
 
-TABLE = tomllib.loads((Path(__file__).parents[1] / "transcripts" / "verdicts.toml").read_text())
-ROWS = [(kind, name) for kind in KINDS for name in TABLE[kind]]
+ROWS = [judged for judged in list_judged() if judged.kind in KINDS]
 
 
-@pytest.mark.parametrize(("kind", "name"), ROWS)
-async def test_a_real_run_ends_as_the_table_says(tmp_path: Path, kind: str, name: str) -> None:
-    ended = await run_scenario(tmp_path, kind, SCENARIOS[name])
-    expected = TABLE[kind][name]
-    assert ended.exit_status == expected["exit_status"]
+@pytest.mark.parametrize("row", ROWS, ids=str)
+async def test_a_real_run_ends_as_the_table_says(tmp_path: Path, row: Judged) -> None:
+    ended = await run_scenario(tmp_path, row.kind, SCENARIOS[row.name])
+    assert ended.exit_status in row.exit_statuses
     verdict = judge(Tally().add(ended.events()), ended.exit_status, speaks=True)
-    assert verdict.ending == expected["ending"], verdict
+    assert verdict.ending is row.ending, verdict

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from runner.agents import BACKENDS, Launch, Run, build_agent
-from runner.agents.events import EventKind, Tally
+from runner.agents.events import Ending, EventKind, Tally
 from runner.agents.protocol import AgentSpec
 from tests.support.agent_runs import HAPPENINGS, WRITTEN_BY_HAND, list_judged, list_speaking, read_events
 
@@ -41,9 +41,9 @@ def show_verdicts() -> str:
         judged = cells.get((name, kind))
         if judged is None:
             return "–"
-        misleads = (judged.exit_status == 0) != (judged.ending.value == "finished")
-        status = f"**{judged.exit_status}**" if misleads and judged.exit_status == 0 else f"{judged.exit_status}"
-        return f"{status}, {judged.ending.value}"
+        misleading = 0 if judged.ending is not Ending.FINISHED else None
+        statuses = (f"**{status}**" if status == misleading else str(status) for status in judged.exit_statuses)
+        return f"{' or '.join(statuses)}, {judged.ending.value}"
 
     kinds = list_speaking()
     rows = [[words, *(show(name, kind) for kind in kinds)] for name, words in HAPPENINGS.items()]

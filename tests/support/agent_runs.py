@@ -28,7 +28,8 @@ class Judged:
 
     kind: str
     name: str
-    exit_status: int
+    exit_statuses: tuple[int, ...]
+    """The one that was seen most comes first; on a busy machine a race inside the program may give another."""
     ending: Ending
 
     def __str__(self) -> str:
@@ -38,10 +39,14 @@ class Judged:
 def list_judged() -> Sequence[Judged]:
     """The table of verdicts."""
     return [
-        Judged(kind, name, row["exit_status"], Ending(row["ending"]))
+        Judged(kind, name, tuple(_listed(row["exit_status"])), Ending(row["ending"]))
         for kind in BACKENDS
         for name, row in _TABLE.get(kind, {}).items()
     ]
+
+
+def _listed(statuses: int | list[int]) -> list[int]:
+    return statuses if isinstance(statuses, list) else [statuses]
 
 
 def build(kind: str, **fields: object) -> Agent:

@@ -10,9 +10,10 @@ from tests.support.agent_runs import Judged, list_judged, list_speaking, read_ev
 
 @pytest.mark.parametrize("judged", list_judged(), ids=str)
 def test_the_verdict_follows_from_what_happened(judged: Judged) -> None:
-    verdict = verdict_on(judged.kind, judged.name, judged.exit_status)
-    assert verdict.ending is judged.ending, verdict
-    assert bool(verdict.reason) == (not verdict.finished)
+    for exit_status in judged.exit_statuses:
+        verdict = verdict_on(judged.kind, judged.name, exit_status)
+        assert verdict.ending is judged.ending, verdict
+        assert bool(verdict.reason) == (not verdict.finished)
 
 
 @pytest.mark.parametrize("kind", list_speaking())
