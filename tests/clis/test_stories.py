@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from secrets import token_hex
 
 import pytest
 
 from tests.support.cli_stories import KEY, KINDS, WORK, Scenario, open_story, run_scenario
-from tests.support.hiding import HIDES
-from tests.support.jobd import processes_with
-from tests.support.model_endpoint import Hang, Refuse, Run, Say, Step
+from tests.support.model_endpoint import Refuse, Run, Say, Step
 from tests.support.world import NOTE
 
 pytestmark = pytest.mark.agents
@@ -49,64 +45,6 @@ async def test_a_model_that_fails_is_told_as_that_whatever_the_exit_status(tmp_p
         report = await story.world.wait_for_report()
         assert "the agent's model failed" in report
         assert "It is mended" in report, "what it had found by then is there all the same"
-
-
-@EACH_KIND
-async def test_a_model_that_never_answers_ends_with_the_time_limit(tmp_path: Path, kind: str) -> None:
-    async with open_story(tmp_path, kind, Hang(), more_toml="[limits]\ntimeout_s = 3\n") as story:
-        assert "3 seconds" in await story.world.wait_for_report()
-
-
-@EACH_KIND
-async def test_an_agent_that_prints_nothing_is_ended_as_stuck(tmp_path: Path, kind: str) -> None:
-    async with open_story(tmp_path, kind, Hang(), more_toml="[limits]\nstuck_after_s = 2\n") as story:
-        assert "nothing had been heard of it for 2 seconds" in await story.world.wait_for_report()
-        (job,) = await story.world.jobs()
-        assert (await story.read_meter(job)).ending == "stuck"
-
-
-@EACH_KIND
-async def test_a_cancelled_agent_says_what_it_has_cost_and_leaves_nothing_alive(tmp_path: Path, kind: str) -> None:
-    at_work, mark = tmp_path / "at-work", f"mark-{token_hex(8)}"
-    (tmp_path / "hides.py").write_text(HIDES)
-    hide = Run(f"{sys.executable} {tmp_path / 'hides.py'} {mark}; touch {at_work}; sleep 60")
-    async with open_story(tmp_path, kind, WORK, hide, Say("Done.")) as story:
-        world = story.world
-        job = await world.wait_for_job("running")
-        await world.wait(lambda: at_work.exists() or None, "the second tool")
-        await world.wait(lambda: processes_with(mark) or None, "what hides")
-        await world.comment("/ptq cancel")
-        report = await world.wait_for_report()
-        assert "Cancelled: fix staged" in report
-        assert "2k tokens" in report or "2.2k tokens" in report
-        assert "$0." in report or "less than $0.01" in report
-        meter = await story.read_meter(job)
-        assert meter.input_tokens == 2000, "killed or not, what it took is known"
-        assert meter.ending == "cancelled"
-        assert processes_with(mark) == []
-
-
-CAPS = {
-    "turns = 6": "6 turns",
-    "tokens = 6000": "6,000 tokens",
-    "cost_usd = 0.02": "$0.02",
-    "run_s = 4": "4 seconds",
-    "output_bytes = 9000": "9,000 bytes of output",
-}
-
-
-@pytest.mark.parametrize("cap", CAPS)
-@EACH_KIND
-async def test_a_run_is_ended_at_every_cap_and_reports_what_there_is(tmp_path: Path, kind: str, cap: str) -> None:
-    async with open_story(tmp_path, kind, WORK, *MANY, Say("Done."), more_toml=f"[caps.job]\n{cap}\n") as story:
-        report = await story.world.wait_for_report()
-        assert "### Partial" in report
-        (why,) = (line for line in report.splitlines() if line.startswith("**Why:**"))
-        own = kind == "claude" and "its own cap" in why
-        assert own or f"its cap of {CAPS[cap]}" in why, why
-        assert "It is mended" in report
-        (job,) = await story.world.jobs()
-        assert (await story.read_meter(job)).ending == "capped"
 
 
 async def test_what_all_runs_of_an_issue_have_taken_ends_the_one_at_work(tmp_path: Path) -> None:

@@ -11,8 +11,16 @@ from pathlib import Path
 
 from runner.agents import BACKENDS, Launch, Run, build_agent
 from runner.agents.events import Ending, EventKind, Tally
+from runner.agents.prices import AS_OF, PRICES
 from runner.agents.protocol import AgentSpec
-from tests.support.agent_runs import HAPPENINGS, WRITTEN_BY_HAND, list_judged, list_speaking, read_events
+from tests.support.agent_runs import (
+    HAPPENINGS,
+    WRITTEN_BY_HAND,
+    list_ended_by_service,
+    list_judged,
+    list_speaking,
+    read_events,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
 COMMAND = "python -m tests.support.agent_docs"
@@ -48,6 +56,17 @@ def show_verdicts() -> str:
     kinds = list_speaking()
     rows = [[words, *(show(name, kind) for kind in kinds)] for name, words in HAPPENINGS.items()]
     return _table(["what happened", *(kind + " \\*" * (kind in WRITTEN_BY_HAND) for kind in kinds)], rows)
+
+
+def show_service_ends() -> str:
+    """What the service itself ends, for every backend alike."""
+    rows = [[row.what, row.ending.value, f'"… {row.says} …"'] for row in list_ended_by_service()]
+    return _table(["what happened", "verdict", "the report, for example"], rows)
+
+
+def show_prices() -> str:
+    """How old the table of prices is, and what is in it."""
+    return f"It has {len(PRICES)} models, as their vendors listed them on {AS_OF.isoformat()}.\n"
 
 
 def _list_features(kind: str) -> list[str]:
@@ -91,7 +110,12 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join("|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n" for cells in lines)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"features": show_features, "verdicts": show_verdicts}
+TABLES: Mapping[str, Callable[[], str]] = {
+    "features": show_features,
+    "verdicts": show_verdicts,
+    "service_ends": show_service_ends,
+    "prices": show_prices,
+}
 
 
 if __name__ == "__main__":

@@ -45,6 +45,29 @@ def list_judged() -> Sequence[Judged]:
     ]
 
 
+@dataclass(frozen=True)
+class EndedByService:
+    """A run that the service itself ends."""
+
+    name: str
+    what: str
+    """What happened, in Markdown."""
+    ending: Ending
+    says: str
+    """What its report says of it."""
+    config: str = ""
+    """What brings it about, in `ptq.toml`."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def list_ended_by_service() -> Sequence[EndedByService]:
+    """The endings that are the service's own doing, the same for every backend."""
+    rows = _TABLE["service"].items()
+    return [EndedByService(name, **{**row, "ending": Ending(row["ending"])}) for name, row in rows]
+
+
 def _listed(statuses: int | list[int]) -> list[int]:
     return statuses if isinstance(statuses, list) else [statuses]
 
