@@ -26,6 +26,7 @@ from handlers.outcomes import report_jobs
 from handlers.pulls import open_pulls
 from runner.agents import build_agent
 from runner.bench import Bench
+from runner.claims import LASTS_S, Claims
 from runner.db import Database
 from runner.gauge import Gauge
 from runner.hosts import open_host
@@ -46,6 +47,8 @@ class Pace:
     sweep_s: float = 5.0
     grace_s: float = 10.0
     """How long a stop waits for the deliveries in hand."""
+    claim_s: float = LASTS_S
+    """How long a replica's claims outlive it."""
     github: Timings = field(default_factory=Timings)
 
 
@@ -105,24 +108,36 @@ class Service:
         )
         inbox = Inbox(database, ROUTER, now)
         notifier = Notifier(session, database, settings.notify.url, now)
-        supervisor, spool = self._build_supervisor(stack, database, bell)
+        claims = await self._build_claims(stack, database)
+        supervisor, spool = self._build_supervisor(stack, database, bell, claims)
         await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), supervisor, spool)
         stack.push_async_callback(supervisor.stop)
         stack.push_async_callback(self._drain, inbox)
         context, sweep_s = self.context, self._pace.sweep_s
         loops: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
-            ("inbox", lambda: inbox.step(context), sweep_s),
+            ("inbox", claims.keeping("inbox", lambda: inbox.step(context)), sweep_s),
             ("supervisor", supervisor.step, self._pace.poll_s),
-            ("outcomes", lambda: report_jobs(context), sweep_s),
-            ("outbox", lambda: post_replies(context), sweep_s),
-            ("pulls", lambda: open_pulls(context), sweep_s),
-            ("notifications", notifier.step, sweep_s),
+            ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
+            ("outbox", claims.keeping("outbox", lambda: post_replies(context)), sweep_s),
+            ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), sweep_s),
+            ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
         )
         for name, step, interval_s in loops:
             task = asyncio.create_task(run_forever(name, step, bell, interval_s), name=name)
             stack.push_async_callback(_cancel, task)
 
-    def _build_supervisor(self, stack: AsyncExitStack, database: Database, bell: Bell) -> tuple[Supervisor, Spool]:
+    async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:
+        claims = Claims(database, self._pace.claim_s)
+        if database.is_embedded:
+            await claims.clear()  # No other service has this file: whoever held them is dead.
+        stack.push_async_callback(claims.close)
+        renewing = asyncio.create_task(claims.run(), name="claims")
+        stack.push_async_callback(_cancel, renewing)
+        return claims
+
+    def _build_supervisor(
+        self, stack: AsyncExitStack, database: Database, bell: Bell, claims: Claims
+    ) -> tuple[Supervisor, Spool]:
         settings = self._settings
         machines = {machine.name: machine for machine in settings.machine_list()}
         hosts = {name: open_host(machine) for name, machine in machines.items()}
@@ -139,7 +154,7 @@ class Service:
             gauge=Gauge(spool, settings.price_list(), now),
             now=now,
         )
-        return Supervisor(bench, machines, bell, self._pace.poll_s), spool
+        return Supervisor(bench, machines, bell, claims, self._pace.poll_s), spool
 
     async def _listen(self, stack: AsyncExitStack, webhook: Webhook, supervisor: Supervisor, spool: Spool) -> None:
         slots = {machine.name: machine.slots for machine in self._settings.machine_list()}

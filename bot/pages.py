@@ -131,7 +131,9 @@ class Pages:
                 "name": name,
                 "slots": slots,
                 "leased": sum(lease.machine == name for lease in leases),
-                "trouble": self._redact(outage.reason) if (outage := self._supervisor.outages.get(name)) else None,
+                "trouble": self._redact(outage.reason)
+                if (outage := self._supervisor.placement.outages.get(name))
+                else None,
             }
             for name, slots in self._slots.items()
         ]

@@ -40,6 +40,10 @@ class Bench:
     now: Callable[[], datetime]
 
 
+UNCONFIGURED = "the service's configuration no longer has this job's repository, agent or machine"
+"""Why a job that was taken in cannot go on after a change of `ptq.toml`."""
+
+
 async def end(
     bench: Bench,
     job: Job,
@@ -90,6 +94,14 @@ async def update_job(bench: Bench, job: Job, **changes: Any) -> Job:
     """Write a change within the job's state."""
     async with bench.db.write() as connection:
         return await store.change_job(connection, job, **changes)
+
+
+async def set_trouble(bench: Bench, job: Job, trouble: str | None) -> bool:
+    """Say what holds a job up just now, or that nothing does. Whether that is news."""
+    if job.trouble == trouble:
+        return False
+    await update_job(bench, job, trouble=trouble)
+    return True
 
 
 async def move_on(bench: Bench, job: Job, to: JobState, failure: str | None = None, **changes: Any) -> Job:

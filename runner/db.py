@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from runner.schema import SCHEMA_VERSION, installation, metadata
+
+GUARD: ContextVar[Callable[[AsyncConnection], Awaitable[None]] | None] = ContextVar("guard", default=None)
+"""What must be so for a transaction of this task to write anything; `runner.claims` sets it."""
 
 
 class DatabaseError(Exception):
@@ -46,6 +50,11 @@ class Database:
         self.engine = create_async_engine(url)
         event.listen(self.engine.sync_engine, "connect", _set_up_sqlite)
         event.listen(self.engine.sync_engine, "begin", _begin)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is a file of this machine, which one service has for itself."""
+        return self.engine.dialect.name == "sqlite"
 
     async def open(self) -> None:
         """Create the tables in a new database. Raises `DatabaseError` for one that cannot be used."""
@@ -87,9 +96,17 @@ class Database:
         await self.engine.dispose()
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that may write; it is the only one that does until it ends."""
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that may write, whatever claims are held."""
         async with self.engine.begin() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that may write; what the caller's `GUARD` raises ends it before it begins."""
+        async with self.begin() as connection:
+            if guard := GUARD.get():
+                await guard(connection)
             yield connection
 
     @asynccontextmanager

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from runner.claims import require_claim
 from runner.hosts import Completed, Host
 from runner.job import FileChange
 from runner.machines import Machine
@@ -280,6 +281,7 @@ class JobdClient:
         await self.call("clean", job_id=job_id)
 
     async def _run(self, verb: str, body: bytes) -> Completed:
+        require_claim(0)
         argv = [self._machine.python, "-I", self._path, verb]
         patience_s = PATIENCE_S.get(verb, 60.0)
         return await self._host.run(argv, stdin=body, timeout_s=patience_s, max_output_bytes=MAX_ANSWER_BYTES)

@@ -149,6 +149,14 @@ leases = Table(
     Column("leased_at", UtcDateTime, nullable=False),
 )
 
+claims = Table(
+    "claims",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("fence", String(32), nullable=False, unique=True),
+    Column("expires_at", Float, nullable=False),  # seconds since 1970, on the database's clock
+)
+
 meters = Table(
     "meters",
     metadata,

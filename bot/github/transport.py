@@ -27,6 +27,7 @@ from bot.github.credentials import Bearer
 from bot.github.limits import Buckets, WritePace, parse_exhausted, parse_refusal, parse_retry_after_s
 from bot.github.timings import Timings
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+from runner.claims import require_claim
 
 USER_AGENT = "ptq-bot"
 API_VERSION = "2022-11-28"  # the one that github.com and every supported Enterprise Server speak
@@ -188,6 +189,8 @@ class Line(GitHubAPI):
         A write is never redirected: as a GET it would "succeed" and do nothing.
         """
         self._require_ours(url)
+        if method != "GET":
+            require_claim(self._timings.timeout_s)
         answer = await self._send(method, url, headers, body)
         for _ in range(MAX_REDIRECTS):
             status, answer_headers, _content = answer

@@ -15,6 +15,7 @@ from typing import Any
 
 from .agent import run_agent
 from .collect import collect
+from .ended import ended
 from .files import Failure, Job, describe, open_up, read_json
 from .git import GIT, find_own_clone, git_environment
 from .home import notify
@@ -87,6 +88,11 @@ def kill(request: Mapping[str, Any]) -> dict[str, Any]:
 def clean(request: Mapping[str, Any]) -> dict[str, Any]:
     """Kill everything of the job and remove its folder. Raises `Failure` while something is alive, or cannot go."""
     job = Job(request)
+    with ended(job):
+        return _clean(job)
+
+
+def _clean(job: Job) -> dict[str, Any]:
     if kill_processes(job.id)[1]:
         raise Failure("still_alive", "a process of the job cannot be killed")
     clone = find_own_clone(job)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .command import Ended, Leash, NotRunnable, follow, start
+from .ended import not_ended
 from .files import (
     MAX_JSON,
     Failure,
@@ -49,8 +50,16 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def start_stage(stage: str, request: Mapping[str, Any]) -> bool:
-    """Start a stage. Of a race of starts one wins; False when it had been started before."""
+    """Start a stage. Of a race of starts one wins; False when it had been started before.
+
+    Raises `Failure` when the job's environment was cleaned.
+    """
     job = Job(request)
+    with not_ended(job):
+        return _start(job, stage, request)
+
+
+def _start(job: Job, stage: str, request: Mapping[str, Any]) -> bool:
     job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
     written, log_path, text = job.of_stage(stage, "request"), job.of_stage(stage, "log"), json.dumps(request)
     if len(text) > MAX_JSON:

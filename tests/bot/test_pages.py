@@ -12,7 +12,7 @@ from bot.pages import LEFT_OUT, MARGIN, REFRESH_S, SHOWN_LOG, split_diff
 from runner import store
 from runner.job import FINAL, JobState
 from runner.machines import Lease
-from runner.supervisor import Outage
+from runner.placement import Outage
 from tests.support.jobs import NOON
 from tests.support.site import PATCH, SECRET, Page, Site, make_report, open_site
 
@@ -155,7 +155,7 @@ async def test_characters_that_nobody_sees_are_written_out(site: Site) -> None:
 
 async def test_no_secret_is_on_any_page(site: Site) -> None:
     page = await show_everywhere(site, f"before {SECRET} after")
-    site.supervisor.outages["gpu-1"] = Outage(f"refused {SECRET}", True, NOON, NOON, NOON)
+    site.supervisor.placement.outages["gpu-1"] = Outage(f"refused {SECRET}", True, NOON, NOON, NOON)
     patch = await site.get("/jobs/0123456789/patch")
     for text in (page.text, patch.text, str(await site.status())):
         assert "[redacted]" in text
@@ -259,7 +259,7 @@ async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> Non
     await site.add(id="ended", issue_number=9, state=JobState.FAILED)
     async with site.database.write() as connection:
         await store.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
-    site.supervisor.outages["gpu-2"] = Outage("the host key has changed", True, NOON, NOON, NOON)
+    site.supervisor.placement.outages["gpu-2"] = Outage("the host key has changed", True, NOON, NOON, NOON)
     assert await site.status() == {
         "machines": [
             {"name": "gpu-1", "slots": 2, "leased": 1, "trouble": None},

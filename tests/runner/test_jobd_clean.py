@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,12 +32,34 @@ def test_everything_of_a_job_goes_and_nothing_of_another(jobd: Jobd) -> None:
     assert jobd.poll("prepare")["state"] == "absent"
 
 
-def test_cleaning_twice_or_what_never_was_is_fine(jobd: Jobd) -> None:
-    assert jobd.call("kill") == {"ok": True, "killed": 0, "alive": 0}
-    assert jobd.call("clean") == {"ok": True}
+def test_cleaning_twice_is_fine(jobd: Jobd) -> None:
     jobd.prepare(base_branch="no-such")
     assert jobd.call("clean") == {"ok": True}
     assert jobd.call("clean") == {"ok": True}
+
+
+def test_cleaning_what_never_was_is_fine(jobd: Jobd) -> None:
+    assert jobd.call("kill") == {"ok": True, "killed": 0, "alive": 0}
+    assert jobd.call("clean") == {"ok": True}
+
+
+def test_a_job_that_was_cleaned_is_not_begun_again_by_a_request_that_comes_late(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.call("clean")
+    with pytest.raises(AssertionError, match="the job has ended"):
+        jobd.prepare()
+    assert not jobd.root.exists()
+
+
+def test_what_was_cleaned_is_forgotten_after_a_month(jobd: Jobd) -> None:
+    other = jobd.beside()
+    jobd.call("clean")
+    mark = jobd.workspace / "ended" / jobd.job_id
+    assert mark.read_text() == "ended\n"
+    month_ago = time.time() - 31 * 86_400
+    os.utime(mark, (month_ago, month_ago))
+    other.call("clean")
+    assert not mark.exists()
 
 
 def test_cleaning_kills_first(jobd: Jobd) -> None:

@@ -17,6 +17,7 @@ from handlers.context import Context
 from runner import store
 from runner.agents import AgentSpec, build_agent
 from runner.bench import Bench
+from runner.claims import Claims
 from runner.db import Database
 from runner.gauge import Gauge
 from runner.job import Job, Report
@@ -126,7 +127,7 @@ async def open_site(
         spool = Spool(folder / "spool")
         gauge = Gauge(spool, {}, lambda: NOON)
         bench = Bench(database, {}, {}, {}, {}, spool, gauge, lambda: NOON)
-        supervisor = Supervisor(bench, {}, Bell(), 1.0)
+        supervisor = Supervisor(bench, {}, Bell(), Claims(database), 1.0)
         site = Site(database, spool, supervisor, session)
         github = cast("Any", None)  # No page asks GitHub.
         context = Context(github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None)
