@@ -8,9 +8,7 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -77,19 +75,6 @@ class Story:
         async with self.world.playground.service.context.db.read() as connection:
             return await store.fetch_meter(connection, job.id)
 
-    def commit(self, files: Mapping[str, str]) -> None:
-        """Put files on the base branch."""
-        git_dir = self.world.playground.git_dir
-        with tempfile.TemporaryDirectory() as folder:
-            git = ["git", "-c", "user.name=Octo", "-c", "user.email=octo@example.org"]
-            subprocess.run([*git, "clone", "--quiet", str(git_dir), folder], check=True)
-            for name, text in files.items():
-                path = Path(folder, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-            for words in (["add", "--all", "--force"], ["commit", "--quiet", "--message=plant"], ["push", "--quiet"]):
-                subprocess.run([*git, *words], cwd=folder, check=True, capture_output=True)
-
 
 @asynccontextmanager
 async def open_story(
@@ -102,7 +87,7 @@ async def open_story(
         async with world_of as world:
             story = Story(world, endpoint)
             if base:
-                story.commit(base)
+                world.commit(base)
             await world.open_issue()
             await world.label()
             yield story
