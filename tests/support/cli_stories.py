@@ -104,6 +104,8 @@ class Scenario:
     run: AgentRun = field(default_factory=lambda: AgentRun(SESSION))
     without: tuple[str, ...] = ()
     """Arguments of ours that are left out."""
+    more: tuple[str, ...] = ()
+    """Arguments behind ours."""
     signal: int | None = None
     """Sent once a tool is at work."""
     notice: str = ""
@@ -155,6 +157,7 @@ async def run_scenario(folder: Path, kind: str, scenario: Scenario, plant: Mappi
         path.write_text(text)
     async with ModelEndpoint(*scenario.script).running() as endpoint:
         spec = describe_agent(kind, endpoint.url, folder / "settings")
+        spec = replace(spec, args=(*spec.args, *scenario.more))
         launch = build_agent(spec).launch(scenario.run)
         argv = _leave_out(_place(launch, home, worktree), scenario.without)
         notice = folder / "notice"
