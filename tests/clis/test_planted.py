@@ -155,6 +155,16 @@ async def test_claude_would_send_everything_to_a_planted_address(tmp_path: Path)
         assert ended.requests == []
 
 
+async def test_with_claude_forced_settings_and_servers_are_not_enough(tmp_path: Path) -> None:
+    stranger = Stranger(tmp_path, "http://127.0.0.1:9")
+    files = stranger.plant("claude")
+    files.pop(".claude/settings.local.json")
+    scenario = replace(SCENARIOS["finished"], without=("--setting-sources=",))
+    ended = await run_scenario(tmp_path, "claude", scenario, files)
+    assert stranger.fired() == FIRES["claude"] - {"server"}
+    assert find_heard("claude", ended.requests) == {*INSTRUCTIONS["claude"]}
+
+
 async def test_with_pi_the_flags_are_not_enough(tmp_path: Path) -> None:
     stranger = Stranger(tmp_path, "http://127.0.0.1:9")
     scenario = replace(SCENARIOS["finished"], more=TRUSTING["pi"])
