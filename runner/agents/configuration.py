@@ -5,17 +5,16 @@ What an earlier attempt wrote into one is shown in its diff, and is live for no 
 
 from __future__ import annotations
 
-FOLDERS = frozenset({".agents", ".claude", ".codex", ".cursor", ".gemini", ".opencode", ".pi"})
-
-FILES = frozenset(
+NAMES = frozenset(
     {
+        *(".agents", ".claude", ".codex", ".cursor", ".gemini", ".opencode", ".pi"),
         *("agents.md", "agents.override.md", "claude.md", "claude.local.md", "gemini.md", "system.md"),
         *(".mcp.json", ".cursorrules", ".cursorignore", ".claude.json", "opencode.json"),
     }
 )
+"""Of folders and files, whichever of the two each is in a checkout: what hides them from an agent does not ask."""
 
 
 def configures_agents(path: str) -> bool:
     """Whether some backend reads instructions, settings, hooks or servers from this path, at whatever depth it lies."""
-    *folders, name = path.casefold().split("/")
-    return name in FILES or not FOLDERS.isdisjoint([*folders, name])
+    return not NAMES.isdisjoint(path.casefold().split("/"))

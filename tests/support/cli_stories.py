@@ -8,9 +8,7 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -77,19 +75,6 @@ class Story:
         async with self.world.playground.service.context.db.read() as connection:
             return await store.fetch_meter(connection, job.id)
 
-    def commit(self, files: Mapping[str, str]) -> None:
-        """Put files on the base branch."""
-        git_dir = self.world.playground.git_dir
-        with tempfile.TemporaryDirectory() as folder:
-            git = ["git", "-c", "user.name=Octo", "-c", "user.email=octo@example.org"]
-            subprocess.run([*git, "clone", "--quiet", str(git_dir), folder], check=True)
-            for name, text in files.items():
-                path = Path(folder, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-            for words in (["add", "--all", "--force"], ["commit", "--quiet", "--message=plant"], ["push", "--quiet"]):
-                subprocess.run([*git, *words], cwd=folder, check=True, capture_output=True)
-
 
 @asynccontextmanager
 async def open_story(
@@ -102,7 +87,7 @@ async def open_story(
         async with world_of as world:
             story = Story(world, endpoint)
             if base:
-                story.commit(base)
+                world.commit(base)
             await world.open_issue()
             await world.label()
             yield story
@@ -119,6 +104,8 @@ class Scenario:
     run: AgentRun = field(default_factory=lambda: AgentRun(SESSION))
     without: tuple[str, ...] = ()
     """Arguments of ours that are left out."""
+    more: tuple[str, ...] = ()
+    """Arguments behind ours."""
     signal: int | None = None
     """Sent once a tool is at work."""
     notice: str = ""
@@ -170,6 +157,7 @@ async def run_scenario(folder: Path, kind: str, scenario: Scenario, plant: Mappi
         path.write_text(text)
     async with ModelEndpoint(*scenario.script).running() as endpoint:
         spec = describe_agent(kind, endpoint.url, folder / "settings")
+        spec = replace(spec, args=(*spec.args, *scenario.more))
         launch = build_agent(spec).launch(scenario.run)
         argv = _leave_out(_place(launch, home, worktree), scenario.without)
         notice = folder / "notice"

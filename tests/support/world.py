@@ -6,8 +6,9 @@ import asyncio
 import re
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -136,6 +137,18 @@ class World:
         command = ["git", *arguments]
         done = subprocess.run(command, cwd=self.playground.git_dir, capture_output=True, check=True)
         return done.stdout.decode(errors="surrogateescape")
+
+    def commit(self, files: Mapping[str, str]) -> None:
+        """Put files on the base branch."""
+        with tempfile.TemporaryDirectory() as folder:
+            git = ["git", "-c", "user.name=Octo", "-c", "user.email=octo@example.org"]
+            subprocess.run([*git, "clone", "--quiet", str(self.playground.git_dir), folder], check=True)
+            for name, text in files.items():
+                path = Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            for words in (["add", "--all", "--force"], ["commit", "--quiet", "--message=plant"], ["push", "--quiet"]):
+                subprocess.run([*git, *words], cwd=folder, check=True, capture_output=True)
 
     def machine_text(self) -> str:
         """Every byte on the machine, as text."""

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runner.agents import BACKENDS, Launch, Run, Session
+from runner.agents.configuration import configures_agents
 from runner.agents.events import MAX_TEXT, AgentEvent, EventKind, Tally
 from runner.agents.verdict import judge
 from tests.support.agent_runs import HAPPENINGS, build, list_judged, list_speaking, list_transcripts
@@ -123,6 +124,14 @@ def test_every_path_is_below_the_home(kind: str) -> None:
     for path in (launched.skills_folder, launched.session_glob, *launched.files, *tail):
         assert is_below(path), path
     assert launched.skills_folder, "a backend without a place of its own can still name one in its prompt"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_hidden_from_an_agent_is_held_to_configure_agents(kind: str) -> None:
+    for name in launch(kind).hidden:
+        assert "/" not in name, "it is a name, hidden wherever it lies, and no path"
+        for path in (name, name.upper(), f"{name}/deep/hooks.json", f"sub/{name}", f"sub/deep/{name}/hooks.json"):
+            assert configures_agents(path), f"edits of {path} would be lost: hidden later, and named and kept nowhere"
 
 
 @pytest.mark.parametrize("kind", list_speaking())
