@@ -1,0 +1,48 @@
+"""The service as `ptq-bot serve` runs it, at a quicker pace, which stops in mid-step at the point that it is given.
+
+`python -m tests.crash.service CONFIG LOGBOOK [POINT]`. The stop is SIGSTOP, from its own hand: not a line runs after
+it, until somebody outside has decided what is to become of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from bot.app import Pace, serve
+from bot.config import load_settings
+from bot.github import Timings
+from bot.log import configure_logging
+from tests.crash.edges import watch_edges
+from tests.crash.points import Logbook, Point
+
+CLAIM_S = 3.0
+SWEEP_S = 0.25
+
+# A request must fit into what is left of a claim between two renewals.
+PACE = Pace(
+    poll_s=0.1,
+    sweep_s=SWEEP_S,
+    grace_s=5.0,
+    claim_s=CLAIM_S,
+    github=Timings(timeout_s=1.5, write_interval_s=0.0, backoff_s=0.05),
+)
+
+
+def main(config: str, logbook: str, point: str = "") -> None:
+    settings = load_settings(Path(config))
+    configure_logging(settings.secret_values())
+    book = Logbook(Path(logbook), Point.load(point) if point else None)
+
+    def announce(when: str, name: str) -> None:
+        if book.note(when, name):
+            signal.raise_signal(signal.SIGSTOP)
+
+    watch_edges(announce)
+    asyncio.run(serve(settings, PACE))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
