@@ -267,6 +267,21 @@ notifications = Table(
     Column("created_at", UtcDateTime, nullable=False),
 )
 
+github_accounts = Table(
+    "github_accounts",
+    metadata,
+    Column("account", String(100), primary_key=True),  # in lower case: whose installation it is
+    Column("turns", Integer, nullable=False),  # ever reserved; the row's lock makes replicas reserve one by one
+)
+
+github_writes = Table(
+    "github_writes",
+    metadata,
+    Column("account", ForeignKey("github_accounts.account"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("counts_at", UtcDateTime, nullable=False),  # the latest moment at which GitHub can have counted the write
+)
+
 installation = Table(
     "ptq_bot",
     metadata,

@@ -6,11 +6,9 @@ write belong to a line. It refuses to know which calls exist and where tokens co
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -24,9 +22,10 @@ from gidgethub.aiohttp import GitHubAPI
 from yarl import URL
 
 from bot.github.credentials import Bearer
-from bot.github.limits import Buckets, WritePace, parse_exhausted, parse_refusal, parse_retry_after_s
+from bot.github.limits import Buckets, parse_exhausted, parse_refusal, parse_retry_after_s
+from bot.github.pace import WritePace
 from bot.github.timings import Timings
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound, Worth
 
 USER_AGENT = "ptq-bot"
 API_VERSION = "2022-11-28"  # the one that github.com and every supported Enterprise Server speak
@@ -93,20 +92,25 @@ class Line(GitHubAPI):
         api_url: str,
         timings: Timings,
         now: Callable[[], datetime],
-        *,
-        paced: bool,
+        pace: WritePace | None = None,
     ) -> None:
+        """`pace` gives the turns to write; None for the App's own line, whose calls create nothing on GitHub."""
         super().__init__(session, USER_AGENT, base_url=api_url)
         self._origin = URL(api_url).origin()
         self._timings = timings
         self._timeout = aiohttp.ClientTimeout(total=timings.timeout_s, sock_connect=timings.connect_timeout_s)
         self._now = now
         self._buckets = Buckets()
-        self._pace = WritePace(timings) if paced else None
-        self._turn = asyncio.Lock()
+        self._pace = pace
 
     async def ask(
-        self, method: str, url: str, url_vars: Mapping[str, Any], bearer: Bearer, data: Any = b""
+        self,
+        method: str,
+        url: str,
+        url_vars: Mapping[str, Any],
+        bearer: Bearer,
+        data: Any = b"",
+        worth: Worth = Worth.REPORT,
     ) -> tuple[Any, str | None]:
         """Send one request; returns the decoded answer and the address of the next page.
 
@@ -114,18 +118,8 @@ class Line(GitHubAPI):
         """
         if method == "GET" or self._pace is None:
             return await self._try(method, url, url_vars, bearer, data)
-        async with self._write_turn(self._pace):
+        async with self._pace.turn(worth):
             return await self._try(method, url, url_vars, bearer, data)
-
-    @asynccontextmanager
-    async def _write_turn(self, pace: WritePace) -> AsyncIterator[None]:
-        clock = asyncio.get_running_loop().time
-        async with self._turn:
-            await self._wait(pace.wait_s(clock()), "our own pace of writes")
-            try:
-                yield
-            finally:
-                pace.note(clock())
 
     async def _try(
         self, method: str, url: str, url_vars: Mapping[str, Any], bearer: Bearer, data: Any

@@ -178,7 +178,7 @@ async def test_a_status_that_python_has_no_name_for_is_an_outage(server: Scripte
 async def test_a_write_that_never_left_is_sent_again(server: ScriptedGitHub) -> None:
     async with scripted_github() as gone:
         nobody_listens_there = gone.url
-    line = Line(server.session, nobody_listens_there, FAST, server.clock, paced=True)
+    line = Line(server.session, nobody_listens_there, FAST, server.clock)
     with structlog.testing.capture_logs() as lines, pytest.raises(GitHubUnavailable, match="ClientConnectorError"):
         await line.ask("POST", "/x", {}, Bearer("token"), {})
     assert [entry["event"] for entry in lines] == ["github.retry"] * (FAST.attempts - 1)
