@@ -25,8 +25,17 @@ class NotFound(GitHubError):  # noqa: N818
     """The thing does not exist, or the App may not see it (404, 410)."""
 
 
+class NotInstalled(GitHubError):  # noqa: N818
+    """The App is not installed on the repository, or may not do there what it must: no word about what is in it."""
+
+    def __init__(self, status: int, repository: str) -> None:
+        super().__init__(status, f"the App is not installed on {repository}, or not with all its permissions")
+
+
 class GitHubUnavailable(Exception):  # noqa: N818
-    """No usable answer (time-out, connection lost, 5xx, rate limit): a write may or may not have happened.
+    """No usable answer (time-out, connection lost, 5xx, rate limit, our credentials refused).
+
+    A write may or may not have happened.
 
     `retry_after_s` is how long GitHub asked to be left alone, in seconds.
     """

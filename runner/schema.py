@@ -228,6 +228,7 @@ replies = Table(
     Column("attempts", Integer, nullable=False, default=0),
     Column("refusals", Integer, nullable=False, default=0),  # times that GitHub said no, in a row
     Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("trouble", Text),  # why it waits
     Column("abandoned", Text),  # why it will never be posted
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime),  # when `body` last became another one
@@ -250,6 +251,7 @@ pulls = Table(
     Column("attempts", Integer, nullable=False, default=0),
     Column("refusals", Integer, nullable=False, default=0),
     Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("trouble", Text),  # why it waits
     Column("abandoned", Text),
     Column("created_at", UtcDateTime, nullable=False),
 )

@@ -15,12 +15,11 @@ from bot.github.credentials import AppCredentials
 from bot.github.pace import WritePace
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant, Tokens
-from bot.github.transport import Line
+from bot.github.transport import Line, Unauthorized
 from handlers.budget import WriteBudget
-from handlers.ports import GitHubError, GitHubUnavailable, Worth
+from handlers.ports import GitHubUnavailable, Worth
 
 PAGE_SIZE = 100
-_UNAUTHORIZED = 401
 
 
 class Calls:
@@ -97,11 +96,9 @@ class Calls:
         grant = await self._tokens.fetch(repository, access)
         try:
             return await self._line(grant).ask(method, url, filling, grant.bearer, data, worth)
-        except GitHubError as refusal:
-            if refusal.status != _UNAUTHORIZED:
-                raise
-        # GitHub took the token back early, and did nothing: a new one, once.
-        self._tokens.forget(grant)
+        except Unauthorized:
+            # GitHub took the token back early: a new one, once.
+            self._tokens.forget(grant)
         grant = await self._tokens.fetch(repository, access)
         return await self._line(grant).ask(method, url, filling, grant.bearer, data, worth)
 

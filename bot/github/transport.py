@@ -41,6 +41,10 @@ _FAILURES = (gidgethub.HTTPException, aiohttp.ClientError, TimeoutError, ValueEr
 log = structlog.get_logger(__name__)
 
 
+class Unauthorized(GitHubUnavailable):
+    """GitHub does not take our credentials (401), and so did nothing: that says nothing about what was asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What the caller gets when no further attempt is made, and whether one may be made."""
@@ -66,6 +70,8 @@ def _classify_answer(method: str, path: str, error: gidgethub.HTTPException) -> 
         wait_s = parse_retry_after_s(error.headers) or 0.0
         unavailable = GitHubUnavailable(f"GitHub answered {status} to {method} {path}", wait_s)
         return Failure(unavailable, method == "GET" and status in _TRANSIENT, wait_s)
+    if status == 401:
+        return Failure(Unauthorized(f"GitHub does not take our credentials ({method} {path})"), may_repeat=False)
     kind = NotFound if status in (404, 410) else GitHubError
     return Failure(kind(status, f"{error} ({method} {path})"), may_repeat=False)
 
@@ -177,16 +183,17 @@ class Line(GitHubAPI):
     async def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send, and follow redirects of a GET within GitHub's own origin (a renamed repository answers 301).
+        """Send, and follow redirects within GitHub's own origin: a renamed repository answers 301.
 
-        A write is never redirected: as a GET it would "succeed" and do nothing.
+        What is sent again is the same request, as GitHub asks: a write that became a GET would "succeed" and do
+        nothing. https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api
         """
         self._require_ours(url)
         answer = await self._send(method, url, headers, body)
         for _ in range(MAX_REDIRECTS):
             status, answer_headers, _content = answer
             target = urljoin(url, answer_headers.get("location", url))
-            if method != "GET" or status not in _REDIRECTS or not self._is_ours(target):
+            if status not in _REDIRECTS or not self._is_ours(target):
                 break
             url = target
             answer = await self._send(method, url, headers, body)
