@@ -73,7 +73,8 @@ def _count_patience(error: GitHubError) -> int:
 
 def is_about_the_text(error: GitHubError) -> bool:
     """Whether another text might be taken."""
-    return error.status == INVALID and "too quickly" not in error.message.lower()
+    is_invalid = error.status == INVALID and not isinstance(error, NotInstalled)
+    return is_invalid and "too quickly" not in error.message.lower()
 
 
 def describe_trouble(error: Exception, *, editing: bool = False) -> str:

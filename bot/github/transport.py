@@ -192,8 +192,8 @@ class Line(GitHubAPI):
         answer = await self._send(method, url, headers, body)
         for _ in range(MAX_REDIRECTS):
             status, answer_headers, _content = answer
-            target = urljoin(url, answer_headers.get("location", url))
-            if status not in _REDIRECTS or not self._is_ours(target):
+            target = urljoin(url, answer_headers.get("location", ""))
+            if status not in _REDIRECTS or "location" not in answer_headers or not self._is_ours(target):
                 break
             url = target
             answer = await self._send(method, url, headers, body)
