@@ -184,5 +184,6 @@ async def open_counter(folder: Path) -> AsyncIterator[Counter]:
         try:
             yield Counter(github, db, clock, context, session, base)
         finally:
+            await session.close()
             await github.stop()
     assert github.complaints == []
