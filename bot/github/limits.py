@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 EVERY_BUCKET = "*"
 OUR_BUCKET = "core"  # every call of the client counts against it
 UNNAMED_PAUSE = timedelta(seconds=60)  # "wait for at least one minute"
+LONGEST_PAUSE = timedelta(days=1)  # GitHub's own limits are over within the hour
 RESET_MARGIN = timedelta(seconds=1)  # the reset is given in whole seconds, and clocks differ
 
 
@@ -61,10 +62,10 @@ class Buckets:
     def __init__(self) -> None:
         self._until: dict[str, datetime] = {}
 
-    def note(self, limit: Limit | None) -> None:
-        """Remember a limit; the newest word on a bucket counts."""
+    def note(self, limit: Limit | None, now: datetime) -> None:
+        """Remember a limit; the newest word on a bucket counts, and no word silences us for good."""
         if limit is not None:
-            self._until[limit.bucket] = limit.until
+            self._until[limit.bucket] = min(limit.until, now + LONGEST_PAUSE)
 
     def wait_s(self, now: datetime) -> float:
         """Seconds until the next call may be made; 0 when it may be made now."""

@@ -171,7 +171,7 @@ class Line(GitHubAPI):
         GitHub did not act on it. `manage_rate_limit` does the waiting, or gives up when it would be long.
         """
         limit = parse_refusal(int(exception.status_code), exception.headers, str(exception), self._now())
-        self._buckets.note(limit)
+        self._buckets.note(limit, self._now())
         if limit is None:
             return False
         if attempt >= self._timings.attempts:
@@ -212,7 +212,7 @@ class Line(GitHubAPI):
             raise_for_status=False,
         ) as response:
             content = await response.read()
-        self._buckets.note(parse_exhausted(response.headers))
+        self._buckets.note(parse_exhausted(response.headers), self._now())
         if response.status >= 400 and not _explains(content):
             content = b""
         return response.status, response.headers, content

@@ -49,9 +49,16 @@ def test_a_reset_that_cannot_be_read_is_left_alone(reset: str) -> None:
 def test_a_bucket_opens_again_at_its_reset() -> None:
     buckets = Buckets()
     assert buckets.wait_s(NOW) == 0
-    buckets.note(parse_exhausted(SPENT))
+    buckets.note(parse_exhausted(SPENT), NOW)
     assert buckets.wait_s(NOW) == 101
     assert buckets.wait_s(NOW + timedelta(seconds=101)) == 0
+
+
+def test_a_reset_in_a_thousand_years_silences_us_for_a_day() -> None:
+    buckets = Buckets()
+    buckets.note(parse_exhausted({**SPENT, "x-ratelimit-reset": "9" * 11}), NOW)
+    assert buckets.wait_s(NOW) == 24 * 3600
+    assert buckets.wait_s(NOW + timedelta(days=1)) == 0
 
 
 def test_pauses_double_and_are_spread() -> None:
