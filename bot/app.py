@@ -24,6 +24,7 @@ from handlers.inbox import Inbox
 from handlers.outbox import post_replies
 from handlers.outcomes import report_jobs
 from handlers.pulls import open_pulls
+from handlers.write_ledger import WriteLedger
 from runner.agents import build_agent
 from runner.bench import Bench
 from runner.claims import LASTS_S, Claims
@@ -95,6 +96,7 @@ class Service:
                 private_key=settings.private_key(),
                 timings=self._pace.github,
                 now=now,
+                budget=WriteLedger(database, self._pace.github.budget(), now),
             ),
             db=database,
             repositories={rules.name.lower(): rules for rules in settings.repository_rules()},

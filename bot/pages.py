@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from handlers.context import Context
 from handlers.costs import describe_cost, describe_meter
 from handlers.inbox import count_deliveries
+from handlers.outbox import count_backlog, list_troubles
 from handlers.report import is_confidential
 from handlers.report_comment import render_duration
 from handlers.sanitize import redact
@@ -140,7 +142,8 @@ class Pages:
         states = [str(job.state) for job in jobs]
         counted = {state: states.count(state) for state in sorted(set(states))}
         deliveries = await count_deliveries(self._context.db, ("pending", "failed"))
-        return web.json_response({"machines": machines, "jobs": counted, "deliveries": deliveries})
+        backlog = asdict(await count_backlog(self._context.db))
+        return web.json_response({"machines": machines, "jobs": counted, "deliveries": deliveries, "replies": backlog})
 
     async def show_jobs(self, request: web.Request) -> web.Response:
         """The newest jobs of public repositories."""
@@ -166,9 +169,16 @@ class Pages:
             events = await store.fetch_events(connection, job.id)
             meter = await store.fetch_meter(connection, job.id)
             earlier = await store.fetch_job(connection, job.follows) if job.follows else None
+            troubles = await list_troubles(connection, job.id)
             # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
             report = await store.fetch_report(connection, job.id)
-        values: dict[str, Any] = {"events": events, "meter": meter, "earlier": earlier, "report": report}
+        values: dict[str, Any] = {
+            "events": events,
+            "meter": meter,
+            "earlier": earlier,
+            "report": report,
+            "troubles": troubles,
+        }
         return await asyncio.to_thread(self._draw_job, job, logs=logs, **values)
 
     def _draw_job(

@@ -13,6 +13,7 @@ import structlog
 
 from bot.github.calls import Calls
 from bot.github.credentials import AppCredentials
+from bot.github.pace import OwnBudget
 from bot.github.payloads import (
     choose_labelled_at,
     choose_pull_request,
@@ -30,7 +31,8 @@ from bot.github.payloads import (
 )
 from bot.github.timings import Timings
 from bot.github.tokens import Access
-from handlers.ports import Comment, GitHubError, GitHubUnavailable, NotFound, PullRequest, TreeEntry
+from handlers.budget import WriteBudget
+from handlers.ports import Comment, GitHubError, GitHubUnavailable, NotFound, PullRequest, TreeEntry, Worth
 
 log = structlog.get_logger(__name__)
 
@@ -47,13 +49,17 @@ class AppGitHub:
         private_key: str,
         now: Callable[[], datetime],
         timings: Timings | None = None,
+        budget: WriteBudget | None = None,
     ) -> None:
         """`api_url` is the root of the API, `https://HOST/api/v3` on an Enterprise Server; `private_key` is PEM text.
 
-        `now` gives the time, aware and in UTC. Raises ValueError when the key cannot be read.
+        `now` gives the time, aware and in UTC; `budget` is shared by all who write as this App, None for a client that
+        is alone. Raises ValueError when the key cannot be read.
         """
         credentials = AppCredentials.from_pem(app_id, private_key)
-        self._calls = Calls(session, api_url, credentials, timings or Timings(), now)
+        timings = timings or Timings()
+        budget = budget or OwnBudget(timings.budget(), now)
+        self._calls = Calls(session, api_url, credentials, timings, now, budget)
         self._own_login: str | None = None
 
     async def own_login(self) -> str:
@@ -86,16 +92,18 @@ class AppGitHub:
         events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
         return read_answer(lambda found: choose_labelled_at(found, label), events)
 
-    async def create_comment(self, repository: str, issue_number: int, body: str) -> Comment:
+    async def create_comment(
+        self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
+    ) -> Comment:
         """Post a comment, once."""
         path, data = "/issues/{number}/comments", {"body": body}
-        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, number=issue_number)
+        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, worth, number=issue_number)
         return read_answer(parse_comment, answer)
 
-    async def update_comment(self, repository: str, comment_id: int, body: str) -> Comment:
+    async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
         """Replace a comment's body."""
         path, data = "/issues/comments/{id}", {"body": body}
-        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "PATCH", path, data, id=comment_id)
+        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "PATCH", path, data, worth, id=comment_id)
         return read_answer(parse_comment, answer)
 
     async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:
@@ -108,7 +116,8 @@ class AppGitHub:
 
     async def _react(self, repository: str, path: str, target: int, content: str) -> None:
         try:
-            await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, {"content": content}, id=target)
+            data = {"content": content}
+            await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, Worth.LIVE, id=target)
         except (GitHubError, GitHubUnavailable) as error:
             log.debug("github.reaction_lost", repository=repository, target=target, reason=str(error))
 

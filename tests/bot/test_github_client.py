@@ -15,7 +15,7 @@ from bot.demo.github import Exchange, StandIn
 from bot.demo.repository import make_repository
 from bot.github import AppGitHub, Timings
 from bot.manifest import load_manifest
-from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, TreeEntry
+from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, NotInstalled, TreeEntry
 from tests.support.openapi import load_openapi
 from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
 
@@ -253,7 +253,7 @@ async def test_githubs_limit_on_content_reaches_the_caller_with_its_wait(place: 
 async def test_what_does_not_exist_is_not_found(place: Place) -> None:
     with pytest.raises(NotFound):
         await place.client.create_comment(NAME, 99, "hello")
-    with pytest.raises(NotFound, match="not installed"):
+    with pytest.raises(NotInstalled, match="not installed"):
         await place.client.list_comments("octo/elsewhere", 1)
 
 
