@@ -111,7 +111,12 @@ class Recovery:
             enabled = await fetch_enabled(connection)
         now = self._context.now()
         this = _Pass(now, enabled)
-        await self._read_deliveries(this, find_start(looked_at or now, now))
+        try:
+            await self._read_deliveries(this, find_start(looked_at or now, now))
+        except GitHubUnavailable as error:
+            # The next pass does it all: labels would now be answered out of turn, and without their deliveries.
+            self._complain("deliveries", error)
+            return
         for rules in self._context.repositories.values():
             await self._search_labels(this, rules)
         await self._hold(this)
@@ -124,11 +129,10 @@ class Recovery:
         await self._finish(this)
 
     async def _read_deliveries(self, this: _Pass, since: datetime) -> None:
-        """Fetch what was missed, with its payload."""
-        github = self._context.github
+        """Fetch what was missed, with its payload. Raises `GitHubUnavailable`."""
         try:
-            attempts = await github.list_deliveries(since)
-        except (GitHubError, GitHubUnavailable) as error:
+            attempts = await self._context.github.list_deliveries(since)
+        except GitHubError as error:
             self._complain("deliveries", error)
             return
         self._complaints.pop("deliveries", None)
