@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -79,8 +79,11 @@ class Pages:
         spool: Spool,
         machines: Mapping[str, int],
         agents: Mapping[str, Agent],
+        count_held: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`count_held` says how many missed labels wait for the operator (`handlers.recovery`)."""
         self._context = context
+        self._count_held = count_held
         self._supervisor = supervisor
         self._spool = spool
         self._slots = machines
@@ -143,7 +146,8 @@ class Pages:
         counted = {state: states.count(state) for state in sorted(set(states))}
         deliveries = await count_deliveries(self._context.db, ("pending", "failed"))
         backlog = asdict(await count_backlog(self._context.db))
-        return web.json_response({"machines": machines, "jobs": counted, "deliveries": deliveries, "replies": backlog})
+        numbers = {"machines": machines, "jobs": counted, "deliveries": deliveries, "replies": backlog}
+        return web.json_response({**numbers, "held_labels": self._count_held()})
 
     async def show_jobs(self, request: web.Request) -> web.Response:
         """The newest jobs of public repositories."""

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
+
+from handlers.events import Issue, Repository, User
 
 
 class GitHubError(Exception):
@@ -106,6 +108,26 @@ class PullRequest:
     author: str
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryAttempt:
+    """One time that GitHub sent a delivery. All attempts at the same delivery share its `guid`."""
+
+    id: int
+    guid: str
+    event: str
+    action: str | None
+    delivered_at: datetime
+    succeeded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """That somebody put a label on an issue."""
+
+    by: User
+    at: datetime
+
+
 class GitHub(Protocol):
     """The calls that handlers make. Unless said otherwise each raises `GitHubError` or `GitHubUnavailable`.
 
@@ -115,14 +137,26 @@ class GitHub(Protocol):
     async def own_login(self) -> str:
         """The login that our own comments carry, such as `ptq-bot[bot]`."""
 
+    async def list_deliveries(self, since: datetime) -> list[DeliveryAttempt]:
+        """Every attempt at or after `since` to deliver to our webhook, newest first. GitHub remembers three days."""
+
+    async def fetch_payload(self, attempt_id: int) -> Mapping[str, Any]:
+        """What an attempt carried. Raises `NotFound` once GitHub has forgotten it."""
+
+    async def fetch_repository(self, repository: str) -> Repository:
+        """What a webhook would say of the repository."""
+
     async def can_write(self, repository: str, login: str) -> bool:
         """Whether `login` has write permission or better just now; False when GitHub says 404."""
 
     async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
         """All comments of an issue, oldest first; with `since` those updated at or after it."""
 
-    async def fetch_labelled_at(self, repository: str, issue_number: int, label: str) -> datetime | None:
-        """When `label` was last put on the issue, from its timeline; None when the timeline does not say."""
+    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
+        """The open issues, pull requests among them, that carry `label` and were updated at or after `since`."""
+
+    async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
+        """Each time that `label` was put on the issue, oldest first, as far as its timeline tells."""
 
     async def create_comment(
         self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY

@@ -292,6 +292,23 @@ github_writes = Table(
     Column("counts_at", UtcDateTime, nullable=False),  # the latest moment at which GitHub can have counted the write
 )
 
+heartbeats = Table(
+    "heartbeats",
+    metadata,
+    Column(
+        "name", String(100), primary_key=True
+    ),  # alive: some replica was; looked: GitHub's record was read until then
+    Column("at", UtcDateTime, nullable=False),  # never goes back: the newest of all replicas counts
+)
+
+enabled_repositories = Table(
+    "enabled_repositories",
+    metadata,
+    Column("name", String(200), primary_key=True),  # owner/name in lower case
+    Column("enabled_at", UtcDateTime, nullable=False),  # what was asked for before starts nothing
+    Column("looked_at", UtcDateTime, nullable=False),  # its labels were last gone through; never goes back
+)
+
 installation = Table(
     "ptq_bot",
     metadata,

@@ -5,7 +5,7 @@ It refuses to know the shapes of requests and answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
 from typing import Any
 
@@ -47,10 +47,18 @@ class Calls:
         self._lines: dict[int, Line] = {}
         self._tokens = Tokens(self._app_line, credentials, timings, now)
 
-    async def fetch_app(self) -> Any:
-        """What GitHub knows about the App itself."""
-        answer, _ = await self._app_line.ask("GET", "/app", {}, self._credentials.sign(self._now()))
+    async def fetch_as_app(self, path: str, **url_vars: Any) -> Any:
+        """One thing that is the App's own; `path` is below the API's root."""
+        answer, _ = await self._app_line.ask("GET", path, url_vars, self._credentials.sign(self._now()))
         return answer
+
+    async def list_as_app(self, path: str, **url_vars: Any) -> AsyncGenerator[list[Any], None]:
+        """The pages of a list of the App's own, as the `Link` headers lead; `path` takes `per_page`."""
+        url, filling = path, {**url_vars, "per_page": PAGE_SIZE}
+        while url:
+            page, more = await self._app_line.ask("GET", url, filling, self._credentials.sign(self._now()))
+            yield page or []
+            url, filling = more or "", {}
 
     async def fetch(self, access: Access, repository: str, path: str, **url_vars: Any) -> Any:
         """One thing, or the first page of a list."""

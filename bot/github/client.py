@@ -5,8 +5,10 @@ It refuses to know what comments and pull requests are for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
+from typing import Any
 
 import aiohttp
 import structlog
@@ -15,14 +17,18 @@ from bot.github.calls import Calls
 from bot.github.credentials import AppCredentials
 from bot.github.pace import OwnBudget
 from bot.github.payloads import (
-    choose_labelled_at,
+    choose_labellings,
     choose_pull_request,
+    parse_attempts,
     parse_blob,
     parse_can_write,
     parse_comment,
     parse_comments,
+    parse_issues,
     parse_own_login,
+    parse_payload,
     parse_pull_request,
+    parse_repository,
     parse_sha,
     read_answer,
     render_blob,
@@ -32,7 +38,18 @@ from bot.github.payloads import (
 from bot.github.timings import Timings
 from bot.github.tokens import Access
 from handlers.budget import WriteBudget
-from handlers.ports import Comment, GitHubError, GitHubUnavailable, NotFound, PullRequest, TreeEntry, Worth
+from handlers.events import Issue, Repository
+from handlers.ports import (
+    Comment,
+    DeliveryAttempt,
+    GitHubError,
+    GitHubUnavailable,
+    Labelling,
+    NotFound,
+    PullRequest,
+    TreeEntry,
+    Worth,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -65,8 +82,30 @@ class AppGitHub:
     async def own_login(self) -> str:
         """The App's login as a user; asked once."""
         if self._own_login is None:
-            self._own_login = read_answer(parse_own_login, await self._calls.fetch_app())
+            self._own_login = read_answer(parse_own_login, await self._calls.fetch_as_app("/app"))
         return self._own_login
+
+    async def list_deliveries(self, since: datetime) -> list[DeliveryAttempt]:
+        """As many pages as reach back so far: GitHub lists the newest first."""
+        attempts: list[DeliveryAttempt] = []
+        async with aclosing(self._calls.list_as_app("/app/hook/deliveries{?per_page}")) as pages:
+            async for page in pages:
+                attempts += read_answer(parse_attempts, page)
+                if attempts and attempts[-1].delivered_at < since:
+                    break
+        return [attempt for attempt in attempts if attempt.delivered_at >= since]
+
+    async def fetch_payload(self, attempt_id: int) -> Mapping[str, Any]:
+        """The payload of one attempt."""
+        delivery = await self._calls.fetch_as_app("/app/hook/deliveries/{id}", id=attempt_id)
+        payload = read_answer(parse_payload, delivery)
+        if payload is None:
+            raise NotFound(410, f"the payload of delivery {attempt_id} is gone")
+        return payload
+
+    async def fetch_repository(self, repository: str) -> Repository:
+        """The repository as it is now."""
+        return read_answer(parse_repository, await self._calls.fetch(Access.READ_ISSUES, repository, ""))
 
     async def can_write(self, repository: str, login: str) -> bool:
         """Write permission or better, asked live. Never for a bot, and not for whom GitHub does not know here."""
@@ -86,11 +125,17 @@ class AppGitHub:
         items = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number, since=since_text)
         return read_answer(parse_comments, items)
 
-    async def fetch_labelled_at(self, repository: str, issue_number: int, label: str) -> datetime | None:
+    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
+        """All pages; `since` is rounded down to the second."""
+        path, query = "/issues{?labels,state,since,per_page}", {"labels": label, "state": "open"}
+        items = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, since=render_time(since), **query)
+        return read_answer(parse_issues, items)
+
+    async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         """From the whole timeline: GitHub gives the oldest events first, and we need the last."""
         path = "/issues/{number}/timeline{?per_page}"
         events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
-        return read_answer(lambda found: choose_labelled_at(found, label), events)
+        return read_answer(lambda found: choose_labellings(found, label), events)
 
     async def create_comment(
         self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY

@@ -139,7 +139,7 @@ async def test_only_comments_changed_since_are_listed(place: Place) -> None:
     assert [comment.body for comment in listed] == ["late"]
 
 
-async def test_the_timeline_tells_when_a_label_was_last_put_on(place: Place) -> None:
+async def test_the_timeline_tells_when_a_label_was_put_on_and_by_whom(place: Place) -> None:
     first, second = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC)
     real = place.github.clock
     place.github.clock = lambda: first
@@ -149,8 +149,9 @@ async def test_the_timeline_tells_when_a_label_was_last_put_on(place: Place) -> 
     await place.github.label_issue(NAME, place.issue, "ptq", by="alice")
     await place.github.label_issue(NAME, place.issue, "bug", by="alice")
     place.github.clock = real
-    assert await place.client.fetch_labelled_at(NAME, place.issue, "ptq") == second
-    assert await place.client.fetch_labelled_at(NAME, place.issue, "never") is None
+    found = await place.client.list_labellings(NAME, place.issue, "ptq")
+    assert [(labelling.by.login, labelling.at) for labelling in found] == [("alice", first), ("alice", second)]
+    assert await place.client.list_labellings(NAME, place.issue, "never") == []
 
 
 async def test_reactions_are_left_or_silently_lost(place: Place) -> None:

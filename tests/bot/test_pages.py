@@ -271,6 +271,7 @@ async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> Non
         "jobs": {"queued": 1, "running": 1},
         "deliveries": {"pending": 0, "failed": 0},
         "replies": {"waiting": 0, "abandoned": 0, "reasons": {}},
+        "held_labels": 0,
     }
 
 
