@@ -24,6 +24,8 @@ from handlers.inbox import Inbox
 from handlers.outbox import post_replies
 from handlers.outcomes import report_jobs
 from handlers.pulls import open_pulls
+from handlers.recovery import Recovery
+from handlers.write_ledger import WriteLedger
 from runner.agents import build_agent
 from runner.bench import Bench
 from runner.claims import LASTS_S, Claims
@@ -37,6 +39,9 @@ from runner.supervisor import Supervisor
 
 log = structlog.get_logger()
 
+BEAT_S = 60.0
+"""How often the service writes down that it is alive, in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -45,6 +50,10 @@ class Pace:
     poll_s: float = 2.0
     """How often a machine is asked how its jobs stand."""
     sweep_s: float = 5.0
+    recover_s: float = 300.0
+    """How often GitHub is asked for what never arrived here."""
+    in_flight_s: float = 30.0
+    """How long a webhook may be under way: a label that is younger is left to it."""
     grace_s: float = 10.0
     """How long a stop waits for the deliveries in hand."""
     claim_s: float = LASTS_S
@@ -95,6 +104,7 @@ class Service:
                 private_key=settings.private_key(),
                 timings=self._pace.github,
                 now=now,
+                budget=WriteLedger(database, self._pace.github.budget(), now),
             ),
             db=database,
             repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
@@ -108,22 +118,27 @@ class Service:
         )
         inbox = Inbox(database, ROUTER, now)
         notifier = Notifier(session, database, settings.notify.url, now)
+        recovery = await self._begin_recovery(stack, inbox, notifier)
         claims = await self._build_claims(stack, database)
         supervisor, spool = self._build_supervisor(stack, database, bell, claims)
-        await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), supervisor, spool)
+        pages = self._build_pages(supervisor, spool, recovery)
+        await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), pages)
         stack.push_async_callback(supervisor.stop)
         stack.push_async_callback(self._drain, inbox)
         context, sweep_s = self.context, self._pace.sweep_s
-        loops: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
-            ("inbox", claims.keeping("inbox", lambda: inbox.step(context)), sweep_s),
-            ("supervisor", supervisor.step, self._pace.poll_s),
-            ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
-            ("outbox", claims.keeping("outbox", lambda: post_replies(context)), sweep_s),
-            ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), sweep_s),
-            ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
+        loops: tuple[tuple[str, Callable[[], Awaitable[None]], Bell, float], ...] = (
+            ("inbox", claims.keeping("inbox", lambda: inbox.step(context)), bell, sweep_s),
+            ("supervisor", supervisor.step, bell, self._pace.poll_s),
+            ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), bell, sweep_s),
+            ("outbox", claims.keeping("outbox", lambda: post_replies(context)), bell, sweep_s),
+            ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), bell, sweep_s),
+            ("notifications", claims.keeping("notifications", notifier.step), bell, sweep_s),
+            # Nobody rings these two: nothing that happens here tells of what never arrived.
+            ("heartbeat", recovery.beat, Bell(), BEAT_S),
+            ("recovery", claims.keeping("recovery", recovery.step), Bell(), self._pace.recover_s),
         )
-        for name, step, interval_s in loops:
-            task = asyncio.create_task(run_forever(name, step, bell, interval_s), name=name)
+        for name, step, rung_by, interval_s in loops:
+            task = asyncio.create_task(run_forever(name, step, rung_by, interval_s), name=name)
             stack.push_async_callback(_cancel, task)
 
     async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:
@@ -134,6 +149,19 @@ class Service:
         renewing = asyncio.create_task(claims.run(), name="claims")
         stack.push_async_callback(_cancel, renewing)
         return claims
+
+    async def _begin_recovery(self, stack: AsyncExitStack, inbox: Inbox, notifier: Notifier) -> Recovery:
+        recovery = Recovery(
+            self.context,
+            inbox,
+            ROUTER,
+            notifier.tell,
+            sweep_max=self._settings.recovery.sweep_max,
+            in_flight_s=self._pace.in_flight_s,
+        )
+        await recovery.begin()
+        stack.push_async_callback(recovery.beat)
+        return recovery
 
     def _build_supervisor(
         self, stack: AsyncExitStack, database: Database, bell: Bell, claims: Claims
@@ -156,11 +184,14 @@ class Service:
         )
         return Supervisor(bench, machines, bell, claims, self._pace.poll_s), spool
 
-    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, supervisor: Supervisor, spool: Spool) -> None:
+    def _build_pages(self, supervisor: Supervisor, spool: Spool, recovery: Recovery) -> Pages:
         slots = {machine.name: machine.slots for machine in self._settings.machine_list()}
+        return Pages(self.context, supervisor, spool, slots, self._agents, lambda: recovery.held)
+
+    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, pages: Pages) -> None:
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
-        application.router.add_routes(Pages(self.context, supervisor, spool, slots, self._agents).routes())
+        application.router.add_routes(pages.routes())
         # Compressed bodies are refused by their header; nothing may be unpacked before that.
         web_runner = web.AppRunner(
             application, access_log=None, auto_decompress=False, shutdown_timeout=self._pace.grace_s

@@ -25,6 +25,7 @@ from bot.policy_tables import (
     LimitsTable,
     NotifyTable,
     PriceTable,
+    RecoveryTable,
     RepositoryTable,
     SkillTable,
 )
@@ -93,6 +94,7 @@ class Settings(Table):
     prices: dict[str, PriceTable] = Field(default_factory=dict)
     skills: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")], SkillTable] = Field(default_factory=dict)
     notify: NotifyTable = NotifyTable()
+    recovery: RecoveryTable = RecoveryTable()
 
     def machine_list(self) -> tuple[Machine, ...]:
         """The machines, in the order of the file."""

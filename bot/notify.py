@@ -6,7 +6,7 @@ A repeat after a crash tells them twice rather than not at all: HTTP has no bett
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
@@ -45,6 +45,13 @@ class Notifier:
             elif notification.next_attempt_at <= self._now():
                 await self._deliver(notification, self._url)
 
+    async def tell(self, text: str) -> bool:
+        """Tell the operator something that is about no job, now or not at all; False when they were not reached."""
+        refusal = await self._post({"text": text}, self._url) if self._url else None
+        if refusal is not None:
+            log.warning("notification.lost", reason=refusal)
+        return refusal is None
+
     def _complain(self, notification: Notification) -> None:
         if notification.job_id not in self._complained:
             self._complained.add(notification.job_id)
@@ -52,7 +59,7 @@ class Notifier:
             log.error("notification.no_target", job=notification.job_id, look=look)
 
     async def _deliver(self, notification: Notification, url: SecretStr) -> None:
-        refusal = await self._post(notification, url)
+        refusal = await self._post(render_payload(notification), url)
         attempts = notification.attempts + 1
         async with self._db.write() as connection:
             if refusal is None:
@@ -64,12 +71,12 @@ class Notifier:
             await change_notification(connection, notification, attempts=attempts, next_attempt_at=at)
         log.warning("notification.waits", job=notification.job_id, reason=refusal, attempts=attempts, wait_s=wait_s)
 
-    async def _post(self, notification: Notification, url: SecretStr) -> str | None:
+    async def _post(self, payload: Mapping[str, str | int], url: SecretStr) -> str | None:
         """Why it was not taken, without a word of the address; None when it was."""
         try:
             async with self._session.post(
                 url.get_secret_value(),
-                json=render_payload(notification),
+                json=payload,
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
                 # A redirect would carry what only the operator may hear to a place that they have not named.
                 allow_redirects=False,

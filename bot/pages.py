@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from handlers.context import Context
 from handlers.costs import describe_cost, describe_meter
 from handlers.inbox import count_deliveries
+from handlers.outbox import count_backlog, list_troubles
 from handlers.report import is_confidential
 from handlers.report_comment import render_duration
 from handlers.sanitize import redact
@@ -77,8 +79,11 @@ class Pages:
         spool: Spool,
         machines: Mapping[str, int],
         agents: Mapping[str, Agent],
+        count_held: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`count_held` says how many missed labels wait for the operator (`handlers.recovery`)."""
         self._context = context
+        self._count_held = count_held
         self._supervisor = supervisor
         self._spool = spool
         self._slots = machines
@@ -140,7 +145,9 @@ class Pages:
         states = [str(job.state) for job in jobs]
         counted = {state: states.count(state) for state in sorted(set(states))}
         deliveries = await count_deliveries(self._context.db, ("pending", "failed"))
-        return web.json_response({"machines": machines, "jobs": counted, "deliveries": deliveries})
+        backlog = asdict(await count_backlog(self._context.db))
+        numbers = {"machines": machines, "jobs": counted, "deliveries": deliveries, "replies": backlog}
+        return web.json_response({**numbers, "held_labels": self._count_held()})
 
     async def show_jobs(self, request: web.Request) -> web.Response:
         """The newest jobs of public repositories."""
@@ -166,9 +173,16 @@ class Pages:
             events = await store.fetch_events(connection, job.id)
             meter = await store.fetch_meter(connection, job.id)
             earlier = await store.fetch_job(connection, job.follows) if job.follows else None
+            troubles = await list_troubles(connection, job.id)
             # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
             report = await store.fetch_report(connection, job.id)
-        values: dict[str, Any] = {"events": events, "meter": meter, "earlier": earlier, "report": report}
+        values: dict[str, Any] = {
+            "events": events,
+            "meter": meter,
+            "earlier": earlier,
+            "report": report,
+            "troubles": troubles,
+        }
         return await asyncio.to_thread(self._draw_job, job, logs=logs, **values)
 
     def _draw_job(

@@ -144,6 +144,12 @@ class NotifyTable(Table):
     url: Annotated[SecretStr, AfterValidator(_check_notify_url)] | None = None
 
 
+class RecoveryTable(Table):
+    """`[recovery]`: what becomes of labels that GitHub could not tell us of."""
+
+    sweep_max: Annotated[int, Field(ge=0, le=1000)] = 5
+
+
 class RepositoryTable(Table):
     """`[repos."owner/name"]`: one repository, and how its jobs are made."""
 

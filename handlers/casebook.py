@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, or_, select, update
+from sqlalchemy import Row, func, or_, select, update
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.case import Case, CaseState
+from handlers.ports import Worth
 from runner.job import FINAL, Job
 from runner.schema import cases, jobs, pulls, replies
 
@@ -39,6 +40,8 @@ class Reply:
     commented_at: datetime | None = None
     attempts: int = 0
     refusals: int = 0
+    trouble: str | None = None
+    """Why it waits, in words."""
     abandoned: str | None = None
     final: bool = False
     changed_at: datetime | None = None
@@ -49,6 +52,13 @@ class Reply:
         """What our comment carries, so that we find it again after a lost answer."""
         name = "job" if self.kind == "status" else self.kind
         return f"<!-- ptq:{name}={self.id} -->"
+
+    @property
+    def worth(self) -> Worth:
+        """How much bringing it to GitHub is worth to people now."""
+        if self.kind == "status":
+            return Worth.LIVE if self.comment_id and not self.final else Worth.STATUS
+        return Worth.REPORT if self.kind == "report" else Worth.REPLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,8 @@ class Pull:
     url: str | None = None
     attempts: int = 0
     refusals: int = 0
+    trouble: str | None = None
+    """Why it waits, in words."""
     abandoned: str | None = None
 
 
@@ -136,9 +148,22 @@ async def fetch_due_replies(connection: AsyncConnection, now: datetime) -> list[
     """Replies that GitHub does not show as they should stand, in the order of their worth to people."""
     unposted = or_(replies.c.comment_id.is_(None), replies.c.posted_body != replies.c.body)
     query = select(replies).where(unposted, replies.c.abandoned.is_(None), replies.c.next_attempt_at <= now)
-    worth = {"report": 0, "reply": 1, "status": 2}
     due = [_reply(row) for row in await connection.execute(query.order_by(replies.c.created_at))]
-    return sorted(due, key=lambda reply: (worth[reply.kind], reply.comment_id is not None))
+    return sorted(due, key=lambda reply: -reply.worth.percent)
+
+
+async def fetch_replies_of_job(connection: AsyncConnection, job_id: str) -> list[Reply]:
+    """The status comment and the report of a job, as far as they are written down."""
+    query = select(replies).where(replies.c.job_id == job_id).order_by(replies.c.kind.desc())
+    return [_reply(row) for row in await connection.execute(query)]
+
+
+async def fetch_unposted(connection: AsyncConnection) -> list[tuple[str, str | None, str | None, int]]:
+    """Replies that GitHub does not show as they should stand: repository, trouble, why abandoned, and how many."""
+    unposted = or_(replies.c.comment_id.is_(None), replies.c.posted_body != replies.c.body)
+    kinds = (replies.c.repository, replies.c.trouble, replies.c.abandoned)
+    query = select(*kinds, func.count()).where(or_(unposted, replies.c.abandoned.is_not(None))).group_by(*kinds)
+    return [(row[0], row[1], row[2], row[3]) for row in await connection.execute(query)]
 
 
 async def change_reply(connection: AsyncConnection, reply: Reply, **changes: Any) -> Reply:

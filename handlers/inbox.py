@@ -29,6 +29,9 @@ from runner.schema import deliveries
 log = structlog.get_logger()
 
 LANES_AT_ONCE = 8
+IDS_AT_ONCE = 500
+"""In one query: databases limit their parameters."""
+
 MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_WITHOUT_GITHUB = 18
 """With the back-off below, GitHub may be away for more than an hour."""
@@ -144,3 +147,20 @@ async def count_deliveries(db: Database, states: Collection[str]) -> dict[str, i
     async with db.read() as connection:
         counted = {row[0]: row[1] for row in await connection.execute(query)}
     return {state: counted.get(state, 0) for state in states}
+
+
+async def fetch_known(db: Database, delivery_ids: Collection[str]) -> set[str]:
+    """Which of these deliveries have been received, whatever came of them."""
+    ids, known = list(delivery_ids), set[str]()
+    async with db.read() as connection:
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            query = select(deliveries.c.id).where(deliveries.c.id.in_(ids[start : start + IDS_AT_ONCE]))
+            known.update((await connection.execute(query)).scalars())
+    return known
+
+
+async def is_waiting(db: Database, lane: str) -> bool:
+    """Whether a delivery of this lane is still to be worked."""
+    query = select(func.count()).where(deliveries.c.lane == lane, deliveries.c.state == "pending")
+    async with db.read() as connection:
+        return (await connection.execute(query)).scalar_one() > 0

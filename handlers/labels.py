@@ -39,16 +39,31 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
     admission = await admit(context, labeled.repository, labeled.issue.number, labeled.sender)
     if admission is None or rules is None or preset is None:
         return
-    triggered_at = await _find_time(context, rules.name, labeled)
-    request = StartRequest(
+    at = await _find_time(context, rules.name, labeled)
+    await start_job(context, rules, draft_request(labeled, preset, at))
+
+
+def draft_request(labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:
+    """What a label that was put on at that time asks for, whoever tells us of it."""
+    return StartRequest(
         repository=labeled.repository,
         issue=labeled.issue,
         preset=preset,
         requested_by=labeled.sender.login,
-        triggered_at=triggered_at,
-        trigger=f"label {label} {labeled.issue.updated_at.isoformat()}",
+        triggered_at=at,
+        trigger=name_trigger(labeled.label.name, at),
     )
-    await start_job(context, rules, request)
+
+
+def name_trigger(label: str, at: datetime) -> str:
+    """The trigger of a label's job: GitHub's whole seconds tell two labellings apart."""
+    return f"label {label} {at.isoformat()}"
+
+
+def find_asked_preset(context: Context, labeled: IssueLabeled) -> str | None:
+    """The preset that a label asks for; None when it asks for nothing, or nobody configured the repository."""
+    rules = context.rules_for(labeled.repository.full_name)
+    return _preset_of(rules, labeled.label.name) if rules and not labeled.issue.pull_request else None
 
 
 async def _find_time(context: Context, repository: str, labeled: IssueLabeled) -> datetime:
@@ -58,11 +73,12 @@ async def _find_time(context: Context, repository: str, labeled: IssueLabeled) -
     """
     about = labeled.issue.updated_at
     try:
-        found = await context.github.fetch_labelled_at(repository, labeled.issue.number, labeled.label.name)
+        labellings = await context.github.list_labellings(repository, labeled.issue.number, labeled.label.name)
     except GitHubError as error:
         log.warning("label.time_unknown", reason=str(error))
         return about
-    return found if found and abs(found - about) <= CLOSE else about
+    found = min((labelling.at for labelling in labellings), key=lambda at: abs(at - about), default=about)
+    return found if abs(found - about) <= CLOSE else about
 
 
 def _preset_of(rules: RepositoryRules, label: str) -> str | None:

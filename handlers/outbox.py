@@ -6,23 +6,26 @@ lost answer our own marker is looked for (and honoured only in a comment of ours
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers import casebook
-from handlers.casebook import Reply
+from handlers import casebook, replies
+from handlers.casebook import Pull, Reply
 from handlers.context import Context
-from handlers.ports import Comment, GitHubError, GitHubUnavailable
+from handlers.ports import Comment, GitHubError, GitHubUnavailable, OverBudget, Worth
+from handlers.refusals import MAX_COUNTED, describe_trouble, is_about_the_text, judge
+from runner.claims import ClaimLost
+from runner.db import Database
 
 log = structlog.get_logger()
 
-GONE = 410
-"""The issue was deleted: asking again changes nothing."""
-
-MAX_REFUSALS = 16
-"""Other refusals (a suspended installation, a locked thread, "submitted too quickly") may end: hours of tries."""
+BUDGET_WAIT = timedelta(minutes=1)
+"""How soon at the latest a turn to write is asked for again: that is no question to GitHub."""
 
 CLOCK_SKEW = timedelta(minutes=10)
 """How far our clock and GitHub's may be apart when we look for a comment of ours."""
@@ -62,17 +65,53 @@ async def post_replies(context: Context) -> None:
             return
         tried.add(reply.id)
         with structlog.contextvars.bound_contextvars(repository=reply.repository, issue=reply.issue_number):
-            try:
-                await _post(context, reply)
-            except Exception:
-                log.exception("reply.failed", reply=reply.id, kind=reply.kind)
+            await _post(context, reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Replies that GitHub does not show as they should stand."""
+
+    waiting: int
+    abandoned: int
+    reasons: Mapping[str, Mapping[str, int]]
+    """By account, and by reason: how many."""
+
+
+async def count_backlog(db: Database) -> Backlog:
+    """How many replies wait or were given up, and why. No repository is named: some are private."""
+    async with db.read() as connection:
+        rows = await casebook.fetch_unposted(connection)
+    reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for repository, trouble, abandoned, count in rows:
+        if why := abandoned or trouble:
+            reasons[repository.partition("/")[0]][why] += count
+    given_up = sum(count for _, _, abandoned, count in rows if abandoned)
+    waiting = sum(count for *_, count in rows) - given_up
+    return Backlog(waiting, given_up, {account: dict(counted) for account, counted in reasons.items()})
+
+
+async def list_troubles(connection: AsyncConnection, job_id: str) -> list[str]:
+    """What of a job's comments and pull request did not reach GitHub, and why, in sentences."""
+    names = {"status": "Its status comment", "report": "Its report"}
+    things: list[tuple[str, Reply | Pull]] = [
+        (names[reply.kind], reply) for reply in await casebook.fetch_replies_of_job(connection, job_id)
+    ]
+    if pull := await casebook.fetch_pull(connection, job_id):
+        things.append(("Its pull request", pull))
+    given_up = [f"{name} was given up: {thing.abandoned}." for name, thing in things if thing.abandoned]
+    return given_up + [f"{name} waits: {thing.trouble}." for name, thing in things if thing.trouble]
 
 
 async def _post(context: Context, reply: Reply) -> None:
-    attempt = await _change(context, reply, attempts=reply.attempts + 1)
+    attempt = await _change(context, reply, attempts=min(reply.attempts + 1, MAX_COUNTED))
     try:
         comment = await _bring(context, attempt, seen_before=reply.attempts > 0)
-    except (GitHubUnavailable, GitHubError) as error:
+    except OverBudget as error:
+        await _await_turn(context, attempt, reply.attempts, error)
+    except ClaimLost:
+        raise
+    except Exception as error:
         await _put_off(context, attempt, error)
     else:
         await _change(
@@ -84,26 +123,42 @@ async def _post(context: Context, reply: Reply) -> None:
             commented_at=comment.created_at,
             attempts=0,
             refusals=0,
+            trouble=None,
         )
         log.info("reply.posted", reply=reply.id, kind=reply.kind, comment=comment.id)
         context.ring()
 
 
-async def _put_off(context: Context, reply: Reply, error: GitHubUnavailable | GitHubError) -> None:
-    """Try again later; or never, where the issue is gone, or GitHub keeps saying no."""
-    if isinstance(error, GitHubUnavailable):
-        refusals = reply.refusals
-        wait_s = max(error.retry_after_s, min(2.0 ** min(reply.attempts, 20), 300.0))
-    else:
-        refusals = reply.refusals + 1
-        wait_s = min(5.0 * 2.0**refusals, 3600.0)
-        if error.status == GONE or refusals >= MAX_REFUSALS:
-            log.error("reply.abandoned", reply=reply.id, kind=reply.kind, reason=str(error))
-            await _change(context, reply, abandoned=str(error), final=True)
+async def _await_turn(context: Context, reply: Reply, attempts: int, error: OverBudget) -> None:
+    """Nothing was sent, so this was no attempt. A live edit is dropped: what is said in a minute will be newer."""
+    trouble = None if reply.worth is Worth.LIVE else describe_trouble(error)
+    at = context.now() + min(timedelta(seconds=error.retry_after_s), BUDGET_WAIT)
+    await _change(context, reply, attempts=attempts, trouble=trouble, next_attempt_at=at)
+    log.info("reply.waits_for_turn", reply=reply.id, kind=reply.kind, wait_s=round(error.retry_after_s))
+
+
+async def _put_off(context: Context, reply: Reply, error: Exception) -> None:
+    """Try again later, or in a short form where the text is at fault; or never, where GitHub keeps saying no."""
+    verdict = judge(error, attempts=reply.attempts, refusals=reply.refusals, editing=reply.comment_id is not None)
+    names = {"reply": reply.id, "kind": reply.kind, "reason": str(error)}
+    if isinstance(error, GitHubError) and is_about_the_text(error):
+        short = replies.render_shortened(context.public_url, reply.job_id)
+        if reply.body != short:
+            log.warning("reply.shortened", **names)
+            changes = {"body": short, "final": True, "trouble": verdict.trouble, "refusals": verdict.refusals}
+            await _change(context, reply, **changes)
+            context.ring()
             return
-    log.warning("reply.waits_for_github", reply=reply.id, kind=reply.kind, reason=str(error), wait_s=wait_s)
-    at = context.now() + timedelta(seconds=wait_s)
-    await _change(context, reply, refusals=refusals, next_attempt_at=at)
+        verdict = replace(verdict, wait_s=None)
+    if verdict.wait_s is None:
+        log.error("reply.abandoned", **names)
+        await _change(context, reply, abandoned=verdict.trouble, trouble=None, final=True)
+        context.ring()
+        return
+    is_ours = not isinstance(error, (GitHubError, GitHubUnavailable))
+    log.warning("reply.waits_for_github", **names, wait_s=verdict.wait_s, exc_info=is_ours)
+    at = context.now() + timedelta(seconds=verdict.wait_s)
+    await _change(context, reply, refusals=verdict.refusals, trouble=verdict.trouble, next_attempt_at=at)
 
 
 async def _bring(context: Context, reply: Reply, *, seen_before: bool) -> Comment:
@@ -111,10 +166,10 @@ async def _bring(context: Context, reply: Reply, *, seen_before: bool) -> Commen
     if reply.comment_id is None and seen_before and (found := await _find(context, reply)):
         if found.body == text:
             return found
-        return await context.github.update_comment(reply.repository, found.id, text)
+        return await context.github.update_comment(reply.repository, found.id, text, reply.worth)
     if reply.comment_id is None:
-        return await context.github.create_comment(reply.repository, reply.issue_number, text)
-    return await context.github.update_comment(reply.repository, reply.comment_id, text)
+        return await context.github.create_comment(reply.repository, reply.issue_number, text, reply.worth)
+    return await context.github.update_comment(reply.repository, reply.comment_id, text, reply.worth)
 
 
 async def _find(context: Context, reply: Reply) -> Comment | None:

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from enum import Enum
+from typing import Any, Protocol
+
+from handlers.events import Issue, Repository, User
 
 
 class GitHubError(Exception):
@@ -24,8 +27,17 @@ class NotFound(GitHubError):  # noqa: N818
     """The thing does not exist, or the App may not see it (404, 410)."""
 
 
+class NotInstalled(GitHubError):  # noqa: N818
+    """The App is not installed on the repository, or may not do there what it must: no word about what is in it."""
+
+    def __init__(self, status: int, repository: str) -> None:
+        super().__init__(status, f"the App is not installed on {repository}, or not with all its permissions")
+
+
 class GitHubUnavailable(Exception):  # noqa: N818
-    """No usable answer (time-out, connection lost, 5xx, rate limit): a write may or may not have happened.
+    """No usable answer (time-out, connection lost, 5xx, rate limit, our credentials refused).
+
+    A write may or may not have happened.
 
     `retry_after_s` is how long GitHub asked to be left alone, in seconds.
     """
@@ -33,6 +45,33 @@ class GitHubUnavailable(Exception):  # noqa: N818
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class OverBudget(GitHubUnavailable):
+    """The installation has written so much of late that this write would have to wait long. Nothing was sent."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"our own pace of writes: none of this worth for another {wait_s:.0f} s", wait_s)
+
+
+class Worth(Enum):
+    """How much a write is worth to people, the most first.
+
+    `percent` is how much of the installation's budget of writes may be used when one of this worth still goes.
+    """
+
+    REPORT = 100
+    """Reports, and every step of a pull request."""
+    REPLY = 90
+    STATUS = 80
+    """The first and the last word of a status comment."""
+    LIVE = 50
+    """What is in between, and reactions: lost without harm."""
+
+    @property
+    def percent(self) -> int:
+        """See the class."""
+        return int(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +108,26 @@ class PullRequest:
     author: str
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryAttempt:
+    """One time that GitHub sent a delivery. All attempts at the same delivery share its `guid`."""
+
+    id: int
+    guid: str
+    event: str
+    action: str | None
+    delivered_at: datetime
+    succeeded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """That somebody put a label on an issue."""
+
+    by: User
+    at: datetime
+
+
 class GitHub(Protocol):
     """The calls that handlers make. Unless said otherwise each raises `GitHubError` or `GitHubUnavailable`.
 
@@ -78,19 +137,33 @@ class GitHub(Protocol):
     async def own_login(self) -> str:
         """The login that our own comments carry, such as `ptq-bot[bot]`."""
 
+    async def list_deliveries(self, since: datetime) -> list[DeliveryAttempt]:
+        """Every attempt at or after `since` to deliver to our webhook, newest first. GitHub remembers three days."""
+
+    async def fetch_payload(self, attempt_id: int) -> Mapping[str, Any]:
+        """What an attempt carried. Raises `NotFound` once GitHub has forgotten it."""
+
+    async def fetch_repository(self, repository: str) -> Repository:
+        """What a webhook would say of the repository."""
+
     async def can_write(self, repository: str, login: str) -> bool:
         """Whether `login` has write permission or better just now; False when GitHub says 404."""
 
     async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
         """All comments of an issue, oldest first; with `since` those updated at or after it."""
 
-    async def fetch_labelled_at(self, repository: str, issue_number: int, label: str) -> datetime | None:
-        """When `label` was last put on the issue, from its timeline; None when the timeline does not say."""
+    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
+        """The open issues, pull requests among them, that carry `label` and were updated at or after `since`."""
 
-    async def create_comment(self, repository: str, issue_number: int, body: str) -> Comment:
+    async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
+        """Each time that `label` was put on the issue, oldest first, as far as its timeline tells."""
+
+    async def create_comment(
+        self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
+    ) -> Comment:
         """Post a comment. Never retried inside: look for your own marker before you call it again."""
 
-    async def update_comment(self, repository: str, comment_id: int, body: str) -> Comment:
+    async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
         """Replace a comment's body."""
 
     async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:

@@ -27,9 +27,11 @@ from handlers.note import (
 from handlers.outbox import write_reply
 from handlers.ports import GitHubError, GitHubUnavailable, PullRequest, TreeEntry
 from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.refusals import MAX_COUNTED, choose_outage_wait_s, describe_trouble
 from handlers.report_comment import approvable, name_model
 from handlers.rules import RepositoryRules
 from runner import store
+from runner.claims import ClaimLost
 from runner.job import DIGEST_SHOWN, FileChange, Job, Report
 from runner.patch import Untrue, check_patch, list_bases
 
@@ -126,7 +128,9 @@ async def open_pulls(context: Context) -> None:
         due = await casebook.fetch_due_pulls(connection, context.now())
     for pull in due:
         try:
-            await _open(context, await _change(context, pull, attempts=pull.attempts + 1))
+            await _open(context, await _change(context, pull, attempts=min(pull.attempts + 1, MAX_COUNTED)))
+        except ClaimLost:
+            raise
         except Exception as error:
             log.exception("pull.failed", job=pull.job_id)
             await _put_off(context, pull, error)
@@ -208,7 +212,7 @@ async def _entry(context: Context, job: Job, change: FileChange) -> TreeEntry:
 async def _record(context: Context, pull: Pull, job: Job, found: PullRequest) -> None:
     now = context.now()
     async with context.db.write() as connection:
-        await casebook.change_pull(connection, pull, number=found.number, url=found.url)
+        await casebook.change_pull(connection, pull, number=found.number, url=found.url, trouble=None)
         case = await casebook.fetch_case(connection, job.case_key)
         if case:
             await casebook.save_case(connection, open_pull(case, job.id, found.number, now))
@@ -224,14 +228,15 @@ async def _put_off(context: Context, pull: Pull, error: Exception, job: Job | No
     refusals = pull.refusals + (not isinstance(error, GitHubUnavailable))
     if not job or not (isinstance(error, PullAbandoned) or refusals >= MAX_REFUSALS):
         asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
-        wait_s = max(asked_s, min(2.0**pull.attempts, 300.0))
+        wait_s = choose_outage_wait_s(pull.attempts, asked_s)
         log.warning("pull.waits", reason=str(error), wait_s=wait_s)
         at = context.now() + timedelta(seconds=wait_s)
-        await _change(context, pull, refusals=refusals, next_attempt_at=at)
+        trouble = describe_trouble(error)
+        await _change(context, pull, refusals=refusals, trouble=trouble, next_attempt_at=at)
         return
     log.error("pull.abandoned", reason=str(error))
     async with context.db.write() as connection:
-        await casebook.change_pull(connection, pull, abandoned=str(error))
+        await casebook.change_pull(connection, pull, abandoned=str(error), trouble=None)
         body, occasion = replies.render_pull_failed(str(error)), f"pull of {job.id} failed, {pull.note_url}"
         await write_reply(connection, context, job.repository, job.issue_number, occasion, body)
     context.ring()

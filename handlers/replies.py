@@ -112,6 +112,13 @@ def render_unrenderable(job: Job, public_url: str) -> str:
     return f"{ended}, and its report cannot be shown here: [read it]({job_url(public_url, job.id)})."
 
 
+def render_shortened(public_url: str, job_id: str | None) -> str:
+    """In place of a comment that GitHub would not take as it was."""
+    if job_id is None:
+        return f"The answer to this could not be posted as it was. [The jobs]({public_url}/jobs) say what there is."
+    return f"What belongs here could not be posted as it is: [read it]({job_url(public_url, job_id)})."
+
+
 def render_busy(url: str, *, ending: bool = False) -> str:
     """A second request while a job is active."""
     if ending:

@@ -80,10 +80,9 @@ async def _answer(
     A request that was turned down stays so, also where what stood in its way is gone when it comes again.
     """
     number = request.issue.number
-    job_id = derive_job_id(f"{rules.name}#{number} {request.trigger}", context.db.secret)
-    occasion = f"#{number} not started {request.trigger}"
-    if await store.fetch_job(connection, job_id) or await was_answered(connection, rules.name, occasion):
+    if await was_decided(connection, context, rules.name, number, request.trigger):
         return None
+    job_id, occasion = _name(context, rules.name, number, request.trigger)
     try:
         plan = await _plan(connection, context, rules, request, job_id)
     except NotStarted as refused:
@@ -92,6 +91,20 @@ async def _answer(
     job = _draft_job(context, rules, request, snapshot, plan)
     await _open(connection, context, job, request.issue.title)
     return job
+
+
+async def was_decided(
+    connection: AsyncConnection, context: Context, repository: str, issue_number: int, trigger: str
+) -> bool:
+    """Whether this trigger has had its job, or the reply that says why there is none."""
+    job_id, occasion = _name(context, repository, issue_number, trigger)
+    return bool(await store.fetch_job(connection, job_id) or await was_answered(connection, repository, occasion))
+
+
+def _name(context: Context, repository: str, issue_number: int, trigger: str) -> tuple[str, str]:
+    """The id of the trigger's job, and the occasion of the reply that stands in its place."""
+    job_id = derive_job_id(f"{repository}#{issue_number} {trigger}", context.db.secret)
+    return job_id, f"#{issue_number} not started {trigger}"
 
 
 async def _plan(

@@ -236,6 +236,7 @@ replies = Table(
     Column("attempts", Integer, nullable=False, default=0),
     Column("refusals", Integer, nullable=False, default=0),  # times that GitHub said no, in a row
     Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("trouble", Text),  # why it waits
     Column("abandoned", Text),  # why it will never be posted
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime),  # when `body` last became another one
@@ -258,6 +259,7 @@ pulls = Table(
     Column("attempts", Integer, nullable=False, default=0),
     Column("refusals", Integer, nullable=False, default=0),
     Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("trouble", Text),  # why it waits
     Column("abandoned", Text),
     Column("created_at", UtcDateTime, nullable=False),
 )
@@ -273,6 +275,38 @@ notifications = Table(
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("delivered_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
+)
+
+github_accounts = Table(
+    "github_accounts",
+    metadata,
+    Column("account", String(100), primary_key=True),  # in lower case: whose installation it is
+    Column("turns", Integer, nullable=False),  # ever reserved; the row's lock makes replicas reserve one by one
+)
+
+github_writes = Table(
+    "github_writes",
+    metadata,
+    Column("account", ForeignKey("github_accounts.account"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("counts_at", UtcDateTime, nullable=False),  # the latest moment at which GitHub can have counted the write
+)
+
+heartbeats = Table(
+    "heartbeats",
+    metadata,
+    Column(
+        "name", String(100), primary_key=True
+    ),  # alive: some replica was; looked: GitHub's record was read until then
+    Column("at", UtcDateTime, nullable=False),  # never goes back: the newest of all replicas counts
+)
+
+enabled_repositories = Table(
+    "enabled_repositories",
+    metadata,
+    Column("name", String(200), primary_key=True),  # owner/name in lower case
+    Column("enabled_at", UtcDateTime, nullable=False),  # what was asked for before starts nothing
+    Column("looked_at", UtcDateTime, nullable=False),  # its labels were last gone through; never goes back
 )
 
 installation = Table(

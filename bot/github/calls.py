@@ -5,20 +5,21 @@ It refuses to know the shapes of requests and answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
 from typing import Any
 
 import aiohttp
 
 from bot.github.credentials import AppCredentials
+from bot.github.pace import WritePace
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant, Tokens
-from bot.github.transport import Line
-from handlers.ports import GitHubError, GitHubUnavailable
+from bot.github.transport import Line, Unauthorized
+from handlers.budget import WriteBudget
+from handlers.ports import GitHubUnavailable, Worth
 
 PAGE_SIZE = 100
-_UNAUTHORIZED = 401
 
 
 class Calls:
@@ -34,20 +35,30 @@ class Calls:
         credentials: AppCredentials,
         timings: Timings,
         now: Callable[[], datetime],
+        budget: WriteBudget,
     ) -> None:
         self._session = session
         self._api_url = api_url
         self._credentials = credentials
         self._timings = timings
         self._now = now
-        self._app_line = self._open_line(paced=False)
+        self._budget = budget
+        self._app_line = self._open_line(None)
         self._lines: dict[int, Line] = {}
         self._tokens = Tokens(self._app_line, credentials, timings, now)
 
-    async def fetch_app(self) -> Any:
-        """What GitHub knows about the App itself."""
-        answer, _ = await self._app_line.ask("GET", "/app", {}, self._credentials.sign(self._now()))
+    async def fetch_as_app(self, path: str, **url_vars: Any) -> Any:
+        """One thing that is the App's own; `path` is below the API's root."""
+        answer, _ = await self._app_line.ask("GET", path, url_vars, self._credentials.sign(self._now()))
         return answer
+
+    async def list_as_app(self, path: str, **url_vars: Any) -> AsyncGenerator[list[Any], None]:
+        """The pages of a list of the App's own, as the `Link` headers lead; `path` takes `per_page`."""
+        url, filling = path, {**url_vars, "per_page": PAGE_SIZE}
+        while url:
+            page, more = await self._app_line.ask("GET", url, filling, self._credentials.sign(self._now()))
+            yield page or []
+            url, filling = more or "", {}
 
     async def fetch(self, access: Access, repository: str, path: str, **url_vars: Any) -> Any:
         """One thing, or the first page of a list."""
@@ -66,32 +77,48 @@ class Calls:
             url, filling = more, {}
         raise GitHubUnavailable(f"{path} of {repository} has more than {self._timings.max_pages} pages")
 
-    async def send(self, access: Access, repository: str, method: str, path: str, data: Any, **url_vars: Any) -> Any:
+    async def send(
+        self,
+        access: Access,
+        repository: str,
+        method: str,
+        path: str,
+        data: Any,
+        worth: Worth = Worth.REPORT,
+        **url_vars: Any,
+    ) -> Any:
         """A write. Sent again only where GitHub certainly did not act on it."""
-        answer, _ = await self._ask(access, repository, method, *_below(repository, path, url_vars), data)
+        answer, _ = await self._ask(access, repository, method, *_below(repository, path, url_vars), data, worth)
         return answer
 
     async def _ask(
-        self, access: Access, repository: str, method: str, url: str, filling: dict[str, Any], data: Any = b""
+        self,
+        access: Access,
+        repository: str,
+        method: str,
+        url: str,
+        filling: dict[str, Any],
+        data: Any = b"",
+        worth: Worth = Worth.REPORT,
     ) -> tuple[Any, str | None]:
         grant = await self._tokens.fetch(repository, access)
         try:
-            return await self._line(grant).ask(method, url, filling, grant.bearer, data)
-        except GitHubError as refusal:
-            if refusal.status != _UNAUTHORIZED:
-                raise
-        # GitHub took the token back early, and did nothing: a new one, once.
-        self._tokens.forget(grant)
+            return await self._line(grant).ask(method, url, filling, grant.bearer, data, worth)
+        except Unauthorized:
+            # GitHub took the token back early: a new one, once.
+            self._tokens.forget(grant)
         grant = await self._tokens.fetch(repository, access)
-        return await self._line(grant).ask(method, url, filling, grant.bearer, data)
+        return await self._line(grant).ask(method, url, filling, grant.bearer, data, worth)
 
     def _line(self, grant: Grant) -> Line:
         if grant.installation_id not in self._lines:
-            self._lines[grant.installation_id] = self._open_line(paced=True)
+            account = grant.repository.partition("/")[0]
+            pace = WritePace(account, self._budget, self._timings.write_interval_s)
+            self._lines[grant.installation_id] = self._open_line(pace)
         return self._lines[grant.installation_id]
 
-    def _open_line(self, *, paced: bool) -> Line:
-        return Line(self._session, self._api_url, self._timings, self._now, paced=paced)
+    def _open_line(self, pace: WritePace | None) -> Line:
+        return Line(self._session, self._api_url, self._timings, self._now, pace)
 
 
 def _below(repository: str, path: str, url_vars: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -5,23 +5,30 @@ It refuses to know what comments and pull requests are for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
+from typing import Any
 
 import aiohttp
 import structlog
 
 from bot.github.calls import Calls
 from bot.github.credentials import AppCredentials
+from bot.github.pace import OwnBudget
 from bot.github.payloads import (
-    choose_labelled_at,
+    choose_labellings,
     choose_pull_request,
+    parse_attempts,
     parse_blob,
     parse_can_write,
     parse_comment,
     parse_comments,
+    parse_issues,
     parse_own_login,
+    parse_payload,
     parse_pull_request,
+    parse_repository,
     parse_sha,
     read_answer,
     render_blob,
@@ -30,7 +37,19 @@ from bot.github.payloads import (
 )
 from bot.github.timings import Timings
 from bot.github.tokens import Access
-from handlers.ports import Comment, GitHubError, GitHubUnavailable, NotFound, PullRequest, TreeEntry
+from handlers.budget import WriteBudget
+from handlers.events import Issue, Repository
+from handlers.ports import (
+    Comment,
+    DeliveryAttempt,
+    GitHubError,
+    GitHubUnavailable,
+    Labelling,
+    NotFound,
+    PullRequest,
+    TreeEntry,
+    Worth,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -47,20 +66,46 @@ class AppGitHub:
         private_key: str,
         now: Callable[[], datetime],
         timings: Timings | None = None,
+        budget: WriteBudget | None = None,
     ) -> None:
         """`api_url` is the root of the API, `https://HOST/api/v3` on an Enterprise Server; `private_key` is PEM text.
 
-        `now` gives the time, aware and in UTC. Raises ValueError when the key cannot be read.
+        `now` gives the time, aware and in UTC; `budget` is shared by all who write as this App, None for a client that
+        is alone. Raises ValueError when the key cannot be read.
         """
         credentials = AppCredentials.from_pem(app_id, private_key)
-        self._calls = Calls(session, api_url, credentials, timings or Timings(), now)
+        timings = timings or Timings()
+        budget = budget or OwnBudget(timings.budget(), now)
+        self._calls = Calls(session, api_url, credentials, timings, now, budget)
         self._own_login: str | None = None
 
     async def own_login(self) -> str:
         """The App's login as a user; asked once."""
         if self._own_login is None:
-            self._own_login = read_answer(parse_own_login, await self._calls.fetch_app())
+            self._own_login = read_answer(parse_own_login, await self._calls.fetch_as_app("/app"))
         return self._own_login
+
+    async def list_deliveries(self, since: datetime) -> list[DeliveryAttempt]:
+        """As many pages as reach back so far: GitHub lists the newest first."""
+        attempts: list[DeliveryAttempt] = []
+        async with aclosing(self._calls.list_as_app("/app/hook/deliveries{?per_page}")) as pages:
+            async for page in pages:
+                attempts += read_answer(parse_attempts, page)
+                if attempts and attempts[-1].delivered_at < since:
+                    break
+        return [attempt for attempt in attempts if attempt.delivered_at >= since]
+
+    async def fetch_payload(self, attempt_id: int) -> Mapping[str, Any]:
+        """The payload of one attempt."""
+        delivery = await self._calls.fetch_as_app("/app/hook/deliveries/{id}", id=attempt_id)
+        payload = read_answer(parse_payload, delivery)
+        if payload is None:
+            raise NotFound(410, f"the payload of delivery {attempt_id} is gone")
+        return payload
+
+    async def fetch_repository(self, repository: str) -> Repository:
+        """The repository as it is now."""
+        return read_answer(parse_repository, await self._calls.fetch(Access.READ_ISSUES, repository, ""))
 
     async def can_write(self, repository: str, login: str) -> bool:
         """Write permission or better, asked live. Never for a bot, and not for whom GitHub does not know here."""
@@ -80,22 +125,30 @@ class AppGitHub:
         items = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number, since=since_text)
         return read_answer(parse_comments, items)
 
-    async def fetch_labelled_at(self, repository: str, issue_number: int, label: str) -> datetime | None:
+    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
+        """All pages; `since` is rounded down to the second."""
+        path, query = "/issues{?labels,state,since,per_page}", {"labels": label, "state": "open"}
+        items = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, since=render_time(since), **query)
+        return read_answer(parse_issues, items)
+
+    async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         """From the whole timeline: GitHub gives the oldest events first, and we need the last."""
         path = "/issues/{number}/timeline{?per_page}"
         events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
-        return read_answer(lambda found: choose_labelled_at(found, label), events)
+        return read_answer(lambda found: choose_labellings(found, label), events)
 
-    async def create_comment(self, repository: str, issue_number: int, body: str) -> Comment:
+    async def create_comment(
+        self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
+    ) -> Comment:
         """Post a comment, once."""
         path, data = "/issues/{number}/comments", {"body": body}
-        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, number=issue_number)
+        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, worth, number=issue_number)
         return read_answer(parse_comment, answer)
 
-    async def update_comment(self, repository: str, comment_id: int, body: str) -> Comment:
+    async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
         """Replace a comment's body."""
         path, data = "/issues/comments/{id}", {"body": body}
-        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "PATCH", path, data, id=comment_id)
+        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "PATCH", path, data, worth, id=comment_id)
         return read_answer(parse_comment, answer)
 
     async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:
@@ -108,7 +161,8 @@ class AppGitHub:
 
     async def _react(self, repository: str, path: str, target: int, content: str) -> None:
         try:
-            await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, {"content": content}, id=target)
+            data = {"content": content}
+            await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, Worth.LIVE, id=target)
         except (GitHubError, GitHubUnavailable) as error:
             log.debug("github.reaction_lost", repository=repository, target=target, reason=str(error))
 

@@ -1,26 +1,21 @@
 """GitHub's rate limits: what an answer says about them, and when we may speak again.
 
 https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
-Pure functions and two small memories; nothing here sends a request or sleeps.
+Pure functions and a small memory; nothing here sends a request or sleeps.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from bot.github.timings import Timings
-
 EVERY_BUCKET = "*"
 OUR_BUCKET = "core"  # every call of the client counts against it
 UNNAMED_PAUSE = timedelta(seconds=60)  # "wait for at least one minute"
+LONGEST_PAUSE = timedelta(days=1)  # GitHub's own limits are over within the hour
 RESET_MARGIN = timedelta(seconds=1)  # the reset is given in whole seconds, and clocks differ
-
-_MINUTE_S = 60.0
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +62,12 @@ class Buckets:
     def __init__(self) -> None:
         self._until: dict[str, datetime] = {}
 
-    def note(self, limit: Limit | None) -> None:
-        """Remember a limit; the newest word on a bucket counts."""
+    def note(self, limit: Limit | None, now: datetime) -> None:
+        """Remember a limit; the newest word on a bucket counts, and no word silences us for good."""
         if limit is not None:
-            self._until[limit.bucket] = limit.until
+            self._until[limit.bucket] = min(limit.until, now + LONGEST_PAUSE)
 
     def wait_s(self, now: datetime) -> float:
         """Seconds until the next call may be made; 0 when it may be made now."""
         untils = (self._until.get(bucket, now) for bucket in (EVERY_BUCKET, OUR_BUCKET))
         return max(0.0, (max(untils) - now).total_seconds())
-
-
-class WritePace:
-    """When the writes of one installation ended, on any steady clock (seconds), and when the next may start."""
-
-    def __init__(self, timings: Timings) -> None:
-        self._rules = (
-            (1, timings.write_interval_s),
-            (timings.writes_per_minute, _MINUTE_S),
-            (timings.writes_per_hour, _HOUR_S),
-        )
-        self._ended_at: deque[float] = deque(maxlen=max(count for count, _ in self._rules))
-
-    def note(self, now: float) -> None:
-        """Count a write that just ended, whatever came of it."""
-        self._ended_at.append(now)
-
-    def wait_s(self, now: float) -> float:
-        """Seconds until a write breaks no rule: never more than `count` within any period, not even in a burst."""
-        ended = self._ended_at
-        return max([0.0, *(ended[-count] + period_s - now for count, period_s in self._rules if len(ended) >= count)])

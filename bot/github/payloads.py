@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from handlers.ports import Comment, GitHubUnavailable, PullRequest, TreeEntry
+from handlers.events import Issue, Repository, User
+from handlers.ports import Comment, DeliveryAttempt, GitHubUnavailable, Labelling, PullRequest, TreeEntry
 
 Value = TypeVar("Value")
 
@@ -80,14 +81,45 @@ def choose_pull_request(payloads: Iterable[Mapping[str, Any]], branch: str) -> P
     return max(map(parse_pull_request, ours), key=lambda pull: pull.number, default=None)
 
 
-def choose_labelled_at(events: Sequence[Mapping[str, Any]], label: str) -> datetime | None:
-    """When the last `labeled` event of that name happened. Label names ignore case, as on GitHub."""
-    times = [
-        parse_time(event["created_at"])
+def choose_labellings(events: Sequence[Mapping[str, Any]], label: str) -> list[Labelling]:
+    """The `labeled` events of that name, oldest first. Label names ignore case, as on GitHub."""
+    labellings = [
+        Labelling(User.model_validate(event["actor"] or {}), parse_time(event["created_at"]))
         for event in events
         if event.get("event") == "labeled" and event["label"]["name"].casefold() == label.casefold()
     ]
-    return max(times, default=None)
+    return sorted(labellings, key=lambda labelling: labelling.at)
+
+
+def parse_issues(payloads: Iterable[Mapping[str, Any]]) -> list[Issue]:
+    """A list of issues, in the order given: GitHub shows them as it does in a webhook."""
+    return [Issue.model_validate(payload) for payload in payloads]
+
+
+def parse_repository(payload: Mapping[str, Any]) -> Repository:
+    """A repository, shown as in a webhook."""
+    return Repository.model_validate(payload)
+
+
+def parse_attempts(payloads: Iterable[Mapping[str, Any]]) -> list[DeliveryAttempt]:
+    """A page of the webhook's deliveries, in the order given."""
+    return [
+        DeliveryAttempt(
+            id=int(payload["id"]),
+            guid=str(payload["guid"]),
+            event=str(payload["event"]),
+            action=payload["action"],
+            delivered_at=parse_time(payload["delivered_at"]),
+            succeeded=payload["status"] == "OK" or 200 <= int(payload["status_code"] or 0) < 300,
+        )
+        for payload in payloads
+    ]
+
+
+def parse_payload(delivery: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a delivery carried, decoded as GitHub gives it; None when GitHub no longer has it."""
+    payload = delivery["request"]["payload"]
+    return None if payload is None else dict(payload)
 
 
 def parse_can_write(payload: Mapping[str, Any]) -> bool:

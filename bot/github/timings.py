@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from handlers.budget import Budget
+
 
 @dataclass(frozen=True, slots=True)
 class Timings:
@@ -26,3 +28,8 @@ class Timings:
     """How long before its end an installation token is replaced."""
     max_pages: int = 100
     """Of 100 items each; a longer list is refused rather than cut."""
+
+    def budget(self) -> Budget:
+        """What an installation may write, and how long a write takes at the very most."""
+        longest_write_s = self.write_interval_s + self.attempts * (self.timeout_s + self.max_wait_s)
+        return Budget(self.writes_per_minute, self.writes_per_hour, self.max_wait_s, longest_write_s)

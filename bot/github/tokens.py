@@ -18,11 +18,12 @@ from cachetools import LRUCache, TTLCache
 from bot.github.credentials import AppCredentials, Bearer
 from bot.github.payloads import parse_time, read_answer
 from bot.github.timings import Timings
-from bot.github.transport import Line
-from handlers.ports import GitHubError, NotFound
+from bot.github.transport import Line, Unauthorized
+from handlers.ports import GitHubError, NotFound, NotInstalled
 
 INSTALLATION_KEPT_S = 3600.0
 MOST_KEPT = 4096
+_INVALID = 422
 
 
 class Access(Enum):
@@ -92,12 +93,16 @@ class Tokens:
         if known is not None:
             try:
                 return await self._post_token(known, repository, access)
-            except GitHubError as refusal:
-                if refusal.status not in (401, 404):
-                    raise
+            except (Unauthorized, NotFound):
                 self._installations.pop(repository, None)
         installation_id = await self._fetch_installation(repository)
-        grant = await self._post_token(installation_id, repository, access)
+        try:
+            grant = await self._post_token(installation_id, repository, access)
+        except GitHubError as refusal:
+            if refusal.status not in (404, _INVALID):
+                raise
+            # Said of the token; nobody is to take it for a word about an issue or a text.
+            raise NotInstalled(refusal.status, repository) from None
         self._installations[repository] = installation_id
         return grant
 
@@ -107,7 +112,7 @@ class Tokens:
         try:
             answer, _ = await self._line.ask("GET", "/repos/{owner}/{repo}/installation", where, self._sign())
         except NotFound:
-            raise NotFound(404, f"the App is not installed on {repository}") from None
+            raise NotInstalled(404, repository) from None
         return read_answer(lambda payload: int(payload["id"]), answer)
 
     async def _post_token(self, installation_id: int, repository: str, access: Access) -> Grant:
@@ -115,10 +120,32 @@ class Tokens:
             expires_at = parse_time(payload["expires_at"])
             return Grant(repository, access, installation_id, Bearer(payload["token"]), expires_at)
 
-        wanted = {"repositories": [repository.partition("/")[2]], "permissions": access.value}
+        name = repository.partition("/")[2]
+        try:
+            answer = await self._ask_token(installation_id, {"repositories": [name], "permissions": access.value})
+        except GitHubError as refusal:
+            if refusal.status != _INVALID:
+                raise
+            # No token is given for a name that the repository had before, though all else is redirected.
+            found = await self._fetch_repository_id(installation_id, repository)
+            answer = await self._ask_token(installation_id, {"repository_ids": [found], "permissions": access.value})
+        return read_answer(parse, answer)
+
+    async def _fetch_repository_id(self, installation_id: int, repository: str) -> int:
+        """The id of a repository by any name it had, asked with a token that opens nothing."""
+        minted = await self._ask_token(installation_id, {"permissions": {"metadata": "read"}})
+        owner, _, name = repository.partition("/")
+        bearer = read_answer(lambda payload: Bearer(payload["token"]), minted)
+        try:
+            answer, _ = await self._line.ask("GET", "/repos/{owner}/{repo}", {"owner": owner, "repo": name}, bearer)
+        except NotFound:
+            raise NotInstalled(404, repository) from None
+        return read_answer(lambda payload: int(payload["id"]), answer)
+
+    async def _ask_token(self, installation_id: int, wanted: dict[str, Any]) -> Any:
         url = "/app/installations/{id}/access_tokens"
         answer, _ = await self._line.ask("POST", url, {"id": installation_id}, self._sign(), wanted)
-        return read_answer(parse, answer)
+        return answer
 
     def _sign(self) -> Bearer:
         return self._credentials.sign(self._now())

@@ -6,11 +6,9 @@ write belong to a line. It refuses to know which calls exist and where tokens co
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -24,9 +22,10 @@ from gidgethub.aiohttp import GitHubAPI
 from yarl import URL
 
 from bot.github.credentials import Bearer
-from bot.github.limits import Buckets, WritePace, parse_exhausted, parse_refusal, parse_retry_after_s
+from bot.github.limits import Buckets, parse_exhausted, parse_refusal, parse_retry_after_s
+from bot.github.pace import WritePace
 from bot.github.timings import Timings
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound, Worth
 from runner.claims import require_claim
 
 USER_AGENT = "ptq-bot"
@@ -41,6 +40,10 @@ _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _FAILURES = (gidgethub.HTTPException, aiohttp.ClientError, TimeoutError, ValueError, LookupError)
 
 log = structlog.get_logger(__name__)
+
+
+class Unauthorized(GitHubUnavailable):
+    """GitHub does not take our credentials (401), and so did nothing: that says nothing about what was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ def _classify_answer(method: str, path: str, error: gidgethub.HTTPException) -> 
         wait_s = parse_retry_after_s(error.headers) or 0.0
         unavailable = GitHubUnavailable(f"GitHub answered {status} to {method} {path}", wait_s)
         return Failure(unavailable, method == "GET" and status in _TRANSIENT, wait_s)
+    if status == 401:
+        return Failure(Unauthorized(f"GitHub does not take our credentials ({method} {path})"), may_repeat=False)
     kind = NotFound if status in (404, 410) else GitHubError
     return Failure(kind(status, f"{error} ({method} {path})"), may_repeat=False)
 
@@ -94,20 +99,25 @@ class Line(GitHubAPI):
         api_url: str,
         timings: Timings,
         now: Callable[[], datetime],
-        *,
-        paced: bool,
+        pace: WritePace | None = None,
     ) -> None:
+        """`pace` gives the turns to write; None for the App's own line, whose calls create nothing on GitHub."""
         super().__init__(session, USER_AGENT, base_url=api_url)
         self._origin = URL(api_url).origin()
         self._timings = timings
         self._timeout = aiohttp.ClientTimeout(total=timings.timeout_s, sock_connect=timings.connect_timeout_s)
         self._now = now
         self._buckets = Buckets()
-        self._pace = WritePace(timings) if paced else None
-        self._turn = asyncio.Lock()
+        self._pace = pace
 
     async def ask(
-        self, method: str, url: str, url_vars: Mapping[str, Any], bearer: Bearer, data: Any = b""
+        self,
+        method: str,
+        url: str,
+        url_vars: Mapping[str, Any],
+        bearer: Bearer,
+        data: Any = b"",
+        worth: Worth = Worth.REPORT,
     ) -> tuple[Any, str | None]:
         """Send one request; returns the decoded answer and the address of the next page.
 
@@ -115,18 +125,8 @@ class Line(GitHubAPI):
         """
         if method == "GET" or self._pace is None:
             return await self._try(method, url, url_vars, bearer, data)
-        async with self._write_turn(self._pace):
+        async with self._pace.turn(worth):
             return await self._try(method, url, url_vars, bearer, data)
-
-    @asynccontextmanager
-    async def _write_turn(self, pace: WritePace) -> AsyncIterator[None]:
-        clock = asyncio.get_running_loop().time
-        async with self._turn:
-            await self._wait(pace.wait_s(clock()), "our own pace of writes")
-            try:
-                yield
-            finally:
-                pace.note(clock())
 
     async def _try(
         self, method: str, url: str, url_vars: Mapping[str, Any], bearer: Bearer, data: Any
@@ -172,7 +172,7 @@ class Line(GitHubAPI):
         GitHub did not act on it. `manage_rate_limit` does the waiting, or gives up when it would be long.
         """
         limit = parse_refusal(int(exception.status_code), exception.headers, str(exception), self._now())
-        self._buckets.note(limit)
+        self._buckets.note(limit, self._now())
         if limit is None:
             return False
         if attempt >= self._timings.attempts:
@@ -184,18 +184,17 @@ class Line(GitHubAPI):
     async def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send, and follow redirects of a GET within GitHub's own origin (a renamed repository answers 301).
+        """Send, and follow redirects within GitHub's own origin: a renamed repository answers 301.
 
-        A write is never redirected: as a GET it would "succeed" and do nothing.
+        What is sent again is the same request, as GitHub asks: a write that became a GET would "succeed" and do
+        nothing. https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api
         """
         self._require_ours(url)
-        if method != "GET":
-            require_claim(self._timings.timeout_s)
         answer = await self._send(method, url, headers, body)
         for _ in range(MAX_REDIRECTS):
             status, answer_headers, _content = answer
-            target = urljoin(url, answer_headers.get("location", url))
-            if method != "GET" or status not in _REDIRECTS or not self._is_ours(target):
+            target = urljoin(url, answer_headers.get("location", ""))
+            if status not in _REDIRECTS or "location" not in answer_headers or not self._is_ours(target):
                 break
             url = target
             answer = await self._send(method, url, headers, body)
@@ -204,6 +203,8 @@ class Line(GitHubAPI):
     async def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, Mapping[str, str], bytes]:
+        if method != "GET":
+            require_claim(self._timings.timeout_s)
         async with self._session.request(
             method,
             url,
@@ -214,7 +215,7 @@ class Line(GitHubAPI):
             raise_for_status=False,
         ) as response:
             content = await response.read()
-        self._buckets.note(parse_exhausted(response.headers))
+        self._buckets.note(parse_exhausted(response.headers), self._now())
         if response.status >= 400 and not _explains(content):
             content = b""
         return response.status, response.headers, content

@@ -12,7 +12,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from bot.config import ConfigError, Settings, load_settings
-from bot.policy_tables import CapsTable, CapsTables, LimitsTable, NotifyTable, PriceTable, RepositoryTable
+from bot.policy_tables import (
+    CapsTable,
+    CapsTables,
+    LimitsTable,
+    NotifyTable,
+    PriceTable,
+    RecoveryTable,
+    RepositoryTable,
+)
 from bot.tables import AgentTable, GitHubTable, MachineTable, ServerTable, Table
 from runner.caps import Caps, Scope
 from runner.environment import Limits
@@ -81,11 +89,13 @@ def test_the_example_shows_every_key_with_its_default() -> None:
         CapsTable: {key: 1 for table in example["caps"].values() for key in table},
         PriceTable: example["prices"]["some-model"],
         NotifyTable: example["notify"],
+        RecoveryTable: example["recovery"],
     }
     for table, shown in tables.items():
         assert set(shown) | {"private_key"} >= set(table.model_fields), table
     assert "# private_key =" in text
     assert Limits(**example["limits"]) == Limits()
+    assert RecoveryTable(**example["recovery"]) == RecoveryTable()
 
 
 @pytest.mark.parametrize("key", [PEM, PKCS1, PEM.replace("\n", "\\n"), base64.b64encode(PEM.encode()).decode()])

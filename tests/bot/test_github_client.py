@@ -15,7 +15,7 @@ from bot.demo.github import Exchange, StandIn
 from bot.demo.repository import make_repository
 from bot.github import AppGitHub, Timings
 from bot.manifest import load_manifest
-from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, TreeEntry
+from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, NotInstalled, TreeEntry
 from tests.support.openapi import load_openapi
 from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
 
@@ -139,7 +139,7 @@ async def test_only_comments_changed_since_are_listed(place: Place) -> None:
     assert [comment.body for comment in listed] == ["late"]
 
 
-async def test_the_timeline_tells_when_a_label_was_last_put_on(place: Place) -> None:
+async def test_the_timeline_tells_when_a_label_was_put_on_and_by_whom(place: Place) -> None:
     first, second = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC)
     real = place.github.clock
     place.github.clock = lambda: first
@@ -149,8 +149,9 @@ async def test_the_timeline_tells_when_a_label_was_last_put_on(place: Place) -> 
     await place.github.label_issue(NAME, place.issue, "ptq", by="alice")
     await place.github.label_issue(NAME, place.issue, "bug", by="alice")
     place.github.clock = real
-    assert await place.client.fetch_labelled_at(NAME, place.issue, "ptq") == second
-    assert await place.client.fetch_labelled_at(NAME, place.issue, "never") is None
+    found = await place.client.list_labellings(NAME, place.issue, "ptq")
+    assert [(labelling.by.login, labelling.at) for labelling in found] == [("alice", first), ("alice", second)]
+    assert await place.client.list_labellings(NAME, place.issue, "never") == []
 
 
 async def test_reactions_are_left_or_silently_lost(place: Place) -> None:
@@ -253,7 +254,7 @@ async def test_githubs_limit_on_content_reaches_the_caller_with_its_wait(place: 
 async def test_what_does_not_exist_is_not_found(place: Place) -> None:
     with pytest.raises(NotFound):
         await place.client.create_comment(NAME, 99, "hello")
-    with pytest.raises(NotFound, match="not installed"):
+    with pytest.raises(NotInstalled, match="not installed"):
         await place.client.list_comments("octo/elsewhere", 1)
 
 

@@ -16,7 +16,7 @@ import structlog
 import bot.github
 from bot.github.credentials import Bearer
 from bot.github.transport import Line
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+from handlers.ports import GitHubError, GitHubUnavailable, NotInstalled
 from tests.support.scripted_github import (
     FAST,
     INSTALLATION,
@@ -178,7 +178,7 @@ async def test_a_status_that_python_has_no_name_for_is_an_outage(server: Scripte
 async def test_a_write_that_never_left_is_sent_again(server: ScriptedGitHub) -> None:
     async with scripted_github() as gone:
         nobody_listens_there = gone.url
-    line = Line(server.session, nobody_listens_there, FAST, server.clock, paced=True)
+    line = Line(server.session, nobody_listens_there, FAST, server.clock)
     with structlog.testing.capture_logs() as lines, pytest.raises(GitHubUnavailable, match="ClientConnectorError"):
         await line.ask("POST", "/x", {}, Bearer("token"), {})
     assert [entry["event"] for entry in lines] == ["github.retry"] * (FAST.attempts - 1)
@@ -208,14 +208,24 @@ def test_the_client_never_speaks_graphql() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_a_redirected_post_is_an_error_and_never_a_get(server: ScriptedGitHub, status: int) -> None:
+async def test_a_redirected_post_is_the_same_post_elsewhere_and_never_a_get(
+    server: ScriptedGitHub, status: int
+) -> None:
     server.script(POST, Says({"message": "Moved"}, status, {"Location": server.url + "/repositories/1/comments"}))
-    server.script("GET /repositories/1/comments", Says(comment_payload()))
-    server.script("POST /repositories/1/comments", Says(comment_payload()))
-    with pytest.raises(GitHubError) as caught:
-        await server.client().create_comment("octo/widgets", 1, "hello")
-    assert caught.value.status == status
-    assert server.calls("/repositories/") == []
+    server.script("GET /repositories/1/comments", Says(comment_payload(2)))
+    server.script("POST /repositories/1/comments", Says(comment_payload(3), 201))
+    assert (await server.client().create_comment("octo/widgets", 1, "hello")).id == 3
+    assert server.calls("/repositories/") == ["POST /repositories/1/comments"]
+    assert [heard.body for heard in server.heard[-2:]] == [{"body": "hello"}] * 2
+
+
+async def test_a_post_takes_its_token_to_no_other_host(server: ScriptedGitHub) -> None:
+    async with scripted_github() as stranger:
+        server.script(POST, Says({"message": "Moved"}, 301, {"Location": stranger.url + "/anything"}))
+        with pytest.raises(GitHubError) as caught:
+            await server.client().create_comment("octo/widgets", 1, "hello")
+        assert caught.value.status == 301
+        assert stranger.heard == []
 
 
 async def test_a_get_follows_a_renamed_repository(server: ScriptedGitHub) -> None:
@@ -284,6 +294,6 @@ async def test_the_app_names_itself_with_a_string_and_for_a_few_minutes(server: 
 
 async def test_a_path_of_dots_never_leaves(server: ScriptedGitHub) -> None:
     assert not await server.client().can_write("octo/widgets", "..")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotInstalled):
         await server.client().list_comments("octo/..", 1)
     assert server.calls() == [INSTALLATION, MINT]

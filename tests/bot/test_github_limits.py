@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bot.github.limits import EVERY_BUCKET, Buckets, Limit, WritePace, parse_exhausted, parse_refusal
-from bot.github.timings import Timings
+from bot.github.limits import EVERY_BUCKET, Buckets, Limit, parse_exhausted, parse_refusal
 from bot.github.transport import choose_backoff_s
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -50,29 +49,16 @@ def test_a_reset_that_cannot_be_read_is_left_alone(reset: str) -> None:
 def test_a_bucket_opens_again_at_its_reset() -> None:
     buckets = Buckets()
     assert buckets.wait_s(NOW) == 0
-    buckets.note(parse_exhausted(SPENT))
+    buckets.note(parse_exhausted(SPENT), NOW)
     assert buckets.wait_s(NOW) == 101
     assert buckets.wait_s(NOW + timedelta(seconds=101)) == 0
 
 
-def test_writes_keep_their_distance() -> None:
-    pace = WritePace(Timings(write_interval_s=1))
-    assert pace.wait_s(now=10.0) == 0
-    pace.note(now=10.0)
-    assert pace.wait_s(now=10.25) == 0.75
-    assert pace.wait_s(now=11.0) == 0
-
-
-def test_no_minute_and_no_hour_sees_more_writes_than_allowed_not_even_in_a_burst() -> None:
-    pace = WritePace(Timings(write_interval_s=0, writes_per_minute=80, writes_per_hour=500))
-    now, written_at = 0.0, []
-    while now < 2 * 3600:
-        now += pace.wait_s(now)
-        pace.note(now)
-        written_at.append(now)
-    for period_s, most in ((60, 80), (3600, 500)):
-        assert all(later - first >= period_s for first, later in zip(written_at, written_at[most:], strict=False))
-    assert len(written_at) > 1000
+def test_a_reset_in_a_thousand_years_silences_us_for_a_day() -> None:
+    buckets = Buckets()
+    buckets.note(parse_exhausted({**SPENT, "x-ratelimit-reset": "9" * 11}), NOW)
+    assert buckets.wait_s(NOW) == 24 * 3600
+    assert buckets.wait_s(NOW + timedelta(days=1)) == 0
 
 
 def test_pauses_double_and_are_spread() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bot.github.payloads import (
-    choose_labelled_at,
+    choose_labellings,
     choose_pull_request,
+    parse_attempts,
     parse_can_write,
     parse_comment,
     parse_time,
@@ -18,7 +19,7 @@ from bot.github.payloads import (
     render_time,
     render_tree_entry,
 )
-from handlers.ports import Comment, GitHubUnavailable, TreeEntry
+from handlers.ports import Comment, DeliveryAttempt, GitHubUnavailable, TreeEntry
 from tests.support.scripted_github import comment_payload
 
 
@@ -73,10 +74,11 @@ def test_the_older_permission_field_decides(permission: str, role: str, may: boo
 
 
 def _labeled(name: str, created_at: str, event: str = "labeled") -> dict[str, Any]:
-    return {"event": event, "label": {"name": name}, "created_at": created_at}
+    actor = {"login": "alice", "type": "User"}
+    return {"event": event, "actor": actor, "label": {"name": name}, "created_at": created_at}
 
 
-def test_the_last_time_a_label_was_put_on_counts() -> None:
+def test_every_time_that_a_label_was_put_on_is_listed() -> None:
     events = [
         {"event": "committed", "sha": "1"},
         _labeled("ptq", "2026-01-01T00:00:00Z"),
@@ -84,8 +86,32 @@ def test_the_last_time_a_label_was_put_on_counts() -> None:
         _labeled("PTQ", "2026-01-03T00:00:00Z"),
         _labeled("bug", "2026-01-04T00:00:00Z"),
     ]
-    assert choose_labelled_at(events, "ptq") == datetime(2026, 1, 3, tzinfo=UTC)
-    assert choose_labelled_at(events, "other") is None
+    found = [(labelling.by.login, labelling.at) for labelling in choose_labellings(events, "ptq")]
+    assert found == [("alice", datetime(2026, 1, day, tzinfo=UTC)) for day in (1, 3)]
+    assert choose_labellings(events, "other") == []
+
+
+def test_a_label_of_a_deleted_account_is_a_ghosts() -> None:
+    (labelling,) = choose_labellings([_labeled("ptq", "2026-01-01T00:00:00Z") | {"actor": None}], "ptq")
+    assert (labelling.by.login, labelling.by.is_bot) == ("ghost", False)
+
+
+@pytest.mark.parametrize(
+    ("status", "status_code", "succeeded"),
+    [
+        ("OK", 202, True),
+        ("OK", 200, True),
+        ("failed to connect to host", 502, False),
+        ("timed out", 504, False),
+        ("Invalid HTTP Response: 503", 503, False),
+        ("redirected", 301, False),
+        ("queued", None, False),
+    ],
+)
+def test_a_delivery_has_succeeded_when_it_was_accepted(status: str, status_code: int | None, succeeded: bool) -> None:
+    payload = {"id": 7, "guid": "g", "event": "ping", "action": None, "delivered_at": "2026-01-01T00:00:00Z"}
+    (attempt,) = parse_attempts([payload | {"status": status, "status_code": status_code}])
+    assert attempt == DeliveryAttempt(7, "g", "ping", None, datetime(2026, 1, 1, tzinfo=UTC), succeeded)
 
 
 def _pull(number: int, branch: str = "ptq/issue-1-a", repository_id: int | None = 1) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import structlog
 from bot.github import AppGitHub, Timings
 from bot.github.credentials import AppCredentials
 from bot.github.tokens import Access, Grant
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+from handlers.ports import GitHubError, GitHubUnavailable, NotInstalled
 from tests.support.clock import Clock
 from tests.support.scripted_github import (
     INSTALLATION,
@@ -124,11 +124,10 @@ async def test_a_token_that_github_took_back_is_replaced_once(server: ScriptedGi
     assert server.heard[-1].headers["Authorization"] == "bearer ghs_secret2"
 
 
-async def test_a_401_that_stays_is_a_no(server: ScriptedGitHub) -> None:
+async def test_a_401_that_stays_is_an_outage_and_no_word_about_what_was_asked(server: ScriptedGitHub) -> None:
     server.script(COMMENT, Says({"message": "Bad credentials"}, 401))
-    with pytest.raises(GitHubError) as caught:
+    with pytest.raises(GitHubUnavailable, match="does not take our credentials"):
         await server.client().create_comment("octo/widgets", 1, "hello")
-    assert caught.value.status == 401
     assert len(server.calls(COMMENT)) == 2
 
 
@@ -142,8 +141,8 @@ async def test_an_installation_that_is_gone_is_looked_up_again(server: ScriptedG
     assert server.calls("installation")[-3:] == [MINT, INSTALLATION, "POST /app/installations/9/access_tokens"]
 
 
-async def test_a_repository_without_the_app_is_not_found(server: ScriptedGitHub) -> None:
-    with pytest.raises(NotFound, match="not installed on octo/other"):
+async def test_a_repository_without_the_app_is_told_from_one_that_lacks_something(server: ScriptedGitHub) -> None:
+    with pytest.raises(NotInstalled, match="not installed on octo/other"):
         await server.client().create_comment("octo/other", 1, "hello")
 
 

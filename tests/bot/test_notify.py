@@ -131,3 +131,15 @@ async def test_without_an_address_the_log_names_each_waiting_job_once_a_start(tm
             (line,) = lines
             assert (line["event"], line["log_level"]) == ("notification.no_target", "error")
             assert (line["job"], line["look"]) == ("0123456789", "ptq-bot report 0123456789 --config ptq.toml")
+
+
+async def test_what_is_about_no_job_is_told_at_once_or_said_to_be_lost(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database, open_hook(500) as hook:
+        async with start(database, hook.url, Clock()) as notifier:
+            with capture_logs() as logs:
+                assert not await notifier.tell("6 labels wait")
+            assert [(entry["event"], entry["reason"]) for entry in logs] == [("notification.lost", "HTTP status 500")]
+            assert await notifier.tell("6 labels wait")
+            assert hook.heard[-1] == {"text": "6 labels wait"}
+        async with start(database, None, Clock()) as notifier:
+            assert await notifier.tell("6 labels wait"), "without an address the log has to do"

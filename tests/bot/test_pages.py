@@ -3,14 +3,17 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bot.pages import LEFT_OUT, MARGIN, REFRESH_S, SHOWN_LOG, split_diff
+from handlers import casebook
 from runner import store
-from runner.job import FINAL, JobState
+from runner.job import FINAL, Job, JobState
 from runner.machines import Lease
 from runner.placement import Outage
 from tests.support.jobs import NOON
@@ -267,7 +270,39 @@ async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> Non
         ],
         "jobs": {"queued": 1, "running": 1},
         "deliveries": {"pending": 0, "failed": 0},
+        "replies": {"waiting": 0, "abandoned": 0, "reasons": {}},
+        "held_labels": 0,
     }
+
+
+async def add_report(site: Site, job: Job, **changes: Any) -> None:
+    report = casebook.draft_reply(f"report of {job.id}", "report", job, "Mended.", NOON)
+    async with site.database.write() as connection:
+        await casebook.insert_reply(connection, replace(report, **changes))
+
+
+async def test_what_did_not_reach_github_stands_on_the_page_of_its_job_with_the_reason(site: Site) -> None:
+    await add_report(site, await site.add(id="waits"), trouble="the issue is locked")
+    await add_report(site, await site.add(id="lost", issue_number=8), abandoned="the issue was deleted")
+    await add_report(site, await site.add(id="posted", issue_number=9), comment_id=1, posted_body="Mended.")
+    assert "Its report waits: the issue is locked." in (await site.get("/jobs/waits")).text
+    assert "Its report was given up: the issue was deleted." in (await site.get("/jobs/lost")).text
+    assert "Its report" not in (await site.get("/jobs/posted")).text
+
+
+async def test_the_status_counts_what_did_not_reach_github_by_account_and_names_no_repository(site: Site) -> None:
+    for number in range(2):
+        job = await site.add(id=f"waits{number}", issue_number=number, private=True, repository="octo/hidden")
+        await add_report(site, job, trouble="the issue is locked")
+    await add_report(site, await site.add(id="new"))
+    await add_report(
+        site, await site.add(id="lost", repository="acme/x"), abandoned="the issue was deleted", final=True
+    )
+    await add_report(site, await site.add(id="posted", issue_number=9), comment_id=1, posted_body="Mended.")
+    status = await site.status()
+    reasons = {"octo": {"the issue is locked": 2}, "acme": {"the issue was deleted": 1}}
+    assert status["replies"] == {"waiting": 3, "abandoned": 1, "reasons": reasons}
+    assert "hidden" not in str(status)
 
 
 async def test_the_service_is_ready_only_while_its_database_takes_writes(site: Site, tmp_path: Path) -> None:

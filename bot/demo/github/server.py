@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from aiohttp import web
+from yarl import URL
 
 from bot.demo.github.answers import Answer, Refusal, forbidden, not_found
 from bot.demo.github.auth import Token
@@ -31,7 +33,10 @@ _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request to the API and its answer. `path` is below the API's root, percent-encoded as it came."""
+    """One request to the API and its answer. `path` is below the API's root, percent-encoded as it came.
+
+    A repository that came by its id, `/repositories/ID`, has its name there.
+    """
 
     at: datetime
     method: str
@@ -81,7 +86,7 @@ class ApiServer:
         """One request, from its bytes to the bytes of the answer."""
         visit = _Visit(
             request.method,
-            request.rel_url.raw_path.removeprefix(API_ROOT),
+            self._by_name(request.rel_url.raw_path.removeprefix(API_ROOT)),
             dict(request.query),
             request.headers,
             await request.read(),
@@ -126,7 +131,7 @@ class ApiServer:
         if not found:
             raise not_found()
         visit.endpoint, params = found
-        repository = self._find_repository(params)
+        repository = self._find_repository(visit, params)
         _admit(visit.endpoint, token, repository, params)
         fields = _parse_body(visit.body) if visit.method != "GET" else {}
         if visit.endpoint.creates_content:
@@ -134,10 +139,23 @@ class ApiServer:
         call = Call(self._site, visit.path, params, visit.query, fields, token, repository)
         return await visit.endpoint.handler(call)
 
-    def _find_repository(self, params: Mapping[str, str]) -> Repository | None:
+    def _by_name(self, path: str) -> str:
+        """The path with the name of a repository that it has by its id: where redirects lead."""
+        found = re.match(r"/repositories/([0-9]{1,18})(?=/|$)", path)
+        for repository in self._site.world.repositories.values():
+            if found and str(repository.id) == found[1]:
+                return f"/repos/{repository.full_name}{path[found.end() :]}"
+        return path
+
+    def _find_repository(self, visit: _Visit, params: Mapping[str, str]) -> Repository | None:
         if "owner" not in params:
             return None
-        repository = self._site.world.repositories.get(f"{params['owner']}/{params['repo']}".casefold())
+        name = f"{params['owner']}/{params['repo']}".casefold()
+        if former := self._site.world.former.get(name):
+            below = visit.path.split("/", 4)[4:]
+            address = URL(f"{self._site.links.api}/repositories/{former.id}/{''.join(below)}".rstrip("/"), encoded=True)
+            raise Refusal(301, "Moved Permanently", headers={"Location": str(address.with_query(visit.query))})
+        repository = self._site.world.repositories.get(name)
         if repository is None:
             raise not_found()
         return repository

@@ -139,6 +139,13 @@ class StandIn:
             self._world.installation_on(account)
         return repository
 
+    def rename_repository(self, full_name: str, name: str) -> None:
+        """Give a repository another name; requests by its former one are redirected."""
+        repository = self._world.repositories.pop(full_name.casefold())
+        repository.name = name
+        self._world.former[full_name.casefold()] = repository
+        self._world.repositories[repository.full_name.casefold()] = repository
+
     def set_permission(self, full_name: str, login: str, role: str) -> None:
         """Give a person a role: none, read, triage, write, maintain or admin."""
         if role not in ROLES:

@@ -179,6 +179,8 @@ class World:
         self._last_id = FIRST_ID
         self.users: dict[str, User] = {}
         self.repositories: dict[str, Repository] = {}
+        self.former: dict[str, Repository] = {}
+        """By the names that they had before."""
         self.installations: dict[int, Installation] = {}
 
     def next_id(self) -> int:

@@ -1,0 +1,309 @@
+"""Finds what GitHub could not tell us: deliveries that never arrived, and labels that nobody answered.
+
+Labels are a state, so they are read from the issues: one that was taken off, or whose issue was closed, asks for
+nothing. Its delivery, where GitHub still has it, is worked all the same, for it holds the issue as it was then.
+Everything else that was missed goes through the inbox as the webhook would have stored it, oldest first. Job ids come
+from triggers, so it does no harm when a webhook, another replica or another pass finds the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import structlog
+from gidgethub import sansio
+from gidgethub.routing import Router
+from pydantic import ValidationError
+
+from handlers.context import Context
+from handlers.events import Issue, IssueLabeled, Label, Repository, find_lane
+from handlers.heartbeats import (
+    ALIVE,
+    LOOKED,
+    Enabled,
+    beat,
+    enable_repositories,
+    fetch_beat,
+    fetch_enabled,
+    note_look,
+)
+from handlers.inbox import Inbox, fetch_known, is_waiting
+from handlers.labels import draft_request, find_asked_preset, name_trigger
+from handlers.missed import DueLabel, MissedDelivery, choose_due, choose_missed, find_labels_start, find_start
+from handlers.permissions import admit
+from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling
+from handlers.rules import RepositoryRules
+from handlers.start import start_job, was_decided
+
+log = structlog.get_logger()
+
+SKEW_S = 5
+"""How far a payload's time and the timeline's may be apart for the same labelling, in seconds."""
+
+NAMED = 20
+"""How many issues the operator is told of by name."""
+
+Tell = Callable[[str], Awaitable[bool]]
+"""Tells the operator; False when they could not be reached."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass has found and done by now."""
+
+    until: datetime
+    enabled: Mapping[str, Enabled]
+    repositories: dict[str, Repository] = field(default_factory=dict)
+    deliveries: list[MissedDelivery] = field(default_factory=list)
+    due: list[DueLabel] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    """The repositories, in lower case, of which nothing is left for the next pass."""
+    has_read_deliveries: bool = False
+    recovered: int = 0
+    lost: int = 0
+    labels: int = 0
+
+
+class Recovery:
+    """`begin` once, then `beat` every minute and `step` every few: each is a pass of a loop."""
+
+    def __init__(
+        self, context: Context, inbox: Inbox, router: Router, tell: Tell, *, sweep_max: int, in_flight_s: float
+    ) -> None:
+        """`sweep_max` is how many labels one pass may answer; one younger than `in_flight_s` is left to the webhook."""
+        self._context = context
+        self._inbox = inbox
+        self._router = router
+        self._tell = tell
+        self._sweep_max = sweep_max
+        self._in_flight = timedelta(seconds=in_flight_s)
+        self._since: datetime | None = None
+        self._has_reported = False
+        self._settled: set[str] = set()
+        """Deliveries that GitHub lists and that we leave."""
+        self._complaints: dict[str, str] = {}
+        self._told: frozenset[str] = frozenset()
+        self.held = 0
+        """How many labels wait for the operator, because they are too many."""
+
+    async def begin(self) -> None:
+        """Find out since when the service was away, and from now on answer for what is configured."""
+        now, context = self._context.now(), self._context
+        async with context.db.write() as connection:
+            self._since = await fetch_beat(connection, ALIVE)
+            await beat(connection, ALIVE, now)
+            if await fetch_beat(connection, LOOKED) is None:
+                await beat(connection, LOOKED, now)
+            await enable_repositories(connection, context.repositories, now)
+
+    async def beat(self) -> None:
+        """Write down that the service is alive."""
+        async with self._context.db.write() as connection:
+            await beat(connection, ALIVE, self._context.now())
+
+    async def step(self) -> None:
+        """One pass: what GitHub lists is looked for here, and what is missing is done."""
+        async with self._context.db.read() as connection:
+            looked_at = await fetch_beat(connection, LOOKED)
+            enabled = await fetch_enabled(connection)
+        now = self._context.now()
+        this = _Pass(now, enabled)
+        try:
+            await self._read_deliveries(this, find_start(looked_at or now, now))
+        except GitHubUnavailable as error:
+            # The next pass does it all: labels would now be answered out of turn, and without their deliveries.
+            self._complain("deliveries", error)
+            return
+        for rules in self._context.repositories.values():
+            await self._search_labels(this, rules)
+        await self._hold(this)
+        missed = [(delivery, _find_labelling(self._context, delivery)) for delivery in this.deliveries]
+        for due in this.due:
+            if not any(labeled and due.tells(labeled) for _, labeled in missed):
+                await self._start(this, due)
+        for delivery, labeled in missed:
+            await self._take(this, delivery, labeled)
+        await self._finish(this)
+
+    async def _read_deliveries(self, this: _Pass, since: datetime) -> None:
+        """Fetch what was missed, with its payload. Raises `GitHubUnavailable`."""
+        try:
+            attempts = await self._context.github.list_deliveries(since)
+        except GitHubError as error:
+            self._complain("deliveries", error)
+            return
+        self._complaints.pop("deliveries", None)
+        self._settled &= {attempt.guid for attempt in attempts}
+        missed = choose_missed(attempts, self._wants)
+        known = await fetch_known(self._context.db, [attempt.guid for attempt in missed]) | self._settled
+        this.has_read_deliveries = True
+        for attempt in missed:
+            if attempt.guid not in known:
+                await self._read_payload(this, attempt)
+
+    async def _read_payload(self, this: _Pass, attempt: DeliveryAttempt) -> None:
+        try:
+            payload = await self._context.github.fetch_payload(attempt.id)
+        except GitHubError as error:
+            log.warning("delivery.lost", delivery=attempt.guid, event_name=attempt.event, reason=str(error))
+            self._settled.add(attempt.guid)
+            this.lost += 1
+        except GitHubUnavailable as error:
+            self._complain(f"delivery {attempt.guid}", error)
+            this.has_read_deliveries = False
+        else:
+            this.deliveries.append(MissedDelivery(attempt, payload))
+
+    def _wants(self, attempt: DeliveryAttempt) -> bool:
+        """Whether some handler works such events."""
+        event = sansio.Event({"action": attempt.action}, event=attempt.event, delivery_id=attempt.guid)
+        return bool(self._router.fetch(event))
+
+    async def _search_labels(self, this: _Pass, rules: RepositoryRules) -> None:
+        """Find the labels of one repository that are due. One that GitHub does not show us stops no other."""
+        key = rules.name.lower()
+        enabled = this.enabled.get(key)
+        if enabled is None:
+            return
+        this.seen.add(key)
+        try:
+            found = [due for label in rules.labels for due in await self._search_label(this, rules, enabled, label)]
+        except (GitHubError, GitHubUnavailable) as error:
+            self._complain(rules.name, error)
+            this.seen.discard(key)
+        else:
+            self._complaints.pop(rules.name, None)
+            this.due += found
+
+    async def _search_label(self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str) -> list[DueLabel]:
+        github, until = self._context.github, this.until - self._in_flight
+        since = find_labels_start(enabled.enabled_at, enabled.looked_at)
+        found: list[DueLabel] = []
+        for issue in await github.list_labelled_issues(rules.name, label, since):
+            if issue.pull_request:
+                continue
+            name = next((on.name for on in issue.labels if on.name.lower() == label.lower()), label)
+            labellings = await github.list_labellings(rules.name, issue.number, name)
+            last = choose_due(labellings, since, until)
+            if last and (due := await self._admit(this, rules, issue, Label(name=name), last)):
+                found.append(due)
+        return found
+
+    async def _admit(
+        self, this: _Pass, rules: RepositoryRules, issue: Issue, label: Label, last: Labelling
+    ) -> DueLabel | None:
+        """What the label asks for, if it has had no answer and whoever put it on may ask."""
+        if await self._was_decided(rules.name, issue.number, label.name, last.at):
+            return None
+        repository = this.repositories.get(rules.name)
+        if repository is None:
+            repository = this.repositories[rules.name] = await self._context.github.fetch_repository(rules.name)
+        if await is_waiting(self._context.db, f"{repository.full_name}#{issue.number}"):
+            # The webhook did tell us of something there, and may be about to work it.
+            this.seen.discard(rules.name.lower())
+            return None
+        labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
+        preset = find_asked_preset(self._context, labeled)
+        if preset is None or await admit(self._context, repository, issue.number, last.by) is None:
+            return None
+        return DueLabel(labeled, preset, last.at)
+
+    async def _was_decided(self, repository: str, issue_number: int, label: str, at: datetime) -> bool:
+        """Whether a label put on then has had its job or its reply. Where the timeline lags, payloads tell the time."""
+        async with self._context.db.read() as connection:
+            for seconds in range(-SKEW_S, SKEW_S + 1):
+                trigger = name_trigger(label, at + timedelta(seconds=seconds))
+                if await was_decided(connection, self._context, repository, issue_number, trigger):
+                    return True
+        return False
+
+    async def _hold(self, this: _Pass) -> None:
+        """Leave all of the labels when they are more than an operator wants to see started at once, and say so."""
+        too_many = len(this.due) > self._sweep_max
+        issues = frozenset(due.issue for due in this.due) if too_many else frozenset()
+        self.held = len(this.due) if too_many else 0
+        if too_many:
+            this.seen -= {due.labeled.repository.full_name.lower() for due in this.due}
+            this.due = []
+        if issues and issues != self._told:
+            log.error("recovery.held", labels=self.held, sweep_max=self._sweep_max, issues=sorted(issues)[:NAMED])
+            if not await self._tell(_describe_held(self.held, self._sweep_max, issues)):
+                return
+        self._told = issues
+
+    async def _start(self, this: _Pass, due: DueLabel) -> None:
+        """Answer a label whose delivery nobody has any more, from the issue as it is now."""
+        rules = self._context.rules_for(due.labeled.repository.full_name)
+        assert rules
+        try:
+            await start_job(self._context, rules, draft_request(due.labeled, due.preset, due.at))
+        except GitHubUnavailable as error:
+            self._complain(due.issue, error)
+            this.seen.discard(rules.name.lower())
+        except Exception:
+            log.exception("label.not_started", case=due.issue)
+        else:
+            this.labels += 1
+
+    async def _take(self, this: _Pass, delivery: MissedDelivery, labeled: IssueLabeled | None) -> None:
+        """Put a delivery into the inbox, but for one of a label that asks no longer, and one from before our time."""
+        enabled, attempt = this.enabled.get(delivery.repository), delivery.attempt
+        is_old = enabled is not None and attempt.delivered_at < enabled.enabled_at
+        if is_old or (labeled and not any(due.tells(labeled) for due in this.due)):
+            if is_old or delivery.repository in this.seen:
+                self._settled.add(attempt.guid)
+            return
+        body = json.dumps(delivery.payload, sort_keys=True, separators=(",", ":")).encode()
+        if await self._inbox.receive(attempt.guid, attempt.event, find_lane(delivery.payload), body):
+            log.info("delivery.recovered", delivery=attempt.guid, event_name=attempt.event)
+            this.recovered += 1
+
+    async def _finish(self, this: _Pass) -> None:
+        """Write down how far this pass got, and say what came of it."""
+        async with self._context.db.write() as connection:
+            if this.has_read_deliveries:
+                await beat(connection, LOOKED, this.until)
+            for name in this.seen:
+                await note_look(connection, name, this.until)
+        if this.recovered or this.lost or this.labels or not self._has_reported:
+            log.info(
+                "recovery.finished",
+                since=self._since.isoformat() if self._since else None,
+                until=this.until.isoformat(),
+                recovered=this.recovered,
+                missing=this.recovered + this.lost,
+                labels=this.labels,
+            )
+        self._has_reported, self._since = True, this.until
+        if this.recovered:
+            self._context.ring()
+
+    def _complain(self, about: str, error: Exception) -> None:
+        """Say once what GitHub refuses, until it no longer does or says something else."""
+        if self._complaints.get(about) != str(error):
+            self._complaints[about] = str(error)
+            log.warning("recovery.refused", about=about, reason=str(error))
+
+
+def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled | None:
+    """What a delivery says of a label that asks for a job; None for any other delivery."""
+    if (delivery.attempt.event, delivery.attempt.action) != ("issues", "labeled"):
+        return None
+    try:
+        labeled = IssueLabeled.model_validate(delivery.payload)
+    except ValidationError:
+        return None  # The inbox says what is wrong with it.
+    return labeled if find_asked_preset(context, labeled) else None
+
+
+def _describe_held(labels: int, sweep_max: int, issues: Iterable[str]) -> str:
+    """What the operator is told: no word of it was written by anybody else."""
+    listed: Sequence[str] = sorted(issues)
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return (
+        f"{labels} labels ask for jobs and were missed, which is more than sweep_max = {sweep_max}: none was started. "
+        f"They are on {', '.join(listed[:NAMED])}{more}."
+    )

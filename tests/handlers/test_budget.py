@@ -1,0 +1,86 @@
+"""Whose turn it is to write, as a pure function: for all histories, not for some."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handlers.budget import HOUR_S, MINUTE_S, Budget, Plan, count_share, plan_write
+from handlers.ports import Worth
+
+AGES = st.lists(st.floats(-200, 2 * HOUR_S, allow_nan=False), max_size=60)
+WORTHS = st.sampled_from(Worth)
+BUDGETS = st.builds(
+    Budget, st.integers(1, 20), st.integers(1, 50), st.floats(0, HOUR_S), st.floats(0, 300, allow_nan=False)
+)
+WORTHIEST_FIRST = list(Worth)
+
+
+def most_in(ages_s: list[float], period_s: float) -> int:
+    """The most writes that any window of this length holds; a window is open at its older end."""
+    return max(sum(start <= age < start + period_s for age in ages_s) for start in ages_s)
+
+
+@given(AGES, WORTHS, BUDGETS)
+def test_a_write_after_its_wait_takes_no_more_than_its_share_of_any_minute_and_hour_before_it(
+    ages_s: list[float], worth: Worth, budget: Budget
+) -> None:
+    wait_s = plan_write(ages_s, worth, budget).wait_s
+    # A hair later, for seconds are added and taken away again.
+    then = [age + wait_s + 1e-6 for age in ages_s]
+    for period_s, most in ((MINUTE_S, budget.per_minute), (HOUR_S, budget.per_hour)):
+        assert sum(age < period_s for age in then) < count_share(most, worth)
+
+
+@given(AGES, WORTHS, BUDGETS)
+def test_nobody_waits_longer_than_needed(ages_s: list[float], worth: Worth, budget: Budget) -> None:
+    wait_s = plan_write(ages_s, worth, budget).wait_s
+    if wait_s == 0:
+        return
+    earlier = [age + wait_s - 0.001 for age in ages_s]
+    full = [
+        sum(age < period_s for age in earlier) >= count_share(most, worth)
+        for period_s, most in ((MINUTE_S, budget.per_minute), (HOUR_S, budget.per_hour))
+    ]
+    assert any(full)
+
+
+@given(AGES, BUDGETS)
+def test_what_is_worth_more_never_waits_longer(ages_s: list[float], budget: Budget) -> None:
+    waits = [plan_write(ages_s, worth, budget).wait_s for worth in WORTHIEST_FIRST]
+    assert waits == sorted(waits)
+
+
+@given(AGES, WORTHS, BUDGETS)
+def test_a_write_is_dropped_when_its_turn_is_long_in_coming_and_a_live_edit_when_it_has_to_wait_at_all(
+    ages_s: list[float], worth: Worth, budget: Budget
+) -> None:
+    plan = plan_write(ages_s, worth, budget)
+    patience_s = 0 if worth is Worth.LIVE else budget.longest_wait_s
+    assert plan.dropped is (plan.wait_s > patience_s)
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), WORTHS), min_size=1, max_size=150))
+def test_no_history_of_writes_overspends(history: list[tuple[float, Worth]]) -> None:
+    budget = Budget(per_minute=4, per_hour=20, longest_wait_s=30)
+    now_s, written_at_s = 0.0, list[float]()
+    for pause_s, worth in history:
+        now_s += pause_s
+        plan = plan_write([now_s - at for at in written_at_s], worth, budget)
+        if not plan.dropped:
+            now_s += plan.wait_s + 1e-6
+            written_at_s.append(now_s)
+    ages_s = [now_s - at for at in written_at_s]
+    assert most_in(ages_s, MINUTE_S) <= 4
+    assert most_in(ages_s, HOUR_S) <= 20
+
+
+def test_githubs_own_numbers_leave_headroom_for_what_is_worth_more() -> None:
+    budget = Budget()
+    shares = [(count_share(budget.per_minute, worth), count_share(budget.per_hour, worth)) for worth in WORTHIEST_FIRST]
+    assert shares == [(80, 500), (72, 450), (64, 400), (40, 250)]
+    assert plan_write([1.0] * 40, Worth.LIVE, budget) == Plan(59, dropped=True)
+    assert plan_write([1.0] * 39, Worth.LIVE, budget) == Plan(0, dropped=False)
+    assert plan_write([55.0] * 72, Worth.REPLY, budget) == Plan(5, dropped=False)
+    assert plan_write([55.0] * 72, Worth.REPORT, budget) == Plan(0, dropped=False)
+    assert plan_write([3000.0] * 500, Worth.REPORT, budget) == Plan(600, dropped=True)

@@ -1,0 +1,113 @@
+"""One budget for all replicas, over real databases that several of them have open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from handlers.budget import Budget
+from handlers.ports import GitHubUnavailable, OverBudget, Worth
+from handlers.write_ledger import WriteLedger
+from runner.schema import github_writes
+from tests.support.clock import Clock
+from tests.support.jobs import open_database
+
+BUDGET = Budget(per_minute=10, per_hour=20, longest_wait_s=5, longest_write_s=30)
+
+
+class Replicas:
+    """Ledgers over one file, each with connections of its own, as processes have."""
+
+    def __init__(self, ledgers: list[WriteLedger], clock: Clock) -> None:
+        self.ledgers, self.clock = ledgers, clock
+
+    async def count_granted(self, wanted: int, worth: Worth = Worth.REPORT) -> int:
+        """How many of `wanted` writes, asked for all at once and by turns of every replica, get a turn at once."""
+        asked = (self.ledgers[at % len(self.ledgers)].reserve("octo", worth) for at in range(wanted))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(answer.wait_s == 0 for answer in answers if not isinstance(answer, BaseException))
+        return sum(not isinstance(answer, OverBudget) for answer in answers)
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
+    async with AsyncExitStack() as stack:
+        clock = Clock()
+        databases = [await stack.enter_async_context(open_database(tmp_path)) for _ in range(3)]
+        yield Replicas([WriteLedger(database, BUDGET, clock) for database in databases], clock)
+
+
+@pytest.mark.parametrize(
+    ("worth", "granted"), [(Worth.REPORT, 10), (Worth.REPLY, 9), (Worth.STATUS, 8), (Worth.LIVE, 5)]
+)
+async def test_replicas_that_all_write_at_once_spend_one_budget(replicas: Replicas, worth: Worth, granted: int) -> None:
+    assert await replicas.count_granted(30, worth) == granted
+
+
+async def test_what_is_worth_more_finds_the_rest_of_the_budget_free(replicas: Replicas) -> None:
+    assert await replicas.count_granted(10, Worth.LIVE) == 5
+    assert await replicas.count_granted(10, Worth.STATUS) == 3
+    assert await replicas.count_granted(10, Worth.REPLY) == 1
+    assert await replicas.count_granted(10, Worth.REPORT) == 1
+
+
+async def test_a_write_counts_from_its_end(replicas: Replicas) -> None:
+    one, another, _ = replicas.ledgers
+    turns = [await one.reserve("octo", Worth.REPORT) for _ in range(10)]
+    replicas.clock.forward(20)
+    for turn in turns:
+        await one.settle(turn)
+    replicas.clock.forward(54)
+    with pytest.raises(OverBudget) as caught:
+        await another.reserve("octo", Worth.REPORT)
+    assert caught.value.retry_after_s == 6
+    replicas.clock.forward(2)
+    assert (await another.reserve("octo", Worth.REPORT)).wait_s == 4
+
+
+async def test_a_write_whose_replica_died_counts_as_long_as_it_may_have_taken(replicas: Replicas) -> None:
+    assert await replicas.count_granted(10) == 10
+    replicas.clock.forward(89)
+    assert (await replicas.ledgers[0].reserve("octo", Worth.REPORT)).wait_s == 1
+
+
+async def test_each_account_has_a_budget_of_its_own_and_the_case_of_its_name_does_not_matter(
+    replicas: Replicas,
+) -> None:
+    assert await replicas.count_granted(10) == 10
+    with pytest.raises(OverBudget):
+        await replicas.ledgers[0].reserve("OCTO", Worth.REPORT)
+    assert (await replicas.ledgers[0].reserve("acme", Worth.REPORT)).wait_s == 0
+
+
+async def test_turns_are_forgotten_when_they_no_longer_count(replicas: Replicas) -> None:
+    for _ in range(4):
+        assert await replicas.count_granted(10) == 10
+        replicas.clock.forward(3700)
+    assert await _count_rows(replicas) == 10
+
+
+async def test_a_clock_that_was_set_back_blocks_nobody(replicas: Replicas) -> None:
+    assert await replicas.count_granted(10) == 10
+    replicas.clock.forward(-24 * 3600)
+    assert await replicas.count_granted(10) == 10
+
+
+async def test_whoever_cannot_count_does_not_write(replicas: Replicas, tmp_path: Path) -> None:
+    ledger = replicas.ledgers[0]
+    turn = await ledger.reserve("octo", Worth.REPORT)
+    async with replicas.ledgers[1]._db.write() as connection:
+        await connection.exec_driver_sql("DROP TABLE github_writes")
+    with pytest.raises(GitHubUnavailable, match="no turn"):
+        await ledger.reserve("octo", Worth.REPORT)
+    await ledger.settle(turn)
+
+
+async def _count_rows(replicas: Replicas) -> int:
+    async with replicas.ledgers[0]._db.read() as connection:
+        return int((await connection.execute(select(func.count()).select_from(github_writes))).scalar_one())
