@@ -20,11 +20,14 @@ from tests.crash.points import Logbook, Point
 
 CLAIM_S = 3.0
 SWEEP_S = 0.25
+RECOVER_S = 1.0
 
 # A request must fit into what is left of a claim between two renewals.
 PACE = Pace(
     poll_s=0.1,
     sweep_s=SWEEP_S,
+    recover_s=RECOVER_S,
+    in_flight_s=RECOVER_S,
     grace_s=5.0,
     claim_s=CLAIM_S,
     github=Timings(timeout_s=1.5, write_interval_s=0.0, backoff_s=0.05),
