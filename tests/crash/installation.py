@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from bot.demo.playground import Playground
+from tests.crash import service
 from tests.crash.points import Point, read_logbook
 
 START_PATIENCE_S = 40.0
 STOP_PATIENCE_S = 20.0
-ROOT = Path(__file__).parents[2]
+
+# Every start of the program would otherwise read its many modules anew, which takes longer than the story.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([service.__name__])
 
 
 @dataclass
@@ -33,21 +38,13 @@ class Replica:
     """What it is told beside its configuration."""
     name: str = "service"
     lives: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: BaseProcess | None = None
 
     def start(self, stop_at: Point | None = None) -> None:
         self.lives += 1
-        command = [sys.executable, "-m", "tests.crash.service", self.config, self.logbook(self.lives)]
-        arguments = [stop_at.dump()] if stop_at else []
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [*command, *arguments],
-                cwd=ROOT,
-                env=os.environ | self.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        arguments = (self.config, self.logbook(self.lives), stop_at, self.log, self.environ)
+        self.process = PROCESSES.Process(target=service.main, args=arguments, name=self.name)
+        self.process.start()
 
     @property
     def log(self) -> Path:
@@ -72,7 +69,7 @@ class Replica:
 
     def require_alive(self) -> None:
         assert self.process
-        assert self.process.poll() is None, f"the service ended by itself ({self.process.returncode}): {self.tail()}"
+        assert self.process.is_alive(), f"the service ended by itself ({self.process.exitcode}): {self.tail()}"
 
     def tail(self) -> str:
         return self.log.read_text()[-6000:]
@@ -80,17 +77,19 @@ class Replica:
     def kill(self) -> None:
         assert self.process
         self.process.kill()
-        self.process.wait()
+        self.process.join()
 
-    def go_on(self) -> None:
+    def signal(self, number: signal.Signals) -> None:
         assert self.process
-        os.kill(self.process.pid, signal.SIGCONT)
+        assert self.process.pid
+        os.kill(self.process.pid, number)
 
-    async def end(self) -> int:
+    async def end(self) -> int | None:
         """Its exit status after SIGTERM."""
         assert self.process
-        self.process.send_signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, STOP_PATIENCE_S)
+        self.process.terminate()
+        await asyncio.to_thread(self.process.join, STOP_PATIENCE_S)
+        return self.process.exitcode
 
 
 @dataclass
@@ -125,7 +124,7 @@ class Installation(Playground):
                 await self._minding
         self.replica.kill()
 
-    async def end_service(self) -> int:
+    async def end_service(self) -> int | None:
         """Stop it in good order: its exit status."""
         if self._minding:
             self._minding.cancel()

@@ -45,7 +45,7 @@ class Point:
 
 
 class Logbook:
-    """Counts what is announced, writes each point to a file, and calls `arrive` at the one that is waited for."""
+    """Counts what is announced, writes each point to a file, and knows the one that is waited for."""
 
     def __init__(self, path: Path, awaited: Point | None) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

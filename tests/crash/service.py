@@ -1,14 +1,15 @@
 """The service as `ptq-bot serve` runs it, at a quicker pace, which stops in mid-step at the point that it is given.
 
-`python -m tests.crash.service CONFIG LOGBOOK [POINT]`. The stop is SIGSTOP, from its own hand: not a line runs after
-it, until somebody outside has decided what is to become of the process.
+The stop is SIGSTOP, from its own hand: not a line runs after it, until somebody outside has decided what is to become
+of the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from bot.app import Pace, serve
@@ -34,10 +35,15 @@ PACE = Pace(
 )
 
 
-def main(config: str, logbook: str, point: str = "") -> None:
-    settings = load_settings(Path(config))
+def main(config: Path, logbook: Path, stop_at: Point | None, log: Path, environ: Mapping[str, str]) -> None:
+    """Be the service until SIGTERM: what the process that this is called in is for."""
+    with log.open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ.update(environ)
+    settings = load_settings(config)
     configure_logging(settings.secret_values())
-    book = Logbook(Path(logbook), Point.load(point) if point else None)
+    book = Logbook(logbook, stop_at)
 
     def announce(when: str, name: str) -> None:
         if book.note(when, name):
@@ -45,7 +51,3 @@ def main(config: str, logbook: str, point: str = "") -> None:
 
     watch_edges(announce)
     asyncio.run(serve(settings, PACE))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
