@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 import asyncssh
@@ -26,7 +26,6 @@ from runner import hosts
 Announce = Callable[[str, str], None]
 """Called with when (`before`, `sent` or `after`) and with the name of what is done."""
 
-Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 WRITTEN = "written"
@@ -40,15 +39,30 @@ def watch_edges(announce: Announce) -> None:
     _watch_machines(announce)
 
 
+def _surround(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Have `around` called in place of a function, which becomes its first argument."""
+    inner = getattr(owner, name)
+
+    @wraps(inner)
+    def called(*arguments: Any, **options: Any) -> Any:
+        return around(inner, *arguments, **options)
+
+    setattr(owner, name, called)
+
+
+async def _announced(announce: Announce, name: str, work: Awaitable[Result]) -> Result:
+    announce("before", name)
+    try:
+        return await work
+    finally:
+        announce("after", name)
+
+
 # The database
 
 
 def _watch_commits(announce: Announce) -> None:
-    event.listen(Engine, "begin", lambda connection: connection.info.pop(WRITTEN, None))
-    event.listen(Engine, "before_cursor_execute", _note_statement)
-    commit = DefaultDialect.do_commit
-
-    def announced(dialect: DefaultDialect, connection: Any) -> None:
+    def announced(commit: Callable[..., None], dialect: DefaultDialect, connection: Any) -> None:
         written = connection.info.pop(WRITTEN, None)
         if not written:
             return commit(dialect, connection)
@@ -57,7 +71,9 @@ def _watch_commits(announce: Announce) -> None:
         commit(dialect, connection)
         return announce("after", name)
 
-    DefaultDialect.do_commit = announced  # type: ignore[method-assign]
+    event.listen(Engine, "begin", lambda connection: connection.info.pop(WRITTEN, None))
+    event.listen(Engine, "before_cursor_execute", _note_statement)
+    _surround(DefaultDialect, "do_commit", announced)
 
 
 def _note_statement(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -83,13 +99,10 @@ def describe_statement(statement: str) -> str:
 
 
 def _watch_requests(announce: Announce) -> None:
-    request = aiohttp.ClientSession._request
+    def announced(request: Any, session: Any, method: str, url: Any, **options: Any) -> Awaitable[Any]:
+        return _announced(announce, name_request(method, str(url)), request(session, method, url, **options))
 
-    @wraps(request)
-    async def announced(session: aiohttp.ClientSession, method: str, url: Any, **options: Any) -> Any:
-        return await _announced(announce, name_request(method, str(url)), request(session, method, url, **options))
-
-    aiohttp.ClientSession._request = announced  # type: ignore[method-assign]
+    _surround(aiohttp.ClientSession, "_request", announced)
 
 
 def name_request(method: str, url: str) -> str:
@@ -104,10 +117,7 @@ _running: ContextVar[str | None] = ContextVar("running", default=None)
 
 
 def _watch_machines(announce: Announce) -> None:
-    run, connect, write_eof = hosts.SshHost.run, hosts._connect, asyncssh.SSHClientChannel.write_eof
-
-    @wraps(run)
-    async def announced_run(host: hosts.SshHost, argv: Any, **options: Any) -> hosts.Completed:
+    async def run_announced(run: Any, host: Any, argv: list[str], **options: Any) -> Any:
         name = name_operation(argv, options.get("stdin", b""))
         token = _running.set(name)
         try:
@@ -115,19 +125,14 @@ def _watch_machines(announce: Announce) -> None:
         finally:
             _running.reset(token)
 
-    @wraps(connect)
-    async def announced_connect(machine: Any) -> asyncssh.SSHClientConnection:
-        return await _announced(announce, "ssh: connect", connect(machine))
-
-    @wraps(write_eof)
-    def announced_write_eof(channel: asyncssh.SSHClientChannel[bytes]) -> None:
+    def write_eof_announced(write_eof: Any, channel: Any) -> None:
         write_eof(channel)
         if name := _running.get():
             announce("sent", name)
 
-    hosts.SshHost.run = announced_run  # type: ignore[method-assign]
-    hosts._connect = announced_connect
-    asyncssh.SSHClientChannel.write_eof = announced_write_eof  # type: ignore[method-assign]
+    _surround(hosts.SshHost, "run", run_announced)
+    _surround(hosts, "_connect", lambda connect, machine: _announced(announce, "ssh: connect", connect(machine)))
+    _surround(asyncssh.SSHClientChannel, "write_eof", write_eof_announced)
 
 
 def name_operation(argv: list[str], stdin: bytes) -> str:
@@ -136,11 +141,3 @@ def name_operation(argv: list[str], stdin: bytes) -> str:
         return "ssh: install"
     stage = json.loads(stdin).get("stage", "") if argv[-1] == "poll" else ""
     return f"ssh: {argv[-1]} {stage}".strip()
-
-
-async def _announced(announce: Announce, name: str, work: Awaitable[Result]) -> Result:
-    announce("before", name)
-    try:
-        return await work
-    finally:
-        announce("after", name)

@@ -19,8 +19,7 @@ from bot.demo.playground import Playground
 from tests.crash import service
 from tests.crash.points import Point, read_logbook
 
-START_PATIENCE_S = 40.0
-STOP_PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 # Every start of the program would otherwise read its many modules anew, which takes longer than the story.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -67,9 +66,11 @@ class Replica:
             return False
         return text.rpartition(")")[2].split()[0] == "T"
 
-    def require_alive(self) -> None:
+    @property
+    def exit_status(self) -> int | None:
+        """None while it lives; negative for a signal."""
         assert self.process
-        assert self.process.is_alive(), f"the service ended by itself ({self.process.exitcode}): {self.tail()}"
+        return self.process.exitcode
 
     def tail(self) -> str:
         return self.log.read_text()[-6000:]
@@ -83,13 +84,6 @@ class Replica:
         assert self.process
         assert self.process.pid
         os.kill(self.process.pid, number)
-
-    async def end(self) -> int | None:
-        """Its exit status after SIGTERM."""
-        assert self.process
-        self.process.terminate()
-        await asyncio.to_thread(self.process.join, STOP_PATIENCE_S)
-        return self.process.exitcode
 
 
 @dataclass
@@ -108,6 +102,7 @@ class Installation(Playground):
         self.fate = Fate([*points])
         self.replica = Replica(self.config, folder, {"PTQ_SERVER__DATABASE_URL": database_url})
         self._minding: asyncio.Task[None] | None = None
+        self._is_ending = False
 
     async def start_service(self) -> None:
         """Start the service, and look after it from now on."""
@@ -124,14 +119,15 @@ class Installation(Playground):
                 await self._minding
         self.replica.kill()
 
-    async def end_service(self) -> int | None:
-        """Stop it in good order: its exit status."""
-        if self._minding:
-            self._minding.cancel()
-        return await self.replica.end()
+    async def end_service(self) -> bool:
+        """Stop it in good order. False when it was killed and started again instead."""
+        self._is_ending = True
+        self.replica.signal(signal.SIGTERM)
+        await self.wait_for(lambda: not self._is_ending or self.replica.exit_status == 0, "the service to end")
+        return self._is_ending
 
     async def wait_for(self, look: Callable[[], bool], what: str) -> None:
-        deadline = asyncio.get_running_loop().time() + START_PATIENCE_S
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while not await asyncio.to_thread(look):
             self.check()
             assert asyncio.get_running_loop().time() < deadline, f"waited in vain for {what}: {self.replica.tail()}"
@@ -146,13 +142,16 @@ class Installation(Playground):
         self.replica.start(self.fate.waiting[0] if self.fate.waiting else None)
 
     async def _mind(self) -> None:
-        while True:
+        while self.replica.exit_status is None:
             await asyncio.sleep(0.01)
             if self.replica.is_stopped:
                 self.replica.kill()
                 self.fate.killed_at.append(self.fate.waiting.pop(0))
                 self._begin()
-            self.replica.require_alive()
+                self._is_ending = False
+        status = self.replica.exit_status
+        assert self._is_ending, f"the service ended by itself: {status}"
+        assert status == 0, f"the service stopped with {status}"
 
     def _answers(self) -> bool:
         try:

@@ -80,7 +80,7 @@ def spread(points: Sequence[Point], seed: int) -> list[Point]:
     draw = random.Random(seed)
     shuffled = draw.sample(points, len(points))
     turn: Counter[str] = Counter()
-    turns = []
+    turns: list[tuple[int, int, Point]] = []
     for point in shuffled:
         turn[point.kind] += 1
         turns.append((turn[point.kind], len(turns), point))

@@ -42,6 +42,8 @@ async def live_through(folder: Path, database_url: str, points: list[Point]) -> 
         try:
             await tell(world)
             await wait_until_quiet(installation)
+            while not await installation.end_service():
+                await wait_until_quiet(installation)
             await judge(world, installation)
         except AssertionError as error:
             error.add_note(f"points: {', '.join(map(str, points))}; killed at: {installation.fate.killed_at}")
@@ -107,4 +109,3 @@ async def judge(world: World, installation: Installation) -> None:
     await asyncio.to_thread(program.wait_until_no_process, str(installation.folder / "machine" / "workspace"))
     assert world.github.complaints == []
     assert world.github.unknown_calls == []
-    assert await installation.end_service() == 0, installation.replica.tail()

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.edges import describe_statement, name_operation, name_request
 from tests.crash.matrix import LEAST_POINTS, SHARES, TAKES_ALL, Matrix, note_outcome, open_database
-from tests.crash.points import Point, spread
+from tests.crash.points import Point
 from tests.crash.tale import live_through
 
 TIMEOUT_S = 7200 if TAKES_ALL else 240
