@@ -36,8 +36,9 @@ def make_job(**changes: Any) -> Job:
 
 
 @asynccontextmanager
-async def open_database(folder: Path) -> AsyncIterator[Database]:
-    database = Database(f"sqlite+aiosqlite:///{folder / 'ptq.db'}")
+async def open_database(where: Path | str) -> AsyncIterator[Database]:
+    """The database with this URL, or the one of SQLite in this folder."""
+    database = Database(f"sqlite+aiosqlite:///{where / 'ptq.db'}" if isinstance(where, Path) else where)
     try:
         await database.open()
         yield database
