@@ -63,9 +63,14 @@ def check_version(connection: Connection) -> None:
         raise OldDatabase(f"it has schema {version}, and this version of ptq-bot needs {known[-1]}")
 
 
+def migrate(connection: Connection, version: str = "head") -> None:
+    """Take every step to that version, from the one that alembic's table says."""
+    command.upgrade(_configure(connection), version)
+
+
 def create(connection: Connection) -> None:
     """Make the tables in an empty database."""
-    command.upgrade(_configure(connection), "head")
+    migrate(connection)
     connection.execute(installation.insert().values(id=1, secret=secrets.token_bytes(32)))
 
 
@@ -74,10 +79,9 @@ def upgrade(connection: Connection) -> None:
     try:
         check_version(connection)
     except OldDatabase:
-        config, version = _configure(connection), read_version(connection)
         if not MigrationContext.configure(connection).get_current_revision():
-            command.stamp(config, version)
-        command.upgrade(config, "head")
+            command.stamp(_configure(connection), read_version(connection))
+        migrate(connection)
         _check_references(connection)
 
 
