@@ -37,9 +37,7 @@ def _check_text(text: str) -> str:
 
 def _check_database(url: str) -> str:
     if not re.fullmatch(rf"{re.escape(SQLITE)}.+|{re.escape(POSTGRESQL)}[^/?#]+/[^/?#]+(\?ssl=[a-z-]+)?", url):
-        raise ValueError(
-            f"must be {SQLITE}FILE or {POSTGRESQL}USER:PASSWORD@HOST/DATABASE, with ?ssl=require behind it or not"
-        )
+        raise ValueError(f"must be {SQLITE}FILE or {POSTGRESQL}USER:PASSWORD@HOST/DATABASE, perhaps with ?ssl=require")
     return url
 
 

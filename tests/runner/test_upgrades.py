@@ -142,9 +142,12 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 async def test_a_new_database_has_exactly_the_tables_of_the_schema(empty_url: str) -> None:
-    async with open_database(empty_url) as database, database.write() as connection:
+    database = Database(empty_url)
+    await database.open()
+    async with database.write() as connection:
         assert await connection.run_sync(find_differences) == "", "write a migration that does this"
-        assert len(database.secret) == 32
+    assert len(database.secret) == 32
+    await database.close()
 
 
 async def test_a_column_without_a_migration_is_found(tmp_path: Path) -> None:
