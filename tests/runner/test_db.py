@@ -221,6 +221,32 @@ async def test_postgresql_has_room_for_many_services(postgres_url: str) -> None:
             pass
 
 
+async def test_a_backup_is_of_one_moment_also_while_somebody_writes(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database, database.write() as connection:
+        await store.insert_job(connection, make_job())
+        await database.back_up(tmp_path / "copy.db")
+    async with open_database(f"sqlite+aiosqlite:///{tmp_path / 'copy.db'}") as copy, copy.read() as connection:
+        assert await store.fetch_active_jobs(connection) == []
+        assert copy.secret == database.secret
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("kept", "kept exists already: name another file"),
+        ("nowhere/copy.db", "No such file or directory"),
+        (".", "exists already"),
+    ],
+)
+async def test_a_backup_replaces_nothing_and_says_why_there_is_none(tmp_path: Path, place: str, reason: str) -> None:
+    (tmp_path / "kept").write_text("kept")
+    async with open_database(tmp_path) as database:
+        with pytest.raises(DatabaseError, match=reason):
+            await database.back_up(tmp_path / place)
+    assert (tmp_path / "kept").read_text() == "kept"
+    assert not list(tmp_path.glob("*.partial"))
+
+
 # Replicas
 
 
