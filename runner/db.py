@@ -27,9 +27,10 @@ class Database:
         self.secret = b""
         """Drawn once for a database, known after `open`."""
         self.url = make_url(url)
-        self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.engine = (sqlite if self.is_sqlite else postgresql).make_engine(self.url)
-        self._wire = None if self.is_sqlite else postgresql.Wire(self.engine)
+        self.is_embedded = self.url.get_backend_name() == "sqlite"
+        """Whether it is a file of this machine, which one service has for itself."""
+        self.engine = (sqlite if self.is_embedded else postgresql).make_engine(self.url)
+        self._wire = None if self.is_embedded else postgresql.Wire(self.engine)
 
     @property
     def name(self) -> str:
@@ -68,7 +69,7 @@ class Database:
         with self._explaining():
             await self._probe(must_exist=True)
         with self.hold(), self._explaining():
-            async with self._begin(**{sqlite.REMAKES_TABLES: True}) as connection:
+            async with self.begin(**{sqlite.REMAKES_TABLES: True}) as connection:
                 before = await connection.run_sync(upgrades.read_version)
                 await connection.run_sync(upgrades.upgrade)
                 after = await connection.run_sync(upgrades.read_version)
@@ -82,7 +83,7 @@ class Database:
         Raises `DatabaseError` when SQLite's one place is taken.
         """
         with ExitStack() as stack:
-            if self.is_sqlite:
+            if self.is_embedded:
                 with self._explaining():
                     stack.enter_context(sqlite.hold(self.file))
             yield
@@ -90,12 +91,12 @@ class Database:
     async def back_up(self, target: Path) -> None:
         """Copy the database into a new file, also while a service runs. Raises `DatabaseError`."""
         with self._explaining():
-            if not self.is_sqlite:
+            if not self.is_embedded:
                 raise DatabaseError("PostgreSQL's own pg_dump makes backups of it: see docs/reliability.md")
             await asyncio.to_thread(sqlite.back_up, self.file, target)
 
     async def _probe(self, *, must_exist: bool) -> None:
-        if self.is_sqlite:
+        if self.is_embedded:
             await asyncio.to_thread(sqlite.probe, self.file, must_exist=must_exist)
 
     async def _recognise(self, connection: AsyncConnection) -> None:
@@ -110,7 +111,7 @@ class Database:
         except DatabaseError as error:
             raise type(error)(f"the database {self.name}: {error}") from None
         except (SQLAlchemyError, OSError, *postgresql.FAILURES) as error:
-            advice = "" if self.is_sqlite else "; check that it runs, and server.database_url"
+            advice = "" if self.is_embedded else "; check that it runs, and server.database_url"
             raise DatabaseError(f"the database {self.name}: {_describe(error)}{advice}") from None
 
     async def close(self) -> None:
@@ -120,11 +121,12 @@ class Database:
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that may write; it is the only one that does until it ends."""
-        async with self._begin() as connection:
+        async with self.begin() as connection:
             yield connection
 
     @asynccontextmanager
-    async def _begin(self, **options: Any) -> AsyncIterator[AsyncConnection]:
+    async def begin(self, **options: Any) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that may write, with these execution options of SQLAlchemy's."""
         async with self.engine.connect() as connection:
             await connection.execution_options(**options)
             async with connection.begin():
@@ -133,7 +135,7 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that sees one moment of the database and writes nothing."""
-        options = {} if self.is_sqlite else postgresql.READ_OPTIONS
+        options = {} if self.is_embedded else postgresql.READ_OPTIONS
         async with self.engine.connect() as connection:
             await connection.execution_options(reads_only=True, **options)
             yield connection

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Float, Table, literal
+from sqlalchemy import ColumnElement, Float, Table, literal
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
@@ -26,13 +26,21 @@ async def insert_new(connection: AsyncConnection, table: Table, values: Mapping[
 
 
 async def upsert(
-    connection: AsyncConnection, table: Table, values: Mapping[str, Any], keep: Collection[str] = ()
-) -> None:
-    """Insert a row, or give the one with its primary key these values; those of `keep` only a new row gets."""
+    connection: AsyncConnection,
+    table: Table,
+    values: Mapping[str, Any],
+    keep: Collection[str] = (),
+    where: ColumnElement[bool] | None = None,
+) -> bool:
+    """Insert a row, or give the one with its primary key these values; those of `keep` only a new row gets.
+
+    False, and nothing is changed, where there is a row for which `where` does not hold.
+    """
     statement = _insert(connection, table).values(**values)
     key = [column.name for column in table.primary_key]
     changed = {name: statement.excluded[name] for name in values if name not in (*key, *keep)}
-    await connection.execute(statement.on_conflict_do_update(index_elements=key, set_=changed))
+    written = statement.on_conflict_do_update(index_elements=key, set_=changed, where=where)
+    return (await connection.execute(written)).rowcount == 1
 
 
 def _insert(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:

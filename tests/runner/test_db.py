@@ -69,7 +69,9 @@ async def test_a_row_that_is_there_already_is_left_or_replaced_but_for_what_is_k
         assert not await insert_new(connection, cases, {**row, "key": "another"}), "the issue is unique as well"
         assert (await connection.execute(select(cases.c.title))).scalar_one() == "old"
         changed = {**row, "title": "new", "created_at": later, "changed_at": later}
-        await upsert(connection, cases, changed, keep=["created_at"])
+        assert not await upsert(connection, cases, changed, where=cases.c.changed_at < NOON)
+        assert (await connection.execute(select(cases.c.title))).scalar_one() == "old"
+        assert await upsert(connection, cases, changed, keep=["created_at"], where=cases.c.changed_at < db_clock())
         found = (await connection.execute(select(cases))).one()
     assert (found.title, found.created_at, found.changed_at) == ("new", NOON, later)
 

@@ -44,7 +44,7 @@ def make_job(**changes: Any) -> Job:
 async def open_database(where: Path | str) -> AsyncIterator[Database]:
     """The database with this URL, or the one of SQLite in this folder."""
     database = Database(f"sqlite+aiosqlite:///{where / 'ptq.db'}" if isinstance(where, Path) else where)
-    if database.is_sqlite and not database.file.exists():
+    if database.is_embedded and not database.file.exists():
         database.file.write_bytes(make_template())
     try:
         await database.open()
