@@ -20,7 +20,9 @@ from runner.agents import BACKENDS, AgentSpec
 from runner.machines import Machine
 
 SQLITE = "sqlite+aiosqlite:///"
-POSTGRESQL = "postgresql+asyncpg://"
+POSTGRESQL = re.compile(
+    r"postgresql\+asyncpg://([^/?#@:\s]+(:[^/?#@\s]+)?@)?(\[[0-9A-Fa-f:]+\]|[^/?#@:\s]+)(:[0-9]+)?/[^/?#\s]+(\?ssl=[a-z-]+)?"
+)
 
 
 def _check_url(url: str) -> str:
@@ -36,8 +38,11 @@ def _check_text(text: str) -> str:
 
 
 def _check_database(url: str) -> str:
-    if not re.fullmatch(rf"{re.escape(SQLITE)}.+|{re.escape(POSTGRESQL)}[^/?#]+/[^/?#]+(\?ssl=[a-z-]+)?", url):
-        raise ValueError(f"must be {SQLITE}FILE or {POSTGRESQL}USER:PASSWORD@HOST/DATABASE, perhaps with ?ssl=require")
+    if not re.fullmatch(rf"{re.escape(SQLITE)}.+", url) and not POSTGRESQL.fullmatch(url):
+        raise ValueError(
+            f"must be {SQLITE}FILE or postgresql+asyncpg://USER:PASSWORD@HOST/DATABASE, perhaps with ?ssl=require; "
+            "odd characters in a password are percent-encoded"
+        )
     return url
 
 

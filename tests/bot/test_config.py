@@ -94,7 +94,9 @@ def test_a_private_key_is_taken_in_every_form_that_people_paste(tmp_path: Path, 
     assert settings.private_key().startswith("-----BEGIN")
 
 
-@pytest.mark.parametrize("place", ["ptq:hunter%4022@db.example:5432/ptq?ssl=require", "db.example/ptq"])
+@pytest.mark.parametrize(
+    "place", ["ptq:hunter%4022@db.example:5432/ptq?ssl=require", "db.example/ptq", "ptq@[::1]:5433/ptq"]
+)
 def test_a_database_of_postgresql_is_taken_as_it_stands(tmp_path: Path, place: str) -> None:
     url = f"postgresql+asyncpg://{place}"
     settings = load(tmp_path, PTQ_SERVER__DATABASE_URL=url)
@@ -144,6 +146,8 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
             "server.database_url: must be sqlite+aiosqlite:///FILE",
         ),
         ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u:hunter2@h"', "server.database_url: must be sqlite"),
+        ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u:p@s:w@h/d"', "server.database_url: must be sqlite"),
+        ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u@h:x/d"', "server.database_url: must be sqlite"),
         ('"sqlite+aiosqlite:///ptq.db"', '"ptq.db"', "server.database_url: must be sqlite+aiosqlite:///FILE"),
         ('kind = "claude"', 'kind = "cloud"', "agents.mine.kind: must be one of: claude, codex, command, cursor, pi"),
         ('command = ["/opt/claude"]', "command = []", "agents.mine.command: must not be empty"),

@@ -148,6 +148,17 @@ async def test_a_malformed_payload_is_set_aside_at_once_without_its_values(datab
         assert (row.state, row.error) == ("failed", "the payload lacks or garbles: login")
 
 
+async def test_characters_that_a_database_refuses_hold_up_no_delivery(database_url: str) -> None:
+    async def work(_word: str) -> None:
+        raise GitHubUnavailable("it said \0 and \ud800")
+
+    async with open_desk(database_url, work) as desk:
+        assert await desk.bring("odd", lane="octo/\0\ud800#1")
+        await desk.settle()
+        row = await desk.row("odd")
+        assert (row.state, row.attempts, row.error) == ("pending", 1, "it said \ufffd and ?")
+
+
 async def test_what_nobody_handles_is_done(database_url: str) -> None:
     async with open_desk(database_url) as desk:
         await desk.bring("unheard", event="workflow_run")
