@@ -91,10 +91,9 @@ class Service:
         log.info("service.stopped")
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        settings, bell = self._settings, Bell()
-        database = Database(settings.server.database_url)
-        stack.push_async_callback(database.close)
-        await database.open()
+        settings = self._settings
+        database = await self._open_database(stack)
+        bell = Bell(database.notify)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         self.context = Context(
             github=AppGitHub(
@@ -137,9 +136,16 @@ class Service:
             ("heartbeat", recovery.beat, Bell(), BEAT_S),
             ("recovery", claims.keeping("recovery", recovery.step), Bell(), self._pace.recover_s),
         )
-        for name, step, rung_by, interval_s in loops:
-            task = asyncio.create_task(run_forever(name, step, rung_by, interval_s), name=name)
-            stack.push_async_callback(_cancel, task)
+        tasks = {name: run_forever(name, step, rung_by, interval_s) for name, step, rung_by, interval_s in loops}
+        for name, running in {**tasks, "wire": database.on_change(bell.ring_here)}.items():
+            stack.push_async_callback(_cancel, asyncio.create_task(running, name=name))
+
+    async def _open_database(self, stack: AsyncExitStack) -> Database:
+        database = Database(self._settings.server.database_url)
+        stack.push_async_callback(database.close)
+        await database.open()
+        stack.enter_context(database.hold())
+        return database
 
     async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:
         claims = Claims(database, self._pace.claim_s)

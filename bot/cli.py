@@ -1,7 +1,4 @@
-"""The command line: `ptq-bot serve`, `report`, `costs`, `demo`.
-
-Exit status 2 means that the configuration or the command itself is wrong.
-"""
+"""The command line: `ptq-bot serve`, `report`, `costs`, `db`, `demo`."""
 
 from __future__ import annotations
 
@@ -10,51 +7,43 @@ import re
 import sys
 from collections.abc import Coroutine
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from bot import db_commands
 from bot.app import serve as serve_until_stopped
-from bot.config import ConfigError, Settings, load_settings
+from bot.command_options import Config, give_up, load
 from bot.demo.story import DemoFailed, run_demo
 from bot.log import configure_logging
 from bot.reports import UnknownJob, read_costs, read_report
-from runner.db import DatabaseError
+from runner.db_errors import DatabaseError, OldDatabase
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(db_commands.app, name="db")
 
-
-Config = Annotated[Path, typer.Option(help="The configuration, ptq.toml.")]
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day, UTC; included.")]
-
-
-def _load(config: Path) -> Settings:
-    try:
-        return load_settings(config)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2) from None
 
 
 @app.command()
 def serve(config: Config) -> None:
     """Run the service until it gets SIGTERM."""
-    settings = _load(config)
+    settings = load(config)
     configure_logging(settings.secret_values())
     try:
         asyncio.run(serve_until_stopped(settings))
+    except OldDatabase as error:
+        give_up(f"ptq-bot cannot start: {error}; make a backup, then run: {db_commands.upgrade_command(config)}")
     except (DatabaseError, OSError) as error:
         reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
-        print(f"ptq-bot cannot start: {reason}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        give_up(f"ptq-bot cannot start: {reason}")
 
 
 @app.command()
 def report(job_id: str, config: Config) -> None:
     """Print all that came out of a job, confidential or not: report, diff, repro and worklog."""
-    _print(read_report(_load(config), job_id))
+    _print(read_report(load(config), job_id))
 
 
 @app.command()
@@ -62,15 +51,14 @@ def costs(config: Config, since: Day = None, until: Day = None) -> None:
     """Print what each job took, as CSV."""
     if since and until and until < since:
         raise typer.BadParameter("it is before --since", param_hint="--until")
-    _print(read_costs(_load(config), since and since.date(), until and until.date()))
+    _print(read_costs(load(config), since and since.date(), until and until.date()))
 
 
 def _print(reading: Coroutine[None, None, str]) -> None:
     try:
         text = asyncio.run(reading)
     except (DatabaseError, UnknownJob) as error:
-        print(f"ptq-bot: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        give_up(f"ptq-bot: {error}")
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 
 

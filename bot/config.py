@@ -136,7 +136,8 @@ class Settings(Table):
         """Everything that must never be seen in a log, a comment or a page."""
         env = (value.get_secret_value() for table in self.agents.values() for value in table.env.values())
         notify = [self.notify.url.get_secret_value()] if self.notify.url else []
-        return frozenset((*self.webhook_secrets(), *env, *notify, self.private_key()))
+        database = [password] if (password := self.server.database_password()) else []
+        return frozenset((*self.webhook_secrets(), *env, *notify, *database, self.private_key()))
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:

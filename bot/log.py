@@ -44,7 +44,7 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    for library in ("asyncssh", "aiohttp", "sqlalchemy", "asyncio", "aiosqlite"):
+    for library in ("asyncssh", "aiohttp", "sqlalchemy", "alembic", "asyncio", "aiosqlite"):
         logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
 
 

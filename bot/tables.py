@@ -14,11 +14,15 @@ from typing import Annotated, Any, Literal
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from sqlalchemy import make_url
 
 from runner.agents import BACKENDS, AgentSpec
 from runner.machines import Machine
 
 SQLITE = "sqlite+aiosqlite:///"
+POSTGRESQL = re.compile(
+    r"postgresql\+asyncpg://([^/?#@:\s]+(:[^/?#@\s]+)?@)?(\[[0-9A-Fa-f:]+\]|[^/?#@:\s]+)(:[0-9]+)?/[^/?#\s]+(\?ssl=[a-z-]+)?"
+)
 
 
 def _check_url(url: str) -> str:
@@ -34,10 +38,11 @@ def _check_text(text: str) -> str:
 
 
 def _check_database(url: str) -> str:
-    if url.startswith("postgresql"):
-        raise ValueError(f"PostgreSQL comes with a later version; this one needs {SQLITE}FILE")
-    if not url.startswith(SQLITE) or len(url) == len(SQLITE):
-        raise ValueError(f"must be {SQLITE}FILE")
+    if not re.fullmatch(rf"{re.escape(SQLITE)}.+", url) and not POSTGRESQL.fullmatch(url):
+        raise ValueError(
+            f"must be {SQLITE}FILE or postgresql+asyncpg://USER:PASSWORD@HOST/DATABASE, perhaps with ?ssl=require; "
+            "odd characters in a password are percent-encoded"
+        )
     return url
 
 
@@ -142,8 +147,13 @@ class ServerTable(Table):
     host: Text = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     public_url: Url
-    database_url: Annotated[str, AfterValidator(_check_database)] = f"{SQLITE}ptq.db"
+    database_url: Annotated[str, Field(repr=False), AfterValidator(_check_database)] = f"{SQLITE}ptq.db"
     data_dir: Path = Path("var")
+
+    def database_password(self) -> str | None:
+        """The password in `database_url`, where there is one."""
+        password = make_url(self.database_url).password
+        return str(password) if password else None
 
 
 class AgentTable(Table):

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, func, or_, select, update
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.case import Case, CaseState
 from handlers.ports import Worth
 from runner.job import FINAL, Job
 from runner.schema import cases, jobs, pulls, replies
+from runner.sql import insert_new, upsert
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,7 @@ async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
 
 async def save_case(connection: AsyncConnection, case: Case) -> None:
     """Write a case as it now is."""
-    statement = insert(cases).values(**asdict(case))
-    changed = {name: statement.excluded[name] for name in asdict(case) if name not in ("key", "created_at")}
-    await connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_=changed))
+    await upsert(connection, cases, asdict(case), keep=["created_at"])
 
 
 def derive_reply_id(what: str) -> str:
@@ -108,8 +106,7 @@ def draft_reply(reply_id: str, kind: str, job: Job, body: str, now: datetime) ->
 
 async def insert_reply(connection: AsyncConnection, reply: Reply) -> bool:
     """Write down a reply to be posted; False when it was written down before."""
-    statement = insert(replies).values(**asdict(reply)).on_conflict_do_nothing()
-    return (await connection.execute(statement)).rowcount == 1
+    return await insert_new(connection, replies, asdict(reply))
 
 
 def _reply(row: Row[Any]) -> Reply:
@@ -187,9 +184,7 @@ async def fetch_open_statuses(connection: AsyncConnection) -> list[Reply]:
 
 async def save_pull(connection: AsyncConnection, pull: Pull) -> None:
     """Write down a pull request to be opened, in place of one that was given up."""
-    statement = insert(pulls).values(**asdict(pull))
-    changed = {name: statement.excluded[name] for name in asdict(pull) if name != "job_id"}
-    await connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_=changed))
+    await upsert(connection, pulls, asdict(pull))
 
 
 async def fetch_pull(connection: AsyncConnection, job_id: str) -> Pull | None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import delete, select, update
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.schema import enabled_repositories, heartbeats
+from runner.sql import insert_new
 
 ALIVE = "alive"
 """When some replica last ran."""
@@ -32,7 +32,7 @@ class Enabled:
 
 async def beat(connection: AsyncConnection, name: str, at: datetime) -> None:
     """Note a time, unless a later one stands there."""
-    await connection.execute(insert(heartbeats).values(name=name, at=at).on_conflict_do_nothing())
+    await insert_new(connection, heartbeats, {"name": name, "at": at})
     earlier = (heartbeats.c.name == name, heartbeats.c.at < at)
     await connection.execute(update(heartbeats).where(*earlier).values(at=at))
 
@@ -49,7 +49,7 @@ async def enable_repositories(connection: AsyncConnection, names: Collection[str
     await connection.execute(delete(enabled_repositories).where(enabled_repositories.c.name.not_in(keys)))
     for key in keys:
         row = {"name": key, "enabled_at": now, "looked_at": now}
-        await connection.execute(insert(enabled_repositories).values(**row).on_conflict_do_nothing())
+        await insert_new(connection, enabled_repositories, row)
 
 
 async def fetch_enabled(connection: AsyncConnection) -> Mapping[str, Enabled]:

@@ -19,12 +19,12 @@ from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
 from sqlalchemy import func, select, update
-from sqlalchemy.dialects.sqlite import insert
 
 from handlers.context import Context
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.db import Database
 from runner.schema import deliveries
+from runner.sql import insert_new
 
 log = structlog.get_logger()
 
@@ -63,8 +63,7 @@ class Inbox:
         values = {"id": delivery_id, "event": event, "lane": lane, "body": body, "received_at": now}
         row = {**values, "state": "pending", "attempts": 0, "next_attempt_at": now}
         async with self._db.write() as connection:
-            result = await connection.execute(insert(deliveries).values(**row).on_conflict_do_nothing())
-        return result.rowcount == 1
+            return await insert_new(connection, deliveries, row)
 
     async def step(self, context: Context) -> None:
         """Begin work on the first delivery of every free lane."""

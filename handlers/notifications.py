@@ -11,13 +11,13 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select, update
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.report import parse_report
 from handlers.sanitize import one_line, redact
 from runner.job import Job, Report
 from runner.schema import notifications
+from runner.sql import insert_new
 
 MAX_SUMMARY = 1_000
 """Characters."""
@@ -66,7 +66,7 @@ def render_payload(notification: Notification) -> Mapping[str, str | int]:
 
 async def insert_notification(connection: AsyncConnection, notification: Notification) -> None:
     """Write down what the operator is to be told. A job that they are told of already changes nothing."""
-    await connection.execute(insert(notifications).values(**asdict(notification)).on_conflict_do_nothing())
+    await insert_new(connection, notifications, asdict(notification))
 
 
 async def fetch_waiting(connection: AsyncConnection) -> list[Notification]:

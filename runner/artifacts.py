@@ -16,7 +16,7 @@ from typing import Any
 
 from runner.agents import Session
 from runner.agents.configuration import configures_agents
-from runner.characters import drop_invisible, name_oddities, show_invisible
+from runner.characters import drop_invisible, make_storable, name_oddities, show_invisible
 from runner.environment import Limits, Profile
 from runner.job import FileChange, Job, Report, digest_of
 from runner.patch import Untrue, check_patch
@@ -91,8 +91,7 @@ def _read_text(raw: Mapping[str, Any], name: str, limit: int | None = None) -> s
         raise BadArtifacts(f"the text {name!r} is missing")
     if limit is not None and len(text) > limit:
         raise BadArtifacts(f"the text {name!r} is longer than {limit} characters")
-    # A database refuses what UTF-8 cannot say, and PostgreSQL a NUL.
-    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+    return make_storable(text)  # Here already: what is checked, shown and stored must be one text.
 
 
 def _max_patch(limits: Limits) -> int:

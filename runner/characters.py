@@ -43,6 +43,11 @@ def show_invisible(text: str) -> str:
     return text.translate({ord(char): f"⟨{_name(char)}⟩" for char in _find_invisible(text)})
 
 
+def make_storable(text: str) -> str:
+    """The text without what a database refuses: what UTF-8 cannot say, and NUL, which PostgreSQL does not take."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
 def name_oddities(text: str) -> list[str]:
     """What a reader of `text` would miss: invisible or reordering characters, lines too long to read."""
     invisible = _find_invisible(text)

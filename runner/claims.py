@@ -16,17 +16,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, Float, delete, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.ext.compiler import compiles
 
 from runner.db import GUARD, Database
 from runner.schema import claims
+from runner.sql import db_clock, upsert
 
 log = structlog.get_logger()
 
@@ -39,23 +37,6 @@ RENEWALS = 4
 
 class ClaimLost(Exception):  # noqa: N818 - a fact about a replica, not a fault of the program
     """Another replica may act on this by now, so this one must not."""
-
-
-class _Epoch(ColumnElement[float]):
-    """The database's own clock, in seconds since 1970."""
-
-    inherit_cache = True
-    type = Float()
-
-
-@compiles(_Epoch, "sqlite")
-def _on_sqlite(_element: _Epoch, _compiler: Any, **_: Any) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
-
-
-@compiles(_Epoch, "postgresql")
-def _on_postgresql(_element: _Epoch, _compiler: Any, **_: Any) -> str:
-    return "extract(epoch from clock_timestamp())::float8"
 
 
 @dataclass(eq=False, slots=True)
@@ -164,12 +145,9 @@ class Claims:
     async def _take(self, name: str) -> Held | None:
         asked_at = time.monotonic()
         held = Held(name, secrets.token_hex(8), asked_at + self._lasts_s)
-        row = insert(claims).values(name=name, fence=held.fence, expires_at=_Epoch() + self._lasts_s)
-        taken = {"fence": row.excluded.fence, "expires_at": row.excluded.expires_at}
-        is_free = claims.c.expires_at < _Epoch()
+        row = {"name": name, "fence": held.fence, "expires_at": db_clock(self._lasts_s)}
         async with self._db.begin() as connection:
-            statement = row.on_conflict_do_update(index_elements=["name"], set_=taken, where=is_free)
-            if (await connection.execute(statement)).rowcount != 1:
+            if not await upsert(connection, claims, row, where=claims.c.expires_at < db_clock()):
                 return None
         self._held[name] = held
         return held
@@ -179,7 +157,7 @@ class Claims:
         asked_at = time.monotonic()
         fences = {held.fence: held for held in self._held.values()}
         async with self._db.begin() as connection:
-            statement = update(claims).where(claims.c.fence.in_(fences)).values(expires_at=_Epoch() + self._lasts_s)
+            statement = update(claims).where(claims.c.fence.in_(fences)).values(expires_at=db_clock(self._lasts_s))
             renewed = {row.fence for row in await connection.execute(statement.returning(claims.c.fence))}
         for fence, held in fences.items():
             if fence in renewed:
@@ -198,4 +176,6 @@ class Claims:
 
 async def fetch_claimed(connection: AsyncConnection) -> set[str]:
     """The names of what some replica has a claim on."""
-    return {row.name for row in await connection.execute(select(claims.c.name).where(claims.c.expires_at >= _Epoch()))}
+    return {
+        row.name for row in await connection.execute(select(claims.c.name).where(claims.c.expires_at >= db_clock()))
+    }

@@ -3,117 +3,150 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event, inspect, text
-from sqlalchemy.engine import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner.schema import SCHEMA_VERSION, installation, metadata
+from runner import postgresql, sqlite, upgrades
+from runner.db_errors import DatabaseError
+from runner.schema import installation
 
 GUARD: ContextVar[Callable[[AsyncConnection], Awaitable[None]] | None] = ContextVar("guard", default=None)
 """What must be so for a transaction of this task to write anything; `runner.claims` sets it."""
 
 
-class DatabaseError(Exception):
-    """The database cannot be used; the message says what to do."""
-
-
-def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    # The driver must not open transactions by itself: `_begin` decides how they start.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin(connection: Connection) -> None:
-    # A transaction that starts as a reader and then writes can fail at once with SQLITE_BUSY; one that starts as a
-    # writer waits its turn.
-    reads = connection.get_execution_options().get("reads_only", False)
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-
 class Database:
-    """The one way to the database. `write` is a transaction that commits when its block ends without an exception."""
+    """The one way to the database. `write` is a transaction that commits when its block ends without an exception.
+
+    The URL begins with `sqlite+aiosqlite:///` or `postgresql+asyncpg://`.
+    """
 
     def __init__(self, url: str) -> None:
         self.secret = b""
         """Drawn once for a database, known after `open`."""
-        self.engine = create_async_engine(url)
-        event.listen(self.engine.sync_engine, "connect", _set_up_sqlite)
-        event.listen(self.engine.sync_engine, "begin", _begin)
+        self.url = make_url(url)
+        self.is_embedded = self.url.get_backend_name() == "sqlite"
+        """Whether it is a file of this machine, which one service has for itself."""
+        self.engine = (sqlite if self.is_embedded else postgresql).make_engine(self.url)
+        self._wire = None if self.is_embedded else postgresql.Wire(self.engine)
 
     @property
-    def is_embedded(self) -> bool:
-        """Whether it is a file of this machine, which one service has for itself."""
-        return self.engine.dialect.name == "sqlite"
+    def name(self) -> str:
+        """Where it is, without a password: for messages."""
+        return self.url.set(query={}).render_as_string(hide_password=True)
+
+    @property
+    def file(self) -> Path:
+        """Where SQLite keeps it."""
+        return Path(self.url.database or "")
 
     async def open(self) -> None:
-        """Create the tables in a new database. Raises `DatabaseError` for one that cannot be used."""
-        await asyncio.to_thread(self._probe)
-        async with self.write() as connection:
-            if not await connection.run_sync(lambda sync: inspect(sync).has_table(installation.name)):
-                await connection.run_sync(metadata.create_all)
-                row = {"schema_version": SCHEMA_VERSION, "secret": secrets.token_bytes(32)}
-                await connection.execute(installation.insert().values(**row))
-            await self._recognise(connection)
+        """Create the tables in a new database.
+
+        Raises `OldDatabase` where an upgrade is needed, and another `DatabaseError` for one that cannot be used.
+        """
+        with self._explaining():
+            await self._probe(must_exist=False)
+            async with self.write() as connection:
+                if await connection.run_sync(upgrades.read_version) == upgrades.EMPTY:
+                    await connection.run_sync(upgrades.create)
+                await self._recognise(connection)
 
     async def open_existing(self) -> None:
         """Use the database of a service, which may be running, to read. Raises `DatabaseError` where there is none."""
-        if not Path(self.engine.url.database or "").is_file():
-            raise DatabaseError(f"the database {self.engine.url}: there is no such file")
-        await asyncio.to_thread(self._probe)
-        async with self.read() as connection:
-            if not await connection.run_sync(lambda sync: inspect(sync).has_table(installation.name)):
-                raise DatabaseError(f"the database {self.engine.url} is not one of ptq-bot")
-            await self._recognise(connection)
+        with self._explaining():
+            await self._probe(must_exist=True)
+            async with self.read() as connection:
+                await self._recognise(connection)
+
+    async def upgrade(self) -> tuple[str, str]:
+        """Bring an existing database to the newest version of the schema: the versions before and after.
+
+        No service may run on it. Raises `DatabaseError`; the database is then as it was.
+        """
+        with self._explaining():
+            await self._probe(must_exist=True)
+        with self.hold(), self._explaining():
+            async with self.begin(**{sqlite.REMAKES_TABLES: True}) as connection:
+                before = await connection.run_sync(upgrades.read_version)
+                await connection.run_sync(upgrades.upgrade)
+                after = await connection.run_sync(upgrades.read_version)
+            await self.engine.dispose()  # The connection that remade tables looks at no foreign keys.
+        return before, after
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Be the service on this database inside the block; PostgreSQL has room for many.
+
+        Raises `DatabaseError` when SQLite's one place is taken.
+        """
+        with ExitStack() as stack:
+            if self.is_embedded:
+                with self._explaining():
+                    stack.enter_context(sqlite.hold(self.file))
+            yield
+
+    async def back_up(self, target: Path) -> None:
+        """Copy the database into a new file, also while a service runs. Raises `DatabaseError`."""
+        with self._explaining():
+            if not self.is_embedded:
+                raise DatabaseError("PostgreSQL's own pg_dump makes backups of it: see docs/reliability.md")
+            await asyncio.to_thread(sqlite.back_up, self.file, target)
+
+    async def _probe(self, *, must_exist: bool) -> None:
+        if self.is_embedded:
+            await asyncio.to_thread(sqlite.probe, self.file, must_exist=must_exist)
 
     async def _recognise(self, connection: AsyncConnection) -> None:
-        found = (await connection.execute(installation.select())).one()
-        if found.schema_version != SCHEMA_VERSION:
-            needs = f"this version of ptq-bot needs {SCHEMA_VERSION}"
-            raise DatabaseError(f"the database has schema {found.schema_version}, {needs}")
-        self.secret = found.secret
+        await connection.run_sync(upgrades.check_version)
+        self.secret = (await connection.execute(installation.select())).one().secret
 
-    def _probe(self) -> None:
-        # The driver's own thread complains on standard error when a connection that failed outlives the event loop.
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Whatever goes wrong inside becomes a `DatabaseError` that names the database."""
         try:
-            with closing(sqlite3.connect(self.engine.url.database or "")) as connection:
-                connection.execute("PRAGMA schema_version")
-        except sqlite3.Error as error:
-            raise DatabaseError(f"the database {self.engine.url}: {error}") from None
+            yield
+        except DatabaseError as error:
+            raise type(error)(f"the database {self.name}: {error}") from None
+        except (SQLAlchemyError, OSError, *postgresql.FAILURES) as error:
+            advice = "" if self.is_embedded else "; check that it runs, and server.database_url"
+            raise DatabaseError(f"the database {self.name}: {_describe(error)}{advice}") from None
 
     async def close(self) -> None:
         """Close every connection."""
         await self.engine.dispose()
 
     @asynccontextmanager
-    async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that may write, whatever claims are held."""
-        async with self.engine.begin() as connection:
-            yield connection
-
-    @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that may write; what the caller's `GUARD` raises ends it before it begins."""
+        """Open a transaction that may write; it is the only one that does until it ends.
+
+        What the caller's `GUARD` raises ends it before it begins.
+        """
         async with self.begin() as connection:
             if guard := GUARD.get():
                 await guard(connection)
             yield connection
 
     @asynccontextmanager
+    async def begin(self, **options: Any) -> AsyncIterator[AsyncConnection]:
+        """The same whatever claims are held, with these execution options of SQLAlchemy's."""
+        async with self.engine.connect() as connection:
+            await connection.execution_options(**options)
+            async with connection.begin():
+                yield connection
+
+    @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that sees one moment of the database and writes nothing."""
+        options = {} if self.is_embedded else postgresql.READ_OPTIONS
         async with self.engine.connect() as connection:
-            await connection.execution_options(reads_only=True)
+            await connection.execution_options(reads_only=True, **options)
             yield connection
 
     async def accepts_writes(self) -> bool:
@@ -121,3 +154,25 @@ class Database:
         async with self.write() as connection:
             await connection.execute(text("SELECT 1"))
         return True
+
+    def notify(self) -> None:
+        """Wake the other replicas, soon: call it after a commit that gives them something to do."""
+        if self._wire:
+            self._wire.call()
+
+    async def on_change(self, ring: Callable[[], None]) -> None:
+        """Call `ring` when another replica notifies; runs until cancelled where there may be others.
+
+        Nothing may depend on it: a call can be lost, and can come without a reason.
+        """
+        if self._wire:
+            await self._wire.listen(ring)
+
+
+def _describe(error: Exception) -> str:
+    """What a driver says, without the statement and its values; where it says nothing, what happened."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        reason = str(getattr(error.orig, "__cause__", None) or error.orig)
+    else:
+        reason = str(error)
+    return " ".join(reason.split()) or type(error).__name__

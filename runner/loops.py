@@ -27,13 +27,22 @@ class Listener:
 
 
 class Bell:
-    """Wakes every loop before its interval is over. A lost ring costs that interval and nothing else."""
+    """Wakes every loop before its interval is over. A lost ring costs that interval and nothing else.
 
-    def __init__(self) -> None:
+    `tell_others` carries a ring to the other replicas, where `ring_here` is to be called.
+    """
+
+    def __init__(self, tell_others: Callable[[], None] = lambda: None) -> None:
         self._listeners: set[Listener] = set()
+        self._tell_others = tell_others
 
     def ring(self) -> None:
-        """Wake all who listen."""
+        """Wake all who listen, here and elsewhere."""
+        self.ring_here()
+        self._tell_others()
+
+    def ring_here(self) -> None:
+        """Wake all who listen in this process."""
         for listener in self._listeners:
             listener.heard.set()
 

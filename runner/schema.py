@@ -1,55 +1,27 @@
 """The whole schema on one page. The invariants that must hold whatever crashes are stated as constraints, not as code.
 
 What a reply, a page or a pull request needs is in here; files beside the database are caches. It refuses to know what
-any row is for.
+any row is for. A change here needs a migration in `runner/migrations/versions`.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from sqlalchemy import (
     JSON,
     Boolean,
+    CheckConstraint,
     Column,
-    DateTime,
-    Dialect,
     Float,
     ForeignKey,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
-    String,
     Table,
-    Text,
-    TypeDecorator,
     UniqueConstraint,
 )
 
+from runner.columns import Integer, String, Text, UtcDateTime
 from runner.job import ACTIVE
-
-SCHEMA_VERSION = 2
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """Aware UTC in Python; SQLite, which knows no time zones, gets it without one."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a time without a zone: it would mean something else on each host."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a time without a zone cannot be stored")
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Give back what was stored, aware."""
-        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
-
 
 metadata = MetaData()
 
@@ -121,7 +93,7 @@ jobs = Table(
     Column("failure", Text),
     Index("jobs_by_case", "repository", "issue_number"),
 )
-_is_active = jobs.c.state.in_([str(state) for state in ACTIVE])
+_is_active = jobs.c.state.in_(sorted(map(str, ACTIVE)))
 Index(
     "one_active_job_per_case",
     jobs.c.repository,
@@ -154,7 +126,7 @@ claims = Table(
     metadata,
     Column("name", String(100), primary_key=True),
     Column("fence", String(32), nullable=False, unique=True),
-    Column("expires_at", Float, nullable=False),  # seconds since 1970, on the database's clock
+    Column("expires_at", UtcDateTime, nullable=False),  # on the database's clock
 )
 
 meters = Table(
@@ -295,9 +267,7 @@ github_writes = Table(
 heartbeats = Table(
     "heartbeats",
     metadata,
-    Column(
-        "name", String(100), primary_key=True
-    ),  # alive: some replica was; looked: GitHub's record was read until then
+    Column("name", String(100), primary_key=True),  # alive: some replica was; looked: GitHub's record was read
     Column("at", UtcDateTime, nullable=False),  # never goes back: the newest of all replicas counts
 )
 
@@ -312,6 +282,6 @@ enabled_repositories = Table(
 installation = Table(
     "ptq_bot",
     metadata,
-    Column("schema_version", Integer, primary_key=True),
+    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),  # there is one row
     Column("secret", LargeBinary, nullable=False),  # what makes job ids, and so the addresses of pages, unguessable
 )

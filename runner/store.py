@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, delete, func, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as insert_or_ignore
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.agents import Session
@@ -22,6 +21,7 @@ from runner.job import ACTIVE, FileChange, IllegalMove, Job, JobState, Report, m
 from runner.machines import Lease
 from runner.meter import Meter
 from runner.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions
+from runner.sql import insert_new, upsert
 
 _ACTIVE = [str(state) for state in ACTIVE]
 
@@ -36,8 +36,7 @@ def _to_job(values: Mapping[str, Any]) -> Job:
 
 async def insert_job(connection: AsyncConnection, job: Job) -> bool:
     """Store a new job; False when its trigger has made one before, or its issue has an active one."""
-    statement = insert_or_ignore(jobs).values(**asdict(job)).on_conflict_do_nothing()
-    created = (await connection.execute(statement)).rowcount == 1
+    created = await insert_new(connection, jobs, asdict(job))
     if created:
         await add_event(connection, job.id, job.created_at, f"queued by @{job.requested_by}")
     return created
@@ -198,9 +197,7 @@ async def fetch_bodies(connection: AsyncConnection, job_ids: Collection[str], pa
 
 async def save_meter(connection: AsyncConnection, meter: Meter) -> None:
     """Write down what a job has taken by now."""
-    statement = insert_or_ignore(meters).values(**asdict(meter))
-    changed = {name: statement.excluded[name] for name in asdict(meter) if name != "job_id"}
-    await connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_=changed))
+    await upsert(connection, meters, asdict(meter))
 
 
 async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
@@ -246,8 +243,9 @@ async def fetch_spent(
 
 
 async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> Spent:
+    # PostgreSQL adds whole numbers up to a decimal: the cast keeps them what they were.
     totals = [
-        func.coalesce(func.sum(column), 0)
+        func.coalesce(func.sum(column), 0).cast(column.type)
         for column in (
             *(meters.c.turns, meters.c.input_tokens + meters.c.output_tokens),
             *(meters.c.cost_usd, meters.c.run_s, meters.c.output_bytes),
@@ -276,10 +274,7 @@ def compress_log(log: bytes) -> bytes:
 
 async def save_log(connection: AsyncConnection, job_id: str, stage: str, compressed: bytes) -> None:
     """Keep a stage's log for good; a second call replaces it."""
-    statement = insert_or_ignore(job_logs).values(job_id=job_id, stage=stage, compressed=compressed)
-    await connection.execute(
-        statement.on_conflict_do_update(index_elements=["job_id", "stage"], set_={"compressed": compressed})
-    )
+    await upsert(connection, job_logs, {"job_id": job_id, "stage": stage, "compressed": compressed})
 
 
 async def fetch_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:

@@ -10,6 +10,7 @@ from threading import Thread
 
 import pytest
 
+from runner import upgrades
 from tests.support.dockerfile import Folder, Step, parse_stages
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +62,12 @@ def test_the_manifest_and_the_templates_travel_along(installed: Folder) -> None:
     assert name == "ptq-bot"
     assert place.startswith(str(installed.root / "opt/ptq"))
     assert set(templates.split()) >= {path.name for path in (ROOT / "prompts").iterdir()}
+
+
+@pytest.mark.slow
+def test_the_migrations_travel_along(installed: Folder) -> None:
+    script = "from runner import upgrades; print(*upgrades.list_versions())"
+    assert tuple(output_of(installed, "python", "-c", script).split()) == upgrades.list_versions()
 
 
 def test_the_image_runs_as_nobody_special() -> None:

@@ -74,6 +74,7 @@ class Playground:
         more_toml: str = "",
         repository_agent: str = "script",
         repository_toml: str = "",
+        database_url: str = "sqlite+aiosqlite:///ptq.db",
     ) -> None:
         self.folder = folder
         self.git_dir = folder / "octo" / "widgets.git"
@@ -86,6 +87,7 @@ class Playground:
         self._repository_toml = repository_toml
         self.pace = PACE
         """Of the service, the next time that it starts."""
+        self._database_url = database_url
         self.service_port = find_free_port()
         self._stack = AsyncExitStack()
 
@@ -160,7 +162,7 @@ webhook_secrets = [{quote(SECRET)}]
 host = "{ADDRESS}"
 port = {self.service_port}
 public_url = "http://{ADDRESS}:{self.service_port}"
-database_url = "sqlite+aiosqlite:///ptq.db"
+database_url = {quote(self._database_url)}
 data_dir = "var"
 
 [agents.script]

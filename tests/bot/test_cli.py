@@ -5,7 +5,6 @@ import hmac
 import json
 import signal
 import socket
-import sqlite3
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -158,15 +157,6 @@ def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     assert refuse_to_start(config).endswith("file is not a database")
 
 
-def test_a_database_of_another_version_is_one_sentence(tmp_path: Path) -> None:
-    connection = sqlite3.connect(tmp_path / "ptq.db")
-    connection.execute("CREATE TABLE ptq_bot (schema_version INTEGER PRIMARY KEY, secret BLOB NOT NULL)")
-    connection.execute("INSERT INTO ptq_bot VALUES (99, x'00')")
-    connection.commit()
-    connection.close()
-    assert "the database has schema 99" in refuse_to_start(configure(tmp_path, 0))
-
-
 def test_a_data_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "var").touch()
     assert "var" in refuse_to_start(configure(tmp_path, 0))
@@ -193,5 +183,5 @@ def test_the_service_answers_and_stops_when_it_is_asked_to(tmp_path: Path, numbe
 def test_without_arguments_the_program_says_what_it_can_do() -> None:
     done = program.run("--help", COLUMNS="200")
     assert done.returncode == 0
-    for command in ("serve", "report", "costs", "demo"):
+    for command in ("serve", "report", "costs", "db", "demo"):
         assert command in done.stdout

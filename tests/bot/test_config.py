@@ -104,6 +104,17 @@ def test_a_private_key_is_taken_in_every_form_that_people_paste(tmp_path: Path, 
     assert settings.private_key().startswith("-----BEGIN")
 
 
+@pytest.mark.parametrize(
+    "place", ["ptq:hunter%4022@db.example:5432/ptq?ssl=require", "db.example/ptq", "ptq@[::1]:5433/ptq"]
+)
+def test_a_database_of_postgresql_is_taken_as_it_stands(tmp_path: Path, place: str) -> None:
+    url = f"postgresql+asyncpg://{place}"
+    settings = load(tmp_path, PTQ_SERVER__DATABASE_URL=url)
+    assert settings.server.database_url == url
+    assert ("hunter@22" in settings.secret_values()) == ("hunter" in place)
+    assert "hunter" not in repr(settings)
+
+
 def test_environment_variables_override_the_file(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
@@ -139,7 +150,14 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ('private_key_file = "app.pem"', "", "github: give exactly one of private_key_file and private_key"),
         ('api_url = "https://api.github.com"', 'api_url = "api.github.com"', "github.api_url: must be an http(s) URL"),
         ("port = 8080", 'port = "high"', "server.port: must be a whole number"),
-        ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u@h/d"', "server.database_url: PostgreSQL comes with"),
+        (
+            '"sqlite+aiosqlite:///ptq.db"',
+            '"postgresql://u@h/d"',
+            "server.database_url: must be sqlite+aiosqlite:///FILE",
+        ),
+        ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u:hunter2@h"', "server.database_url: must be sqlite"),
+        ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u:p@s:w@h/d"', "server.database_url: must be sqlite"),
+        ('"sqlite+aiosqlite:///ptq.db"', '"postgresql+asyncpg://u@h:x/d"', "server.database_url: must be sqlite"),
         ('"sqlite+aiosqlite:///ptq.db"', '"ptq.db"', "server.database_url: must be sqlite+aiosqlite:///FILE"),
         ('kind = "claude"', 'kind = "cloud"', "agents.mine.kind: must be one of: claude, codex, command, cursor, pi"),
         ('command = ["/opt/claude"]', "command = []", "agents.mine.command: must not be empty"),

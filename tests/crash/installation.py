@@ -73,7 +73,7 @@ class Replica:
         return self.process.exitcode
 
     def tail(self) -> str:
-        return self.log.read_text()[-6000:]
+        return self.log.read_text()[-4000:]
 
     def kill(self) -> None:
         assert self.process
@@ -123,14 +123,15 @@ class Installation(Playground):
         """Stop it in good order. False when it was killed and started again instead."""
         self._is_ending = True
         self.replica.signal(signal.SIGTERM)
-        await self.wait_for(lambda: not self._is_ending or self.replica.exit_status == 0, "the service to end")
+        minding = self._minding
+        await self.wait_for(lambda: not (self._is_ending and minding and not minding.done()), "the service to end")
         return self._is_ending
 
     async def wait_for(self, look: Callable[[], bool], what: str) -> None:
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while not await asyncio.to_thread(look):
             self.check()
-            assert asyncio.get_running_loop().time() < deadline, f"waited in vain for {what}: {self.replica.tail()}"
+            assert asyncio.get_running_loop().time() < deadline, f"waited in vain for {what}"
             await asyncio.sleep(0.02)
 
     def check(self) -> None:

@@ -21,9 +21,10 @@ import pytest
 
 from tests.crash.points import Point, find_lost_answers, spread
 from tests.crash.tale import live_through
+from tests.support.postgres import Server
 
 TAKES_ALL = os.environ.get("PTQ_CRASH") == "all"
-SHARES = 6
+SHARES = 40 if TAKES_ALL else 6
 """Tests for each database, each with its share of the points."""
 LEAST_POINTS = 40
 PROPERTY = "crash matrix"
@@ -34,6 +35,7 @@ class Matrix:
     """What can be run on one database, in the order in which it is taken."""
 
     database: str
+    server: Server | None
     seed: int
     points: list[Point]
 
@@ -42,10 +44,16 @@ class Matrix:
 
 
 @asynccontextmanager
-async def open_database(kind: str, folder: Path) -> AsyncIterator[str]:
-    """The address of a new, empty database, for as long as the block lasts."""
-    assert kind == "sqlite"
-    yield f"sqlite+aiosqlite:///{folder / 'ptq.db'}"
+async def open_database(server: Server | None, folder: Path) -> AsyncIterator[str]:
+    """The address of a new, empty database, on PostgreSQL's server or in a file, for as long as the block lasts."""
+    if server is None:
+        yield f"sqlite+aiosqlite:///{folder / 'ptq.db'}"
+        return
+    name = await server.create()
+    try:
+        yield server.url(name)
+    finally:
+        await server.drop(name)
 
 
 @pytest.fixture(scope="session")
@@ -55,24 +63,26 @@ def crash_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def matrix(request: pytest.FixtureRequest, crash_folder: Path) -> Matrix:
     """The points on each database; whichever test comes first records them, on whichever worker."""
     kind: str = request.param
-    note = crash_folder / f"crash-{kind}.json"
-    with (crash_folder / f"crash-{kind}.lock").open("w") as lock:
+    server: Server | None = request.getfixturevalue("postgres") if kind == "postgresql" else None
+    folder = crash_folder / f"crash-{kind}"
+    note = folder.with_suffix(".json")
+    with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not note.exists():
-            note.write_text(json.dumps([asdict(point) for point in asyncio.run(record(kind, crash_folder))]))
+            note.write_text(json.dumps([asdict(point) for point in asyncio.run(record(server, folder))]))
     points = [Point(**fields) for fields in json.loads(note.read_text())]
     seed = read_seed(crash_folder)
-    return Matrix(kind, seed, spread([*points, *find_lost_answers(points)], seed))
+    return Matrix(kind, server, seed, spread([*points, *find_lost_answers(points)], seed))
 
 
-async def record(kind: str, folder: Path) -> list[Point]:
+async def record(server: Server | None, folder: Path) -> list[Point]:
     """Every point of a story in which nothing goes wrong."""
-    async with open_database(kind, folder / f"crash-{kind}") as url:
-        installation = await live_through(folder / f"crash-{kind}", url, [])
+    async with open_database(server, folder) as url:
+        installation = await live_through(folder, url, [])
     return installation.replica.points(1)
 
 

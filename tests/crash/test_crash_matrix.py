@@ -42,7 +42,7 @@ class Share:
         self.outcome["runs"] += 1
         folder = self._folder / str(self.outcome["runs"])
         try:
-            async with open_database(self.matrix.database, folder) as url:
+            async with open_database(self.matrix.server, folder) as url:
                 installation = await live_through(folder, url, points)
         except Exception as error:
             told = [" and then ".join(map(str, points)), repr(error), *getattr(error, "__notes__", ())]

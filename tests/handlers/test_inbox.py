@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, cast
 
 from gidgethub import sansio
@@ -61,13 +60,13 @@ async def do_nothing(_word: str) -> None:
 
 
 @asynccontextmanager
-async def open_desk(folder: Path, work: Work = do_nothing) -> AsyncIterator[Desk]:
-    async with open_database(folder) as database:
+async def open_desk(url: str, work: Work = do_nothing) -> AsyncIterator[Desk]:
+    async with open_database(url) as database:
         yield Desk(database, work)
 
 
-async def test_a_repeated_delivery_is_worked_once(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_a_repeated_delivery_is_worked_once(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         assert await desk.bring("one")
         assert not await desk.bring("one")
         await desk.settle()
@@ -76,22 +75,22 @@ async def test_a_repeated_delivery_is_worked_once(tmp_path: Path) -> None:
         assert desk.worked == ["one"]
 
 
-async def test_deliveries_of_one_issue_keep_their_order(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_deliveries_of_one_issue_keep_their_order(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         for number in range(5):
             await desk.bring(f"{number}")
         await desk.settle()
         assert desk.worked == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_slow_issue_does_not_hold_up_another(tmp_path: Path) -> None:
+async def test_a_slow_issue_does_not_hold_up_another(database_url: str) -> None:
     slow = asyncio.Event()
 
     async def work(word: str) -> None:
         if word == "slow":
             await slow.wait()
 
-    async with open_desk(tmp_path, work) as desk:
+    async with open_desk(database_url, work) as desk:
         await desk.bring("slow", "octo/widgets#1")
         await desk.bring("behind", "octo/widgets#1")
         await desk.bring("quick", "octo/widgets#2")
@@ -103,12 +102,12 @@ async def test_a_slow_issue_does_not_hold_up_another(tmp_path: Path) -> None:
         assert desk.worked[-1] == "behind"
 
 
-async def test_a_delivery_that_keeps_failing_is_set_aside_and_the_next_one_goes_on(tmp_path: Path) -> None:
+async def test_a_delivery_that_keeps_failing_is_set_aside_and_the_next_one_goes_on(database_url: str) -> None:
     async def work(word: str) -> None:
         if word == "poison":
             raise RuntimeError("no")
 
-    async with open_desk(tmp_path, work) as desk:
+    async with open_desk(database_url, work) as desk:
         await desk.bring("poison")
         await desk.bring("next")
         for _ in range(MAX_ATTEMPTS):
@@ -121,12 +120,12 @@ async def test_a_delivery_that_keeps_failing_is_set_aside_and_the_next_one_goes_
         assert await count_deliveries(desk.database, ("pending", "failed")) == {"pending": 0, "failed": 1}
 
 
-async def test_a_delivery_waits_for_as_long_as_github_asks(tmp_path: Path) -> None:
+async def test_a_delivery_waits_for_as_long_as_github_asks(database_url: str) -> None:
     async def work(word: str) -> None:
         if desk.worked.count(word) < 5:
             raise GitHubUnavailable("rate limit", retry_after_s=300)
 
-    async with open_desk(tmp_path, work) as desk:
+    async with open_desk(database_url, work) as desk:
         await desk.bring("patient")
         await desk.settle()
         desk.clock.forward(299)
@@ -138,28 +137,39 @@ async def test_a_delivery_waits_for_as_long_as_github_asks(tmp_path: Path) -> No
         assert (await desk.row("patient")).state == "done"
 
 
-async def test_a_malformed_payload_is_set_aside_at_once_without_its_values(tmp_path: Path) -> None:
+async def test_a_malformed_payload_is_set_aside_at_once_without_its_values(database_url: str) -> None:
     async def work(_word: str) -> None:
         User.model_validate({"login": {"secret": "hunter2"}})
 
-    async with open_desk(tmp_path, work) as desk:
+    async with open_desk(database_url, work) as desk:
         await desk.bring("odd")
         await desk.settle()
         row = await desk.row("odd")
         assert (row.state, row.error) == ("failed", "the payload lacks or garbles: login")
 
 
-async def test_what_nobody_handles_is_done(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_characters_that_a_database_refuses_hold_up_no_delivery(database_url: str) -> None:
+    async def work(_word: str) -> None:
+        raise GitHubUnavailable("it said \0 and \ud800")
+
+    async with open_desk(database_url, work) as desk:
+        assert await desk.bring("odd", lane="octo/\0\ud800#1")
+        await desk.settle()
+        row = await desk.row("odd")
+        assert (row.state, row.attempts, row.error) == ("pending", 1, "it said \ufffd and ?")
+
+
+async def test_what_nobody_handles_is_done(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.bring("unheard", event="workflow_run")
         await desk.settle()
         assert (await desk.row("unheard")).state == "done"
         assert desk.worked == []
 
 
-async def test_what_was_stored_before_a_crash_is_worked_after_it(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_what_was_stored_before_a_crash_is_worked_after_it(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.bring("kept")
-    async with open_desk(tmp_path) as desk:
+    async with open_desk(database_url) as desk:
         await desk.settle()
         assert desk.worked == ["kept"]

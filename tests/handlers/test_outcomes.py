@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 from handlers import casebook, replies
@@ -76,8 +75,8 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(folder: Path) -> AsyncIterator[Desk]:
-    async with open_database(folder) as database:
+async def open_desk(url: str) -> AsyncIterator[Desk]:
+    async with open_database(url) as database:
         clock = Clock()
         github = cast("Any", None)  # Only `handlers.outbox` asks GitHub.
         context = Context(github, database, {}, {}, URL, (SECRET,), clock, lambda: None)
@@ -88,8 +87,8 @@ def running(**changes: Any) -> Job:
     return make_job(**{"state": JobState.RUNNING, "machine": "gpu-1", "started_at": NOON, **changes})
 
 
-async def test_the_numbers_of_a_status_change_at_most_once_a_minute(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_the_numbers_of_a_status_change_at_most_once_a_minute(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.add(running())
         desk.clock.forward(59)
         assert "turn" not in await desk.count(1)
@@ -101,8 +100,8 @@ async def test_the_numbers_of_a_status_change_at_most_once_a_minute(tmp_path: Pa
         assert "4 turns" in await desk.count(4)
 
 
-async def test_what_is_news_does_not_wait_for_the_numbers(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_what_is_news_does_not_wait_for_the_numbers(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.add(running())
         desk.clock.forward(60)
         assert "1 turn," in await desk.count(1)
@@ -116,8 +115,8 @@ async def test_what_is_news_does_not_wait_for_the_numbers(tmp_path: Path) -> Non
         assert "collecting the result" in (await desk.reply("status")).body
 
 
-async def test_the_last_step_is_shown_without_secrets(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_the_last_step_is_shown_without_secrets(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.add(running())
         desk.clock.forward(60)
         status = await desk.count(1, last_tool=f"Bash: curl -H {SECRET}")
@@ -136,8 +135,8 @@ def ended(**changes: Any) -> Job:
     return running(**{"state": JobState.SUCCEEDED, "ended_at": NOON, **changes})
 
 
-async def test_a_security_concern_goes_to_the_operator_and_to_nobody_else(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_a_security_concern_goes_to_the_operator_and_to_nobody_else(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.add(ended(), found(CONCERN))
         assert (await desk.reply("report")).body == replies.render_confidential()
         (notification,) = await desk.notifications()
@@ -149,15 +148,15 @@ async def test_a_security_concern_goes_to_the_operator_and_to_nobody_else(tmp_pa
         assert (case.state, case.standing_job_id) == (CaseState.IDLE, None)
 
 
-async def test_a_security_concern_leaves_the_diff_of_an_earlier_job_standing(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_a_security_concern_leaves_the_diff_of_an_earlier_job_standing(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.add(ended(), found(CONCERN), standing="earlier")
         case = await desk.case()
         assert (case.state, case.standing_job_id) == (CaseState.AWAITING_NOTE, "earlier")
 
 
-async def test_the_operator_hears_of_a_concern_also_where_the_run_did_not_finish(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_the_operator_hears_of_a_concern_also_where_the_run_did_not_finish(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.add(ended(state=JobState.FAILED, failure="stopped at its cap"), found(CONCERN))
         for _ in range(2):
             await report_jobs(desk.context)
@@ -165,8 +164,8 @@ async def test_the_operator_hears_of_a_concern_also_where_the_run_did_not_finish
         assert "cap" not in (await desk.reply("report")).body
 
 
-async def test_the_last_word_of_a_status_tells_nothing_of_a_concern(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_the_last_word_of_a_status_tells_nothing_of_a_concern(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.add(ended(state=JobState.FAILED, failure="the agent gave up"), found(CONCERN))
         report = await desk.reply("report")
         async with desk.db.write() as connection:
@@ -177,8 +176,8 @@ async def test_the_last_word_of_a_status_tells_nothing_of_a_concern(tmp_path: Pa
         assert status.body == "**ptq** · `fix` attempt 1: ended · [report](https://github.example/1)"
 
 
-async def test_an_ordinary_report_notifies_nobody(tmp_path: Path) -> None:
-    async with open_desk(tmp_path) as desk:
+async def test_an_ordinary_report_notifies_nobody(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
         await desk.add(ended(), found("fix staged\n\n## Summary\nIt is mended.\n"))
         assert await desk.notifications() == []
         assert (await desk.reply("report")).body.startswith("### Fix staged")

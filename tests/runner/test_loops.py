@@ -55,3 +55,16 @@ async def test_a_pass_that_fails_is_repeated() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_ring_is_told_to_the_other_replicas_and_one_of_theirs_is_not() -> None:
+    told: list[str] = []
+    bell = Bell(lambda: told.append("told"))
+    with bell.listen() as listener:
+        bell.ring_here()
+        assert listener.heard.is_set()
+        assert told == []
+        listener.heard.clear()
+        bell.ring()
+        assert listener.heard.is_set()
+    assert told == ["told"]

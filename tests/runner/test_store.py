@@ -2,48 +2,47 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from runner import store
 from runner.caps import Scope, Spent
-from runner.db import Database, DatabaseError
+from runner.db import Database
 from runner.job import FileChange, IllegalMove, JobState, Report
 from runner.machines import Lease
 from runner.meter import Meter
-from runner.schema import installation, jobs
+from runner.schema import jobs
 from tests.support.jobs import NOON, make_job, open_database
 
 
-async def test_a_trigger_that_comes_twice_makes_one_job(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database:
+async def test_a_trigger_that_comes_twice_makes_one_job(database_url: str) -> None:
+    async with open_database(database_url) as database:
         for expected in (True, False):
             async with database.write() as connection:
                 assert await store.insert_job(connection, make_job()) is expected
 
 
-async def test_an_issue_has_at_most_one_active_job(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database, database.write() as connection:
+async def test_an_issue_has_at_most_one_active_job(database_url: str) -> None:
+    async with open_database(database_url) as database, database.write() as connection:
         assert await store.insert_job(connection, make_job())
         assert not await store.insert_job(connection, make_job(id="aaaaaaaaaa", attempt=2))
         await store.move_job(connection, make_job(), JobState.CANCELLED, NOON)
         assert await store.insert_job(connection, make_job(id="aaaaaaaaaa", attempt=2))
 
 
-async def test_a_job_comes_back_as_it_was_stored(tmp_path: Path) -> None:
+async def test_a_job_comes_back_as_it_was_stored(database_url: str) -> None:
     job = make_job(machine="gpu-1", cancel_requested_at=NOON, failure="no luck", exit_status=3)
-    async with open_database(tmp_path) as database:
+    async with open_database(database_url) as database:
         async with database.write() as connection:
             await store.insert_job(connection, job)
         async with database.read() as connection:
             assert await store.fetch_job(connection, job.id) == job
 
 
-async def test_a_move_from_a_state_that_the_row_has_left_changes_nothing(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database:
+async def test_a_move_from_a_state_that_the_row_has_left_changes_nothing(database_url: str) -> None:
+    async with open_database(database_url) as database:
         async with database.write() as connection:
             await store.insert_job(connection, make_job())
             await store.move_job(connection, make_job(), JobState.PREPARING, NOON)
@@ -60,8 +59,8 @@ async def test_a_move_from_a_state_that_the_row_has_left_changes_nothing(tmp_pat
             ]
 
 
-async def test_a_cancel_that_comes_while_a_job_moves_is_kept(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database, database.write() as connection:
+async def test_a_cancel_that_comes_while_a_job_moves_is_kept(database_url: str) -> None:
+    async with open_database(database_url) as database, database.write() as connection:
         await store.insert_job(connection, make_job())
         assert await store.request_cancel(connection, make_job().id, "maintainer", NOON)
         assert not await store.request_cancel(connection, make_job().id, "other", NOON)
@@ -71,8 +70,8 @@ async def test_a_cancel_that_comes_while_a_job_moves_is_kept(tmp_path: Path) -> 
         assert job.cancelled_by == "maintainer"
 
 
-async def test_a_slot_is_leased_once(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database:
+async def test_a_slot_is_leased_once(database_url: str) -> None:
+    async with open_database(database_url) as database:
         async with database.write() as connection:
             await store.insert_job(connection, make_job())
             await store.insert_job(connection, make_job(id="aaaaaaaaaa", issue_number=8))
@@ -85,21 +84,21 @@ async def test_a_slot_is_leased_once(tmp_path: Path) -> None:
             assert await store.fetch_leases(connection) == []
 
 
-async def test_a_report_comes_back_with_every_byte_and_mode(tmp_path: Path) -> None:
+async def test_a_report_comes_back_with_every_byte_and_mode(database_url: str) -> None:
     changes = (
         FileChange("a/link", "120000", b"../b", None),
         FileChange("b", None, None, "100644"),
         FileChange("c", "100755", b"\x00\xff", "100644"),
     )
     report = Report("0123456789", "body", "log", "title", "repro", "patch", changes, "ab" * 32, ("no",), ("hm",))
-    async with open_database(tmp_path) as database, database.write() as connection:
+    async with open_database(database_url) as database, database.write() as connection:
         await store.insert_job(connection, make_job())
         await store.insert_report(connection, report)
         assert await store.fetch_report(connection, report.job_id) == report
 
 
-async def test_a_log_is_kept_and_replaced(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database, database.write() as connection:
+async def test_a_log_is_kept_and_replaced(database_url: str) -> None:
+    async with open_database(database_url) as database, database.write() as connection:
         await store.insert_job(connection, make_job())
         assert await store.fetch_log(connection, make_job().id, "agent") is None
         await store.save_log(connection, make_job().id, "agent", store.compress_log(b"one"))
@@ -107,37 +106,37 @@ async def test_a_log_is_kept_and_replaced(tmp_path: Path) -> None:
         assert await store.fetch_log(connection, make_job().id, "agent") == b"two\xff"
 
 
-async def test_jobs_that_wait_longer_are_counted(tmp_path: Path) -> None:
+async def test_jobs_that_wait_longer_are_counted(database_url: str) -> None:
     later = make_job(id="aaaaaaaaaa", issue_number=8, created_at=NOON + timedelta(seconds=1))
-    async with open_database(tmp_path) as database, database.write() as connection:
+    async with open_database(database_url) as database, database.write() as connection:
         await store.insert_job(connection, make_job())
         await store.insert_job(connection, later)
         assert await store.count_queued_before(connection, later) == 1
         assert await store.count_queued_before(connection, make_job()) == 0
 
 
-async def test_many_writers_at_once_wait_for_each_other(tmp_path: Path) -> None:
+async def test_many_writers_at_once_wait_for_each_other(database_url: str) -> None:
     async def read_then_write(database: Database, number: int) -> None:
         async with database.write() as connection:
             await store.fetch_active_jobs(connection)
             await store.insert_job(connection, make_job(id=f"{number:010x}", issue_number=number))
 
-    async with open_database(tmp_path) as database:
+    async with open_database(database_url) as database:
         await asyncio.gather(*(read_then_write(database, number) for number in range(1, 20)))
         async with database.read() as connection:
             assert len(await store.fetch_active_jobs(connection)) == 19
 
 
-async def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database, database.write() as writer:
+async def test_a_reader_does_not_wait_for_a_writer(database_url: str) -> None:
+    async with open_database(database_url) as database, database.write() as writer:
         await store.insert_job(writer, make_job())
         async with database.read() as reader:
             assert await store.fetch_active_jobs(reader) == []
 
 
-async def test_times_are_stored_in_utc_and_never_without_a_zone(tmp_path: Path) -> None:
+async def test_times_are_stored_in_utc_and_never_without_a_zone(database_url: str) -> None:
     tokyo = NOON.astimezone(timezone(timedelta(hours=9)))
-    async with open_database(tmp_path) as database:
+    async with open_database(database_url) as database:
         async with database.write() as connection:
             await store.insert_job(connection, make_job(created_at=tokyo))
             job = await store.fetch_job(connection, make_job().id)
@@ -148,29 +147,21 @@ async def test_times_are_stored_in_utc_and_never_without_a_zone(tmp_path: Path) 
                 await connection.execute(select(jobs).where(jobs.c.created_at == datetime(2026, 3, 1)))
 
 
-async def test_the_secret_of_a_database_stays_the_same(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as first:
+async def test_the_secret_of_a_database_stays_the_same(database_url: str) -> None:
+    async with open_database(database_url) as first:
         secret = first.secret
-    async with open_database(tmp_path) as second:
+    async with open_database(database_url) as second:
         assert second.secret == secret
         assert len(secret) == 32
 
 
-async def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database, database.write() as connection:
-        await connection.execute(update(installation).values(schema_version=99))
-    with pytest.raises(DatabaseError, match="99"):
-        async with open_database(tmp_path):
-            pass
-
-
-async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repository(tmp_path: Path) -> None:
+async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repository(database_url: str) -> None:
     jobs_made = [
         make_job(id="a" * 10, issue_number=1, requested_by="ada"),
         make_job(id="b" * 10, issue_number=2, requested_by="ada"),
         make_job(id="c" * 10, issue_number=3, requested_by="ada", created_at=NOON - timedelta(days=40)),
     ]
-    async with open_database(tmp_path) as database:
+    async with open_database(database_url) as database:
         async with database.write() as connection:
             for job in jobs_made:
                 await store.insert_job(connection, job)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import create_engine
+
+from runner import upgrades
 from runner.db import Database
 from runner.job import Job, JobState
 
@@ -36,10 +41,25 @@ def make_job(**changes: Any) -> Job:
 
 
 @asynccontextmanager
-async def open_database(folder: Path) -> AsyncIterator[Database]:
-    database = Database(f"sqlite+aiosqlite:///{folder / 'ptq.db'}")
+async def open_database(where: Path | str) -> AsyncIterator[Database]:
+    """The database with this URL, or the one of SQLite in this folder."""
+    database = Database(f"sqlite+aiosqlite:///{where / 'ptq.db'}" if isinstance(where, Path) else where)
+    if database.is_embedded and not database.file.exists():
+        database.file.write_bytes(make_template())
     try:
         await database.open()
         yield database
     finally:
         await database.close()
+
+
+@cache
+def make_template() -> bytes:
+    """A new database of SQLite: every test has its own, but not every test has to make the tables."""
+    engine = create_engine("sqlite://")
+    with engine.begin() as connection:
+        upgrades.create(connection)
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        driver.commit()
+        return driver.serialize()

@@ -166,6 +166,7 @@ async def open_world(
     more_toml: str = "",
     repository_agent: str = "script",
     repository_toml: str = "",
+    database_url: str = "sqlite+aiosqlite:///ptq.db",
 ) -> AsyncIterator[World]:
     """A running installation; `agent` is the source of its agent, in place of the demo's."""
     command = None
@@ -180,6 +181,7 @@ async def open_world(
         more_toml=more_toml,
         repository_agent=repository_agent,
         repository_toml=repository_toml,
+        database_url=database_url,
     )
     async with playground:
         playground.github.observers.append(load_openapi().check)

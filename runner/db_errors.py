@@ -1,0 +1,11 @@
+"""What can be wrong with a database, in words for the operator."""
+
+from __future__ import annotations
+
+
+class DatabaseError(Exception):
+    """The database cannot be used; the message says why and what to do, and holds no password."""
+
+
+class OldDatabase(DatabaseError):  # noqa: N818 - says what it is
+    """An earlier version made the database: `ptq-bot db upgrade` is needed."""

@@ -1,0 +1,105 @@
+"""SQLite as we use it: one file, one service, one writer at a time, and every commit on the disk."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, event
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from runner.db_errors import DatabaseError
+
+REMAKES_TABLES = "remakes_tables"
+"""The execution option of a transaction in which tables are dropped and made again under their old names."""
+
+
+def make_engine(url: URL) -> AsyncEngine:
+    """An engine whose transactions wait for their turn to write, but for those that are `reads_only`."""
+    engine = create_async_engine(url)
+    event.listen(engine.sync_engine, "connect", _set_up)
+    event.listen(engine.sync_engine, "begin", _begin)
+    return engine
+
+
+def _set_up(connection: Any, _record: Any) -> None:
+    # The driver must not open transactions by itself: `_begin` decides how they start.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get(REMAKES_TABLES):  # Dropping a table would count as deleting rows that others refer to.
+        connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+    # A transaction that starts as a reader and then writes can fail at once with SQLITE_BUSY; one that starts as a
+    # writer waits its turn.
+    connection.exec_driver_sql("BEGIN" if options.get("reads_only") else "BEGIN IMMEDIATE")
+
+
+def probe(file: Path, *, must_exist: bool) -> None:
+    """Raise `DatabaseError` where SQLite could not use the file."""
+    if must_exist and not file.is_file():
+        raise DatabaseError("there is no such file")
+    # The driver's own thread complains on standard error when a connection that failed outlives the event loop.
+    try:
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        raise DatabaseError(str(error)) from None
+
+
+@contextmanager
+def hold(file: Path) -> Iterator[None]:
+    """Be the only service on this database inside the block. Raises `DatabaseError` when there is one already.
+
+    The lock lies beside the database and belongs to the process: it cannot outlive it. The file stays, because whoever
+    removed it could take it from under somebody who has just opened it.
+    """
+    lock = Path(f"{file.resolve()}.lock")
+    with lock.open("a") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DatabaseError("a service is running on it already; stop that one first") from None
+        yield
+
+
+def back_up(file: Path, target: Path) -> None:
+    """Copy the database as it is at one moment, also while a service writes to it.
+
+    Raises `DatabaseError`, also where there is a file already. Until the copy is whole it has another name.
+    """
+    probe(file, must_exist=True)
+    if target.exists():
+        raise DatabaseError(f"{target} exists already: name another file")
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        # It holds the secret from which the addresses of pages are made.
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(partial)) as copy:
+            source.backup(copy)
+            # A copy in one file: whoever moves it must not leave a log behind.
+            copy.execute("PRAGMA journal_mode=DELETE")
+        _sync(partial)
+        partial.rename(target)
+        _sync(target.parent)
+    except (sqlite3.Error, OSError) as error:
+        raise DatabaseError(f"cannot be copied to {target}: {error}") from None
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
