@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
 
-.PHONY: demo test check test-agents lint setup clean
+.PHONY: demo test check test-agents chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -17,6 +17,10 @@ check: setup $(DESCRIPTIONS) lint
 test-agents: setup $(DESCRIPTIONS)
 	$(BIN)/python -m tests.support.clis
 	$(BIN)/pytest -n auto -m agents
+
+# Replicas, machines and GitHub break while 200 jobs run; ARGS="--seed N --jobs M" repeats a run.
+chaos: setup $(DESCRIPTIONS)
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

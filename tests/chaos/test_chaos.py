@@ -1,0 +1,44 @@
+"""A short chaos run; `make chaos` is the long one, with the figures of `docs/reliability.md`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.run import Plan, run_chaos
+from tests.chaos.verdict import count_overlaps, find_percentile
+from tests.support.postgres import Server
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+async def test_nothing_is_lost_and_nothing_happens_twice_while_everything_breaks(
+    tmp_path: Path, postgres: Server
+) -> None:
+    name = await postgres.create()
+    try:
+        plan = Plan(secrets.randbelow(10**6), jobs=6, every=3, pause_s=(1.0, 3.0))
+        outcome = await run_chaos(tmp_path, postgres.url(name), plan)
+        print(outcome.render())
+        assert outcome.is_clean, outcome.render()
+    finally:
+        await postgres.drop(name)
+
+
+def test_agents_overlap_when_more_are_at_work_than_there_are_slots() -> None:
+    def note(job: str, what: str, at: float, machine: str = "gpu-1") -> Mapping[str, object]:
+        return {"job": job, "what": what, "machine": machine, "at": at}
+
+    two = [note("a", "start", 1), note("b", "start", 2), note("a", "end", 3), note("c", "start", 4)]
+    assert count_overlaps(two) == 0
+    assert count_overlaps([*two, note("d", "start", 5)]) == 1
+    assert count_overlaps([*two, note("d", "start", 5, "gpu-2")]) == 0
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert find_percentile([], 0.5) == 0.0
+    assert find_percentile([3, 1, 2], 0.5) == 2
+    assert find_percentile([3, 1, 2], 0.99) == 3

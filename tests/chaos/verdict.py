@@ -1,0 +1,124 @@
+"""What came of it, read from the logs of the outside alone: GitHub's and the machines'. Pure but for reading them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bot.demo.repository import NAME
+from tests.chaos.arena import SLOTS, Arena
+
+MARKER = re.compile(r"<!-- ptq:(\w+)=(\w+) -->")
+
+
+@dataclass
+class Story:
+    """One issue, and when what happened in it, in seconds of the steady clock."""
+
+    number: int
+    wants_pull: bool
+    labelled_at: float
+    status_at: float | None = None
+    report_at: float | None = None
+    pull_at: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.report_at is not None and (self.pull_at is not None or not self.wants_pull)
+
+
+@dataclass
+class Verdict:
+    """Counts of what must never be, and how long things took."""
+
+    lost: int = 0
+    double_comments: int = 0
+    double_pulls: int = 0
+    missing_pulls: int = 0
+    double_agents: int = 0
+    overlapping_agents: int = 0
+    fallen_replicas: int = 0
+    failed_reports: int = 0
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        counts = (self.lost, self.double_comments, self.double_pulls, self.missing_pulls, self.double_agents)
+        return not any((*counts, self.overlapping_agents, self.fallen_replicas, self.failed_reports, *self.complaints))
+
+    def rows(self) -> list[tuple[str, str]]:
+        return [
+            ("lost", str(self.lost)),
+            ("double comments", str(self.double_comments)),
+            ("double pull requests", str(self.double_pulls)),
+            ("pull requests that never came", str(self.missing_pulls)),
+            ("agents started twice", str(self.double_agents)),
+            ("overlapping agents", str(self.overlapping_agents)),
+            ("reports of a failure", str(self.failed_reports)),
+            ("replicas that fell by themselves", str(self.fallen_replicas)),
+            ("requests that GitHub would not know", str(len(self.complaints))),
+        ]
+
+
+def list_ours(arena: Arena, number: int) -> list[str]:
+    comments = arena.github.issue(NAME, number).comments
+    return [comment.body for comment in comments if comment.user.login == "ptq-bot[bot]"]
+
+
+def judge(arena: Arena, stories: Sequence[Story]) -> Verdict:
+    """Count what must not be."""
+    verdict = Verdict(complaints=[*arena.github.complaints, *map(str, arena.github.unknown_calls)])
+    for story in stories:
+        bodies = list_ours(arena, story.number)
+        markers = Counter(found[0] for body in bodies if (found := MARKER.match(body)))
+        verdict.double_comments += sum(count - 1 for count in markers.values())
+        kinds = Counter(found[1] for body in bodies if (found := MARKER.match(body)))
+        verdict.lost += not (kinds["job"] and kinds["report"] and story.report_at)
+        verdict.double_comments += max(0, kinds["job"] - 1) + max(0, kinds["report"] - 1)
+        verdict.failed_reports += not any("fix staged" in body.lower() for body in bodies if "ptq:report=" in body)
+    heads = Counter(pull.head for pull in arena.github.pulls(NAME))
+    issues = Counter(head.rpartition("-")[0] for head in heads)
+    verdict.double_pulls = sum(count - 1 for count in [*heads.values(), *issues.values()])
+    wanted = sum(story.wants_pull for story in stories)
+    verdict.missing_pulls = max(0, wanted - len(heads))
+    lines = [json.loads(line) for line in arena.notes.read_text().splitlines()] if arena.notes.exists() else []
+    starts = Counter(line["job"] for line in lines if line["what"] == "start")
+    verdict.double_agents = sum(count - 1 for count in starts.values())
+    verdict.overlapping_agents = count_overlaps(lines)
+    return verdict
+
+
+def count_overlaps(lines: Iterable[Mapping[str, object]]) -> int:
+    """How often an agent began on a machine that had as many at work as it has slots."""
+    at_work: defaultdict[object, set[object]] = defaultdict(set)
+    overlaps = 0
+    for line in sorted(lines, key=lambda line: float(str(line["at"]))):
+        jobs = at_work[line["machine"]]
+        if line["what"] == "start":
+            overlaps += len(jobs) >= SLOTS
+            jobs.add(line["job"])
+        else:
+            jobs.discard(line["job"])
+    return overlaps
+
+
+def look(arena: Arena, story: Story) -> None:
+    """Note what has come since the last look."""
+    bodies = list_ours(arena, story.number)
+    now = time.monotonic()
+    if story.status_at is None and any("ptq:job=" in body for body in bodies):
+        story.status_at = now
+    if story.report_at is None and any("[report](http" in body for body in bodies):
+        story.report_at = now
+    if story.pull_at is None and any("Draft pull request #" in body for body in bodies):
+        story.pull_at = now
+
+
+def find_percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of them does not exceed; 0 where there are none."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else 0.0
