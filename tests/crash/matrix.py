@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,8 @@ from tests.support.postgres import Server
 TAKES_ALL = os.environ.get("PTQ_CRASH") == "all"
 SHARES = 40 if TAKES_ALL else 6
 """Tests for each database, each with its share of the points."""
+PAIRS = 40 if TAKES_ALL else 2
+"""Tests with two replicas."""
 LEAST_POINTS = 40
 PROPERTY = "crash matrix"
 
@@ -38,9 +40,6 @@ class Matrix:
     server: Server | None
     seed: int
     points: list[Point]
-
-    def share(self, number: int) -> list[Point]:
-        return self.points[number::SHARES]
 
 
 @asynccontextmanager
@@ -97,9 +96,16 @@ def read_seed(folder: Path) -> int:
     return int(note.read_text())
 
 
-def note_outcome(note: Callable[[str, object], None], matrix: Matrix, outcome: Mapping[str, int], failed: int) -> None:
+def note_outcome(
+    note: Callable[[str, object], None],
+    where: str,
+    points: Sequence[Point],
+    seed: int,
+    outcome: Mapping[str, int],
+    failed: int,
+) -> None:
     """Let what became of a share travel with the test's result to whoever writes the summary."""
-    fields = {"database": matrix.database, "seed": matrix.seed, "points": len(matrix.points)}
+    fields = {"where": where, "points": len(points), "seed": seed}
     note(PROPERTY, json.dumps({**fields, "outcome": {**outcome, "failed": failed}}))
 
 
@@ -107,11 +113,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was run, and how to draw the same again."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     shares = [json.loads(str(text)) for one in reports for name, text in one.user_properties if name == PROPERTY]
-    for database in sorted({share["database"] for share in shares}):
+    for where in sorted({share["where"] for share in shares}):
         sums: Counter[str] = Counter()
         for share in shares:
-            if share["database"] == database:
+            if share["where"] == where:
                 sums.update(share["outcome"])
                 of, seed = share["points"], share["seed"]
         said = ", ".join(f"{name} {number}" for name, number in sorted(sums.items()) if number)
-        terminalreporter.write_line(f"crash matrix on {database}, {of} points: {said} (PTQ_CRASH_SEED={seed})")
+        terminalreporter.write_line(f"crash matrix on {where}, {of} points: {said} (PTQ_CRASH_SEED={seed})")
