@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -40,6 +41,17 @@ class Matrix:
     server: Server | None
     seed: int
     points: list[Point]
+    folder: Path
+    """Where the workers leave notes for each other."""
+
+    def is_first_to_see(self, point: Point) -> bool:
+        """Whether this point, which was not recorded, is now met for the first time by any worker."""
+        name = hashlib.sha256(f"{point.when} {point.name}".encode()).hexdigest()
+        try:
+            (self.folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 @asynccontextmanager
@@ -75,7 +87,7 @@ def matrix(request: pytest.FixtureRequest, crash_folder: Path) -> Matrix:
             note.write_text(json.dumps([asdict(point) for point in asyncio.run(record(server, folder))]))
     points = [Point(**fields) for fields in json.loads(note.read_text())]
     seed = read_seed(crash_folder)
-    return Matrix(kind, server, seed, spread([*points, *find_lost_answers(points)], seed))
+    return Matrix(kind, server, seed, spread([*points, *find_lost_answers(points)], seed), folder)
 
 
 async def record(server: Server | None, folder: Path) -> list[Point]:

@@ -42,10 +42,9 @@ class Share:
     async def _take_one(self, point: Point) -> None:
         """Live through one point; and once more, killed again, for each step that was only taken because of it."""
         after = await self._live_through([point])
-        unknown = [again for again in after if again.name not in self._known]
-        for again in unknown if TAKES_ALL else ():
-            await self._live_through([point, again])
-        self._known |= {again.name for again in unknown}
+        for again in after if TAKES_ALL else ():
+            if again.name not in self._known and self.matrix.is_first_to_see(again):
+                await self._live_through([point, again])
 
     async def _live_through(self, points: list[Point]) -> list[Point]:
         """What the service did after the last of these points."""
