@@ -62,7 +62,7 @@ class Replica:
         assert self.process
         try:
             text = Path(f"/proc/{self.process.pid}/stat").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             return False
         return text.rpartition(")")[2].split()[0] == "T"
 
