@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bot.demo.github import Exchange
 from bot.demo.repository import NAME
-from tests.crash.installation import Installation
+from tests.crash.installation import PATIENCE_S, Installation
 from tests.crash.points import Point
 from tests.crash.service import RECOVER_S
 from tests.support import program
@@ -41,7 +41,7 @@ async def live_through(
             if point.when == "lost":
                 lose_answer(installation, point)
         try:
-            await tell_to_the_end(World(installation), installation)
+            await tell_to_the_end(World(installation, PATIENCE_S), installation)
         except AssertionError as error:
             error.add_note(f"reached: {', '.join(map(str, installation.fate.reached)) or 'no point'}")
             error.add_note(installation.tail())

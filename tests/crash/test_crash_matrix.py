@@ -17,7 +17,7 @@ from tests.crash.matrix import LEAST_POINTS, PAIRS, SHARES, TAKES_ALL, Matrix, n
 from tests.crash.points import Point, find_pauses
 from tests.crash.tale import live_through
 
-TIMEOUT_S = 7200 if TAKES_ALL else 240
+TIMEOUT_S = 7200 if TAKES_ALL else 600
 
 
 class Share:
