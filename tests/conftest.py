@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.sshd import find_sshd
 
-pytest_plugins = ["tests.support.machines", "tests.support.postgres"]
+pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.crash.matrix"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,0 +1,135 @@
+"""The points of this run of pytest: recorded once for each database, shared by all workers, drawn with one seed.
+
+`PTQ_CRASH=all` takes every point, `PTQ_CRASH_SEED` draws the sample of an earlier run again. What came of it stands at
+the end of pytest's output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.crash.points import Point, find_lost_answers, spread
+from tests.crash.tale import live_through
+from tests.support.postgres import Server
+
+TAKES_ALL = os.environ.get("PTQ_CRASH") == "all"
+SHARES = 40 if TAKES_ALL else 6
+"""Tests for each database, each with its share of the points."""
+PAIRS = 40 if TAKES_ALL else 2
+"""Tests with two replicas."""
+LEAST_POINTS = 40
+PROPERTY = "crash matrix"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What can be run on one database, in the order in which it is taken."""
+
+    database: str
+    server: Server | None
+    seed: int
+    points: list[Point]
+    folder: Path
+    """Where the workers leave notes for each other."""
+
+    def is_first_to_see(self, point: Point) -> bool:
+        """Whether this point, which was not recorded, is now met for the first time by any worker."""
+        name = hashlib.sha256(f"{point.when} {point.name}".encode()).hexdigest()
+        try:
+            (self.folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def open_database(server: Server | None, folder: Path) -> AsyncIterator[str]:
+    """The address of a new, empty database, on PostgreSQL's server or in a file, for as long as the block lasts."""
+    if server is None:
+        yield f"sqlite+aiosqlite:///{folder / 'ptq.db'}"
+        return
+    name = await server.create()
+    try:
+        yield server.url(name)
+    finally:
+        await server.drop(name)
+
+
+@pytest.fixture(scope="session")
+def crash_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def matrix(request: pytest.FixtureRequest, crash_folder: Path) -> Matrix:
+    """The points on each database; whichever test comes first records them, on whichever worker."""
+    kind: str = request.param
+    server: Server | None = request.getfixturevalue("postgres") if kind == "postgresql" else None
+    folder = crash_folder / f"crash-{kind}"
+    note = folder.with_suffix(".json")
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not note.exists():
+            note.write_text(json.dumps([asdict(point) for point in asyncio.run(record(server, folder))]))
+    points = [Point(**fields) for fields in json.loads(note.read_text())]
+    seed = read_seed(crash_folder)
+    return Matrix(kind, server, seed, spread([*points, *find_lost_answers(points)], seed), folder)
+
+
+async def record(server: Server | None, folder: Path) -> list[Point]:
+    """Every point of a story in which nothing goes wrong."""
+    async with open_database(server, folder) as url:
+        installation = await live_through(folder, url, [])
+    return installation.replica.points(1)
+
+
+def read_seed(folder: Path) -> int:
+    note = folder / "crash-seed"
+    if given := os.environ.get("PTQ_CRASH_SEED"):
+        return int(given)
+    with (folder / "crash-seed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not note.exists():
+            note.write_text(str(secrets.randbelow(10**6)))
+    return int(note.read_text())
+
+
+def note_outcome(
+    note: Callable[[str, object], None],
+    where: str,
+    points: Sequence[Point],
+    seed: int,
+    outcome: Mapping[str, int],
+    failed: int,
+) -> None:
+    """Let what became of a share travel with the test's result to whoever writes the summary."""
+    fields = {"where": where, "points": len(points), "seed": seed}
+    note(PROPERTY, json.dumps({**fields, "outcome": {**outcome, "failed": failed}}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was run, and how to draw the same again."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    shares = [json.loads(str(text)) for one in reports for name, text in one.user_properties if name == PROPERTY]
+    for where in sorted({share["where"] for share in shares}):
+        sums: Counter[str] = Counter()
+        for share in shares:
+            if share["where"] == where:
+                sums.update(share["outcome"])
+                of, seed = share["points"], share["seed"]
+        said = ", ".join(f"{name} {number}" for name, number in sorted(sums.items()) if number)
+        terminalreporter.write_line(f"crash matrix on {where}, {of} points: {said} (PTQ_CRASH_SEED={seed})")

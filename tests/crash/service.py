@@ -1,0 +1,53 @@
+"""The service as `ptq-bot serve` runs it, at a quicker pace, which stops in mid-step at the point that it is given.
+
+The stop is SIGSTOP, from its own hand: not a line runs after it, until somebody outside has decided what is to become
+of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from bot.app import Pace, serve
+from bot.config import load_settings
+from bot.github import Timings
+from bot.log import configure_logging
+from tests.crash.edges import watch_edges
+from tests.crash.points import Logbook, Point
+
+CLAIM_S = 4.0
+SWEEP_S = 0.25
+RECOVER_S = 1.0
+
+# A request must fit into what is left of a claim between two renewals.
+PACE = Pace(
+    poll_s=0.1,
+    sweep_s=SWEEP_S,
+    recover_s=RECOVER_S,
+    in_flight_s=RECOVER_S,
+    grace_s=5.0,
+    claim_s=CLAIM_S,
+    github=Timings(timeout_s=1.5, write_interval_s=0.0, backoff_s=0.05),
+)
+
+
+def main(config: Path, logbook: Path, stop_at: Point | None, log: Path, environ: Mapping[str, str]) -> None:
+    """Be the service until SIGTERM: what the process that this is called in is for."""
+    with log.open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ.update(environ)
+    settings = load_settings(config)
+    configure_logging(settings.secret_values())
+    book = Logbook(logbook, stop_at)
+
+    def announce(when: str, name: str) -> None:
+        if book.note(when, name):
+            signal.raise_signal(signal.SIGSTOP)
+
+    watch_edges(announce)
+    asyncio.run(serve(settings, PACE))

@@ -1,0 +1,120 @@
+"""The story that must end the same whatever happens to the service, and the verdict on its end, from outside only."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+from bot.demo.github import Exchange
+from bot.demo.repository import NAME
+from tests.crash.installation import PATIENCE_S, Installation
+from tests.crash.points import Point
+from tests.crash.service import RECOVER_S
+from tests.support import program
+from tests.support.world import FIX, NOTE, WRITE_REPORT, World
+
+QUIET_S = RECOVER_S + 0.3
+"""How long nothing may be written for the story to count as over: every loop has looked around by then."""
+
+AGENT = "open({starts!r}, 'a').write('started\\n')\n" + WRITE_REPORT + "time.sleep(0.4)\n" + FIX
+
+
+def write_agent(folder: Path) -> Path:
+    """An agent that also writes down, outside of everything that is ever removed, that it was started."""
+    script = folder / "agent.py"
+    script.write_text(AGENT.format(starts=str(folder / "starts")))
+    return script
+
+
+async def live_through(
+    folder: Path, database_url: str, points: list[Point], kind: type[Installation] = Installation
+) -> Installation:
+    """Tell the story while the service stops at these points, or loses GitHub's answer there; judge its end."""
+    folder.mkdir(parents=True)
+    stops = [point for point in points if point.when != "lost"]
+    installation = kind(folder, agent=write_agent(folder), database_url=database_url, points=stops)
+    async with installation:
+        for point in points:
+            if point.when == "lost":
+                lose_answer(installation, point)
+        try:
+            await tell_to_the_end(World(installation, PATIENCE_S), installation)
+        except AssertionError as error:
+            error.add_note(f"reached: {', '.join(map(str, installation.fate.reached)) or 'no point'}")
+            error.add_note(installation.tail())
+            raise
+    return installation
+
+
+async def tell_to_the_end(world: World, installation: Installation) -> None:
+    await tell(world)
+    await wait_until_quiet(installation)
+    done = len(writes(installation))
+    if await installation.go_on():
+        await wait_until_quiet(installation)
+    assert len(writes(installation)) == done, "somebody wrote who should have seen that all was done"
+    while not await installation.end_service():
+        await wait_until_quiet(installation)
+    await asyncio.to_thread(judge, world, installation)
+
+
+def lose_answer(installation: Installation, point: Point) -> None:
+    """Let GitHub do what one request asks, and cut the connection instead of answering."""
+    method, _, path = point.name.partition(" ")
+    pattern = re.sub(r"\{\w+\}", "*", path)
+    if point.occurrence > 1:
+        installation.github.faults.add(method, pattern, "delay", times=point.occurrence - 1)
+    installation.github.faults.add(method, pattern, "lose_answer")
+
+
+async def tell(world: World) -> None:
+    await world.open_issue()
+    await world.label()
+    await world.wait_for_reply("[report](http")
+    await world.comment(f"/ptq pr {world.digest()}")
+    await world.wait_for_reply("own words")
+    await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+    await world.wait_for_pull()
+
+
+async def wait_until_quiet(installation: Installation) -> None:
+    jobs = installation.folder / "machine" / "workspace" / "jobs"
+    quiet_since, count = time.monotonic(), -1
+
+    def is_quiet() -> bool:
+        nonlocal quiet_since, count
+        busy = any(jobs.glob("*")) or len(writes(installation)) != count
+        if busy:
+            quiet_since, count = time.monotonic(), len(writes(installation))
+        return time.monotonic() - quiet_since > QUIET_S
+
+    await installation.wait_for(is_quiet, "the end of everything")
+
+
+def writes(installation: Installation) -> list[Exchange]:
+    """The requests that changed something on GitHub."""
+    return [
+        exchange
+        for exchange in installation.github.exchanges
+        if exchange.method != "GET" and exchange.status < 400 and "access_tokens" not in exchange.path
+    ]
+
+
+def judge(world: World, installation: Installation) -> None:
+    """One of everything: by what GitHub and the machine themselves have."""
+    kinds = Counter(re.match(r"<!-- ptq:(\w+)=", body)[1] for body in world.replies())  # type: ignore[index]
+    assert kinds == {"job": 1, "report": 1, "reply": 2}, world.replies()
+    assert "[report](http" in world.statuses()[0]
+    issue = world.github.issue(NAME, world.number)
+    assert [reaction.content for reaction in issue.reactions] == ["eyes"]
+    assert len(world.pulls()) == 1
+    branches = world.git("branch", "--list", "--format=%(refname:short)").split()
+    assert branches == sorted(["main", world.pulls()[0].head])
+    assert "- size + 1" not in world.git("show", f"{world.pulls()[0].head}:widgets/chunks.py")
+    assert (installation.folder / "starts").read_text() == "started\n"
+    program.wait_until_no_process(str(installation.folder / "machine" / "workspace"))
+    assert world.github.complaints == []
+    assert world.github.unknown_calls == []
