@@ -3,7 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
 
+<<<<<<< HEAD
 .PHONY: demo test check test-agents chaos lint setup clean
+=======
+.PHONY: demo test check crash test-agents lint setup clean
+>>>>>>> main
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -12,6 +16,10 @@ test: setup $(DESCRIPTIONS) lint
 
 check: setup $(DESCRIPTIONS) lint
 	$(BIN)/pytest -n auto -m "not slow and not agents"
+
+# The service is killed at every point of a story, on both databases; `make test` takes a few of the points.
+crash: setup
+	PTQ_CRASH=all $(BIN)/pytest -n auto tests/crash $(ARGS)
 
 # The whole story with the real command lines of agents, against a scripted model.
 test-agents: setup $(DESCRIPTIONS)

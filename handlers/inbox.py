@@ -22,6 +22,7 @@ from sqlalchemy import func, select, update
 
 from handlers.context import Context
 from handlers.ports import GitHubError, GitHubUnavailable
+from runner.claims import ClaimLost
 from runner.db import Database
 from runner.schema import deliveries
 from runner.sql import insert_new
@@ -78,7 +79,12 @@ class Inbox:
 
     def _leave(self, lane: str, ring: Callable[[], None], task: asyncio.Task[None]) -> None:
         del self._busy[lane]
-        if not task.cancelled() and (error := task.exception()):
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, ClaimLost):
+            # Nobody is rung: whoever has the claim by now looks anyway, and so do we at the next sweep.
+            log.warning("delivery.passed_on", lane=lane, reason=str(error))
+            return
+        if error:
             log.error("delivery.not_recorded", lane=lane, error=repr(error))
         ring()
 
@@ -112,6 +118,8 @@ class Inbox:
                 fields = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors(include_input=False))
                 log.error("delivery.malformed", fields=fields)
                 await self._retry(delivery, f"the payload lacks or garbles: {fields}", 0, 0)
+            except ClaimLost:
+                raise  # No fault of the delivery: it was no attempt.
             except Exception as error:
                 log.exception("delivery.failed", attempt=delivery.attempts + 1)
                 await self._retry(delivery, repr(error), 2.0**delivery.attempts, MAX_ATTEMPTS)

@@ -18,6 +18,7 @@ from handlers.context import Context
 from handlers.report import is_confidential
 from handlers.report_comment import approvable, render_report_comment
 from runner import store
+from runner.claims import ClaimLost
 from runner.job import Job, JobState, Report
 from runner.meter import Meter
 
@@ -37,6 +38,8 @@ async def report_jobs(context: Context) -> None:
     for status in statuses:
         try:
             await _refresh(context, status)
+        except ClaimLost:
+            raise
         except Exception:
             log.exception("status.failed", reply=status.id)
 

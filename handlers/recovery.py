@@ -37,6 +37,7 @@ from handlers.permissions import admit
 from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling
 from handlers.rules import RepositoryRules
 from handlers.start import start_job, was_decided
+from runner.claims import ClaimLost
 
 log = structlog.get_logger()
 
@@ -243,6 +244,8 @@ class Recovery:
         except GitHubUnavailable as error:
             self._complain(due.issue, error)
             this.seen.discard(rules.name.lower())
+        except ClaimLost:
+            raise  # The label is still due, for whoever looks next.
         except Exception:
             log.exception("label.not_started", case=due.issue)
         else:

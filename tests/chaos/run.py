@@ -33,6 +33,8 @@ class Plan:
     """Between two labels."""
     pause_s: tuple[float, float] = (0.5, 3.0)
     """Between two mishaps, at least and at most."""
+    break_s: float = 3600.0
+    """How long things break at most; they do until most jobs have ended."""
 
 
 @dataclass
@@ -84,11 +86,11 @@ async def run_chaos(folder: Path, database_url: str, plan: Plan) -> Outcome:
         await _wait_until_up(arena)
         breaking = asyncio.create_task(mishaps.run())
         telling = [asyncio.create_task(_tell(arena, plan, stories, number)) for number in range(plan.jobs)]
-        while breaking and _share_reported(stories) * len(stories) < 0.85 * plan.jobs:
+        while _share_reported(stories) * len(stories) < 0.85 * plan.jobs:
             if breaking.done():
                 breaking.result()
             await asyncio.sleep(0.5)
-            if time.monotonic() - began > 60 + 4 * plan.jobs:
+            if time.monotonic() - began > plan.break_s:
                 break
         breaking.cancel()
         with suppress(asyncio.CancelledError):
@@ -121,7 +123,8 @@ async def _wait_until_up(arena: Arena) -> None:
         for replica in arena.replicas:
             while True:
                 with suppress(OSError):
-                    await asyncio.open_connection("127.0.0.1", replica.port)
+                    _, writer = await asyncio.open_connection("127.0.0.1", replica.port)
+                    writer.close()
                     break
                 await asyncio.sleep(0.05)
 

@@ -20,7 +20,7 @@ async def test_nothing_is_lost_and_nothing_happens_twice_while_everything_breaks
 ) -> None:
     name = await postgres.create()
     try:
-        plan = Plan(secrets.randbelow(10**6), jobs=6, every=3, pause_s=(1.0, 3.0))
+        plan = Plan(secrets.randbelow(10**6), jobs=5, every=2, pause_s=(0.3, 1.5), break_s=25.0)
         outcome = await run_chaos(tmp_path, postgres.url(name), plan)
         print(outcome.render())
         assert outcome.is_clean, outcome.render()

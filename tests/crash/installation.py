@@ -15,11 +15,12 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from bot.demo.playground import Playground
+from bot.demo.playground import Playground, find_free_port
 from tests.crash import service
 from tests.crash.points import Point, read_logbook
 
-PATIENCE_S = 40.0
+PATIENCE_S = 150.0
+"""On a machine that has much else to do, all of this takes long; nothing in it depends on how long."""
 
 # Every start of the program would otherwise read its many modules anew, which takes longer than the story.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -62,9 +63,14 @@ class Replica:
         assert self.process
         try:
             text = Path(f"/proc/{self.process.pid}/stat").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             return False
         return text.rpartition(")")[2].split()[0] == "T"
+
+    @property
+    def is_alive(self) -> bool:
+        assert self.process
+        return self.process.is_alive()
 
     @property
     def exit_status(self) -> int | None:
@@ -88,10 +94,13 @@ class Replica:
 
 @dataclass
 class Fate:
-    """At which points the service is killed, one after the other, and how far that has come."""
+    """The points at which the service is to stop, one after the other, and how far that has come."""
 
     waiting: list[Point] = field(default_factory=list)
-    killed_at: list[Point] = field(default_factory=list)
+    reached: list[Point] = field(default_factory=list)
+
+    def pass_on(self) -> None:
+        self.reached.append(self.waiting.pop(0))
 
 
 class Installation(Playground):
@@ -103,13 +112,14 @@ class Installation(Playground):
         self.replica = Replica(self.config, folder, {"PTQ_SERVER__DATABASE_URL": database_url})
         self._minding: asyncio.Task[None] | None = None
         self._is_ending = False
+        self._answering_port = self.service_port
 
     async def start_service(self) -> None:
         """Start the service, and look after it from now on."""
         self.github.webhook_url = f"http://127.0.0.1:{self.service_port}/webhook"
         self._begin()
         self._minding = asyncio.create_task(self._mind())
-        await self.wait_for(self._answers, "the service to answer")
+        await self.wait_for(self.answers, "the service to answer")
 
     async def stop_service(self) -> None:
         """Look after it no longer, and leave none of it."""
@@ -127,6 +137,10 @@ class Installation(Playground):
         await self.wait_for(lambda: not (self._is_ending and minding and not minding.done()), "the service to end")
         return self._is_ending
 
+    async def go_on(self) -> bool:
+        """Whether something more has happened, now that the story is over."""
+        return False
+
     async def wait_for(self, look: Callable[[], bool], what: str) -> None:
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while not await asyncio.to_thread(look):
@@ -139,6 +153,10 @@ class Installation(Playground):
         if self._minding and self._minding.done():
             self._minding.result()
 
+    def tail(self) -> str:
+        """The last that the service wrote."""
+        return self.replica.tail()
+
     def _begin(self) -> None:
         self.replica.start(self.fate.waiting[0] if self.fate.waiting else None)
 
@@ -147,16 +165,70 @@ class Installation(Playground):
             await asyncio.sleep(0.01)
             if self.replica.is_stopped:
                 self.replica.kill()
-                self.fate.killed_at.append(self.fate.waiting.pop(0))
+                self.fate.pass_on()
                 self._begin()
                 self._is_ending = False
+        self._require_good_end()
+
+    def _require_good_end(self) -> None:
         status = self.replica.exit_status
         assert self._is_ending, f"the service ended by itself: {status}"
         assert status == 0, f"the service stopped with {status}"
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
-            urlopen(f"http://127.0.0.1:{self.service_port}/healthz", timeout=2).close()
+            urlopen(f"http://127.0.0.1:{self._answering_port}/healthz", timeout=2).close()
         except (URLError, OSError):
             return False
         return True
+
+
+class Pair(Installation):
+    """A second replica takes over from one that stands still, which later goes on as if no time had passed."""
+
+    WEBHOOK_TIMEOUT_S = 1.0
+    """GitHub waits for longer, and then does the same as now: nothing."""
+
+    def __init__(self, folder: Path, *, agent: Path, database_url: str, points: list[Point]) -> None:
+        super().__init__(folder, agent=agent, database_url=database_url, points=points)
+        self._second_port = find_free_port()
+        environ = {"PTQ_SERVER__PORT": str(self._second_port), "PTQ_SERVER__DATA_DIR": str(folder / "second")}
+        self.second = Replica(self.config, folder, {**self.replica.environ, **environ}, "second")
+
+    async def stop_service(self) -> None:
+        """Leave none of both."""
+        await super().stop_service()
+        if self.second.process:
+            self.second.kill()
+
+    async def go_on(self) -> bool:
+        """Let the first go on, which is to find that everything is done."""
+        if self.fate.reached:
+            self._answering_port = self.service_port
+            self.replica.signal(signal.SIGCONT)
+            await self.wait_for(self.answers, "the first replica to answer again")
+        return bool(self.fate.reached)
+
+    async def end_service(self) -> bool:
+        """Stop both in good order, the first one first."""
+        ended = await super().end_service()
+        if self.second.process:
+            self.second.signal(signal.SIGTERM)
+            await self.wait_for(lambda: not self.second.is_alive, "the second replica to end")
+            assert self.second.exit_status == 0, self.second.tail()
+        return ended
+
+    def tail(self) -> str:
+        """The last that both wrote."""
+        return f"{self.replica.tail()}\n{self.second.tail() if self.second.process else ''}"
+
+    async def _mind(self) -> None:
+        while self.replica.exit_status is None:
+            await asyncio.sleep(0.01)
+            if self.replica.is_stopped and self.fate.waiting:
+                self.fate.pass_on()
+                self.second.start()
+                self.github.webhook_timeout_s = self.WEBHOOK_TIMEOUT_S
+                self._answering_port = self._second_port
+                self.github.webhook_url = f"http://127.0.0.1:{self._second_port}/webhook"
+        self._require_good_end()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from tests.support.postgres import Server
 TAKES_ALL = os.environ.get("PTQ_CRASH") == "all"
 SHARES = 40 if TAKES_ALL else 6
 """Tests for each database, each with its share of the points."""
+PAIRS = 40 if TAKES_ALL else 2
+"""Tests with two replicas."""
 LEAST_POINTS = 40
 PROPERTY = "crash matrix"
 
@@ -38,9 +41,17 @@ class Matrix:
     server: Server | None
     seed: int
     points: list[Point]
+    folder: Path
+    """Where the workers leave notes for each other."""
 
-    def share(self, number: int) -> list[Point]:
-        return self.points[number::SHARES]
+    def is_first_to_see(self, point: Point) -> bool:
+        """Whether this point, which was not recorded, is now met for the first time by any worker."""
+        name = hashlib.sha256(f"{point.when} {point.name}".encode()).hexdigest()
+        try:
+            (self.folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 @asynccontextmanager
@@ -76,7 +87,7 @@ def matrix(request: pytest.FixtureRequest, crash_folder: Path) -> Matrix:
             note.write_text(json.dumps([asdict(point) for point in asyncio.run(record(server, folder))]))
     points = [Point(**fields) for fields in json.loads(note.read_text())]
     seed = read_seed(crash_folder)
-    return Matrix(kind, server, seed, spread([*points, *find_lost_answers(points)], seed))
+    return Matrix(kind, server, seed, spread([*points, *find_lost_answers(points)], seed), folder)
 
 
 async def record(server: Server | None, folder: Path) -> list[Point]:
@@ -97,9 +108,16 @@ def read_seed(folder: Path) -> int:
     return int(note.read_text())
 
 
-def note_outcome(note: Callable[[str, object], None], matrix: Matrix, outcome: Mapping[str, int], failed: int) -> None:
+def note_outcome(
+    note: Callable[[str, object], None],
+    where: str,
+    points: Sequence[Point],
+    seed: int,
+    outcome: Mapping[str, int],
+    failed: int,
+) -> None:
     """Let what became of a share travel with the test's result to whoever writes the summary."""
-    fields = {"database": matrix.database, "seed": matrix.seed, "points": len(matrix.points)}
+    fields = {"where": where, "points": len(points), "seed": seed}
     note(PROPERTY, json.dumps({**fields, "outcome": {**outcome, "failed": failed}}))
 
 
@@ -107,11 +125,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What was run, and how to draw the same again."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
     shares = [json.loads(str(text)) for one in reports for name, text in one.user_properties if name == PROPERTY]
-    for database in sorted({share["database"] for share in shares}):
+    for where in sorted({share["where"] for share in shares}):
         sums: Counter[str] = Counter()
         for share in shares:
-            if share["database"] == database:
+            if share["where"] == where:
                 sums.update(share["outcome"])
                 of, seed = share["points"], share["seed"]
         said = ", ".join(f"{name} {number}" for name, number in sorted(sums.items()) if number)
-        terminalreporter.write_line(f"crash matrix on {database}, {of} points: {said} (PTQ_CRASH_SEED={seed})")
+        terminalreporter.write_line(f"crash matrix on {where}, {of} points: {said} (PTQ_CRASH_SEED={seed})")

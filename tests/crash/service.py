@@ -19,7 +19,7 @@ from bot.log import configure_logging
 from tests.crash.edges import watch_edges
 from tests.crash.points import Logbook, Point
 
-CLAIM_S = 3.0
+CLAIM_S = 4.0
 SWEEP_S = 0.25
 RECOVER_S = 1.0
 

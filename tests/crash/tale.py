@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bot.demo.github import Exchange
 from bot.demo.repository import NAME
-from tests.crash.installation import Installation
+from tests.crash.installation import PATIENCE_S, Installation
 from tests.crash.points import Point
 from tests.crash.service import RECOVER_S
 from tests.support import program
@@ -29,27 +29,36 @@ def write_agent(folder: Path) -> Path:
     return script
 
 
-async def live_through(folder: Path, database_url: str, points: list[Point]) -> Installation:
-    """Tell the story while the service is killed at these points (or GitHub's answer lost there); judge its end."""
+async def live_through(
+    folder: Path, database_url: str, points: list[Point], kind: type[Installation] = Installation
+) -> Installation:
+    """Tell the story while the service stops at these points, or loses GitHub's answer there; judge its end."""
     folder.mkdir(parents=True)
-    kills = [point for point in points if point.when != "lost"]
-    installation = Installation(folder, agent=write_agent(folder), database_url=database_url, points=kills)
+    stops = [point for point in points if point.when != "lost"]
+    installation = kind(folder, agent=write_agent(folder), database_url=database_url, points=stops)
     async with installation:
         for point in points:
             if point.when == "lost":
                 lose_answer(installation, point)
-        world = World(installation)
         try:
-            await tell(world)
-            await wait_until_quiet(installation)
-            while not await installation.end_service():
-                await wait_until_quiet(installation)
-            await judge(world, installation)
+            await tell_to_the_end(World(installation, PATIENCE_S), installation)
         except AssertionError as error:
-            error.add_note(f"points: {', '.join(map(str, points))}; killed at: {installation.fate.killed_at}")
-            error.add_note(installation.replica.tail())
+            error.add_note(f"reached: {', '.join(map(str, installation.fate.reached)) or 'no point'}")
+            error.add_note(installation.tail())
             raise
     return installation
+
+
+async def tell_to_the_end(world: World, installation: Installation) -> None:
+    await tell(world)
+    await wait_until_quiet(installation)
+    done = len(writes(installation))
+    if await installation.go_on():
+        await wait_until_quiet(installation)
+    assert len(writes(installation)) == done, "somebody wrote who should have seen that all was done"
+    while not await installation.end_service():
+        await wait_until_quiet(installation)
+    await asyncio.to_thread(judge, world, installation)
 
 
 def lose_answer(installation: Installation, point: Point) -> None:
@@ -94,7 +103,7 @@ def writes(installation: Installation) -> list[Exchange]:
     ]
 
 
-async def judge(world: World, installation: Installation) -> None:
+def judge(world: World, installation: Installation) -> None:
     """One of everything: by what GitHub and the machine themselves have."""
     kinds = Counter(re.match(r"<!-- ptq:(\w+)=", body)[1] for body in world.replies())  # type: ignore[index]
     assert kinds == {"job": 1, "report": 1, "reply": 2}, world.replies()
@@ -106,6 +115,6 @@ async def judge(world: World, installation: Installation) -> None:
     assert branches == sorted(["main", world.pulls()[0].head])
     assert "- size + 1" not in world.git("show", f"{world.pulls()[0].head}:widgets/chunks.py")
     assert (installation.folder / "starts").read_text() == "started\n"
-    await asyncio.to_thread(program.wait_until_no_process, str(installation.folder / "machine" / "workspace"))
+    program.wait_until_no_process(str(installation.folder / "machine" / "workspace"))
     assert world.github.complaints == []
     assert world.github.unknown_calls == []

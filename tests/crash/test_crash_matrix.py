@@ -7,35 +7,44 @@ killed at. So a step that is new in the service is new here as well. `make test`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.crash.matrix import LEAST_POINTS, SHARES, TAKES_ALL, Matrix, note_outcome, open_database
-from tests.crash.points import Point
+from tests.crash.installation import Installation, Pair
+from tests.crash.matrix import LEAST_POINTS, PAIRS, SHARES, TAKES_ALL, Matrix, note_outcome, open_database
+from tests.crash.points import Point, find_pauses
 from tests.crash.tale import live_through
 
-TIMEOUT_S = 7200 if TAKES_ALL else 240
+TIMEOUT_S = 7200 if TAKES_ALL else 600
 
 
 class Share:
-    """One test's part of the points."""
+    """One test's part of the points, and what came of them."""
 
-    def __init__(self, matrix: Matrix, folder: Path) -> None:
+    def __init__(self, matrix: Matrix, points: Sequence[Point], folder: Path, kind: type[Installation]) -> None:
         self.matrix = matrix
         self.outcome: Counter[str] = Counter()
         self.failures: list[str] = []
+        self._points = points
         self._folder = folder
+        self._kind = kind
         self._known = {point.name for point in matrix.points}
 
-    async def take(self, point: Point) -> None:
+    async def take(self) -> None:
+        """Live through every point, or through the first that is reached."""
+        for point in self._points:
+            await self._take_one(point)
+            if not TAKES_ALL and (self.failures or self.outcome["reached"]):
+                break
+
+    async def _take_one(self, point: Point) -> None:
         """Live through one point; and once more, killed again, for each step that was only taken because of it."""
         after = await self._live_through([point])
-        unknown = [again for again in after if again.name not in self._known]
-        for again in unknown if TAKES_ALL else ():
-            await self._live_through([point, again])
-        self._known |= {again.name for again in unknown}
+        for again in after if TAKES_ALL else ():
+            if again.name not in self._known and self.matrix.is_first_to_see(again):
+                await self._live_through([point, again])
 
     async def _live_through(self, points: list[Point]) -> list[Point]:
         """What the service did after the last of these points."""
@@ -43,17 +52,20 @@ class Share:
         folder = self._folder / str(self.outcome["runs"])
         try:
             async with open_database(self.matrix.server, folder) as url:
-                installation = await live_through(folder, url, points)
+                installation = await live_through(folder, url, points, self._kind)
         except Exception as error:
             told = [" and then ".join(map(str, points)), repr(error), *getattr(error, "__notes__", ())]
             self.failures.append("\n".join(told))
             return []
-        killed_at = installation.fate.killed_at
-        kinds = ["lost" if points[0].when == "lost" else "killed", "killed again"]
-        reached = len(killed_at) + (points[0].when == "lost")
-        self.outcome.update(kinds[:reached])
-        self.outcome["never reached"] += reached < len(points)
-        return installation.replica.points(installation.replica.lives)
+        reached = {*installation.fate.reached, *(point for point in points if point.when == "lost")}
+        self.outcome["reached" if len(reached) == len(points) else "never reached"] += 1
+        self.outcome["answers lost"] += points[0].when == "lost"
+        self.outcome["killed again"] += len(reached) == 2
+        return installation.replica.points(installation.replica.lives) if installation.replica.lives > 1 else []
+
+    def require_no_failure(self) -> None:
+        assert not self.failures, f"PTQ_CRASH_SEED={self.matrix.seed}\n" + "\n\n".join(self.failures)
+        assert self.outcome["reached"], "none of the points was reached"
 
 
 @pytest.mark.slow
@@ -63,11 +75,21 @@ async def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
     number: int, matrix: Matrix, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     assert len(matrix.points) >= LEAST_POINTS
-    share = Share(matrix, tmp_path)
-    for point in matrix.share(number):
-        await share.take(point)
-        if not TAKES_ALL and (share.failures or share.outcome["killed"] + share.outcome["lost"]):
-            break
-    note_outcome(record_property, matrix, share.outcome, len(share.failures))
-    assert not share.failures, f"PTQ_CRASH_SEED={matrix.seed}\n" + "\n\n".join(share.failures)
-    assert share.outcome["killed"] + share.outcome["lost"], "none of the points was reached"
+    share = Share(matrix, matrix.points[number::SHARES], tmp_path, Installation)
+    await share.take()
+    note_outcome(record_property, matrix.database, matrix.points, matrix.seed, share.outcome, len(share.failures))
+    share.require_no_failure()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("matrix", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("number", range(PAIRS))
+async def test_a_replica_that_stood_still_while_another_took_over_writes_nothing_when_it_goes_on(
+    number: int, matrix: Matrix, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    points = find_pauses(matrix.points)
+    share = Share(matrix, points[number::PAIRS], tmp_path, Pair)
+    await share.take()
+    note_outcome(record_property, "two replicas", points, matrix.seed, share.outcome, len(share.failures))
+    share.require_no_failure()

@@ -14,6 +14,7 @@ from handlers.context import Context
 from handlers.events import User
 from handlers.inbox import MAX_ATTEMPTS, Inbox, count_deliveries
 from handlers.ports import GitHub, GitHubUnavailable
+from runner.claims import ClaimLost
 from runner.db import Database
 from runner.schema import deliveries
 from tests.support.clock import Clock
@@ -63,6 +64,20 @@ async def do_nothing(_word: str) -> None:
 async def open_desk(url: str, work: Work = do_nothing) -> AsyncIterator[Desk]:
     async with open_database(url) as database:
         yield Desk(database, work)
+
+
+async def test_a_claim_that_is_lost_costs_a_delivery_no_attempt(database_url: str) -> None:
+    lost = ["one"] * (MAX_ATTEMPTS + 1)
+
+    async def lose_the_claim(_word: str) -> None:
+        if lost:
+            raise ClaimLost(lost.pop())
+
+    async with open_desk(database_url, lose_the_claim) as desk:
+        await desk.bring("one")
+        await desk.settle()
+        row = await desk.row("one")
+        assert (row.state, row.attempts, row.error) == ("done", 0, None)
 
 
 async def test_a_repeated_delivery_is_worked_once(database_url: str) -> None:

@@ -41,8 +41,9 @@ FIX = 'path = pathlib.Path("widgets/chunks.py"); path.write_text(path.read_text(
 
 
 class World:
-    def __init__(self, playground: Playground) -> None:
+    def __init__(self, playground: Playground, patience_s: float = PATIENCE_S) -> None:
         self.playground, self.github = playground, playground.github
+        self.patience_s = patience_s
         self.number = 0
 
     async def open_issue(self, body: str = ISSUE_BODY, by: str = STRANGER) -> int:
@@ -95,7 +96,7 @@ class World:
 
     async def settle(self) -> None:
         """Wait until no job is active, no slot is taken, and no delivery is waiting."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         while any(job.active for job in await self.jobs()) or await self.leases() or await self._pending():
             assert time.monotonic() < deadline, f"never settled: {await self.jobs()}, {await self.leases()} leases"
             await asyncio.sleep(0.05)
@@ -106,7 +107,7 @@ class World:
             return int(rows.scalar_one())
 
     async def wait_for_job(self, state: str) -> Job:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         while time.monotonic() < deadline:
             for job in await self.jobs():
                 if job.state == state:
@@ -120,7 +121,7 @@ class World:
         return pull
 
     async def wait(self, look: Callable[[], Value | None], what: str) -> Value:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         while time.monotonic() < deadline:
             if (found := look()) is not None:
                 return found
