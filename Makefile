@@ -3,11 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
 
-<<<<<<< HEAD
-.PHONY: demo test check test-agents chaos lint setup clean
-=======
-.PHONY: demo test check crash test-agents lint setup clean
->>>>>>> main
+.PHONY: demo test check test-agents crash chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
