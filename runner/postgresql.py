@@ -28,7 +28,7 @@ SETTINGS = {
     "timezone": "UTC",
     "lock_timeout": "30s",
     # A replica that is stopped, or dies without a word, must not keep the others waiting for their turn.
-    "idle_in_transaction_session_timeout": "10s",
+    "idle_in_transaction_session_timeout": "5s",
 }
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
