@@ -29,7 +29,7 @@ from runner.bench import Bench
 from runner.claims import LASTS_S, Claims
 from runner.db import Database
 from runner.gauge import Gauge
-from runner.hosts import open_host
+from runner.hosts import KEEPALIVE_INTERVAL_S, open_host
 from runner.jobd_client import JobdClient
 from runner.loops import Bell, run_forever
 from runner.spool import Spool
@@ -49,6 +49,8 @@ class Pace:
     """How long a stop waits for the deliveries in hand."""
     claim_s: float = LASTS_S
     """How long a replica's claims outlive it."""
+    keepalive_s: float = KEEPALIVE_INTERVAL_S
+    """How often a machine that is silent is asked for a sign of life."""
     github: Timings = field(default_factory=Timings)
 
 
@@ -110,7 +112,7 @@ class Service:
         notifier = Notifier(session, database, settings.notify.url, now)
         claims = await self._build_claims(stack, database)
         supervisor, spool = self._build_supervisor(stack, database, bell, claims)
-        await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), supervisor, spool)
+        await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), spool)
         stack.push_async_callback(supervisor.stop)
         stack.push_async_callback(self._drain, inbox)
         context, sweep_s = self.context, self._pace.sweep_s
@@ -140,7 +142,7 @@ class Service:
     ) -> tuple[Supervisor, Spool]:
         settings = self._settings
         machines = {machine.name: machine for machine in settings.machine_list()}
-        hosts = {name: open_host(machine) for name, machine in machines.items()}
+        hosts = {name: open_host(machine, self._pace.keepalive_s) for name, machine in machines.items()}
         for host in hosts.values():
             stack.push_async_callback(host.close)
         spool = Spool(settings.server.data_dir / "spool")
@@ -156,11 +158,11 @@ class Service:
         )
         return Supervisor(bench, machines, bell, claims, self._pace.poll_s), spool
 
-    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, supervisor: Supervisor, spool: Spool) -> None:
+    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, spool: Spool) -> None:
         slots = {machine.name: machine.slots for machine in self._settings.machine_list()}
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
-        application.router.add_routes(Pages(self.context, supervisor, spool, slots, self._agents).routes())
+        application.router.add_routes(Pages(self.context, spool, slots, self._agents).routes())
         # Compressed bodies are refused by their header; nothing may be unpacked before that.
         web_runner = web.AppRunner(
             application, access_log=None, auto_decompress=False, shutdown_timeout=self._pace.grace_s

@@ -1,4 +1,4 @@
-"""The command line: `ptq-bot serve`, `report`, `costs`, `demo`.
+"""The command line: `ptq-bot serve`, `report`, `costs`, `machines`, `demo`.
 
 Exit status 2 means that the configuration or the command itself is wrong.
 """
@@ -20,11 +20,13 @@ from bot.app import serve as serve_until_stopped
 from bot.config import ConfigError, Settings, load_settings
 from bot.demo.story import DemoFailed, run_demo
 from bot.log import configure_logging
+from bot.machine_commands import UnknownMachine, drain_machine, list_machines, resume_machine
 from bot.reports import UnknownJob, read_costs, read_report
 from runner.db import DatabaseError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-
+machines = typer.Typer(no_args_is_help=True, help="How the machines stand, and which get new jobs.")
+app.add_typer(machines, name="machines")
 
 Config = Annotated[Path, typer.Option(help="The configuration, ptq.toml.")]
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day, UTC; included.")]
@@ -65,9 +67,30 @@ def costs(config: Config, since: Day = None, until: Day = None) -> None:
     _print(read_costs(_load(config), since and since.date(), until and until.date()))
 
 
-def _print(reading: Coroutine[None, None, str]) -> None:
+@machines.command("list")
+def list_(config: Config) -> None:
+    """Print how each machine stands."""
+    _print(list_machines(_load(config)))
+
+
+@machines.command("drain")
+def drain_(name: str, config: Config) -> None:
+    """Let a machine have no new jobs; those that are there go on to their end."""
+    _print(drain_machine(_load(config), name))
+
+
+@machines.command("resume")
+def resume_(name: str, config: Config) -> None:
+    """Let a machine have jobs again, and forget what was found wrong with it."""
+    _print(resume_machine(_load(config), name))
+
+
+def _print(answering: Coroutine[None, None, str]) -> None:
     try:
-        text = asyncio.run(reading)
+        text = asyncio.run(answering)
+    except UnknownMachine as error:
+        print(f"ptq-bot: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
     except (DatabaseError, UnknownJob) as error:
         print(f"ptq-bot: {error}", file=sys.stderr)
         raise typer.Exit(1) from None

@@ -89,9 +89,9 @@ class Host(Protocol):
         """Let go of what is held open. Idempotent."""
 
 
-def open_host(machine: Machine) -> Host:
-    """The host behind a machine. Connects on first use."""
-    return LocalHost() if machine.kind == "local" else SshHost(machine)
+def open_host(machine: Machine, keepalive_s: float = KEEPALIVE_INTERVAL_S) -> Host:
+    """The host behind a machine. Connects on first use; see `KEEPALIVE_COUNT` for what `keepalive_s` is."""
+    return LocalHost() if machine.kind == "local" else SshHost(machine, keepalive_s)
 
 
 class _Output:
@@ -132,8 +132,9 @@ def _lost() -> Unreachable:
 class SshHost:
     """A machine behind SSH: one connection, opened on first use, shared by all commands, reopened after a loss."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, keepalive_s: float = KEEPALIVE_INTERVAL_S) -> None:
         self._machine = machine
+        self._keepalive_s = keepalive_s
         self._sessions = asyncio.Semaphore(MAX_SESSIONS)
         self._connecting: asyncio.Task[asyncssh.SSHClientConnection] | None = None
 
@@ -208,7 +209,7 @@ class SshHost:
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         if self._connecting is None or _is_over(self._connecting):
-            self._connecting = asyncio.create_task(_connect(self._machine))
+            self._connecting = asyncio.create_task(_connect(self._machine, self._keepalive_s))
         # Shielded: others may wait for the same connection when this caller's time is up.
         return await asyncio.shield(self._connecting)
 
@@ -242,7 +243,7 @@ def _is_over(connecting: asyncio.Task[asyncssh.SSHClientConnection]) -> bool:
     return connecting.cancelled() or connecting.exception() is not None or connecting.result().is_closed()
 
 
-async def _connect(machine: Machine) -> asyncssh.SSHClientConnection:
+async def _connect(machine: Machine, keepalive_s: float) -> asyncssh.SSHClientConnection:
     """Connect with exactly our key, our known hosts and nothing of the operator's own set-up."""
     asyncssh.set_log_level("WARNING")  # At INFO it writes addresses and every command.
     known_hosts, client_key = _read_known_hosts(machine), _read_client_key(machine)
@@ -263,7 +264,7 @@ async def _connect(machine: Machine) -> asyncssh.SSHClientConnection:
             password_auth=False,
             connect_timeout=CONNECT_TIMEOUT_S,
             login_timeout=CONNECT_TIMEOUT_S,
-            keepalive_interval=KEEPALIVE_INTERVAL_S,
+            keepalive_interval=keepalive_s,
             keepalive_count_max=KEEPALIVE_COUNT,
         )
     except (OSError, ValueError, asyncssh.Error) as error:

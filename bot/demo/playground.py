@@ -33,7 +33,7 @@ LABEL = "ptq:fix"
 APP_ID = "4711"
 SECRET = "a secret of this playground only"  # noqa: S105 - it guards nothing beyond loopback
 
-PACE = Pace(poll_s=0.2, sweep_s=0.5, grace_s=5.0, github=Timings(write_interval_s=0.0, backoff_s=0.05))
+PACE = Pace(poll_s=0.2, sweep_s=0.5, grace_s=5.0, keepalive_s=1.0, github=Timings(write_interval_s=0.0, backoff_s=0.05))
 
 
 class SshServer(Protocol):
