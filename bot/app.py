@@ -29,7 +29,7 @@ from runner.bench import Bench
 from runner.claims import LASTS_S, Claims
 from runner.db import Database
 from runner.gauge import Gauge
-from runner.hosts import KEEPALIVE_INTERVAL_S, open_host
+from runner.hosts import SILENCE_S, open_host
 from runner.jobd_client import JobdClient
 from runner.loops import Bell, run_forever
 from runner.spool import Spool
@@ -49,8 +49,8 @@ class Pace:
     """How long a stop waits for the deliveries in hand."""
     claim_s: float = LASTS_S
     """How long a replica's claims outlive it."""
-    keepalive_s: float = KEEPALIVE_INTERVAL_S
-    """How often a machine that is silent is asked for a sign of life."""
+    silence_s: float = SILENCE_S
+    """How long a machine may be silent before it counts as gone."""
     github: Timings = field(default_factory=Timings)
 
 
@@ -142,7 +142,7 @@ class Service:
     ) -> tuple[Supervisor, Spool]:
         settings = self._settings
         machines = {machine.name: machine for machine in settings.machine_list()}
-        hosts = {name: open_host(machine, self._pace.keepalive_s) for name, machine in machines.items()}
+        hosts = {name: open_host(machine, self._pace.silence_s) for name, machine in machines.items()}
         for host in hosts.values():
             stack.push_async_callback(host.close)
         spool = Spool(settings.server.data_dir / "spool")

@@ -17,6 +17,7 @@ from runner.bench import UNCONFIGURED, Bench, end, set_trouble
 from runner.hosts import HostError, OutputTooLarge
 from runner.job import Job, JobState
 from runner.jobd_client import JobdError
+from runner.loops import finish
 from runner.machine_states import fetch_machine_states, forget_outage, save_outage
 from runner.machines import USABLE, Lease, Machine, MachineState, choose_machine, eligible, find_out
 
@@ -59,7 +60,7 @@ class Placement:
             return True
         lease = await self._choose(job)
         if lease and await self._answers(lease.machine):
-            return await self._lease(job, lease)
+            return await finish(self._lease(job, lease))
         return await set_trouble(self._bench, job, (await self._look(job)).describe())
 
     async def fetch_due(self) -> list[str]:
@@ -74,16 +75,12 @@ class Placement:
         """Ask a machine that is out whether it is back. Whether it is."""
         if not await self._answers(machine):
             return False
-        async with self._bench.db.write() as connection:
-            is_news = await forget_outage(connection, machine)
-        if is_news:
-            log.info("machine.back", machine=machine)
-        return is_news
+        return await finish(self._note_back(machine))
 
     async def note_gone(self, machine: str, error: HostError) -> None:
         """A job on a machine cannot be followed: until a probe says otherwise, others need not try it."""
         if not isinstance(error, OutputTooLarge):  # That one command failed; the machine is there.
-            await self._note_outage(machine, error, only_news=True)
+            await finish(self._note_outage(machine, error, only_news=True))
 
     async def _look(self, job: Job) -> _Pool:
         profile = self._bench.profiles.get(job.repository)
@@ -121,9 +118,16 @@ class Placement:
         try:
             await self._bench.clients[machine].version()
         except (HostError, JobdError) as error:
-            await self._note_outage(machine, error)
+            await finish(self._note_outage(machine, error))
             return False
         return True
+
+    async def _note_back(self, machine: str) -> bool:
+        async with self._bench.db.write() as connection:
+            is_news = await forget_outage(connection, machine)
+        if is_news:
+            log.info("machine.back", machine=machine)
+        return is_news
 
     async def _note_outage(self, machine: str, error: HostError | JobdError, *, only_news: bool = False) -> None:
         permanent = isinstance(error, JobdError) or error.permanent

@@ -33,7 +33,7 @@ LABEL = "ptq:fix"
 APP_ID = "4711"
 SECRET = "a secret of this playground only"  # noqa: S105 - it guards nothing beyond loopback
 
-PACE = Pace(poll_s=0.2, sweep_s=0.5, grace_s=5.0, keepalive_s=1.0, github=Timings(write_interval_s=0.0, backoff_s=0.05))
+PACE = Pace(poll_s=0.2, sweep_s=0.5, grace_s=5.0, github=Timings(write_interval_s=0.0, backoff_s=0.05))
 
 
 class SshServer(Protocol):
@@ -74,6 +74,7 @@ class Playground:
         more_toml: str = "",
         repository_agent: str = "script",
         repository_toml: str = "",
+        pace: Pace = PACE,
     ) -> None:
         self.folder = folder
         self.git_dir = folder / "octo" / "widgets.git"
@@ -84,6 +85,7 @@ class Playground:
         self._more_toml = more_toml
         self._repository_agent = repository_agent
         self._repository_toml = repository_toml
+        self._pace = pace
         self.service_port = find_free_port()
         self._stack = AsyncExitStack()
 
@@ -117,7 +119,7 @@ class Playground:
 
     async def start_service(self) -> None:
         """Start the service anew, from the configuration as it now is."""
-        self.service = Service(load_settings(self.config), PACE)
+        self.service = Service(load_settings(self.config), self._pace)
         await self.service.__aenter__()
         self.running = True
         self.github.webhook_url = f"{self.service.url}/webhook"

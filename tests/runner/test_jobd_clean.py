@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,19 @@ def test_a_collection_that_fills_the_disk_is_told_as_such(small_disk: Jobd, left
     small_disk.call("collect", **{**COLLECT, "base_commit": base})
     collected = small_disk.wait("collect")
     assert (collected["state"], collected["error"]) == ("failed", "disk_full"), collected
+
+
+def test_a_job_that_has_filled_the_disk_goes_all_the_same_and_stays_ended(small_disk: Jobd) -> None:
+    filler = small_disk.workspace / "filler"
+    small_disk.prepare(setup=[FILL])
+    with open(filler, "wb") as rest, suppress(OSError):
+        while True:
+            rest.write(bytes(4096))
+            rest.flush()
+    assert small_disk.call("clean") == {"ok": True}
+    assert not small_disk.root.exists()
+    with pytest.raises(AssertionError, match="the job has ended"):
+        small_disk.prepare()
 
 
 def test_the_longest_message_fits_on_a_full_disk(small_disk: Jobd) -> None:

@@ -195,7 +195,9 @@ async def test_a_job_gives_up_only_when_every_machine_is_out_and_none_is_drained
         floor.break_down("gpu-1")
         floor.break_down("gpu-2")
         await floor.drain("gpu-2")
-        job = await floor.place(await floor.place(await floor.queue()))
+        job = await floor.queue()
+        assert not await floor.placement.probe("gpu-2")
+        job = await floor.place(await floor.place(job))
         assert job.state is JobState.QUEUED
         await floor.resume("gpu-2")
         job = await floor.place(await floor.place(job))
