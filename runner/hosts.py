@@ -22,7 +22,7 @@ from runner.machines import Machine
 MAX_SESSIONS = 5
 """Commands at once on one connection: OpenSSH's `MaxSessions` is 10, and it frees a slot late."""
 SILENCE_S = 15.0
-"""A machine that is silent for so long is not there: while we connect, and later when it is asked for a sign of life."""
+"""A machine that is silent for so long is not there: while we connect, and later when asked for a sign of life."""
 SIGNS_OF_LIFE = 3
 """How often it is asked for one within that time."""
 CHANNEL_RETRY_S = 0.1

@@ -119,7 +119,7 @@ async def test_after_a_reboot_the_report_says_so_and_keeps_what_was_found(tmp_pa
         report = await world.wait_for_report()
         assert "the agent was killed from outside, or its machine was restarted" in report
         assert "It is mended." in report
-        assert "+    return" in report or "widgets/chunks.py" in report
+        assert "Diff: 1 file, +1 −1" in report
         assert len(await world.jobs()) == 1, "what was found is worth more than another attempt"
 
 
@@ -176,7 +176,6 @@ async def test_a_drained_machine_finishes_its_job_and_gets_no_other_until_it_is_
         assert world.digest()
         while await world.leases():
             await asyncio.sleep(0.05)
-        assert "drained by" in await order(world, "list")
         await order(world, "resume", "gpu-1")
         world.number += 1
         await world.wait_for_report()
