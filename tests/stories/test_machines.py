@@ -148,6 +148,22 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
         assert (len(world.reports()), len(world.statuses()), len(await world.jobs())) == (2, 2, 2)
 
 
+async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    setup = f"setup = [{json.dumps(f'until [ -e {go} ]; do sleep 0.1; done')}]"
+    more_toml = f"[limits]\nunreachable_after_s = 1\n{second_machine(tmp_path)}"
+    async with open_world(tmp_path, more_toml=more_toml, repository_toml=setup) as world:
+        await start(world)
+        await world.wait_for_reply("preparing the environment on `gpu-1`")
+        await world.playground.embedded_ssh.stop()
+        await world.wait_for_reply("### Lost")
+        go.touch()
+        await world.wait_for_reply("<!-- ptq:report=", 2)
+        assert [job.machine for job in await world.jobs() if job.replaces] == ["gpu-2"]
+        await world.playground.embedded_ssh.start()
+        await world.settle()
+
+
 async def test_a_job_that_waits_for_a_machine_starts_when_that_is_back(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         await world.playground.embedded_ssh.stop()
