@@ -100,8 +100,7 @@ def test_a_job_that_has_become_a_link_goes_and_what_it_leads_to_stays(jobd: Jobd
     (target / "worktree").mkdir(parents=True)
     jobd.prepare()
     jobd.start(f'cd "$PTQ_WORKTREE/.."; mv "$PWD" {tmp_path}/away; ln -s {target} "${{PTQ_WORKTREE%/*}}"')
-    subprocess.run(["sleep", "0.3"], check=True)
-    assert jobd.root.is_symlink()
+    wait_until(jobd.root.is_symlink)
     assert jobd.call("clean") == {"ok": True}
     assert not jobd.root.is_symlink()
     assert (target / "worktree").is_dir()
