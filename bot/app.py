@@ -31,7 +31,7 @@ from runner.bench import Bench
 from runner.claims import LASTS_S, Claims
 from runner.db import Database
 from runner.gauge import Gauge
-from runner.hosts import open_host
+from runner.hosts import SILENCE_S, open_host
 from runner.jobd_client import JobdClient
 from runner.loops import Bell, run_forever
 from runner.spool import Spool
@@ -58,6 +58,8 @@ class Pace:
     """How long a stop waits for the deliveries in hand."""
     claim_s: float = LASTS_S
     """How long a replica's claims outlive it."""
+    silence_s: float = SILENCE_S
+    """How long a machine may be silent before it counts as gone."""
     github: Timings = field(default_factory=Timings)
 
 
@@ -120,7 +122,7 @@ class Service:
         recovery = await self._begin_recovery(stack, inbox, notifier)
         claims = await self._build_claims(stack, database)
         supervisor, spool = self._build_supervisor(stack, database, bell, claims)
-        pages = self._build_pages(supervisor, spool, recovery)
+        pages = self._build_pages(spool, recovery)
         await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), pages)
         stack.push_async_callback(supervisor.stop)
         stack.push_async_callback(self._drain, inbox)
@@ -174,7 +176,7 @@ class Service:
     ) -> tuple[Supervisor, Spool]:
         settings = self._settings
         machines = {machine.name: machine for machine in settings.machine_list()}
-        hosts = {name: open_host(machine) for name, machine in machines.items()}
+        hosts = {name: open_host(machine, self._pace.silence_s) for name, machine in machines.items()}
         for host in hosts.values():
             stack.push_async_callback(host.close)
         spool = Spool(settings.server.data_dir / "spool")
@@ -190,9 +192,9 @@ class Service:
         )
         return Supervisor(bench, machines, bell, claims, self._pace.poll_s), spool
 
-    def _build_pages(self, supervisor: Supervisor, spool: Spool, recovery: Recovery) -> Pages:
+    def _build_pages(self, spool: Spool, recovery: Recovery) -> Pages:
         slots = {machine.name: machine.slots for machine in self._settings.machine_list()}
-        return Pages(self.context, supervisor, spool, slots, self._agents, lambda: recovery.held)
+        return Pages(self.context, spool, slots, self._agents, lambda: recovery.held)
 
     async def _listen(self, stack: AsyncExitStack, webhook: Webhook, pages: Pages) -> None:
         application = make_web_application()

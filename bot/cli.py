@@ -1,4 +1,4 @@
-"""The command line: `ptq-bot serve`, `report`, `costs`, `db`, `demo`."""
+"""The command line: `ptq-bot serve`, `report`, `costs`, `machines`, `db`, `demo`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from bot.app import serve as serve_until_stopped
 from bot.command_options import Config, give_up, load
 from bot.demo.story import DemoFailed, run_demo
 from bot.log import configure_logging
+from bot.machine_commands import UnknownMachine, drain_machine, list_machines, resume_machine
 from bot.reports import UnknownJob, read_costs, read_report
 from runner.db_errors import DatabaseError, OldDatabase
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(db_commands.app, name="db")
+machines = typer.Typer(no_args_is_help=True, help="How the machines stand, and which get new jobs.")
+app.add_typer(machines, name="machines")
 
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day, UTC; included.")]
 
@@ -54,9 +57,29 @@ def costs(config: Config, since: Day = None, until: Day = None) -> None:
     _print(read_costs(load(config), since and since.date(), until and until.date()))
 
 
-def _print(reading: Coroutine[None, None, str]) -> None:
+@machines.command("list")
+def list_(config: Config) -> None:
+    """Print how each machine stands."""
+    _print(list_machines(load(config)))
+
+
+@machines.command("drain")
+def drain_(name: str, config: Config) -> None:
+    """Let a machine have no new jobs; those that are there go on to their end."""
+    _print(drain_machine(load(config), name))
+
+
+@machines.command("resume")
+def resume_(name: str, config: Config) -> None:
+    """Let a machine have jobs again, and forget what was found wrong with it."""
+    _print(resume_machine(load(config), name))
+
+
+def _print(answering: Coroutine[None, None, str]) -> None:
     try:
-        text = asyncio.run(reading)
+        text = asyncio.run(answering)
+    except UnknownMachine as error:
+        give_up(f"ptq-bot: {error}", status=2)
     except (DatabaseError, UnknownJob) as error:
         give_up(f"ptq-bot: {error}")
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

@@ -7,10 +7,12 @@ may load and run nothing.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,9 +32,10 @@ from runner import store
 from runner.agents import Agent
 from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, Report
+from runner.machine_states import fetch_machine_states
+from runner.machines import USABLE, Lease, MachineState
 from runner.meter import Meter
 from runner.spool import STAGES, Spool
-from runner.supervisor import Supervisor
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -75,7 +78,6 @@ class Pages:
     def __init__(
         self,
         context: Context,
-        supervisor: Supervisor,
         spool: Spool,
         machines: Mapping[str, int],
         agents: Mapping[str, Agent],
@@ -84,7 +86,6 @@ class Pages:
         """`count_held` says how many missed labels wait for the operator (`handlers.recovery`)."""
         self._context = context
         self._count_held = count_held
-        self._supervisor = supervisor
         self._spool = spool
         self._slots = machines
         self._agents = agents
@@ -131,39 +132,47 @@ class Pages:
         async with self._context.db.read() as connection:
             jobs = await store.fetch_active_jobs(connection)
             leases = await store.fetch_leases(connection)
-        machines = [
-            {
-                "name": name,
-                "slots": slots,
-                "leased": sum(lease.machine == name for lease in leases),
-                "trouble": self._redact(outage.reason)
-                if (outage := self._supervisor.placement.outages.get(name))
-                else None,
-            }
-            for name, slots in self._slots.items()
-        ]
+            machine_states = await fetch_machine_states(connection)
         states = [str(job.state) for job in jobs]
         counted = {state: states.count(state) for state in sorted(set(states))}
         deliveries = await count_deliveries(self._context.db, ("pending", "failed"))
+        machines = self._describe_machines(machine_states, leases)
         backlog = asdict(await count_backlog(self._context.db))
-        numbers = {"machines": machines, "jobs": counted, "deliveries": deliveries, "replies": backlog}
-        return web.json_response({**numbers, "held_labels": self._count_held()})
+        numbers = {"jobs": counted, "deliveries": deliveries, "replies": backlog, "held_labels": self._count_held()}
+        values = {"machines": machines, **numbers}
+        return web.json_response(values, dumps=partial(json.dumps, default=datetime.isoformat))
+
+    def _describe_machines(self, states: Mapping[str, MachineState], leases: list[Lease]) -> list[dict[str, Any]]:
+        """How each configured machine stands; who drained it is for the operator alone."""
+        described = []
+        for name, slots in self._slots.items():
+            state = states.get(name, USABLE)
+            leased = sum(lease.machine == name for lease in leases)
+            trouble = self._redact(state.trouble) if state.trouble else None
+            since = {"drained_since": state.drained_at, "out_since": state.outage and state.outage.since}
+            described.append({"name": name, "slots": slots, "leased": leased, "trouble": trouble, **since})
+        return described
 
     async def show_jobs(self, request: web.Request) -> web.Response:
-        """The newest jobs of public repositories."""
+        """How the machines stand, and the newest jobs of public repositories."""
         async with self._context.db.read() as connection:
+            machines = self._describe_machines(
+                await fetch_machine_states(connection), await store.fetch_leases(connection)
+            )
             found = await store.fetch_public_jobs(connection, LISTED_JOBS)
             bodies = await store.fetch_bodies(connection, [job.id for job, _ in found], _IN_CONFIDENTIAL)
-        return await asyncio.to_thread(self._draw_jobs, found, bodies)
+        return await asyncio.to_thread(self._draw_jobs, found, bodies, machines)
 
-    def _draw_jobs(self, found: list[tuple[Job, Meter | None]], bodies: Mapping[str, str]) -> web.Response:
+    def _draw_jobs(
+        self, found: list[tuple[Job, Meter | None]], bodies: Mapping[str, str], machines: list[dict[str, Any]]
+    ) -> web.Response:
         withheld = {job_id for job_id, body in bodies.items() if is_confidential(body)}
         costs = {
             job.id: describe_cost(meter)
             for job, meter in found
             if meter and meter.cost_usd is not None and job.id not in withheld
         }
-        return self._render("jobs.html", jobs=[job for job, _ in found], costs=costs)
+        return self._render("jobs.html", jobs=[job for job, _ in found], costs=costs, machines=machines)
 
     async def show_job(self, request: web.Request) -> web.Response:
         """One job: state, history, report, diff, log. Its address cannot be guessed."""

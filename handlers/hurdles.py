@@ -10,9 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers import casebook, replies
 from handlers.context import Context
 from handlers.earlier import EarlierAttempt, recall
+from handlers.options import list_offers
 from handlers.report import is_confidential
 from runner import store
-from runner.caps import find_tightest
+from runner.caps import Use, find_tightest
+from runner.job import Job
 
 
 class NotStarted(Exception):  # noqa: N818
@@ -36,12 +38,36 @@ async def check_caps(
     connection: AsyncConnection, context: Context, repository: str, number: int, requested_by: str
 ) -> None:
     """Raise `NotStarted` while a cap on this issue, this person or this repository is used up."""
+    if use := await _find_used_up(connection, context, repository, number, requested_by):
+        raise NotStarted(replies.render_capped(use, requested_by))
+
+
+async def _find_used_up(
+    connection: AsyncConnection, context: Context, repository: str, number: int, requested_by: str
+) -> Use | None:
     spent = await store.fetch_spent(
         connection, repository=repository, issue_number=number, requested_by=requested_by, now=context.now()
     )
     use = find_tightest(context.caps_for(repository), spent, starting=True)
-    if use and use.share >= 1:
-        raise NotStarted(replies.render_capped(use, requested_by))
+    return use if use and use.share >= 1 else None
+
+
+async def check_may_replace(connection: AsyncConnection, context: Context, lost: Job) -> None:
+    """Raise `NotStarted`, with a sentence for the report, when a lost job is not to be started again by itself."""
+    if lost.replaces:
+        raise NotStarted(replies.render_lost_twice(lost))
+    if lost.cancel_requested_at:
+        raise NotStarted(replies.render_not_again(f"@{lost.cancelled_by} had asked for its end"))
+    rules = context.rules_for(lost.repository)
+    offers = list_offers(rules, context.agents) if rules else {}
+    if lost.agent not in offers or (lost.model and lost.model not in offers[lost.agent]):
+        raise NotStarted(replies.render_not_again("its agent or its model is no longer offered here"))
+    case = await casebook.fetch_case(connection, lost.case_key)
+    if case is None or case.active_job_id:
+        raise NotStarted(replies.render_not_again("another job on this issue is under way"))
+    use = await _find_used_up(connection, context, lost.repository, lost.issue_number, lost.requested_by)
+    if use:
+        raise NotStarted(replies.render_not_again(f"{use.describe(lost.requested_by)} is used up"))
 
 
 async def find_earlier(connection: AsyncConnection, context: Context, repository: str, number: int) -> EarlierAttempt:

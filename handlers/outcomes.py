@@ -15,8 +15,10 @@ from handlers import casebook, notifications, replies
 from handlers.case import end_job
 from handlers.casebook import Reply
 from handlers.context import Context
+from handlers.hurdles import NotStarted
 from handlers.report import is_confidential
-from handlers.report_comment import approvable, render_report_comment
+from handlers.report_comment import approvable, render_report_comment, render_usual_step
+from handlers.start import start_again
 from runner import store
 from runner.claims import ClaimLost
 from runner.job import Job, JobState, Report
@@ -52,13 +54,14 @@ async def _report(context: Context, job_id: str) -> None:
             return
         report = await store.fetch_report(connection, job_id)
         meter = await store.fetch_meter(connection, job_id)
-        body = _render(context, job, report, meter)
-        reply = casebook.draft_reply(casebook.derive_reply_id(f"report {job_id}"), "report", job, body, context.now())
-        await casebook.insert_reply(connection, reply)
         case = await casebook.fetch_case(connection, job.case_key)
         if case:
             is_approvable = approvable(job, report, context.secrets)
             await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
+        next_step = await _follow_up(connection, context, job, case.title if case else "")
+        body = _render(context, job, report, meter, next_step)
+        reply = casebook.draft_reply(casebook.derive_reply_id(f"report {job_id}"), "report", job, body, context.now())
+        await casebook.insert_reply(connection, reply)
         if report and is_confidential(report.body):
             notification = notifications.draft_notification(job, report, context.secrets, context.now())
             await notifications.insert_notification(connection, notification)
@@ -66,12 +69,30 @@ async def _report(context: Context, job_id: str) -> None:
     context.ring()
 
 
-def _render(context: Context, job: Job, report: Report | None, meter: Meter | None) -> str:
+async def _follow_up(connection: AsyncConnection, context: Context, job: Job, title: str) -> str | None:
+    """Start a lost job again, and say so, or say why not; None after any other end."""
+    if job.state is not JobState.LOST:
+        return None
+    try:
+        again = await start_again(connection, context, job, title)
+    except NotStarted as refused:
+        return f"{refused.reply} {render_usual_step(job)}"
+    log.info("job.replaced", **job.log_context(), by=again.id)
+    return replies.render_started_again(again, context.public_url)
+
+
+def _render(context: Context, job: Job, report: Report | None, meter: Meter | None, next_step: str | None) -> str:
     """The report; or, whatever an agent wrote that makes us stumble, a few words in its place."""
     model = context.model_of(job)
     try:
         return render_report_comment(
-            job, report, meter, model=model, public_url=context.public_url, secrets=context.secrets
+            job,
+            report,
+            meter,
+            model=model,
+            public_url=context.public_url,
+            secrets=context.secrets,
+            next_step=next_step,
         )
     except Exception:
         log.exception("report.not_rendered", **job.log_context())

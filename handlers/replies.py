@@ -106,6 +106,27 @@ def render_finished_status(job: Job, public_url: str, report_url: str | None, *,
     return f"{head}: {job.state} · {report} · [job]({job_url(public_url, job.id)})"
 
 
+def render_started_again(again: Job, public_url: str) -> str:
+    """What comes after a lost job that was started again."""
+    return (
+        f"None is needed: it was started again, once, as [attempt {again.attempt}]({job_url(public_url, again.id)}), "
+        "on another machine if there is one. `/ptq cancel` ends that."
+    )
+
+
+def render_lost_twice(lost: Job) -> str:
+    """What comes after a job that was started again, and lost again."""
+    return (
+        "This was the second loss in a row, so nothing more happens by itself. "
+        f"The operator of this App should look at machine `{lost.machine}` first."
+    )
+
+
+def render_not_again(why: str) -> str:
+    """Why a lost job was not started again; `why` is a clause of ours."""
+    return f"It was not started again: {why}."
+
+
 def render_unrenderable(job: Job, public_url: str) -> str:
     """In place of a report that we cannot show."""
     ended = f"`{job.preset}` attempt {job.attempt} has ended ({job.state})"

@@ -73,10 +73,12 @@ def render_report_comment(
     model: str | None,
     public_url: str,
     secrets: Collection[str],
+    next_step: str | None = None,
 ) -> str:
     """The report of a job that has ended: what was found, the diff, the exact next step, and what it took.
 
-    `model` is the agent's as it is configured. A confidential report is a few neutral words.
+    `model` is the agent's as it is configured. `next_step` is given where it does not follow from the job alone.
+    A confidential report is a few neutral words.
     """
     if report and is_confidential(report.body):
         return render_confidential()
@@ -84,7 +86,8 @@ def render_report_comment(
     parts = [_render_head(job, choose_headline(job, parsed), secrets), _render_findings(parsed)]
     parts += [_render_doubts(report, secrets)] if report else []
     shown_model = name_model(job, meter, model, secrets)
-    last = [_render_next_step(job, report, secrets), _render_facts(job, meter, shown_model, public_url)]
+    step = f"**Next step.** {next_step or _choose_next_step(job, report, secrets)}"
+    last = [step, _render_facts(job, meter, shown_model, public_url)]
     rest = [_render_texts(report, secrets)] if report else []
     room = MAX_COMMENT - sum(len(part) + 2 for part in (*parts, *rest, *last))
     diff = [_render_diff(job, report, public_url, secrets, room)] if report else []
@@ -170,18 +173,23 @@ def _render_texts(report: Report, secrets: Collection[str]) -> str:
     return "\n\n".join(shown)
 
 
-def _render_next_step(job: Job, report: Report | None, secrets: Collection[str]) -> str:
+def _choose_next_step(job: Job, report: Report | None, secrets: Collection[str]) -> str:
     if report and approvable(job, report, secrets):
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
         return (
-            f"**Next step.** If you agree with this diff, reply with the line below and, under it, {NOTE_PLACEHOLDER}. "
+            f"If you agree with this diff, reply with the line below and, under it, {NOTE_PLACEHOLDER}. "
             "A draft pull request opens with your note first.\n\n"
             f"{fence(command, 'text')}"
         )
     if job.state is JobState.SUCCEEDED and not PRESETS[job.preset].may_change:
-        return "**Next step.** `/ptq fix` asks an agent for a change, with any advice you add behind it."
+        return "`/ptq fix` asks an agent for a change, with any advice you add behind it."
+    return render_usual_step(job)
+
+
+def render_usual_step(job: Job) -> str:
+    """What people can do after a job that came to nothing."""
     return (
-        "**Next step.** `/ptq retry` carries on where it stopped, with any advice you add behind it; "
+        "`/ptq retry` carries on where it stopped, with any advice you add behind it; "
         f"`/ptq {job.preset}` starts afresh."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from secrets import token_hex
 
@@ -16,7 +16,7 @@ from handlers.case import Case, CaseState, begin_job
 from handlers.context import Context
 from handlers.earlier import EarlierAttempt
 from handlers.events import Issue, Repository
-from handlers.hurdles import NotStarted, check_caps, check_free, find_earlier
+from handlers.hurdles import NotStarted, check_caps, check_free, check_may_replace, find_earlier
 from handlers.options import Choice, OptionRefused, Options, choose, list_offers
 from handlers.outbox import was_answered, write_reply
 from handlers.ports import Comment
@@ -30,6 +30,15 @@ log = structlog.get_logger()
 
 RETRY = "retry"
 """In place of a preset: carry on from the issue's last attempt, with its preset."""
+
+
+_ASKED_FOR = frozenset(
+    (
+        *("repository", "private", "issue_number", "preset", "may_change", "agent", "model", "requested_by"),
+        *("clone_url", "base_branch", "prompt", "skills", "follows"),
+    )
+)
+"""What of a job was decided when somebody asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,27 @@ async def _plan(
         raise NotStarted(replies.render_option_refused(str(refused), offers)) from None
     await check_caps(connection, context, rules.name, number, request.requested_by)
     return _Plan(job_id, await store.count_attempts(connection, rules.name, number) + 1, choice, earlier)
+
+
+async def start_again(connection: AsyncConnection, context: Context, lost: Job, title: str) -> Job:
+    """Create the one job that takes the place of a lost one, in the transaction that reports that.
+
+    Raises `NotStarted`, with a sentence for the report, when there is to be none. The brief is the same to the letter:
+    what was frozen at the trigger is still what was asked for.
+    """
+    await check_may_replace(connection, context, lost)
+    now = context.now()
+    again = Job(
+        id=derive_job_id(f"{lost.case_key} in place of {lost.id}", context.db.secret),
+        **{field.name: getattr(lost, field.name) for field in fields(Job) if field.name in _ASKED_FOR},
+        attempt=lost.attempt + 1,
+        replaces=lost.id,
+        state=JobState.QUEUED,
+        created_at=now,
+        changed_at=now,
+    )
+    await _open(connection, context, again, title)
+    return again
 
 
 async def _open(connection: AsyncConnection, context: Context, job: Job, title: str) -> None:

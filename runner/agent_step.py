@@ -109,11 +109,9 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
 
 
 def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
-    """How long the agent ran, by its machine's clock: the service may have been away when it ended."""
-    started_at, ended_at = result.get("started_at"), result.get("ended_at")
-    if not isinstance(started_at, int | float) or not isinstance(ended_at, int | float):
-        return otherwise
-    return max(ended_at - started_at, 0.0)
+    """How long the agent ran, as its machine says: the service may have been away when it ended."""
+    run_s = result.get("run_s")
+    return max(run_s, 0.0) if isinstance(run_s, int | float) else otherwise
 
 
 def _told(bench: Bench, job: Job, result: Mapping[str, Any]) -> Verdict | None:

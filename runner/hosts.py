@@ -21,10 +21,10 @@ from runner.machines import Machine
 
 MAX_SESSIONS = 5
 """Commands at once on one connection: OpenSSH's `MaxSessions` is 10, and it frees a slot late."""
-CONNECT_TIMEOUT_S = 15.0
-KEEPALIVE_INTERVAL_S = 5.0
-KEEPALIVE_COUNT = 3
-"""A connection that stays silent for this many intervals is lost."""
+SILENCE_S = 15.0
+"""A machine that is silent for so long is not there: while we connect, and later when asked for a sign of life."""
+SIGNS_OF_LIFE = 3
+"""How often it is asked for one within that time."""
 CHANNEL_RETRY_S = 0.1
 HOST_KEY_KINDS = "+ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
 """Accepted after the kinds that known_hosts has: a host with none of those must show its key to be told mismatched."""
@@ -89,9 +89,9 @@ class Host(Protocol):
         """Let go of what is held open. Idempotent."""
 
 
-def open_host(machine: Machine) -> Host:
-    """The host behind a machine. Connects on first use."""
-    return LocalHost() if machine.kind == "local" else SshHost(machine)
+def open_host(machine: Machine, silence_s: float = SILENCE_S) -> Host:
+    """The host behind a machine, which may be silent for so long. Connects on first use."""
+    return LocalHost() if machine.kind == "local" else SshHost(machine, silence_s)
 
 
 class _Output:
@@ -132,8 +132,9 @@ def _lost() -> Unreachable:
 class SshHost:
     """A machine behind SSH: one connection, opened on first use, shared by all commands, reopened after a loss."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, silence_s: float = SILENCE_S) -> None:
         self._machine = machine
+        self._silence_s = silence_s
         self._sessions = asyncio.Semaphore(MAX_SESSIONS)
         self._connecting: asyncio.Task[asyncssh.SSHClientConnection] | None = None
 
@@ -208,7 +209,7 @@ class SshHost:
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         if self._connecting is None or _is_over(self._connecting):
-            self._connecting = asyncio.create_task(_connect(self._machine))
+            self._connecting = asyncio.create_task(_connect(self._machine, self._silence_s))
         # Shielded: others may wait for the same connection when this caller's time is up.
         return await asyncio.shield(self._connecting)
 
@@ -242,7 +243,7 @@ def _is_over(connecting: asyncio.Task[asyncssh.SSHClientConnection]) -> bool:
     return connecting.cancelled() or connecting.exception() is not None or connecting.result().is_closed()
 
 
-async def _connect(machine: Machine) -> asyncssh.SSHClientConnection:
+async def _connect(machine: Machine, silence_s: float) -> asyncssh.SSHClientConnection:
     """Connect with exactly our key, our known hosts and nothing of the operator's own set-up."""
     asyncssh.set_log_level("WARNING")  # At INFO it writes addresses and every command.
     known_hosts, client_key = _read_known_hosts(machine), _read_client_key(machine)
@@ -261,23 +262,23 @@ async def _connect(machine: Machine) -> asyncssh.SSHClientConnection:
             host_based_auth=False,
             kbdint_auth=False,
             password_auth=False,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            login_timeout=CONNECT_TIMEOUT_S,
-            keepalive_interval=KEEPALIVE_INTERVAL_S,
-            keepalive_count_max=KEEPALIVE_COUNT,
+            connect_timeout=silence_s,
+            login_timeout=silence_s,
+            keepalive_interval=silence_s / SIGNS_OF_LIFE,
+            keepalive_count_max=SIGNS_OF_LIFE,
         )
     except (OSError, ValueError, asyncssh.Error) as error:
-        raise _classify_connect_error(error) from error
+        raise _classify_connect_error(error, silence_s) from error
 
 
-def _classify_connect_error(error: OSError | ValueError | asyncssh.Error) -> HostError:
+def _classify_connect_error(error: OSError | ValueError | asyncssh.Error, silence_s: float) -> HostError:
     match error:
         case asyncssh.HostKeyNotVerifiable():
             return HostKeyMismatch("it showed a host key that the known_hosts file does not hold for it")
         case asyncssh.PermissionDenied():
             return AccessDenied("it did not accept our user name and key")
         case TimeoutError():
-            return _silent_for(CONNECT_TIMEOUT_S)
+            return _silent_for(silence_s)
         case socket.gaierror():
             return Unreachable("its host name is not known")
         case OSError(errno=int(number)):

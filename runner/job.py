@@ -83,6 +83,8 @@ class Job:
     """Names of the skills that the issue's labels bring."""
     follows: str | None = None
     """The earlier attempt that this one carries on from: its edits, its worklog, its session."""
+    replaces: str | None = None
+    """The lost job in whose place this one was made, by itself; its machine is the last resort."""
     stopped_as: str | None = None
     """How the run will have ended, if the service has told the agent to end (`runner.agents.events.Ending`)."""
     stopped_at: datetime | None = None

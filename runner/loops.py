@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 import structlog
 
 log = structlog.get_logger()
+
+Value = TypeVar("Value")
 
 
 class Listener:
@@ -55,6 +58,19 @@ class Bell:
             yield listener
         finally:
             self._listeners.discard(listener)
+
+
+async def finish(work: Coroutine[None, None, Value]) -> Value:
+    """Do something to its end, also when the caller is cancelled meanwhile; the cancellation comes after it.
+
+    A transaction that is broken off in mid-statement can leave SQLite locked for good.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 async def run_forever(name: str, step: Callable[[], Awaitable[None]], bell: Bell, interval_s: float) -> None:

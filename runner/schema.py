@@ -85,6 +85,7 @@ jobs = Table(
     Column("model", Text),
     Column("skills", JSON, nullable=False),
     Column("follows", ForeignKey("jobs.id")),
+    Column("replaces", ForeignKey("jobs.id"), unique=True),  # a lost job is started again once
     Column("stopped_as", String(20)),
     Column("stopped_at", UtcDateTime),
     Column("stop_reason", Text),
@@ -119,6 +120,19 @@ leases = Table(
     Column("slot", Integer, primary_key=True),
     Column("job_id", ForeignKey("jobs.id"), nullable=False, unique=True),
     Column("leased_at", UtcDateTime, nullable=False),
+)
+
+machine_states = Table(
+    "machine_states",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("drained_at", UtcDateTime),  # NULL takes jobs
+    Column("drained_by", String(100)),
+    Column("reason", Text),  # NULL is not out
+    Column("permanent", Boolean),
+    Column("since", UtcDateTime),
+    Column("seen_at", UtcDateTime),
+    Column("retry_at", UtcDateTime),
 )
 
 claims = Table(

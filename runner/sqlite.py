@@ -25,6 +25,7 @@ def make_engine(url: URL) -> AsyncEngine:
     engine = create_async_engine(url)
     event.listen(engine.sync_engine, "connect", _set_up)
     event.listen(engine.sync_engine, "begin", _begin)
+    event.listen(engine.sync_engine, "close", _roll_back)
     return engine
 
 
@@ -35,6 +36,13 @@ def _set_up(connection: Any, _record: Any) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _roll_back(connection: Any, _record: Any) -> None:
+    # A task that is cancelled leaves its statement to the driver's thread, and SQLite keeps a connection that is closed
+    # with a statement under way, and with it the turn to write, for as long as something refers to that statement.
+    driver = connection.driver_connection
+    driver._tx.put_nowait((None, lambda: driver._conn.rollback()))
 
 
 def _begin(connection: Connection) -> None:

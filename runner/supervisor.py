@@ -39,7 +39,7 @@ def name_claim(job_id: str) -> str:
 
 
 class Supervisor:
-    """One loop for the queue and the freed slots, and one task for each job that holds a slot."""
+    """One loop for the queue, the freed slots and machines that are out; one task for each job that holds a slot."""
 
     def __init__(
         self, bench: Bench, machines: Mapping[str, Machine], bell: Bell, claims: Claims, poll_s: float
@@ -57,7 +57,7 @@ class Supervisor:
             jobs = await store.fetch_active_jobs(connection)
             leases = await store.fetch_leases(connection)
             claimed = await fetch_claimed(connection)
-        await self._place([job.id for job in jobs if job.state is JobState.QUEUED])
+        await self._place([job.id for job in jobs if job.state is JobState.QUEUED], await self.placement.fetch_due())
         for lease in leases:
             if name_claim(lease.job_id) not in claimed:
                 self._begin(lease.job_id, self._with_claim(lease.job_id, partial(self._look_after, lease)))
@@ -69,34 +69,37 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _place(self, queued: Sequence[str]) -> None:
-        """One replica at a time does it, so that no two choose for the same slot."""
-        if not queued:
+    async def _place(self, queued: Sequence[str], out: Sequence[str]) -> None:
+        """Find slots, and machines that are back. One replica at a time does it: no two choose for the same slot."""
+        if not queued and not out:
             return
         async with self._claims.keep("queue") as mine:
             for job_id in queued if mine else ():
                 self._begin(job_id, self._place_one(job_id))
+            for machine in out if mine else ():
+                self._begin(f"machine:{machine}", self.placement.probe(machine))
 
     async def _place_one(self, job_id: str) -> bool:
         job = await self._read(job_id)
         return job is not None and job.state is JobState.QUEUED and await self.placement.place(job)
 
-    def _begin(self, job_id: str, work: Coroutine[None, None, bool]) -> None:
-        if job_id in self._working:
+    def _begin(self, subject: str, work: Coroutine[None, None, bool]) -> None:
+        """Start work on a job or a machine, unless some is under way."""
+        if subject in self._working:
             work.close()
             return
-        self._working[job_id] = asyncio.create_task(work)
-        self._working[job_id].add_done_callback(partial(self._finish, job_id))
+        self._working[subject] = asyncio.create_task(work)
+        self._working[subject].add_done_callback(partial(self._finish, subject))
 
-    def _finish(self, job_id: str, task: asyncio.Task[bool]) -> None:
-        del self._working[job_id]
+    def _finish(self, subject: str, task: asyncio.Task[bool]) -> None:
+        del self._working[subject]
         if task.cancelled():
             return
         error = task.exception()
         if isinstance(error, ClaimLost):
-            log.warning("job.passed_on", job=job_id, reason=str(error))
+            log.warning("work.passed_on", subject=subject, reason=str(error))
         elif error:
-            log.error("supervisor.task_failed", job=job_id, exc_info=error)
+            log.error("supervisor.task_failed", subject=subject, exc_info=error)
         elif task.result():
             self._bell.ring()
 
@@ -162,9 +165,9 @@ class Supervisor:
     async def _bear(self, job: Job, error: HostError, gone_since: datetime) -> Job:
         """Put up with a machine that cannot be asked, for as long as the limits say; its slot stays taken."""
         patience = timedelta(seconds=self._bench.profiles[job.repository].limits.unreachable_after_s)
+        await self.placement.note_gone(job.machine or "", error)
         if error.permanent or self._bench.now() - gone_since > patience:
-            to = JobState.FAILED if job.state is JobState.PREPARING else JobState.LOST
-            return await end(self._bench, job, to, f"machine {job.machine} can no longer be asked: {error}")
+            return await end(self._bench, job, JobState.LOST, f"machine {job.machine} can no longer be asked: {error}")
         log.warning("job.machine_unreachable", reason=str(error))
         await self._say(job, f"machine {job.machine} cannot be reached just now: {error}")
         return job

@@ -75,6 +75,7 @@ class Playground:
         repository_agent: str = "script",
         repository_toml: str = "",
         database_url: str = "sqlite+aiosqlite:///ptq.db",
+        pace: Pace = PACE,
     ) -> None:
         self.folder = folder
         self.git_dir = folder / "octo" / "widgets.git"
@@ -85,7 +86,7 @@ class Playground:
         self._more_toml = more_toml
         self._repository_agent = repository_agent
         self._repository_toml = repository_toml
-        self.pace = PACE
+        self.pace = pace
         """Of the service, the next time that it starts."""
         self._database_url = database_url
         self.service_port = find_free_port()

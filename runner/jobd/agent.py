@@ -15,7 +15,7 @@ from .tail import Tail
 
 def run_agent(stage: Stage) -> dict[str, Any]:
     """Run it. Raises `Failure` when it cannot be started; how it ends is part of the result."""
-    job, request, started_at = stage.job, stage.request, time.time()
+    job, request, started_at = stage.job, stage.request, time.monotonic()
     prompt = job.root / "prompt.md"
     write_file(prompt, request["prompt"])
     hide(job, request["hidden"])
@@ -40,6 +40,5 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         "timed_out": ended.timed_out,
         "stopped": ended.stopped,
         "log_truncated": stage.log.truncated,
-        "started_at": started_at,
-        "ended_at": time.time(),
+        "run_s": time.monotonic() - started_at,  # Of a clock that nobody can set in between.
     }

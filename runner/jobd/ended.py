@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,10 +29,23 @@ def not_ended(job: Job) -> Iterator[None]:
 def ended(job: Job) -> Iterator[None]:
     """End the job for good; inside the block, and from then on, nothing of it can be started."""
     with _open(job, fcntl.LOCK_EX) as mark:
-        mark.write("ended\n")
-        mark.flush()
+        # Where the disk is full, there is room for the word once the job is gone: it may well be the reason.
+        is_written = _write(mark)
         yield
+        if not is_written and not _write(mark):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     _forget_old(job)
+
+
+def _write(mark: IO[str]) -> bool:
+    """Whether there was room for the word."""
+    try:
+        os.write(mark.fileno(), b"ended\n")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True
 
 
 @contextmanager

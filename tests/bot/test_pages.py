@@ -15,7 +15,6 @@ from handlers import casebook
 from runner import store
 from runner.job import FINAL, Job, JobState
 from runner.machines import Lease
-from runner.placement import Outage
 from tests.support.jobs import NOON
 from tests.support.site import PATCH, SECRET, Page, Site, make_report, open_site
 
@@ -158,7 +157,7 @@ async def test_characters_that_nobody_sees_are_written_out(site: Site) -> None:
 
 async def test_no_secret_is_on_any_page(site: Site) -> None:
     page = await show_everywhere(site, f"before {SECRET} after")
-    site.supervisor.placement.outages["gpu-1"] = Outage(f"refused {SECRET}", True, NOON, NOON, NOON)
+    await site.note_outage("gpu-1", f"refused {SECRET}")
     patch = await site.get("/jobs/0123456789/patch")
     for text in (page.text, patch.text, str(await site.status())):
         assert "[redacted]" in text
@@ -262,11 +261,15 @@ async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> Non
     await site.add(id="ended", issue_number=9, state=JobState.FAILED)
     async with site.database.write() as connection:
         await store.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
-    site.supervisor.placement.outages["gpu-2"] = Outage("the host key has changed", True, NOON, NOON, NOON)
+    await site.note_outage("gpu-2", "the host key has changed")
+    noon = NOON.isoformat()
     assert await site.status() == {
         "machines": [
-            {"name": "gpu-1", "slots": 2, "leased": 1, "trouble": None},
-            {"name": "gpu-2", "slots": 1, "leased": 0, "trouble": "the host key has changed"},
+            {"name": "gpu-1", "slots": 2, "leased": 1, "trouble": None, "drained_since": None, "out_since": None},
+            {
+                **{"name": "gpu-2", "slots": 1, "leased": 0, "trouble": "the host key has changed"},
+                **{"drained_since": None, "out_since": noon},
+            },
         ],
         "jobs": {"queued": 1, "running": 1},
         "deliveries": {"pending": 0, "failed": 0},
@@ -303,6 +306,16 @@ async def test_the_status_counts_what_did_not_reach_github_by_account_and_names_
     reasons = {"octo": {"the issue is locked": 2}, "acme": {"the issue was deleted": 1}}
     assert status["replies"] == {"waiting": 3, "abandoned": 1, "reasons": reasons}
     assert "hidden" not in str(status)
+
+
+async def test_a_drained_machine_is_shown_as_such_and_nobody_is_named(site: Site) -> None:
+    await site.drain("gpu-1")
+    machine = (await site.status())["machines"][0]
+    assert (machine["trouble"], machine["drained_since"]) == ("its operator has drained it", NOON.isoformat())
+    page = await site.get("/jobs")
+    assert "gpu-1 has got no new jobs since 2026-03-01 12:00 UTC: its operator has drained it" in page.text
+    assert "gpu-2" not in page.text
+    assert "root" not in page.html + str(machine)
 
 
 async def test_the_service_is_ready_only_while_its_database_takes_writes(site: Site, tmp_path: Path) -> None:

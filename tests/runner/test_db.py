@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from handlers import casebook
@@ -324,3 +324,21 @@ async def test_in_sqlite_there_is_nobody_to_wake(tmp_path: Path) -> None:
         database.notify()
         async with asyncio.timeout(5):
             await database.on_change(lambda: pytest.fail("who was that?"))
+
+
+async def test_a_task_that_is_cancelled_amid_a_transaction_keeps_the_turn_from_nobody(database_url: str) -> None:
+    async with open_database(database_url) as database:
+
+        async def write() -> None:
+            async with database.write() as connection:
+                await connection.execute(select(jobs))
+                await connection.execute(delete(jobs))
+
+        for number in range(60):
+            tasks = [asyncio.create_task(write()) for _ in range(2)]
+            await asyncio.sleep(number % 20 / 2000)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            async with asyncio.timeout(15):
+                await write()

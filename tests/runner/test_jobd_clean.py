@@ -100,8 +100,7 @@ def test_a_job_that_has_become_a_link_goes_and_what_it_leads_to_stays(jobd: Jobd
     (target / "worktree").mkdir(parents=True)
     jobd.prepare()
     jobd.start(f'cd "$PTQ_WORKTREE/.."; mv "$PWD" {tmp_path}/away; ln -s {target} "${{PTQ_WORKTREE%/*}}"')
-    subprocess.run(["sleep", "0.3"], check=True)
-    assert jobd.root.is_symlink()
+    wait_until(jobd.root.is_symlink)
     assert jobd.call("clean") == {"ok": True}
     assert not jobd.root.is_symlink()
     assert (target / "worktree").is_dir()
@@ -171,6 +170,16 @@ def test_a_collection_that_fills_the_disk_is_told_as_such(small_disk: Jobd, left
     small_disk.call("collect", **{**COLLECT, "base_commit": base})
     collected = small_disk.wait("collect")
     assert (collected["state"], collected["error"]) == ("failed", "disk_full"), collected
+
+
+def test_a_job_that_has_filled_the_disk_goes_all_the_same_and_stays_ended(small_disk: Jobd) -> None:
+    filler = small_disk.workspace / "filler"
+    small_disk.prepare(setup=[FILL])
+    subprocess.run(["/bin/sh", "-c", f"head -c 9m /dev/zero > {filler}"], check=False, stderr=subprocess.DEVNULL)
+    assert small_disk.call("clean") == {"ok": True}
+    assert not small_disk.root.exists()
+    with pytest.raises(AssertionError, match="the job has ended"):
+        small_disk.prepare()
 
 
 def test_the_longest_message_fits_on_a_full_disk(small_disk: Jobd) -> None:

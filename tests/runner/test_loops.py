@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runner.loops import Bell, run_forever
+from runner.loops import Bell, finish, run_forever
 
 
 async def test_a_loop_that_is_rung_and_cancelled_in_one_go_ends() -> None:
@@ -68,3 +68,25 @@ async def test_a_ring_is_told_to_the_other_replicas_and_one_of_theirs_is_not() -
         bell.ring()
         assert listener.heard.is_set()
     assert told == ["told"]
+
+
+async def test_what_is_to_be_finished_ends_before_its_caller_is_cancelled() -> None:
+    done: list[str] = []
+
+    async def work() -> None:
+        await asyncio.sleep(0.02)
+        done.append("work")
+
+    async def caller() -> None:
+        try:
+            await finish(work())
+        except asyncio.CancelledError:
+            done.append("cancelled")
+            raise
+
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert (done, task.cancelled()) == (["work", "cancelled"], True)
+    assert await finish(asyncio.sleep(0, "an answer")) == "an answer"

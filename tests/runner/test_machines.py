@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.machines import Lease, Machine, choose_machine, eligible
+from runner.machines import MAX_REST, Lease, Machine, Outage, choose_machine, eligible, find_out
+from tests.support.jobs import NOON
 
 
 def machine(name: str, slots: int = 1, *labels: str) -> Machine:
@@ -74,3 +76,54 @@ def test_a_chosen_slot_is_free_and_exists(slots: list[int], taken: set[tuple[int
     if found:
         assert (int(found[0]), found[1]) not in taken
         assert found[1] < slots[int(found[0])]
+
+
+@given(
+    slots=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    taken=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 2))),
+    avoided=st.sets(st.integers(0, 3)),
+    last=st.integers(0, 4),
+)
+def test_the_last_resort_is_taken_only_where_there_is_no_other(
+    slots: list[int], taken: set[tuple[int, int]], avoided: set[int], last: int
+) -> None:
+    pool = [machine(str(number), count) for number, count in enumerate(slots)]
+    held = [Lease(str(number), slot, "job") for number, slot in taken]
+    avoid = {str(number) for number in avoided}
+    found = choose_machine(pool, held, [], avoid, last_resort=str(last))
+    others = [machine for machine in pool if machine.name not in {*avoid, str(last)}]
+    if others:
+        assert found == choose_machine(others, held, [])
+    else:
+        assert found == choose_machine([machine for machine in pool if machine.name == str(last)], held, [], avoid)
+    assert found is None or found.machine not in avoid
+
+
+# How long a machine that is out is left alone
+
+LEAST = timedelta(seconds=2)
+
+
+def outages(gaps: Sequence[float]) -> list[Outage]:
+    """What is known of a machine each time that it is found out, so many seconds after it might have been asked."""
+    found = [find_out(None, "it is silent", permanent=False, now=NOON, least=LEAST)]
+    for gap in gaps:
+        now = found[-1].retry_at + timedelta(seconds=gap)
+        found.append(find_out(found[-1], "it is silent", permanent=False, now=now, least=LEAST))
+    return found
+
+
+def test_a_machine_is_asked_at_first_soon_and_later_every_minute() -> None:
+    rests = [(outage.retry_at - outage.seen_at).total_seconds() for outage in outages([0] * 7)]
+    assert rests == [2, 2, 4, 8, 16, 32, 60, 60]
+
+
+@given(st.lists(st.floats(-10_000, 10_000), max_size=8))
+def test_a_rest_has_bounds_and_ends_whatever_the_clock_does(gaps: list[float]) -> None:
+    for outage in outages(gaps):
+        assert LEAST <= outage.retry_at - outage.seen_at <= MAX_REST
+        assert outage.since <= outage.seen_at
+        assert not outage.is_due(outage.seen_at)
+        assert outage.is_due(outage.retry_at)
+        # A clock that was hours ahead when it was found out must not keep it out for hours.
+        assert outage.is_due(outage.seen_at - timedelta(hours=3))

@@ -70,8 +70,9 @@ def make_row(table: Table, dialect: str) -> dict[str, Any]:
     """A value in every column, NULL in none; whatever names a job names the one job."""
     row = {column.name: make_value(column.type, dialect) for column in table.columns}
     if table.name == "jobs":
-        row |= {"id": JOB, "state": "queued"}
-    return row | {column.name: JOB for column in table.columns if column.foreign_keys}
+        row |= {"state": "queued"}
+    referred = {"jobs": "id", "github_accounts": "account"}.get(table.name)
+    return row | {column.name: JOB for column in table.columns if column.foreign_keys or column.name == referred}
 
 
 def make_value(kind: TypeEngine[Any], dialect: str) -> Any:

@@ -16,15 +16,12 @@ from bot.pages import Pages
 from handlers.context import Context
 from runner import store
 from runner.agents import AgentSpec, build_agent
-from runner.bench import Bench
-from runner.claims import Claims
 from runner.db import Database
-from runner.gauge import Gauge
 from runner.job import Job, Report
-from runner.loops import Bell
+from runner.machine_states import drain, save_outage
+from runner.machines import Outage
 from runner.meter import Meter
 from runner.spool import Spool
-from runner.supervisor import Supervisor
 from tests.support.jobs import NOON, make_job, open_database
 
 SECRET = "a secret of the operator"
@@ -87,7 +84,6 @@ class Site:
 
     database: Database
     spool: Spool
-    supervisor: Supervisor
     session: aiohttp.ClientSession
     url: str = ""
 
@@ -108,6 +104,14 @@ class Site:
                 await store.insert_report(connection, report)
         return job
 
+    async def note_outage(self, machine: str, reason: str) -> None:
+        async with self.database.write() as connection:
+            await save_outage(connection, machine, Outage(reason, True, NOON, NOON, NOON))
+
+    async def drain(self, machine: str) -> None:
+        async with self.database.write() as connection:
+            await drain(connection, machine, "root", NOON)
+
     async def take(self, job: Job, **reading: Any) -> None:
         """Note what a job has taken."""
         async with self.database.write() as connection:
@@ -125,14 +129,11 @@ async def open_site(
     folder.mkdir(exist_ok=True)
     async with open_database(folder) as database, aiohttp.ClientSession() as session:
         spool = Spool(folder / "spool")
-        gauge = Gauge(spool, {}, lambda: NOON)
-        bench = Bench(database, {}, {}, {}, {}, spool, gauge, lambda: NOON)
-        supervisor = Supervisor(bench, {}, Bell(), Claims(database), 1.0)
-        site = Site(database, spool, supervisor, session)
+        site = Site(database, spool, session)
         github = cast("Any", None)  # No page asks GitHub.
         context = Context(github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None)
         application = web.Application()
-        application.router.add_routes(Pages(context, supervisor, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS).routes())
+        application.router.add_routes(Pages(context, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS).routes())
         runner = web.AppRunner(application)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from bot.app import Pace
 from bot.demo.github import Pull
-from bot.demo.playground import LABEL, MAINTAINER, STRANGER, Playground, SshServer
+from bot.demo.playground import LABEL, MAINTAINER, PACE, STRANGER, Playground, SshServer
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from runner import store
 from runner.job import Job
@@ -115,6 +116,11 @@ class World:
             await asyncio.sleep(0.02)
         raise AssertionError(f"no job became {state}: {await self.jobs()}")
 
+    async def wait_for_log(self, job_id: str, words: bytes) -> None:
+        """Return once an agent's log, as far as it has come here, holds these words."""
+        log = self.playground.folder / "var" / "spool" / f"{job_id}.agent.log"
+        await self.wait(lambda: (log.exists() and words in log.read_bytes()) or None, f"{words!r} in {log}")
+
     async def wait_for_pull(self) -> Pull:
         pull = await self.wait(lambda: next(iter(self.pulls()), None), "a pull request")
         await self.wait_for_reply(f"Draft pull request #{pull.number}")
@@ -168,6 +174,7 @@ async def open_world(
     repository_agent: str = "script",
     repository_toml: str = "",
     database_url: str = "sqlite+aiosqlite:///ptq.db",
+    pace: Pace = PACE,
 ) -> AsyncIterator[World]:
     """A running installation; `agent` is the source of its agent, in place of the demo's."""
     command = None
@@ -183,6 +190,7 @@ async def open_world(
         repository_agent=repository_agent,
         repository_toml=repository_toml,
         database_url=database_url,
+        pace=pace,
     )
     async with playground:
         playground.github.observers.append(load_openapi().check)

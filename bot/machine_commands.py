@@ -1,0 +1,94 @@
+"""What the operator says about machines on the command line, beside a running service: list, drain, resume.
+
+It speaks with the service through the database alone; the service sees it within seconds.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from bot.config import Settings
+from bot.reports import show_for_terminal
+from handlers.sanitize import one_line, redact
+from runner import store
+from runner.db import Database
+from runner.machine_states import drain, fetch_machine_states, resume
+from runner.machines import USABLE, Lease, Machine, MachineState
+
+
+class UnknownMachine(Exception):  # noqa: N818
+    """The configuration has no machine of this name; the message names those that it has."""
+
+
+async def list_machines(settings: Settings) -> str:
+    """How every configured machine stands, a line each, for a terminal. Raises `DatabaseError`."""
+    database = Database(settings.server.database_url)
+    try:
+        await database.open_existing()
+        async with database.read() as connection:
+            states = await fetch_machine_states(connection)
+            leases = await store.fetch_leases(connection)
+    finally:
+        await database.close()
+    text = render_machines(settings.machine_list(), states, leases)
+    return show_for_terminal(redact(text, settings.secret_values()))
+
+
+async def drain_machine(settings: Settings, name: str) -> str:
+    """Let a machine have no new jobs. Raises `UnknownMachine` and `DatabaseError`."""
+    await _tell(settings, name, drained=True)
+    return f"{name} is drained: it gets no new jobs, and those that are there go on to their end.\n"
+
+
+async def resume_machine(settings: Settings, name: str) -> str:
+    """Let a machine have jobs again, and forget what was wrong with it. Raises `UnknownMachine` and `DatabaseError`."""
+    await _tell(settings, name, drained=False)
+    return f"{name} gets jobs again, if it answers.\n"
+
+
+async def _tell(settings: Settings, name: str, *, drained: bool) -> None:
+    names = [machine.name for machine in settings.machine_list()]
+    if name not in names:
+        raise UnknownMachine(f"there is no machine {show_for_terminal(name)!r}; configured: {', '.join(names)}")
+    database = Database(settings.server.database_url)
+    try:
+        await database.open_existing()
+        async with database.write() as connection:
+            if drained:
+                await drain(connection, name, _find_login(), datetime.now(UTC))
+            else:
+                await resume(connection, name)
+    finally:
+        await database.close()
+
+
+def _find_login() -> str:
+    """Who sits at the terminal, as far as the system knows: a container may have nobody."""
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return "an operator"
+
+
+def render_machines(machines: Iterable[Machine], states: Mapping[str, MachineState], leases: Iterable[Lease]) -> str:
+    """Name, taken slots and state of each machine, in columns. Pure."""
+    held = [lease.machine for lease in leases]
+    rows = [
+        (machine.name, f"{held.count(machine.name)}/{machine.slots} slots", _describe(states.get(machine.name, USABLE)))
+        for machine in machines
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "".join(f"{name:<{widths[0]}}  {slots:<{widths[1]}}  {state}\n" for name, slots, state in rows)
+
+
+def _describe(state: MachineState) -> str:
+    said = [f"drained by {state.drained_by} at {_say(state.drained_at)}"] if state.drained_at else []
+    if outage := state.outage:
+        said.append(f"out since {_say(outage.since)}: {one_line(outage.reason, 300)}")
+    return "; ".join(said) or "in use"
+
+
+def _say(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

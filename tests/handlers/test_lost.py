@@ -1,0 +1,125 @@
+"""A job that was lost is started again once, by itself, in the transaction that reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from handlers import casebook
+from handlers.case import CaseState
+from handlers.context import Context
+from handlers.outcomes import report_jobs
+from handlers.rules import RepositoryRules
+from runner import store
+from runner.agents import AgentSpec
+from runner.caps import Caps, Scope
+from runner.job import Job, JobState
+from tests.handlers.test_outcomes import Desk, open_desk, running
+from tests.support.jobs import NOON
+
+RULES = {"octo/widgets": RepositoryRules("octo/widgets", "mine")}
+AGENTS = {"mine": AgentSpec("mine", "command", ("true",), models=("small",))}
+ASKED_FOR = {
+    **{"attempt": 3, "preset": "diagnose", "may_change": False, "model": "small", "requested_by": "somebody"},
+    **{"prompt": "Look at it, please.", "base_branch": "stable", "private": True},
+}
+
+
+def lost(**changes: Any) -> Job:
+    failure = "machine gpu-1 can no longer be asked: it did not answer"
+    return running(**{"state": JobState.LOST, "ended_at": NOON, "failure": failure, **ASKED_FOR, **changes})
+
+
+async def jobs_of(desk: Desk) -> list[Job]:
+    async with desk.db.read() as connection:
+        return sorted(await store.fetch_recent_jobs(connection, 10), key=lambda job: job.attempt)
+
+
+def set_up(context: Context, caps: Mapping[Scope, Caps] | None = None) -> Context:
+    return replace(context, repositories=RULES, agents=AGENTS, caps={"octo/widgets": caps or {}})
+
+
+async def test_a_lost_job_is_started_again_as_it_was_asked_for(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        desk.context = set_up(desk.context)
+        await desk.add(lost(exit_status=1, base_commit="ab" * 20))
+        before, again = await jobs_of(desk)
+        kept = {name: getattr(again, name) for name in ASKED_FOR} | {"attempt": again.attempt - 1}
+        assert kept == ASKED_FOR
+        assert (again.state, again.replaces, again.machine, again.base_commit) == ("queued", before.id, None, None)
+        case = await desk.case()
+        assert (case.state, case.active_job_id) == (CaseState.ACTIVE, again.id)
+        report = (await desk.reply("report")).body
+        assert "**Why:** machine gpu-1 can no longer be asked: it did not answer" in report
+        assert f"started again, once, as [attempt 4](https://ptq.example/jobs/{again.id}), on another machine" in report
+        assert "/ptq retry" not in report
+        async with desk.db.read() as connection:
+            rows = await connection.exec_driver_sql("SELECT kind, job_id FROM replies ORDER BY kind, job_id")
+            assert set(rows) == {("report", before.id), ("status", before.id), ("status", again.id)}
+
+
+async def test_it_is_started_again_once_however_often_it_is_looked_at(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        desk.context = set_up(desk.context)
+        await desk.add(lost())
+        for _ in range(3):
+            await report_jobs(desk.context)
+        assert len(await jobs_of(desk)) == 2
+
+
+async def test_a_second_loss_starts_nothing_and_says_what_to_do(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        desk.context = set_up(desk.context)
+        await desk.add(lost())
+        _, again = await jobs_of(desk)
+        async with desk.db.write() as connection:
+            again = await store.move_job(connection, again, JobState.PREPARING, NOON, machine="gpu-2")
+            await store.move_job(connection, again, JobState.LOST, NOON, "machine gpu-2 can no longer be asked")
+        await report_jobs(desk.context)
+        assert len(await jobs_of(desk)) == 2
+        async with desk.db.read() as connection:
+            reply = await casebook.fetch_job_reply(connection, again.id, "report")
+        report = reply.body if reply else ""
+        assert "second loss in a row, so nothing more happens by itself" in report
+        assert "look at machine `gpu-2` first" in report
+        assert "`/ptq retry`" in report
+        assert (await desk.case()).state is CaseState.IDLE
+
+
+STARTED = {Scope.ISSUE: Caps(jobs=1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "caps", "words"),
+    [
+        ({"cancel_requested_at": NOON, "cancelled_by": "boss"}, {}, "@boss had asked for its end"),
+        ({}, STARTED, "the cap of 1 job of all runs on this issue is used up"),
+        ({}, {Scope.USER_DAY: Caps(jobs=1)}, "the cap of 1 job of what @somebody asked for today is used up"),
+        ({"agent": "gone"}, {}, "no longer offered here"),
+        ({"model": "gone"}, {}, "no longer offered here"),
+        ({"repository": "octo/gone"}, {}, "no longer offered here"),
+    ],
+)
+async def test_what_stands_in_the_way_of_another_attempt_is_said(
+    database_url: str, changes: Mapping[str, Any], caps: Mapping[Scope, Caps], words: str
+) -> None:
+    async with open_desk(database_url) as desk:
+        desk.context = set_up(desk.context, caps)
+        await desk.add(lost(**changes))
+        assert len(await jobs_of(desk)) == 1
+        report = (await desk.reply("report")).body
+        assert "It was not started again: " in report
+        assert words in report
+        assert "`/ptq retry`" in report
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED, JobState.SUCCEEDED])
+async def test_no_other_end_starts_anything(database_url: str, state: JobState) -> None:
+    async with open_desk(database_url) as desk:
+        desk.context = set_up(desk.context)
+        await desk.add(lost(state=state))
+        assert len(await jobs_of(desk)) == 1
+        assert "started again" not in (await desk.reply("report")).body

@@ -1,0 +1,248 @@
+"""Machines come and go, and no job is lost in silence: every fault is a real one, on real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bot.demo.playground import PACE
+from runner import store
+from runner.jobd.processes import find_processes, kill_processes
+from tests.support import program
+from tests.support.machines import open_server
+from tests.support.proxy import StallingSshServer
+from tests.support.world import FIX, PATIENCE_S, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
+
+
+def until(sign: Path) -> str:
+    """A line of an agent that waits for a file, and then goes on."""
+    return f"print('at work', flush=True)\nwhile not os.path.exists({str(sign)!r}): time.sleep(0.02)\n"
+
+
+def second_machine(folder: Path, python: str | Path = sys.executable) -> str:
+    places = f"workspace = {json.dumps(str(folder / 'second'))}\npython = {json.dumps(str(python))}\n"
+    return f'[[machines]]\nname = "gpu-2"\nkind = "local"\nlabels = ["gpu"]\n{places}'
+
+
+async def start(world: World) -> None:
+    await world.open_issue()
+    await world.label()
+
+
+async def fetch_machine(world: World, name: str = "gpu-1") -> dict[str, Any]:
+    """What `GET /status` says of a machine."""
+    async with aiohttp.ClientSession() as session, session.get(f"{world.playground.service.url}/status") as answer:
+        machines: list[dict[str, Any]] = (await answer.json())["machines"]
+    return next(machine for machine in machines if machine["name"] == name)
+
+
+async def wait_for_machine(world: World, *, out: bool) -> float:
+    """Wait until a machine is out, or back, and return the seconds that it took."""
+    began = time.monotonic()
+    while ((await fetch_machine(world))["out_since"] is not None) is not out:
+        assert time.monotonic() - began < PATIENCE_S, await fetch_machine(world)
+        await asyncio.sleep(0.05)
+    return time.monotonic() - began
+
+
+async def order(world: World, *words: str) -> str:
+    """What the operator's command line answers about machines."""
+    config = world.playground.config
+    done = await asyncio.to_thread(program.run, "machines", *words, "--config", config)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def test_a_stalled_network_is_noticed_and_the_job_goes_on_after_it(tmp_path: Path) -> None:
+    ssh, go, pace = StallingSshServer(tmp_path / "ssh"), tmp_path / "go", replace(PACE, silence_s=4.0)
+    await ssh.start()
+    try:
+        async with open_world(tmp_path, agent=WRITE_REPORT + until(go) + FIX, ssh=ssh, pace=pace) as world:
+            await start(world)
+            await world.wait_for_job("running")
+            ssh.stall()
+            assert await wait_for_machine(world, out=True) < 30, "a command by itself may take a minute"
+            assert "gpu-1 cannot be reached just now" in await world.wait_for_reply("**Held up:**")
+            ssh.resume()
+            await wait_for_machine(world, out=False)
+            go.touch()
+            await world.wait_for_report()
+            assert world.digest()
+            assert len(await world.jobs()) == 1
+    finally:
+        await ssh.stop()
+
+
+@pytest.mark.sshd
+async def test_a_cut_connection_and_a_restarted_sshd_cost_a_running_job_nothing(tmp_path: Path) -> None:
+    ssh, go = open_server("openssh", tmp_path / "ssh"), tmp_path / "go"
+    (tmp_path / "ssh").mkdir()
+    await ssh.start()
+    try:
+        async with open_world(tmp_path, agent=WRITE_REPORT + until(go) + FIX, ssh=ssh) as world:
+            await start(world)
+            await world.wait_for_job("running")
+            await ssh.cut_connections()
+            await asyncio.sleep(0.5)
+            await ssh.stop()
+            await asyncio.sleep(0.5)
+            await ssh.start()
+            go.touch()
+            await world.wait_for_report()
+            assert world.digest()
+    finally:
+        await ssh.stop()
+
+
+async def test_after_a_reboot_the_report_says_so_and_keeps_what_was_found(tmp_path: Path) -> None:
+    agent = WRITE_REPORT + FIX + until(tmp_path / "never")
+    async with open_world(tmp_path, agent=agent) as world:
+        await start(world)
+        job = await world.wait_for_job("running")
+        await world.wait_for_log(job.id, b"at work")
+        await world.playground.embedded_ssh.stop()
+        await asyncio.to_thread(kill_processes, job.id)
+        await world.playground.embedded_ssh.start()
+        report = await world.wait_for_report()
+        assert "the agent was killed from outside, or its machine was restarted" in report
+        assert "It is mended." in report
+        assert "Diff: 1 file, +1 −1" in report
+        assert len(await world.jobs()) == 1, "what was found is worth more than another attempt"
+
+
+async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    first = f"if not os.path.exists({str(began)!r}):\n    open({str(began)!r}, 'w')\n    time.sleep(600)\n"
+    more_toml = f"[limits]\nunreachable_after_s = 1\n{second_machine(tmp_path)}"
+    async with open_world(tmp_path, agent=WRITE_REPORT + first + FIX, more_toml=more_toml) as world:
+        await start(world)
+        lost = await world.wait_for_job("running")
+        assert lost.machine == "gpu-1"
+        await world.wait(lambda: began.exists() or None, "the agent's first sign")
+        await world.playground.embedded_ssh.stop()
+        report = await world.wait_for_reply("### Lost")
+        assert "machine gpu-1 can no longer be asked" in report
+        assert "it was started again, once, as [attempt 2]" in report
+        await world.wait_for_reply("<!-- ptq:report=", 2)
+        assert world.digest()
+        again = next(job for job in await world.jobs() if job.replaces)
+        assert (again.replaces, again.attempt, again.machine, again.state) == (lost.id, 2, "gpu-2", "succeeded")
+        assert find_processes(lost.id), "unreachable is not dead"
+        await world.playground.embedded_ssh.start()
+        await world.settle()
+        assert not find_processes(lost.id)
+        await wait_for_machine(world, out=False)
+        assert (len(world.reports()), len(world.statuses()), len(await world.jobs())) == (2, 2, 2)
+
+
+async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    setup = f"setup = [{json.dumps(f'until [ -e {go} ]; do sleep 0.1; done')}]"
+    more_toml = f"[limits]\nunreachable_after_s = 1\n{second_machine(tmp_path)}"
+    async with open_world(tmp_path, more_toml=more_toml, repository_toml=setup) as world:
+        await start(world)
+        await world.wait_for_reply("preparing the environment on `gpu-1`")
+        await world.playground.embedded_ssh.stop()
+        await world.wait_for_reply("### Lost")
+        go.touch()
+        await world.wait_for_reply("<!-- ptq:report=", 2)
+        assert [job.machine for job in await world.jobs() if job.replaces] == ["gpu-2"]
+        await world.playground.embedded_ssh.start()
+        await world.settle()
+
+
+async def test_a_job_that_waits_for_a_machine_starts_when_that_is_back(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.playground.embedded_ssh.stop()
+        await start(world)
+        await world.wait_for_reply("no machine can be used (gpu-1: ")
+        assert await fetch_machine(world) | {"out_since": ""} == {
+            **{"name": "gpu-1", "slots": 2, "leased": 0, "drained_since": None, "out_since": ""},
+            "trouble": "the connection could not be made (connection refused)",
+        }
+        await world.playground.embedded_ssh.start()
+        await world.wait_for_report()
+        assert (await fetch_machine(world))["trouble"] is None
+
+
+async def test_a_drained_machine_finishes_its_job_and_gets_no_other_until_it_is_resumed(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    async with open_world(tmp_path, agent=WRITE_REPORT + until(go) + FIX) as world:
+        await start(world)
+        await world.wait_for_job("running")
+        assert "gets no new jobs" in await order(world, "drain", "gpu-1")
+        await start(world)
+        await world.wait_for_reply("its operator has drained it")
+        go.touch()
+        world.number -= 1
+        await world.wait_for_reply("[report](http")
+        assert world.digest()
+        while await world.leases():
+            await asyncio.sleep(0.05)
+        await order(world, "resume", "gpu-1")
+        world.number += 1
+        await world.wait_for_report()
+
+
+async def test_a_machine_whose_clock_is_hours_wrong_and_jumps_changes_nothing(tmp_path: Path) -> None:
+    go, offset = tmp_path / "go", tmp_path / "offset"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "skewed"], check=True)
+    (site,) = (tmp_path / "skewed" / "lib").glob("python*/site-packages")
+    (site / "sitecustomize.py").write_text(
+        f"import time\nreal = time.time\ntime.time = lambda: real() + float(open({str(offset)!r}).read())\n"
+    )
+    offset.write_text("25200")
+    more_toml = second_machine(tmp_path, tmp_path / "skewed" / "bin" / "python")
+    async with open_world(tmp_path, agent=WRITE_REPORT + until(go) + FIX, more_toml=more_toml) as world:
+        await order(world, "drain", "gpu-1")
+        await start(world)
+        job = await world.wait_for_job("running")
+        await world.wait_for_log(job.id, b"at work")
+        offset.write_text("-25200")
+        await asyncio.sleep(1)
+        go.touch()
+        await world.wait_for_report()
+        assert world.digest()
+        async with world.playground.service.context.db.read() as connection:
+            meter = await store.fetch_meter(connection, job.id)
+        assert meter
+        assert 1 < meter.run_s < PATIENCE_S
+
+
+@asynccontextmanager
+async def small_disk(folder: Path) -> AsyncIterator[None]:
+    """A machine whose workspace has a few megabytes."""
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("to mount a small file system is not allowed here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def test_a_full_disk_is_reported_as_such_and_the_next_job_has_room_again(tmp_path: Path) -> None:
+    fill = "\ntry: open(os.environ['TMPDIR'] + '/filler', 'wb').write(bytes(20 << 20))\nexcept OSError: pass\n"
+    once = f"if not os.path.exists({str(tmp_path / 'once')!r}):\n    open({str(tmp_path / 'once')!r}, 'w')\n"
+    flood = "".join(f"    {line}\n" for line in f"{fill}print('x' * 300000, flush=True)\ntime.sleep(60)".splitlines())
+    disk = small_disk(tmp_path / "machine" / "workspace")
+    async with disk, open_world(tmp_path, agent=WRITE_REPORT + once + flood + FIX) as world:
+        await start(world)
+        assert "the machine's disk is full" in await world.wait_for_report()
+        await world.comment("/ptq fix")
+        await world.wait_for_report(2)
+        assert world.digest()
