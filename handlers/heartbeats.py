@@ -44,7 +44,11 @@ async def fetch_beat(connection: AsyncConnection, name: str) -> datetime | None:
 
 
 async def enable_repositories(connection: AsyncConnection, names: Collection[str], now: datetime) -> None:
-    """Let the repositories that were not configured before begin now; one that no longer is may begin again later."""
+    """Let the repositories that were not configured before begin now; one that no longer is may begin again later.
+
+    GitHub's times are whole seconds: what happens later in this second is told as having happened at its start.
+    """
+    now = now.replace(microsecond=0)
     keys = [name.lower() for name in names]
     await connection.execute(delete(enabled_repositories).where(enabled_repositories.c.name.not_in(keys)))
     for key in keys:

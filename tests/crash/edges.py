@@ -1,6 +1,6 @@
 """Where the service touches the world: every commit, every HTTP request and every SSH operation, as it happens.
 
-Loaded into the service's own process, by `tests.crash.service`. The parts do their work as ever: each call is only
+Loaded into the service's own process, by `tests.crash.stoppable`. The parts do their work as ever: each call is only
 announced, before it and after it. It refuses to know what comes of an announcement.
 """
 

@@ -16,7 +16,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from bot.demo.playground import Playground, find_free_port
-from tests.crash import service
+from tests.crash import stoppable
 from tests.crash.points import Point, read_logbook
 
 PATIENCE_S = 150.0
@@ -24,7 +24,7 @@ PATIENCE_S = 150.0
 
 # Every start of the program would otherwise read its many modules anew, which takes longer than the story.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([service.__name__])
+PROCESSES.set_forkserver_preload([stoppable.__name__])
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Replica:
     def start(self, stop_at: Point | None = None) -> None:
         self.lives += 1
         arguments = (self.config, self.logbook(self.lives), stop_at, self.log, self.environ)
-        self.process = PROCESSES.Process(target=service.main, args=arguments, name=self.name)
+        self.process = PROCESSES.Process(target=stoppable.main, args=arguments, name=self.name)
         self.process.start()
 
     @property

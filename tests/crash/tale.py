@@ -12,7 +12,7 @@ from bot.demo.github import Exchange
 from bot.demo.repository import NAME
 from tests.crash.installation import PATIENCE_S, Installation
 from tests.crash.points import Point
-from tests.crash.service import RECOVER_S
+from tests.crash.stoppable import RECOVER_S
 from tests.support import program
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World
 

@@ -30,6 +30,12 @@ async def test_a_repository_is_enabled_the_first_time_that_it_is_configured(tmp_
         assert {name: row.enabled_at for name, row in enabled.items()} == {"octo/widgets": NOON, "octo/more": LATER}
 
 
+async def test_a_repository_begins_with_the_whole_second_because_github_tells_no_fractions(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database, database.write() as connection:
+        await enable_repositories(connection, ["octo/widgets"], NOON + timedelta(milliseconds=700))
+        assert (await fetch_enabled(connection))["octo/widgets"].enabled_at == NOON
+
+
 async def test_a_repository_that_was_out_of_the_configuration_begins_again(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database, database.write() as connection:
         await enable_repositories(connection, ["octo/widgets", "octo/more"], NOON)
