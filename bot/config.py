@@ -26,6 +26,7 @@ from bot.policy_tables import (
     NotifyTable,
     PriceTable,
     RepositoryTable,
+    RetentionTable,
     SkillTable,
 )
 from bot.tables import (
@@ -93,6 +94,7 @@ class Settings(Table):
     prices: dict[str, PriceTable] = Field(default_factory=dict)
     skills: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")], SkillTable] = Field(default_factory=dict)
     notify: NotifyTable = NotifyTable()
+    retention: RetentionTable = RetentionTable()
 
     def machine_list(self) -> tuple[Machine, ...]:
         """The machines, in the order of the file."""

@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from handlers.context import Context
 from handlers.costs import describe_cost, describe_meter
 from handlers.inbox import count_deliveries
+from handlers.receiving import MAX_PENDING
 from handlers.report import is_confidential
 from handlers.report_comment import render_duration
 from handlers.sanitize import redact
@@ -77,12 +78,14 @@ class Pages:
         spool: Spool,
         machines: Mapping[str, int],
         agents: Mapping[str, Agent],
+        max_pending: int = MAX_PENDING,
     ) -> None:
         self._context = context
         self._supervisor = supervisor
         self._spool = spool
         self._slots = machines
         self._agents = agents
+        self._max_pending = max_pending
         self._secrets = spell_out(context.secrets)
         loader = FileSystemLoader(Path(__file__).parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self._clean)
@@ -116,9 +119,12 @@ class Pages:
         """Whether deliveries can be stored; an outage of GitHub or of a machine must not turn webhooks away."""
         try:
             await self._context.db.accepts_writes()
+            waiting = await count_deliveries(self._context.db, ("pending",))
         except Exception as error:  # Whatever it is, the answer is no.
             body = {"status": "the database takes no writes", "error": type(error).__name__}
             return web.json_response(body, status=503)
+        if waiting["pending"] >= self._max_pending:
+            return web.json_response({"status": "the inbox is full", **waiting}, status=503)
         return web.json_response({"status": "ok"})
 
     async def show_status(self, request: web.Request) -> web.Response:

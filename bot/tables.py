@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from handlers.receiving import MAX_PENDING
 from runner.agents import BACKENDS, AgentSpec
 from runner.machines import Machine
 
@@ -144,6 +145,7 @@ class ServerTable(Table):
     public_url: Url
     database_url: Annotated[str, AfterValidator(_check_database)] = f"{SQLITE}ptq.db"
     data_dir: Path = Path("var")
+    max_pending_deliveries: Annotated[int, Field(ge=1)] = MAX_PENDING
 
 
 class AgentTable(Table):

@@ -116,17 +116,16 @@ class Inbox:
             .cte("first")
         )
         cancel = first.alias("cancel")
-        query = (
-            select(deliveries)
-            .join(first, first.c.sequence == deliveries.c.sequence)
-            .outerjoin(cancel, cancel.c.lane == deliveries.c.lane + CANCEL_LANE)
+        free = (
+            select(first.c.sequence)
+            .outerjoin(cancel, cancel.c.lane == first.c.lane + CANCEL_LANE)
             .where(
-                deliveries.c.lane.endswith(CANCEL_LANE) == cancels,
-                deliveries.c.lane.not_in(self._busy),
-                deliveries.c.next_attempt_at <= self._now(),
-                or_(cancel.c.sequence.is_(None), cancel.c.sequence > deliveries.c.sequence),
+                first.c.lane.endswith(CANCEL_LANE) == cancels,
+                first.c.lane.not_in(self._busy),
+                or_(cancel.c.sequence.is_(None), cancel.c.sequence > first.c.sequence),
             )
         )
+        query = select(deliveries).where(deliveries.c.sequence.in_(free), deliveries.c.next_attempt_at <= self._now())
         async with self._db.read() as connection:
             rows = await connection.execute(query.order_by(deliveries.c.sequence).limit(limit))
             return [Delivery(row.id, row.event, row.lane, row.body, row.attempts, row.received_at) for row in rows]
