@@ -1,4 +1,4 @@
-"""The command line: `ptq-bot serve`, `report`, `costs`, `demo`.
+"""The command line: `ptq-bot serve`, `report`, `costs`, `deliveries`, `replay`, `demo`.
 
 Exit status 2 means that the configuration or the command itself is wrong.
 """
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from bot.app import serve as serve_until_stopped
 from bot.config import ConfigError, Settings, load_settings
+from bot.deliveries import NotReplayed, read_deliveries, replay
 from bot.demo.story import DemoFailed, run_demo
 from bot.log import configure_logging
 from bot.reports import UnknownJob, read_costs, read_report
@@ -65,10 +66,28 @@ def costs(config: Config, since: Day = None, until: Day = None) -> None:
     _print(read_costs(_load(config), since and since.date(), until and until.date()))
 
 
+@app.command()
+def deliveries(
+    config: Config, failed: Annotated[bool, typer.Option("--failed", help="Only those that were set aside.")] = False
+) -> None:
+    """List the newest webhook deliveries, with what went wrong."""
+    _print(read_deliveries(_load(config), failed=failed))
+
+
+@app.command(name="replay")
+def replay_delivery(
+    delivery_id: str,
+    config: Config,
+    force: Annotated[bool, typer.Option("--force", help="Also one that was worked already.")] = False,
+) -> None:
+    """Let a delivery that was set aside be worked again, by the service that is running or runs next."""
+    _print(replay(_load(config), delivery_id, force=force))
+
+
 def _print(reading: Coroutine[None, None, str]) -> None:
     try:
         text = asyncio.run(reading)
-    except (DatabaseError, UnknownJob) as error:
+    except (DatabaseError, UnknownJob, NotReplayed) as error:
         print(f"ptq-bot: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

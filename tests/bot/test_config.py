@@ -12,7 +12,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from bot.config import ConfigError, Settings, load_settings
-from bot.policy_tables import CapsTable, CapsTables, LimitsTable, NotifyTable, PriceTable, RepositoryTable
+from bot.policy_tables import (
+    CapsTable,
+    CapsTables,
+    LimitsTable,
+    NotifyTable,
+    PriceTable,
+    RepositoryTable,
+    RetentionTable,
+)
 from bot.tables import AgentTable, GitHubTable, MachineTable, ServerTable, Table
 from runner.caps import Caps, Scope
 from runner.environment import Limits
@@ -77,6 +85,7 @@ def test_the_example_shows_every_key_with_its_default() -> None:
         MachineTable: example["machines"][0],
         RepositoryTable: example["repos"]["octo/widgets"],
         LimitsTable: example["limits"],
+        RetentionTable: example["retention"],
         CapsTables: example["caps"],
         CapsTable: {key: 1 for table in example["caps"].values() for key in table},
         PriceTable: example["prices"]["some-model"],
