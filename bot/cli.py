@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Coroutine
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -41,11 +42,11 @@ def _load(config: Path) -> Settings:
 
 @app.command()
 def serve(config: Config) -> None:
-    """Run the service until it gets SIGTERM."""
+    """Run the service until it gets SIGTERM. SIGHUP lets it read machines and repositories anew."""
     settings = _load(config)
     configure_logging(settings.secret_values())
     try:
-        asyncio.run(serve_until_stopped(settings))
+        asyncio.run(serve_until_stopped(settings, partial(load_settings, config)))
     except (DatabaseError, OSError) as error:
         reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
         print(f"ptq-bot cannot start: {reason}", file=sys.stderr)

@@ -66,7 +66,6 @@ def render_deliveries(rows: Sequence[Listed]) -> str:
 
 
 def _cells(row: Listed) -> tuple[str, ...]:
-    # Of an error the end counts too, but the beginning says what it is.
     error = show_for_terminal(row.error.replace("\n", " "))[:SHOWN_ERROR]
     about = show_for_terminal(row.lane.removesuffix(CANCEL_LANE))
     return row.id, f"{row.received_at:%Y-%m-%d %H:%M:%S}", row.state, str(row.attempts), row.event, about, error

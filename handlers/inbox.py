@@ -99,6 +99,12 @@ class Inbox:
         """Finish what is in hand."""
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
 
+    async def abandon(self) -> None:
+        """Let go of what is in hand: it stays pending, and is worked again."""
+        for task in self._busy.values():
+            task.cancel()
+        await self.stop()
+
     def _leave(self, lane: str, ring: Callable[[], None], task: asyncio.Task[None]) -> None:
         del self._busy[lane]
         if not task.cancelled() and (error := task.exception()):

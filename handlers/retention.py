@@ -6,6 +6,7 @@ last one of each issue, keep their logs too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -61,9 +62,9 @@ def are_logs_due(job: OldJob, retention: Retention, now: datetime) -> bool:
     return job.ended_at < now - timedelta(days=retention.logs_days)
 
 
-async def clean_database(db: Database, retention: Retention, now: datetime) -> None:
+async def clean_database(db: Database, retention: Retention, now: Callable[[], datetime]) -> None:
     """One pass over all that may go, in transactions that hold nobody up."""
-    gone = await _clean_deliveries(db, retention, now), await _clean_logs(db, retention, now)
+    gone = await _clean_deliveries(db, retention, now()), await _clean_logs(db, retention, now())
     if any(gone):
         log.info("retention.cleaned", deliveries=gone[0], jobs_without_logs=gone[1])
 

@@ -71,9 +71,9 @@ async def test_old_deliveries_go_with_their_bodies_and_pending_ones_stay(tmp_pat
             if number == BATCH:
                 await add_delivery(database, "waits", "pending", OLD)
         await add_delivery(database, "young", "done", NOON - timedelta(days=29))
-        await clean_database(database, RETENTION, NOON)
+        await clean_database(database, RETENTION, lambda: NOON)
         assert await deliveries_left(database) == ["waits", "young"]
-        await clean_database(database, RETENTION, NOON + timedelta(days=2))
+        await clean_database(database, RETENTION, lambda: NOON + timedelta(days=2))
         assert await deliveries_left(database) == ["waits"]
 
 
@@ -104,7 +104,7 @@ async def test_only_logs_of_jobs_that_no_case_needs_go_and_every_report_stays(tm
         job_ids = [await add_job(database, attempt) for attempt in (1, 2, 3, 4)]
         await point(database, 7, standing_job_id=job_ids[1])
         other = await add_job(database, 1, issue_number=8)
-        await clean_database(database, RETENTION, NOON)
+        await clean_database(database, RETENTION, lambda: NOON)
         async with database.read() as connection:
             logs = {one: await store.fetch_log(connection, one, "agent") for one in (*job_ids, other)}
             reports = [await store.fetch_report(connection, one) for one in (*job_ids, other)]
@@ -119,7 +119,7 @@ async def test_many_jobs_are_gone_through_batch_by_batch(tmp_path: Path) -> None
     async with open_database(tmp_path) as database:
         for attempt in range(1, 2 * BATCH + 3):
             await add_job(database, attempt)
-        await clean_database(database, RETENTION, NOON)
+        await clean_database(database, RETENTION, lambda: NOON)
         async with database.read() as connection:
             left = (await connection.execute(select(func.count()).select_from(job_logs))).scalar_one()
         assert left == 1
