@@ -132,6 +132,8 @@ class Pages:
         async with self._context.db.read() as connection:
             jobs = await store.fetch_active_jobs(connection)
             leases = await store.fetch_leases(connection)
+        # One that is gone from the configuration has no slots, and is here as long as something runs there.
+        gone = {lease.machine: 0 for lease in leases if lease.machine not in self._slots}
         machines = [
             {
                 "name": name,
@@ -141,7 +143,7 @@ class Pages:
                 if (outage := self._supervisor.placement.outages.get(name))
                 else None,
             }
-            for name, slots in self._slots.items()
+            for name, slots in {**self._slots, **gone}.items()
         ]
         states = [str(job.state) for job in jobs]
         counted = {state: states.count(state) for state in sorted(set(states))}
