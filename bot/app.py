@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from bot.config import Settings
 from bot.github import AppGitHub, Timings
 from bot.notify import Notifier
 from bot.pages import Pages
+from bot.roster import Roster
 from bot.webhook import Webhook, make_web_application
 from handlers import ROUTER
 from handlers.context import Context
@@ -25,15 +26,15 @@ from handlers.outbox import post_replies
 from handlers.outcomes import report_jobs
 from handlers.pulls import open_pulls
 from handlers.recovery import Recovery
+from handlers.retention import clean_database, clean_spool
 from handlers.write_ledger import WriteLedger
 from runner.agents import build_agent
 from runner.bench import Bench
 from runner.claims import LASTS_S, Claims
 from runner.db import Database
 from runner.gauge import Gauge
-from runner.hosts import SILENCE_S, open_host
-from runner.jobd_client import JobdClient
-from runner.loops import Bell, run_forever
+from runner.hosts import SILENCE_S
+from runner.loops import Bell, Loop
 from runner.spool import Spool
 from runner.supervisor import Supervisor
 
@@ -41,6 +42,9 @@ log = structlog.get_logger()
 
 BEAT_S = 60.0
 """How often the service writes down that it is alive, in seconds."""
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+"""The signals that end the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,13 @@ class Pace:
     in_flight_s: float = 30.0
     """How long a webhook may be under way: a label that is younger is left to it."""
     grace_s: float = 10.0
-    """How long a stop waits for the deliveries in hand."""
+    """How long a stop waits for what is in hand."""
     claim_s: float = LASTS_S
     """How long a replica's claims outlive it."""
     silence_s: float = SILENCE_S
     """How long a machine may be silent before it counts as gone."""
+    clean_s: float = 3600.0
+    """How often what is too old is deleted."""
     github: Timings = field(default_factory=Timings)
 
 
@@ -74,7 +80,10 @@ class Service:
     def __init__(self, settings: Settings, pace: Pace | None = None) -> None:
         self._settings = settings
         self._pace = pace or Pace()
+        self._roster = Roster(settings, self._pace.silence_s)
         self._agents = {spec.name: build_agent(spec) for spec in settings.agent_specs()}
+        self._database = Database(settings.server.database_url)
+        self._bell = Bell(self._database.notify)
         self._stack = AsyncExitStack()
         self.url = ""
         """Where it listens, known once it has started."""
@@ -92,71 +101,61 @@ class Service:
         await self._stack.aclose()
         log.info("service.stopped")
 
-    async def _start(self, stack: AsyncExitStack) -> None:
-        settings = self._settings
-        database = await self._open_database(stack)
-        bell = Bell(database.notify)
-        session = await stack.enter_async_context(aiohttp.ClientSession())
-        self.context = Context(
-            github=AppGitHub(
-                session,
-                api_url=settings.github.api_url,
-                app_id=settings.github.app_id,
-                private_key=settings.private_key(),
-                timings=self._pace.github,
-                now=now,
-                budget=WriteLedger(database, self._pace.github.budget(), now),
-            ),
-            db=database,
-            repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
-            agents={spec.name: spec for spec in settings.agent_specs()},
-            public_url=settings.server.public_url,
-            secrets=settings.secret_values(),
-            now=now,
-            ring=bell.ring,
-            skills=settings.skill_list(),
-            caps={profile.repository.lower(): profile.caps for profile in settings.profiles()},
-        )
-        inbox = Inbox(database, ROUTER, now)
-        notifier = Notifier(session, database, settings.notify.url, now)
-        recovery = await self._begin_recovery(stack, inbox, notifier)
-        claims = await self._build_claims(stack, database)
-        supervisor, spool = self._build_supervisor(stack, database, bell, claims)
-        pages = self._build_pages(spool, recovery)
-        await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), pages)
-        stack.push_async_callback(supervisor.stop)
-        stack.push_async_callback(self._drain, inbox)
-        context, sweep_s = self.context, self._pace.sweep_s
-        loops: tuple[tuple[str, Callable[[], Awaitable[None]], Bell, float], ...] = (
-            ("inbox", claims.keeping("inbox", lambda: inbox.step(context)), bell, sweep_s),
-            ("supervisor", supervisor.step, bell, self._pace.poll_s),
-            ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), bell, sweep_s),
-            ("outbox", claims.keeping("outbox", lambda: post_replies(context)), bell, sweep_s),
-            ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), bell, sweep_s),
-            ("notifications", claims.keeping("notifications", notifier.step), bell, sweep_s),
-            # Nobody rings these two: nothing that happens here tells of what never arrived.
-            ("heartbeat", recovery.beat, Bell(), BEAT_S),
-            ("recovery", claims.keeping("recovery", recovery.step), Bell(), self._pace.recover_s),
-        )
-        tasks = {name: run_forever(name, step, rung_by, interval_s) for name, step, rung_by, interval_s in loops}
-        for name, running in {**tasks, "wire": database.on_change(bell.ring_here)}.items():
-            stack.push_async_callback(_cancel, asyncio.create_task(running, name=name))
+    def reload(self, read: Callable[[], Settings]) -> None:
+        """Take over the machines and repositories of the configuration as it now is, if it can be used."""
+        self._roster.reload(read)
+        self._bell.ring()
 
-    async def _open_database(self, stack: AsyncExitStack) -> Database:
-        database = Database(self._settings.server.database_url)
+    async def _start(self, stack: AsyncExitStack) -> None:
+        settings, database, bell = self._settings, self._database, self._bell
         stack.push_async_callback(database.close)
         await database.open()
         stack.enter_context(database.hold())
-        return database
+        stack.push_async_callback(self._roster.close)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        self.context = self._build_context(session, database)
+        inbox = Inbox(database, ROUTER, now, settings.server.max_pending_deliveries)
+        claims = await self._build_claims(stack, database)
+        spool = Spool(settings.server.data_dir / "spool")
+        supervisor = self._build_supervisor(database, bell, claims, spool)
+        notifier = Notifier(session, database, settings.notify.url, now)
+        recovery = await self._begin_recovery(stack, inbox, notifier)
+        pages = self._build_pages(spool, recovery)
+        listener = await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), pages)
+        stack.push_async_callback(supervisor.stop)
+        context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
+        parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
+            ("inbox", claims.keeping("inbox", lambda: inbox.step(context)), sweep_s),
+            ("supervisor", supervisor.step, self._pace.poll_s),
+            ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
+            ("outbox", claims.keeping("outbox", lambda: post_replies(context)), sweep_s),
+            ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), sweep_s),
+            ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
+            ("machines", lambda: roster.let_go(database), sweep_s),
+        )
+        loops = [Loop(name, step, bell, interval_s) for name, step, interval_s in parts]
+        loops += self._clean_up(database, claims, spool)
+        loops += self._look_back(claims, recovery)
+        wire = asyncio.create_task(database.on_change(bell.ring_here), name="wire")
+        stack.push_async_callback(_cancel, wire)
+        stack.push_async_callback(self._finish, listener, inbox, loops)
 
-    async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:
-        claims = Claims(database, self._pace.claim_s)
-        if database.is_embedded:
-            await claims.clear()  # No other service has this file: whoever held them is dead.
-        stack.push_async_callback(claims.close)
-        renewing = asyncio.create_task(claims.run(), name="claims")
-        stack.push_async_callback(_cancel, renewing)
-        return claims
+    def _clean_up(self, database: Database, claims: Claims, spool: Spool) -> list[Loop]:
+        """The loops that delete what is too old. No bell rings for them."""
+        retention, unheard = self._settings.retention.as_retention(), Bell()
+        clean = claims.keeping("retention", lambda: clean_database(database, retention, now))
+        return [
+            Loop("retention", clean, unheard, self._pace.clean_s),
+            # Each replica has live logs of its own.
+            Loop("spool", lambda: clean_spool(database, spool), unheard, self._pace.clean_s),
+        ]
+
+    def _look_back(self, claims: Claims, recovery: Recovery) -> list[Loop]:
+        """The loops that find what never arrived. No bell rings for them: nothing that happens here tells of it."""
+        return [
+            Loop("heartbeat", recovery.beat, Bell(), BEAT_S),
+            Loop("recovery", claims.keeping("recovery", recovery.step), Bell(), self._pace.recover_s),
+        ]
 
     async def _begin_recovery(self, stack: AsyncExitStack, inbox: Inbox, notifier: Notifier) -> Recovery:
         recovery = Recovery(
@@ -171,32 +170,60 @@ class Service:
         stack.push_async_callback(recovery.beat)
         return recovery
 
-    def _build_supervisor(
-        self, stack: AsyncExitStack, database: Database, bell: Bell, claims: Claims
-    ) -> tuple[Supervisor, Spool]:
+    def _build_context(self, session: aiohttp.ClientSession, database: Database) -> Context:
         settings = self._settings
-        machines = {machine.name: machine for machine in settings.machine_list()}
-        hosts = {name: open_host(machine, self._pace.silence_s) for name, machine in machines.items()}
-        for host in hosts.values():
-            stack.push_async_callback(host.close)
-        spool = Spool(settings.server.data_dir / "spool")
+        return Context(
+            github=AppGitHub(
+                session,
+                api_url=settings.github.api_url,
+                app_id=settings.github.app_id,
+                private_key=settings.private_key(),
+                timings=self._pace.github,
+                now=now,
+                budget=WriteLedger(database, self._pace.github.budget(), now),
+            ),
+            db=database,
+            repositories=self._roster.repositories,
+            agents={spec.name: spec for spec in settings.agent_specs()},
+            public_url=settings.server.public_url,
+            secrets=settings.secret_values(),
+            now=now,
+            ring=self._bell.ring,
+            skills=settings.skill_list(),
+            caps=self._roster.caps,
+        )
+
+    async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:
+        claims = Claims(database, self._pace.claim_s)
+        if database.is_embedded:
+            await claims.clear()  # No other service has this file: whoever held them is dead.
+        stack.push_async_callback(claims.close)
+        renewing = asyncio.create_task(claims.run(), name="claims")
+        stack.push_async_callback(_cancel, renewing)
+        return claims
+
+    def _build_supervisor(self, database: Database, bell: Bell, claims: Claims, spool: Spool) -> Supervisor:
+        settings, roster = self._settings, self._roster
         bench = Bench(
             db=database,
-            clients={name: JobdClient(machines[name], host) for name, host in hosts.items()},
-            profiles={profile.repository: profile for profile in settings.profiles()},
+            clients=roster.clients,
+            profiles=roster.profiles,
             agents=self._agents,
             skills={skill.name: skill for skill in settings.skill_list()},
             spool=spool,
             gauge=Gauge(spool, settings.price_list(), now),
             now=now,
         )
-        return Supervisor(bench, machines, bell, claims, self._pace.poll_s), spool
+        return Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s)
 
     def _build_pages(self, spool: Spool, recovery: Recovery) -> Pages:
-        slots = {machine.name: machine.slots for machine in self._settings.machine_list()}
-        return Pages(self.context, spool, slots, self._agents, lambda: recovery.held)
+        max_pending = self._settings.server.max_pending_deliveries
+        return Pages(
+            self.context, spool, self._roster.slots, self._agents, lambda: recovery.held, max_pending=max_pending
+        )
 
-    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, pages: Pages) -> None:
+    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, pages: Pages) -> web.AppRunner:
+        server = self._settings.server
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
         application.router.add_routes(pages.routes())
@@ -206,15 +233,23 @@ class Service:
         )
         await web_runner.setup()
         stack.push_async_callback(web_runner.cleanup)
-        server = self._settings.server
         await web.TCPSite(web_runner, server.host, server.port).start()
         host, port = web_runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
+        return web_runner
 
-    async def _drain(self, inbox: Inbox) -> None:
+    async def _finish(self, listener: web.AppRunner, inbox: Inbox, loops: Sequence[Loop]) -> None:
+        """Take no more deliveries, and bring to its end what is in hand, for as long as the grace lasts."""
+        log.info("service.stopping", grace_s=self._pace.grace_s)
+        await asyncio.gather(listener.cleanup(), self._drain(inbox, loops))
+
+    async def _drain(self, inbox: Inbox, loops: Sequence[Loop]) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._pace.grace_s):
+                await asyncio.gather(*(loop.finish() for loop in loops))
                 await inbox.stop()
+        await asyncio.gather(*(loop.cancel() for loop in loops))
+        await inbox.abandon()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
@@ -223,11 +258,23 @@ async def _cancel(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def serve(settings: Settings, pace: Pace | None = None) -> None:
-    """Run the service until SIGTERM or SIGINT."""
+async def serve(settings: Settings, read: Callable[[], Settings], pace: Pace | None = None) -> None:
+    """Run the service until SIGTERM or SIGINT; SIGHUP lets it `read` its configuration again.
+
+    A second SIGTERM or SIGINT ends the process as a kill does: what must not be lost is in the database.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with Service(settings, pace):
+
+    def begin_to_stop() -> None:
+        for number in ENDING:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    service = Service(settings, pace)
+    loop.add_signal_handler(signal.SIGHUP, service.reload, read)
+    for number in ENDING:
+        loop.add_signal_handler(number, begin_to_stop)
+    async with service:
         await stop.wait()

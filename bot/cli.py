@@ -1,4 +1,4 @@
-"""The command line: `ptq-bot serve`, `report`, `costs`, `machines`, `db`, `demo`."""
+"""The command line: `ptq-bot serve`, `report`, `costs`, `deliveries`, `replay`, `machines`, `db`, `demo`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Coroutine
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -15,6 +16,8 @@ from rich.console import Console
 from bot import db_commands
 from bot.app import serve as serve_until_stopped
 from bot.command_options import Config, give_up, load
+from bot.config import load_settings
+from bot.deliveries import NotReplayed, read_deliveries, replay
 from bot.demo.story import DemoFailed, run_demo
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, drain_machine, list_machines, resume_machine
@@ -31,11 +34,11 @@ Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day,
 
 @app.command()
 def serve(config: Config) -> None:
-    """Run the service until it gets SIGTERM."""
+    """Run the service until it gets SIGTERM. SIGHUP lets it read machines and repositories anew."""
     settings = load(config)
     configure_logging(settings.secret_values())
     try:
-        asyncio.run(serve_until_stopped(settings))
+        asyncio.run(serve_until_stopped(settings, partial(load_settings, config)))
     except OldDatabase as error:
         give_up(f"ptq-bot cannot start: {error}; make a backup, then run: {db_commands.upgrade_command(config)}")
     except (DatabaseError, OSError) as error:
@@ -75,12 +78,30 @@ def resume_(name: str, config: Config) -> None:
     _print(resume_machine(load(config), name))
 
 
+@app.command()
+def deliveries(
+    config: Config, failed: Annotated[bool, typer.Option("--failed", help="Only those that were set aside.")] = False
+) -> None:
+    """List the newest webhook deliveries, with what went wrong."""
+    _print(read_deliveries(load(config), failed=failed))
+
+
+@app.command(name="replay")
+def replay_delivery(
+    delivery_id: str,
+    config: Config,
+    force: Annotated[bool, typer.Option("--force", help="Also one that was worked already.")] = False,
+) -> None:
+    """Let a delivery that was set aside be worked again, by the service that is running or runs next."""
+    _print(replay(load(config), delivery_id, force=force))
+
+
 def _print(answering: Coroutine[None, None, str]) -> None:
     try:
         text = asyncio.run(answering)
     except UnknownMachine as error:
         give_up(f"ptq-bot: {error}", status=2)
-    except (DatabaseError, UnknownJob) as error:
+    except (DatabaseError, UnknownJob, NotReplayed) as error:
         give_up(f"ptq-bot: {error}")
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 

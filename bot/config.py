@@ -27,6 +27,7 @@ from bot.policy_tables import (
     PriceTable,
     RecoveryTable,
     RepositoryTable,
+    RetentionTable,
     SkillTable,
 )
 from bot.tables import (
@@ -95,6 +96,7 @@ class Settings(Table):
     skills: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")], SkillTable] = Field(default_factory=dict)
     notify: NotifyTable = NotifyTable()
     recovery: RecoveryTable = RecoveryTable()
+    retention: RetentionTable = RetentionTable()
 
     def machine_list(self) -> tuple[Machine, ...]:
         """The machines, in the order of the file."""

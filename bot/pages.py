@@ -24,6 +24,7 @@ from handlers.context import Context
 from handlers.costs import describe_cost, describe_meter
 from handlers.inbox import count_deliveries
 from handlers.outbox import count_backlog, list_troubles
+from handlers.receiving import MAX_PENDING
 from handlers.report import is_confidential
 from handlers.report_comment import render_duration
 from handlers.sanitize import redact
@@ -82,6 +83,7 @@ class Pages:
         machines: Mapping[str, int],
         agents: Mapping[str, Agent],
         count_held: Callable[[], int] = lambda: 0,
+        max_pending: int = MAX_PENDING,
     ) -> None:
         """`count_held` says how many missed labels wait for the operator (`handlers.recovery`)."""
         self._context = context
@@ -89,6 +91,7 @@ class Pages:
         self._spool = spool
         self._slots = machines
         self._agents = agents
+        self._max_pending = max_pending
         self._secrets = spell_out(context.secrets)
         loader = FileSystemLoader(Path(__file__).parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self._clean)
@@ -122,9 +125,12 @@ class Pages:
         """Whether deliveries can be stored; an outage of GitHub or of a machine must not turn webhooks away."""
         try:
             await self._context.db.accepts_writes()
+            waiting = await count_deliveries(self._context.db, ("pending",))
         except Exception as error:  # Whatever it is, the answer is no.
             body = {"status": "the database takes no writes", "error": type(error).__name__}
             return web.json_response(body, status=503)
+        if waiting["pending"] >= self._max_pending:
+            return web.json_response({"status": "the inbox is full", **waiting}, status=503)
         return web.json_response({"status": "ok"})
 
     async def show_status(self, request: web.Request) -> web.Response:
@@ -145,7 +151,9 @@ class Pages:
     def _describe_machines(self, states: Mapping[str, MachineState], leases: list[Lease]) -> list[dict[str, Any]]:
         """How each configured machine stands; who drained it is for the operator alone."""
         described = []
-        for name, slots in self._slots.items():
+        # One that is gone from the configuration has no slots, and is here as long as something runs there.
+        gone = {lease.machine: 0 for lease in leases if lease.machine not in self._slots}
+        for name, slots in {**self._slots, **gone}.items():
             state = states.get(name, USABLE)
             leased = sum(lease.machine == name for lease in leases)
             trouble = self._redact(state.trouble) if state.trouble else None

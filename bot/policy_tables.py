@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from bot.tables import Command, Table, Text
+from handlers.retention import REDELIVERED_DAYS, Retention
 from handlers.rules import PRESETS, RepositoryRules
 from runner.agents.prices import Price
 from runner.agents.skills import Skill, read_skill
@@ -148,6 +149,17 @@ class RecoveryTable(Table):
     """`[recovery]`: what becomes of labels that GitHub could not tell us of."""
 
     sweep_max: Annotated[int, Field(ge=0, le=1000)] = 5
+
+
+class RetentionTable(Table):
+    """`[retention]`: for how many days what nothing needs any more is kept."""
+
+    deliveries_days: Annotated[int, Field(gt=REDELIVERED_DAYS)] = 30
+    logs_days: Annotated[int, Field(ge=1)] = 180
+
+    def as_retention(self) -> Retention:
+        """The plain value."""
+        return Retention(**self.model_dump())
 
 
 class RepositoryTable(Table):

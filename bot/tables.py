@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from sqlalchemy import make_url
 
+from handlers.receiving import MAX_PENDING
 from runner.agents import BACKENDS, AgentSpec
 from runner.machines import Machine
 
@@ -149,6 +150,7 @@ class ServerTable(Table):
     public_url: Url
     database_url: Annotated[str, Field(repr=False), AfterValidator(_check_database)] = f"{SQLITE}ptq.db"
     data_dir: Path = Path("var")
+    max_pending_deliveries: Annotated[int, Field(ge=1)] = MAX_PENDING
 
     def database_password(self) -> str | None:
         """The password in `database_url`, where there is one."""

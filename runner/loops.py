@@ -82,3 +82,28 @@ async def run_forever(name: str, step: Callable[[], Awaitable[None]], bell: Bell
             except Exception:
                 log.exception("loop.failed", loop=name)
             await listener.wait(interval_s)
+
+
+class Loop:
+    """`run_forever` in a task of its own, which can be ended between two passes."""
+
+    def __init__(self, name: str, step: Callable[[], Awaitable[None]], bell: Bell, interval_s: float) -> None:
+        self._step = step
+        self._passing = asyncio.Lock()
+        self._task = asyncio.create_task(run_forever(name, self._pass, bell, interval_s), name=name)
+
+    async def finish(self) -> None:
+        """Let the pass that is under way come to its end, and begin no other."""
+        async with self._passing:
+            self._task.cancel()
+        await self.cancel()
+
+    async def cancel(self) -> None:
+        """End it at once."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _pass(self) -> None:
+        async with self._passing:
+            await self._step()

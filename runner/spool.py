@@ -45,6 +45,10 @@ class Spool:
             file.seek(offset)
             return file.read(limit)
 
+    def list_jobs(self) -> set[str]:
+        """The jobs that have logs here."""
+        return {path.name.partition(".")[0] for path in self._folder.glob("*.*.log")}
+
     def drop(self, job_id: str) -> None:
         """Forget a job's logs."""
         for stage in STAGES:

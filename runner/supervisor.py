@@ -174,9 +174,9 @@ class Supervisor:
 
     async def _free(self, lease: Lease) -> bool:
         """Give the slot back once the machine says that nothing of the job is alive, and its folder is gone."""
-        client = self._bench.clients.get(lease.machine)
         with self._bell.listen() as listener:
-            while client:
+            # Looked up anew each time: the operator may say in another way how the machine is reached.
+            while client := self._bench.clients.get(lease.machine):
                 try:
                     await client.clean(lease.job_id)
                     break

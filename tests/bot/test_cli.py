@@ -176,12 +176,12 @@ def test_the_service_answers_and_stops_when_it_is_asked_to(tmp_path: Path, numbe
     assert status == 0
     assert seconds < 5
     events = [json.loads(line)["event"] for line in service.text().splitlines()]
-    assert events == ["service.started", "service.stopped"]
+    assert events == ["service.started", "service.stopping", "service.stopped"]
     assert_no_secret(service.text())
 
 
 def test_without_arguments_the_program_says_what_it_can_do() -> None:
     done = program.run("--help", COLUMNS="200")
     assert done.returncode == 0
-    for command in ("serve", "report", "costs", "db", "demo"):
+    for command in ("serve", "report", "costs", "deliveries", "replay", "machines", "db", "demo"):
         assert command in done.stdout

@@ -20,6 +20,7 @@ from bot.policy_tables import (
     PriceTable,
     RecoveryTable,
     RepositoryTable,
+    RetentionTable,
 )
 from bot.tables import AgentTable, GitHubTable, MachineTable, ServerTable, Table
 from runner.caps import Caps, Scope
@@ -85,6 +86,7 @@ def test_the_example_shows_every_key_with_its_default() -> None:
         MachineTable: example["machines"][0],
         RepositoryTable: example["repos"]["octo/widgets"],
         LimitsTable: example["limits"],
+        RetentionTable: example["retention"],
         CapsTables: example["caps"],
         CapsTable: {key: 1 for table in example["caps"].values() for key in table},
         PriceTable: example["prices"]["some-model"],

@@ -12,9 +12,11 @@ import pytest
 
 from bot.pages import LEFT_OUT, MARGIN, REFRESH_S, SHOWN_LOG, split_diff
 from handlers import casebook
+from handlers.receiving import MAX_PENDING
 from runner import store
 from runner.job import FINAL, Job, JobState
 from runner.machines import Lease
+from runner.schema import deliveries
 from tests.support.jobs import NOON
 from tests.support.site import PATCH, SECRET, Page, Site, make_report, open_site
 
@@ -328,6 +330,30 @@ async def test_the_service_is_ready_only_while_its_database_takes_writes(site: S
     assert "the database takes no writes" in page.html
     assert str(tmp_path) not in page.html
     assert (await site.get("/healthz")).status == 200, "the process lives all the same"
+
+
+async def test_a_machine_that_is_gone_is_shown_as_long_as_something_runs_there(site: Site) -> None:
+    job = await site.add(state=JobState.RUNNING)
+    async with site.database.write() as connection:
+        await store.insert_lease(connection, Lease("gone", 0, job.id), NOON)
+    assert {"name": "gone", "slots": 0, "leased": 1, "trouble": None} in (await site.status())["machines"]
+    async with site.database.write() as connection:
+        await store.delete_lease(connection, job.id)
+    assert "gone" not in [machine["name"] for machine in (await site.status())["machines"]]
+
+
+async def test_the_service_is_not_ready_while_its_inbox_is_full(site: Site) -> None:
+    row = {"event": "issues", "lane": "octo/widgets#7", "body": b"{}", "received_at": NOON, "next_attempt_at": NOON}
+    rows = [{"id": f"id-{number}", "state": "pending", "attempts": 0, **row} for number in range(MAX_PENDING)]
+    async with site.database.write() as connection:
+        await connection.execute(deliveries.insert(), rows[1:])
+    assert (await site.get("/readyz")).status == 200
+    async with site.database.write() as connection:
+        await connection.execute(deliveries.insert(), rows[:1])
+    page = await site.get("/readyz")
+    assert page.status == 503
+    assert "the inbox is full" in page.html
+    assert (await site.status())["deliveries"] == {"pending": MAX_PENDING, "failed": 0}
 
 
 async def test_a_huge_diff_is_shown_as_a_whole_and_soon(site: Site) -> None:

@@ -19,6 +19,7 @@ from gidgethub.routing import Router
 from sqlalchemy import func, select
 
 from bot.webhook import MAX_BODY, Webhook, make_web_application
+from handlers.events import find_lane
 from handlers.inbox import Inbox
 from runner.db import Database
 from runner.loops import Bell
@@ -26,6 +27,7 @@ from runner.schema import deliveries
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 
+MAX_PENDING = 5
 SECRETS = ["current secret", "previous secret"]
 PAYLOAD = json.dumps({"action": "opened", "repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}}).encode()
 
@@ -61,7 +63,7 @@ def sign(body: bytes, secret: str = SECRETS[0], algorithm: str = "sha256") -> st
 @pytest.fixture
 async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     async with open_database(tmp_path) as database:
-        webhook = Webhook(Inbox(database, Router(), Clock()), SECRETS, Bell())
+        webhook = Webhook(Inbox(database, Router(), Clock(), MAX_PENDING), SECRETS, Bell())
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
         runner = web.AppRunner(application, auto_decompress=False)
@@ -205,3 +207,51 @@ async def test_a_header_sent_twice_is_refused(endpoint: Endpoint) -> None:
         answer = await loop.sock_recv(connection, 65536)
     assert answer.startswith(b"HTTP/1.1 400")
     assert await endpoint.stored() == 0
+
+
+async def test_a_delivery_that_the_database_does_not_take_is_answered_503_on_one_line(endpoint: Endpoint) -> None:
+    async with endpoint.database.begin() as connection:
+        await connection.exec_driver_sql("ALTER TABLE deliveries RENAME TO elsewhere")
+    status, answer = await endpoint.send()
+    assert status == 503
+    assert "the database took no delivery" in answer["error"]
+    async with endpoint.database.begin() as connection:
+        await connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO deliveries")
+    assert (await endpoint.send())[0] == 202, "the same delivery, sent again"
+
+
+async def test_a_full_inbox_is_answered_503_and_keeps_what_it_has(endpoint: Endpoint) -> None:
+    answers = [await endpoint.send(X_GitHub_Delivery=f"id-{number}") for number in range(MAX_PENDING + 1)]
+    assert [status for status, _ in answers] == [202] * MAX_PENDING + [503]
+    assert "the inbox is full" in answers[-1][1]["error"]
+    assert await endpoint.stored() == MAX_PENDING
+
+
+async def test_deliveries_that_come_at_once_are_each_answered_and_stored(endpoint: Endpoint) -> None:
+    answers = await asyncio.gather(*(endpoint.send(X_GitHub_Delivery=f"id-{n % 3}") for n in range(MAX_PENDING)))
+    assert sorted(status for status, _ in answers) == [200, 200, 202, 202, 202]
+    assert await endpoint.stored() == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "lane"),
+    [
+        ("/ptq cancel", "octo/widgets#7/cancel"),
+        ("please\n/PTQ   Cancel.", "octo/widgets#7/cancel"),
+        ("> /ptq cancel", "octo/widgets#7/cancel"),
+        ("/ptq fix", "octo/widgets#7"),
+        ("cancel it", "octo/widgets#7"),
+        (None, "octo/widgets#7"),
+        (["/ptq cancel"], "octo/widgets#7"),
+    ],
+)
+def test_a_comment_that_may_cancel_has_a_lane_beside_its_issue(body: Any, lane: str) -> None:
+    comment = {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "comment": {"body": body}}
+    assert find_lane(comment) == lane
+
+
+def test_no_payload_gives_a_lane_that_a_database_cannot_take() -> None:
+    lane = find_lane({"repository": {"full_name": "a\0\ud800" + "x" * 1000}, "comment": {"body": "/ptq cancel"}})
+    assert len(lane) <= 300
+    assert "\0" not in lane
+    lane.encode()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
@@ -72,7 +73,7 @@ def run_replica(config: Path, log: Path, environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
     settings = load_settings(config)
     configure_logging(settings.secret_values())
-    asyncio.run(serve(settings, PACE))
+    asyncio.run(serve(settings, partial(load_settings, config), PACE))
 
 
 class Replica:

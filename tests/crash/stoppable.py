@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from bot.app import Pace, serve
@@ -50,4 +51,4 @@ def main(config: Path, logbook: Path, stop_at: Point | None, log: Path, environ:
             signal.raise_signal(signal.SIGSTOP)
 
     watch_edges(announce)
-    asyncio.run(serve(settings, PACE))
+    asyncio.run(serve(settings, partial(load_settings, config), PACE))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runner.loops import Bell, finish, run_forever
+from runner.loops import Bell, Loop, finish, run_forever
 
 
 async def test_a_loop_that_is_rung_and_cancelled_in_one_go_ends() -> None:
@@ -90,3 +90,34 @@ async def test_what_is_to_be_finished_ends_before_its_caller_is_cancelled() -> N
     await asyncio.wait([task])
     assert (done, task.cancelled()) == (["work", "cancelled"], True)
     assert await finish(asyncio.sleep(0, "an answer")) == "an answer"
+
+
+async def test_a_loop_that_is_to_finish_ends_after_the_pass_that_is_under_way_and_begins_no_other() -> None:
+    bell, began, go_on, ended = Bell(), asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def step() -> None:
+        began.set()
+        await go_on.wait()
+        ended.append("a pass")
+
+    loop = Loop("test", step, bell, 60.0)
+    await began.wait()
+    bell.ring()
+    finishing = asyncio.create_task(loop.finish())
+    await asyncio.sleep(0.01)
+    assert not finishing.done()
+    go_on.set()
+    await asyncio.wait_for(finishing, 2)
+    assert ended == ["a pass"]
+
+
+async def test_a_loop_that_is_cancelled_does_not_wait_for_its_pass() -> None:
+    began = asyncio.Event()
+
+    async def step() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    loop = Loop("test", step, Bell(), 60.0)
+    await began.wait()
+    await asyncio.wait_for(loop.cancel(), 2)

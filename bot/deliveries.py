@@ -1,0 +1,106 @@
+"""What the operator sees of deliveries, and sets to work again, on the service's own machine and beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select, update
+
+from bot.config import Settings
+from bot.reports import show_for_terminal
+from handlers.events import CANCEL_LANE
+from handlers.sanitize import redact
+from runner.db import Database
+from runner.schema import deliveries
+
+LISTED = 100
+"""Deliveries that are listed, the newest."""
+
+SHOWN_ERROR = 200
+"""Characters of an error that are listed."""
+
+
+class NotReplayed(Exception):  # noqa: N818 - what is the case
+    """The delivery stays as it is; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A delivery as the operator sees it; never its body, which holds private data."""
+
+    id: str
+    event: str
+    lane: str
+    state: str
+    attempts: int
+    received_at: datetime
+    error: str
+
+
+async def read_deliveries(settings: Settings, *, failed: bool) -> str:
+    """The newest deliveries as a table, or of these the failed ones. Raises `DatabaseError`."""
+    columns = [deliveries.c[name] for name in Listed.__dataclass_fields__]
+    query = select(*columns).order_by(deliveries.c.sequence.desc()).limit(LISTED)
+    database = Database(settings.server.database_url)
+    try:
+        await database.open_existing()
+        async with database.read() as connection:
+            found = await connection.execute(query.where(deliveries.c.state == "failed") if failed else query)
+            rows = [Listed(**{**row._mapping, "error": row.error or ""}) for row in found]
+    finally:
+        await database.close()
+    return redact(render_deliveries(rows), settings.secret_values(), shapes=())
+
+
+def render_deliveries(rows: Sequence[Listed]) -> str:
+    """Deliveries as a table for a terminal, oldest first. Pure."""
+    if not rows:
+        return "There are none.\n"
+    head = ("delivery", "received (UTC)", "state", "tries", "event", "about", "error")
+    body = [_cells(row) for row in reversed(rows)]
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *body))
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _cells(row: Listed) -> tuple[str, ...]:
+    error = show_for_terminal(row.error.replace("\n", " "))[:SHOWN_ERROR]
+    about = show_for_terminal(row.lane.removesuffix(CANCEL_LANE))
+    return row.id, f"{row.received_at:%Y-%m-%d %H:%M:%S}", row.state, str(row.attempts), row.event, about, error
+
+
+async def replay(settings: Settings, delivery_id: str, *, force: bool) -> str:
+    """Let a delivery be worked again. What to tell the operator. Raises `NotReplayed` and `DatabaseError`."""
+    database = Database(settings.server.database_url)
+    try:
+        await database.open_existing()
+        async with database.begin() as connection:
+            query = select(deliveries.c.state, deliveries.c.lane).where(deliveries.c.id == delivery_id)
+            found = (await connection.execute(query)).one_or_none()
+            if refusal := find_refusal(found and found.state, found and found.lane, force=force):
+                raise NotReplayed(f"delivery {show_for_terminal(delivery_id)} {refusal}")
+            again = {"state": "pending", "attempts": 0, "error": None, "finished_at": None}
+            statement = update(deliveries).where(deliveries.c.id == delivery_id)
+            await connection.execute(statement.values(**again, next_attempt_at=deliveries.c.received_at))
+    finally:
+        await database.close()
+    return f"Delivery {delivery_id} will be worked again within seconds, where a service is running.\n"
+
+
+def find_refusal(state: str | None, lane: str | None, *, force: bool) -> str | None:
+    """Why a delivery is not replayed, as the end of a sentence; None when it may be. Pure.
+
+    What makes a job or a reply is harmless a second time, for their ids come from what asked for them. A cancel is not:
+    it ends whatever runs now.
+    """
+    if state is None or lane is None:
+        return "is not here: it never came, or is older than [retention] deliveries_days"
+    if state == "pending":
+        return "waits to be worked already"
+    if lane.endswith(CANCEL_LANE):
+        return "asks to cancel: it might end a job that came later, so comment /ptq cancel again instead"
+    if state == "done" and not force:
+        return "was worked already; --force works it again, which does nothing twice"
+    return None
