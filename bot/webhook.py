@@ -1,6 +1,6 @@
 """`POST /webhook`: checks a delivery, commits it to the inbox, answers. Nothing else happens before the answer.
 
-GitHub waits 10 seconds and never retries by itself, so the answer waits for one insert and for nothing beyond.
+GitHub waits 10 seconds and never retries by itself, so the answer waits for one commit and for nothing beyond.
 https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
 """
 
@@ -17,6 +17,7 @@ from aiohttp import web
 
 from handlers.events import find_lane
 from handlers.inbox import Inbox
+from handlers.receiving import NotStored
 from runner.loops import Bell
 
 log = structlog.get_logger()
@@ -45,7 +46,10 @@ class Webhook:
         self._bell = bell
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer 202 for a delivery that is now stored, 200 for one that was, 4xx with the reason for anything else."""
+        """Answer 202 for a delivery that is now stored, 200 for one that was, 4xx with the reason for what is none.
+
+        503 is the answer to one that could not be stored: GitHub shows it as failed, and it can be sent again.
+        """
         try:
             event, delivery_id, signature = read_headers(request)
             body = await _read_body(request)
@@ -56,7 +60,11 @@ class Webhook:
             return web.json_response({"error": str(refusal)}, status=refusal.status)
         if event == "ping":
             return web.json_response({"message": "pong"})
-        stored = await self._inbox.receive(delivery_id, event, find_lane(payload), body)
+        try:
+            stored = await self._inbox.receive(delivery_id, event, find_lane(payload), body)
+        except NotStored as error:
+            log.error("delivery.not_stored", delivery=delivery_id, event_name=event, reason=str(error))
+            return web.json_response({"error": str(error), "delivery": delivery_id}, status=503)
         self._bell.ring()
         log.info("delivery.stored" if stored else "delivery.repeated", delivery=delivery_id, event_name=event)
         answer = {"message": "accepted" if stored else "this delivery is here already", "delivery": delivery_id}

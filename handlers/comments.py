@@ -12,6 +12,7 @@ from handlers import replies
 from handlers.commands import COMMANDS, Command, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
 from handlers.events import IssueCommentCreated
+from handlers.inbox import TooEarly, has_earlier
 from handlers.options import read_options
 from handlers.outbox import reply_once
 from handlers.permissions import admit
@@ -34,6 +35,8 @@ class Request:
     event: IssueCommentCreated
     occasion: str
     """What names this command among all: a redelivery has the same one."""
+    delivery: str
+    """The id of the delivery that brought it."""
 
     async def reply(self, body: str) -> None:
         """Answer this command, once however often it is delivered."""
@@ -72,7 +75,7 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
         if not admission.can_write and isinstance(command, Command):
             # Strangers are answered too, but each of them once: nobody can make the bot fill a thread.
             occasion = f"#{number} {command.verb} for @{created.sender.login}"
-        await _carry_out(Request(context, admission.rules, created, occasion), command)
+        await _carry_out(Request(context, admission.rules, created, occasion, event.delivery_id), command)
 
 
 def _needs_write(command: Command | UnknownCommand) -> bool:
@@ -119,13 +122,23 @@ async def _status(request: Request, command: Command) -> None:
 
 
 async def _cancel(request: Request, command: Command) -> None:
-    job, context = await request.fetch_last_job(), request.context
+    """End the job of this issue; and once all that came before is worked, the one that it may have started meanwhile.
+
+    Raises `TooEarly` until then. However often it is worked, it is answered once.
+    """
+    context = request.context
+    # Asked first: what is done by now has left its job where the next line finds it.
+    async with context.db.read() as connection:
+        too_early = await has_earlier(connection, request.delivery)
+    job = await request.fetch_last_job()
+    if job and job.active:
+        async with context.db.write() as connection:
+            await store.request_cancel(connection, job.id, request.event.sender.login, context.now())
+        await request.reply(replies.render_cancelling(job, context.public_url))
+    if too_early:
+        raise TooEarly
     if job is None or not job.active:
         await request.reply(replies.render_nothing_to_cancel())
-        return
-    async with context.db.write() as connection:
-        await store.request_cancel(connection, job.id, request.event.sender.login, context.now())
-    await request.reply(replies.render_cancelling(job, context.public_url))
 
 
 async def _pull(request: Request, command: Command) -> None:

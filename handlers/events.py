@@ -5,11 +5,18 @@ Field names are GitHub's (https://docs.github.com/en/webhooks/webhook-events-and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+CANCEL_LANE = "/cancel"
+"""What the name of a lane for cancels ends with; before it stands the lane of the issue."""
+
+MAX_LANE = 290
+"""Characters of a lane's name that come from a payload."""
 
 
 class _Value(BaseModel):
@@ -85,9 +92,21 @@ class IssueCommentCreated(_Value):
     sender: User
 
 
+_ASKS_TO_CANCEL = re.compile(r"/ptq\s+cancel", re.IGNORECASE)
+
+
 def find_lane(payload: Mapping[str, Any]) -> str:
-    """What a delivery is about, `owner/name#number` where it says so: deliveries of one lane keep their order."""
+    """What a delivery is about, `owner/name#number` where it says so: deliveries of one lane keep their order.
+
+    A comment that may hold `/ptq cancel` has a lane beside that of its issue. Being wrong about it only costs the lane:
+    whether it is a command is found out later.
+    """
     repository, subject = payload.get("repository"), payload.get("issue") or payload.get("pull_request")
     name = repository.get("full_name") if isinstance(repository, Mapping) else None
     number = subject.get("number") if isinstance(subject, Mapping) else None
-    return f"{name}#{number}"[:300].encode(errors="replace").decode()
+    comment = payload.get("comment")
+    body = comment.get("body") if isinstance(comment, Mapping) else None
+    cancels = isinstance(body, str) and _ASKS_TO_CANCEL.search(body)
+    # PostgreSQL takes no NUL, and no database half a surrogate pair.
+    lane = f"{name}#{number}"[:MAX_LANE].replace("\0", "").encode(errors="replace").decode()
+    return lane + CANCEL_LANE if cancels else lane

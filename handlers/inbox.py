@@ -2,6 +2,10 @@
 
 Deliveries of one lane (one issue) are worked one after the other in the order in which they came, lanes side by side.
 A delivery that keeps failing is set aside with its error and blocks nobody else.
+
+A cancel has a lane beside its issue's, so that nothing slow delays it, and yet keeps its place in the order: what came
+after it on its issue waits for it, and as long as something that came before it is not done, its handler may say
+`TooEarly` to be called again. So it ends what runs at once, and also what an earlier delivery starts meanwhile.
 """
 
 from __future__ import annotations
@@ -18,23 +22,34 @@ import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
-from sqlalchemy import func, select, update
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
+from handlers.events import CANCEL_LANE
 from handlers.ports import GitHubError, GitHubUnavailable
+from handlers.receiving import MAX_PENDING, Arrival, Receiver
 from runner.db import Database
 from runner.schema import deliveries
-from runner.sql import insert_new
 
 log = structlog.get_logger()
 
 LANES_AT_ONCE = 8
 IDS_AT_ONCE = 500
 """In one query: databases limit their parameters."""
+CANCELS_AT_ONCE = 4
+"""Lanes for cancels are no part of the others: eight slow issues must not delay one."""
 
 MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_WITHOUT_GITHUB = 18
 """With the back-off below, GitHub may be away for more than an hour."""
+
+MIN_POSTPONED_S, MAX_POSTPONED_S = 0.5, 30.0
+"""How many seconds a delivery that came too early waits before it is worked again."""
+
+
+class TooEarly(Exception):  # noqa: N818 - what is the case
+    """Raised by a handler whose delivery has to be worked again, after those that came before it on its issue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +61,41 @@ class Delivery:
     lane: str
     body: bytes
     attempts: int
+    received_at: datetime
+
+    @property
+    def case(self) -> str:
+        """The issue that it is about."""
+        return self.lane.removesuffix(CANCEL_LANE)
 
 
 class Inbox:
     """Takes deliveries in, and works them through the router."""
 
-    def __init__(self, db: Database, router: Router, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, db: Database, router: Router, now: Callable[[], datetime], max_pending: int = MAX_PENDING
+    ) -> None:
         self._db = db
         self._router = router
         self._now = now
+        self._receiver = Receiver(db, now, max_pending)
         self._busy: dict[str, asyncio.Task[None]] = {}
 
     async def receive(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
-        """Commit a delivery; False when it is here already. Only after this may GitHub be answered."""
-        now = self._now()
-        values = {"id": delivery_id, "event": event, "lane": lane, "body": body, "received_at": now}
-        row = {**values, "state": "pending", "attempts": 0, "next_attempt_at": now}
-        async with self._db.write() as connection:
-            return await insert_new(connection, deliveries, row)
+        """Commit a delivery; False when it is here already. Only after this may GitHub be answered.
+
+        Raises `handlers.receiving.NotStored`.
+        """
+        return await self._receiver.receive(Arrival(delivery_id, event, lane, body))
 
     async def step(self, context: Context) -> None:
         """Begin work on the first delivery of every free lane."""
-        for delivery in await self._take(LANES_AT_ONCE - len(self._busy)):
-            task = asyncio.ensure_future(self._work(delivery, context))
-            self._busy[delivery.lane] = task
-            task.add_done_callback(partial(self._leave, delivery.lane, context.ring))
+        for cancels, most in ((True, CANCELS_AT_ONCE), (False, LANES_AT_ONCE)):
+            busy = sum(lane.endswith(CANCEL_LANE) is cancels for lane in self._busy)
+            for delivery in await self._take(most - busy, cancels=cancels):
+                task = asyncio.ensure_future(self._work(delivery, context))
+                self._busy[delivery.lane] = task
+                task.add_done_callback(partial(self._leave, delivery.lane, context.ring))
 
     async def stop(self) -> None:
         """Finish what is in hand."""
@@ -82,25 +107,38 @@ class Inbox:
             log.error("delivery.not_recorded", lane=lane, error=repr(error))
         ring()
 
-    async def _take(self, limit: int) -> list[Delivery]:
+    async def _take(self, limit: int, *, cancels: bool) -> list[Delivery]:
         """The oldest pending delivery of each lane that nobody works on, if its time has come."""
         if limit <= 0:
             return []
         first = (
-            select(func.min(deliveries.c.sequence))
-            .where(deliveries.c.state == "pending", deliveries.c.lane.not_in(self._busy))
+            select(deliveries.c.lane, func.min(deliveries.c.sequence).label("sequence"))
+            .where(deliveries.c.state == "pending")
             .group_by(deliveries.c.lane)
+            .cte("first")
         )
-        due = (deliveries.c.sequence.in_(first), deliveries.c.next_attempt_at <= self._now())
-        query = select(deliveries).where(*due).order_by(deliveries.c.sequence).limit(limit)
+        cancel = first.alias("cancel")
+        query = (
+            select(deliveries)
+            .join(first, first.c.sequence == deliveries.c.sequence)
+            .outerjoin(cancel, cancel.c.lane == deliveries.c.lane + CANCEL_LANE)
+            .where(
+                deliveries.c.lane.endswith(CANCEL_LANE) == cancels,
+                deliveries.c.lane.not_in(self._busy),
+                deliveries.c.next_attempt_at <= self._now(),
+                or_(cancel.c.sequence.is_(None), cancel.c.sequence > deliveries.c.sequence),
+            )
+        )
         async with self._db.read() as connection:
-            rows = (await connection.execute(query)).all()
-        return [Delivery(row.id, row.event, row.lane, row.body, row.attempts) for row in rows]
+            rows = await connection.execute(query.order_by(deliveries.c.sequence).limit(limit))
+            return [Delivery(row.id, row.event, row.lane, row.body, row.attempts, row.received_at) for row in rows]
 
     async def _work(self, delivery: Delivery, context: Context) -> None:
         with structlog.contextvars.bound_contextvars(delivery=delivery.id, event_name=delivery.event):
             try:
                 await self._dispatch(delivery, context)
+            except TooEarly:
+                await self._postpone(delivery, context)
             except (GitHubUnavailable, GitHubError) as error:
                 # A refusal may end as well: a suspended App, an organisation that asks for a new consent.
                 asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
@@ -120,17 +158,25 @@ class Inbox:
 
     async def _dispatch(self, delivery: Delivery, context: Context) -> None:
         payload = json.loads(delivery.body)
-        names = {"repository": delivery.lane.rpartition("#")[0], "case": delivery.lane}
+        names = {"repository": delivery.case.rpartition("#")[0], "case": delivery.case}
         ids = {"installation": (payload.get("installation") or {}).get("id"), **names}
         with structlog.contextvars.bound_contextvars(**ids):
             event = sansio.Event(payload, event=delivery.event, delivery_id=delivery.id)
             await self._router.dispatch(event, context)
 
+    async def _postpone(self, delivery: Delivery, context: Context) -> None:
+        """Work it again soon: the less soon, the longer it waits already."""
+        waited_s = (self._now() - delivery.received_at).total_seconds()
+        wait_s = min(max(waited_s / 8, MIN_POSTPONED_S), MAX_POSTPONED_S)
+        await self._record(delivery, next_attempt_at=self._now() + timedelta(seconds=wait_s))
+        asyncio.get_running_loop().call_later(wait_s, context.ring)
+
     async def _retry(self, delivery: Delivery, error: str, wait_s: float, attempts: int) -> None:
         """Try again after `wait_s` seconds, or set the delivery aside after that many attempts."""
         if delivery.attempts + 1 >= attempts:
             log.error("delivery.set_aside", reason=error, attempts=delivery.attempts + 1)
-            await self._record(delivery, state="failed", error=error, finished_at=self._now())
+            counted = {"attempts": delivery.attempts + 1, "error": error}
+            await self._record(delivery, state="failed", finished_at=self._now(), **counted)
         else:
             at = self._now() + timedelta(seconds=wait_s)
             await self._record(delivery, attempts=delivery.attempts + 1, error=error, next_attempt_at=at)
@@ -138,6 +184,19 @@ class Inbox:
     async def _record(self, delivery: Delivery, **changes: Any) -> None:
         async with self._db.write() as connection:
             await connection.execute(update(deliveries).where(deliveries.c.id == delivery.id).values(**changes))
+
+
+async def has_earlier(connection: AsyncConnection, delivery_id: str) -> bool:
+    """Whether something that came before this delivery, on the same issue, is still to be worked."""
+    query = select(deliveries.c.sequence, deliveries.c.lane).where(deliveries.c.id == delivery_id)
+    this = (await connection.execute(query)).one_or_none()
+    if this is None:
+        return False
+    lane = this.lane.removesuffix(CANCEL_LANE)
+    earlier = select(deliveries.c.id).where(
+        deliveries.c.state == "pending", deliveries.c.sequence < this.sequence, deliveries.c.lane == lane
+    )
+    return (await connection.execute(earlier.limit(1))).one_or_none() is not None
 
 
 async def count_deliveries(db: Database, states: Collection[str]) -> dict[str, int]:

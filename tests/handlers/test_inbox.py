@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from gidgethub import sansio
@@ -12,7 +13,7 @@ from sqlalchemy import select
 
 from handlers.context import Context
 from handlers.events import User
-from handlers.inbox import MAX_ATTEMPTS, Inbox, count_deliveries
+from handlers.inbox import LANES_AT_ONCE, MAX_ATTEMPTS, Inbox, TooEarly, count_deliveries, has_earlier
 from handlers.ports import GitHub, GitHubUnavailable
 from runner.db import Database
 from runner.schema import deliveries
@@ -173,3 +174,76 @@ async def test_what_was_stored_before_a_crash_is_worked_after_it(database_url: s
     async with open_desk(database_url) as desk:
         await desk.settle()
         assert desk.worked == ["kept"]
+
+
+async def test_a_slow_issue_does_not_hold_up_its_own_cancel_and_what_came_later_waits_for_it(database_url: str) -> None:
+    slow = asyncio.Event()
+
+    async def work(word: str) -> None:
+        if word == "slow":
+            await slow.wait()
+
+    async with open_desk(database_url, work) as desk:
+        await desk.bring("slow")
+        await desk.inbox.step(desk.context)
+        await desk.bring("cancel", "octo/widgets#1/cancel")
+        await desk.bring("later")
+        await desk.inbox.step(desk.context)
+        await until(lambda: desk.worked == ["slow", "cancel"])
+        slow.set()
+        await desk.settle()
+        assert desk.worked == ["slow", "cancel", "later"]
+
+
+async def test_eight_slow_issues_do_not_hold_up_a_cancel(database_url: str) -> None:
+    slow = asyncio.Event()
+
+    async def work(word: str) -> None:
+        if word != "cancel":
+            await slow.wait()
+
+    async with open_desk(database_url, work) as desk:
+        for number in range(LANES_AT_ONCE + 1):
+            await desk.bring(f"{number}", f"octo/widgets#{number}")
+        await desk.inbox.step(desk.context)
+        await desk.bring("cancel", "octo/widgets#99/cancel")
+        await desk.inbox.step(desk.context)
+        await until(lambda: "cancel" in desk.worked)
+        assert len(desk.worked) == LANES_AT_ONCE + 1
+        slow.set()
+        await desk.settle()
+
+
+async def test_a_cancel_that_came_too_early_is_worked_again_and_what_came_later_waits_for_it(database_url: str) -> None:
+    slow, rings = asyncio.Event(), list[str]()
+
+    async def work(word: str) -> None:
+        if word == "slow":
+            await slow.wait()
+        if word == "cancel":
+            async with desk.database.read() as connection:
+                if await has_earlier(connection, "id-cancel"):
+                    raise TooEarly
+
+    async with open_desk(database_url, work) as desk:
+        context = replace(desk.context, ring=lambda: rings.append("ring"))
+        await desk.bring("slow")
+        await desk.bring("cancel", "octo/widgets#1/cancel")
+        await desk.bring("later")
+        await desk.inbox.step(context)
+        await until(lambda: len(rings) == 1)
+        row = await desk.row("cancel")
+        assert (row.state, row.attempts) == ("pending", 0)
+        await desk.inbox.step(context)
+        assert desk.worked == ["cancel", "slow"], "it rests"
+        await until(lambda: len(rings) == 2)
+        desk.clock.forward(60)
+        slow.set()
+        await desk.settle()
+        assert desk.worked == ["cancel", "slow", "cancel", "later"]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.01)

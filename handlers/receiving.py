@@ -1,0 +1,128 @@
+"""How deliveries get into the database: all that arrive while one commit is under way share the next one.
+
+A commit that reaches the disk takes as long for a hundred rows as for one. Whoever asked is answered after the commit
+that holds their delivery, and never before. This file refuses to know what a delivery is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.db import Database
+from runner.schema import deliveries
+from runner.sql import insert_all_new
+
+log = structlog.get_logger()
+
+MAX_PENDING = 10_000
+"""Deliveries that may wait to be worked before no more are taken, unless the operator says otherwise."""
+
+MAX_BATCH = 200
+"""Deliveries that share one commit."""
+
+RECOUNT_S = 1.0
+"""For how many seconds a count of what waits is good: what is stored is added to it, and nothing taken off."""
+
+
+class NotStored(Exception):  # noqa: N818 - what is the case
+    """The delivery is not in the database, so GitHub must not be told that it is. The message is one plain line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A delivery as it came in."""
+
+    id: str
+    """`X-GitHub-Delivery`: a redelivery carries the same one."""
+    event: str
+    lane: str
+    body: bytes
+    """The raw bytes that were signed."""
+
+
+class Receiver:
+    """Commits arrivals, each once. Needs neither start nor stop: it writes as long as somebody waits for it."""
+
+    def __init__(self, db: Database, now: Callable[[], datetime], max_pending: int = MAX_PENDING) -> None:
+        self._db = db
+        self._now = now
+        self._max_pending = max_pending
+        self._waiting: list[tuple[Arrival, asyncio.Future[bool]]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._room = 0
+        self._counted_at = -RECOUNT_S
+
+    async def receive(self, arrival: Arrival) -> bool:
+        """Commit a delivery; False when it is here already. Raises `NotStored`."""
+        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((arrival, stored))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_all())
+        return await stored
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+            answers: Sequence[bool | NotStored]
+            try:
+                answers = await self._write([arrival for arrival, _ in batch])
+            except Exception as error:
+                log.exception("deliveries.not_stored", count=len(batch))
+                reason = f"the database took no delivery ({type(error).__name__}): send it again later"
+                answers = [NotStored(reason) for _ in batch]
+            except asyncio.CancelledError:
+                batch, self._waiting = [*batch, *self._waiting], []
+                _answer(batch, [NotStored("the service is stopping: send it again later") for _ in batch])
+                raise
+            _answer(batch, answers)
+
+    async def _write(self, batch: Sequence[Arrival]) -> list[bool | NotStored]:
+        """One transaction for all of them. What finds no room is refused, the rest is stored."""
+        now = self._now()
+        common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
+        # Whatever claim its first caller acts under: taking a delivery in needs none.
+        async with self._db.begin() as connection:
+            room = await self._find_room(connection)
+            rows = [
+                {"id": arrival.id, "event": arrival.event, "lane": arrival.lane, "body": arrival.body, **common}
+                for arrival in batch[:room]
+            ]
+            stored = set(await insert_all_new(connection, deliveries, rows, "id")) if rows else set()
+        self._room -= len(stored)
+        full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
+        taken = [_is_first(arrival.id, stored) for arrival in batch[:room]]
+        return [*taken, *(NotStored(full) for _ in batch[room:])]
+
+    async def _find_room(self, connection: AsyncConnection) -> int:
+        """How many more may wait. Other replicas work and store too, so that it is counted again and again."""
+        if self._room < MAX_BATCH or time.monotonic() - self._counted_at > RECOUNT_S:
+            query = select(func.count()).where(deliveries.c.state == "pending")
+            self._room = self._max_pending - (await connection.execute(query)).scalar_one()
+            self._counted_at = time.monotonic()
+        return max(self._room, 0)
+
+
+def _is_first(delivery_id: str, stored: set[str]) -> bool:
+    """Whether this arrival is the one that made the row: the same id may come twice in one batch."""
+    if delivery_id not in stored:
+        return False
+    stored.remove(delivery_id)
+    return True
+
+
+def _answer(batch: Sequence[tuple[Arrival, asyncio.Future[bool]]], answers: Sequence[bool | NotStored]) -> None:
+    for (_, stored), answer in zip(batch, answers, strict=True):
+        if stored.done():  # Whoever asked has gone.
+            continue
+        if isinstance(answer, NotStored):
+            stored.set_exception(answer)
+        else:
+            stored.set_result(answer)
