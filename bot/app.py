@@ -221,11 +221,11 @@ async def _cancel(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, pace: Pace | None = None) -> None:
     """Run the service until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with Service(settings):
+    async with Service(settings, pace):
         await stop.wait()
