@@ -93,7 +93,8 @@ class Service:
     async def _start(self, stack: AsyncExitStack) -> None:
         settings = self._settings
         database = await self._open_database(stack)
-        bell = Bell(database.notify)
+        intake = Bell(database.notify)
+        bell = Bell(database.notify, narrower=intake)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         self.context = Context(
             github=AppGitHub(
@@ -115,18 +116,18 @@ class Service:
             skills=settings.skill_list(),
             caps={profile.repository.lower(): profile.caps for profile in settings.profiles()},
         )
-        inbox = Inbox(database, ROUTER, now)
+        inbox = Inbox(database, ROUTER, now, intake.ring_here)
         notifier = Notifier(session, database, settings.notify.url, now)
         recovery = await self._begin_recovery(stack, inbox, notifier)
         claims = await self._build_claims(stack, database)
         supervisor, spool = self._build_supervisor(stack, database, bell, claims)
         pages = self._build_pages(supervisor, spool, recovery)
-        await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), pages)
+        await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), intake), pages)
         stack.push_async_callback(supervisor.stop)
         stack.push_async_callback(self._drain, inbox)
         context, sweep_s = self.context, self._pace.sweep_s
         loops: tuple[tuple[str, Callable[[], Awaitable[None]], Bell, float], ...] = (
-            ("inbox", claims.keeping("inbox", lambda: inbox.step(context)), bell, sweep_s),
+            ("inbox", claims.keeping("inbox", lambda: inbox.step(context)), intake, sweep_s),
             ("supervisor", supervisor.step, bell, self._pace.poll_s),
             ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), bell, sweep_s),
             ("outbox", claims.keeping("outbox", lambda: post_replies(context)), bell, sweep_s),

@@ -16,6 +16,7 @@ from bot import db_commands
 from bot.app import serve as serve_until_stopped
 from bot.command_options import Config, give_up, load
 from bot.demo.story import DemoFailed, run_demo
+from bot.event_loop import new_event_loop
 from bot.log import configure_logging
 from bot.reports import UnknownJob, read_costs, read_report
 from runner.db_errors import DatabaseError, OldDatabase
@@ -32,7 +33,8 @@ def serve(config: Config) -> None:
     settings = load(config)
     configure_logging(settings.secret_values())
     try:
-        asyncio.run(serve_until_stopped(settings))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve_until_stopped(settings))
     except OldDatabase as error:
         give_up(f"ptq-bot cannot start: {error}; make a backup, then run: {db_commands.upgrade_command(config)}")
     except (DatabaseError, OSError) as error:

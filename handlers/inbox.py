@@ -73,11 +73,17 @@ class Inbox:
     """Takes deliveries in, and works them through the router."""
 
     def __init__(
-        self, db: Database, router: Router, now: Callable[[], datetime], max_pending: int = MAX_PENDING
+        self,
+        db: Database,
+        router: Router,
+        now: Callable[[], datetime],
+        ring: Callable[[], None] = lambda: None,
+        max_pending: int = MAX_PENDING,
     ) -> None:
         self._db = db
         self._router = router
         self._now = now
+        self._ring = ring
         self._receiver = Receiver(db, now, max_pending)
         self._busy: dict[str, asyncio.Task[None]] = {}
 
@@ -89,23 +95,24 @@ class Inbox:
         return await self._receiver.receive(Arrival(delivery_id, event, lane, body))
 
     async def step(self, context: Context) -> None:
-        """Begin work on the first delivery of every free lane."""
+        """Begin work on the first delivery of every free lane, once nobody is in a hurry to be taken in."""
+        await self._receiver.wait_for_calm()
         for cancels, most in ((True, CANCELS_AT_ONCE), (False, LANES_AT_ONCE)):
             busy = sum(lane.endswith(CANCEL_LANE) is cancels for lane in self._busy)
             for delivery in await self._take(most - busy, cancels=cancels):
                 task = asyncio.ensure_future(self._work(delivery, context))
                 self._busy[delivery.lane] = task
-                task.add_done_callback(partial(self._leave, delivery.lane, context.ring))
+                task.add_done_callback(partial(self._leave, delivery.lane))
 
     async def stop(self) -> None:
         """Finish what is in hand."""
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
 
-    def _leave(self, lane: str, ring: Callable[[], None], task: asyncio.Task[None]) -> None:
+    def _leave(self, lane: str, task: asyncio.Task[None]) -> None:
         del self._busy[lane]
         if not task.cancelled() and (error := task.exception()):
             log.error("delivery.not_recorded", lane=lane, error=repr(error))
-        ring()
+        self._ring()
 
     async def _take(self, limit: int, *, cancels: bool) -> list[Delivery]:
         """The oldest pending delivery of each lane that nobody works on, if its time has come."""
@@ -138,7 +145,7 @@ class Inbox:
             try:
                 await self._dispatch(delivery, context)
             except TooEarly:
-                await self._postpone(delivery, context)
+                await self._postpone(delivery)
             except (GitHubUnavailable, GitHubError) as error:
                 # A refusal may end as well: a suspended App, an organisation that asks for a new consent.
                 asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
@@ -164,12 +171,12 @@ class Inbox:
             event = sansio.Event(payload, event=delivery.event, delivery_id=delivery.id)
             await self._router.dispatch(event, context)
 
-    async def _postpone(self, delivery: Delivery, context: Context) -> None:
+    async def _postpone(self, delivery: Delivery) -> None:
         """Work it again soon: the less soon, the longer it waits already."""
         waited_s = (self._now() - delivery.received_at).total_seconds()
         wait_s = min(max(waited_s / 8, MIN_POSTPONED_S), MAX_POSTPONED_S)
         await self._record(delivery, next_attempt_at=self._now() + timedelta(seconds=wait_s))
-        asyncio.get_running_loop().call_later(wait_s, context.ring)
+        asyncio.get_running_loop().call_later(wait_s, self._ring)
 
     async def _retry(self, delivery: Delivery, error: str, wait_s: float, attempts: int) -> None:
         """Try again after `wait_s` seconds, or set the delivery aside after that many attempts."""

@@ -32,6 +32,13 @@ RECOUNT_S = 1.0
 """For how many seconds a count of what waits is good: what is stored is added to it, and nothing taken off."""
 
 
+CROWD = 8
+"""Deliveries in one commit from which on they count as a crowd."""
+
+CALM_S, MAX_CALM_S = 0.25, 2.0
+"""How many seconds after a crowd it is calm again, and for how long at most somebody waits for that."""
+
+
 class NotStored(Exception):  # noqa: N818 - what is the case
     """The delivery is not in the database, so GitHub must not be told that it is. The message is one plain line."""
 
@@ -59,6 +66,7 @@ class Receiver:
         self._writing: asyncio.Task[None] | None = None
         self._room = 0
         self._counted_at = -RECOUNT_S
+        self._crowd_at = -CALM_S
 
     async def receive(self, arrival: Arrival) -> bool:
         """Commit a delivery; False when it is here already. Raises `NotStored`."""
@@ -67,6 +75,15 @@ class Receiver:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all())
         return await stored
+
+    async def wait_for_calm(self) -> None:
+        """Return once no more deliveries come than are taken in at leisure, and after `MAX_CALM_S` at the latest.
+
+        GitHub waits for answers; what has been taken in can be worked a little later.
+        """
+        deadline = time.monotonic() + MAX_CALM_S
+        while (wait_s := min(self._crowd_at + CALM_S, deadline) - time.monotonic()) > 0:
+            await asyncio.sleep(wait_s)
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -97,7 +114,11 @@ class Receiver:
             ]
             stored = set(await insert_all_new(connection, deliveries, rows, "id")) if rows else set()
         self._room -= len(stored)
+        if len(stored) >= CROWD:
+            self._crowd_at = time.monotonic()
         full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
+        # One line for all of them: a line for each costs as much as storing it.
+        log.info("deliveries.stored", deliveries=[row["id"] for row in rows if row["id"] in stored])
         taken = [_is_first(arrival.id, stored) for arrival in batch[:room]]
         return [*taken, *(NotStored(full) for _ in batch[room:])]
 

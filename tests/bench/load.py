@@ -24,7 +24,7 @@ PAYLOAD_SIZE = 12 * 1024
 PATIENCE_S = 30.0
 
 
-class LoadFailed(Exception):
+class LoadFailed(Exception):  # noqa: N818
     """A server answered other than it should; the message says what."""
 
 

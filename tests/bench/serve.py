@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bot.app import Pace, serve
 from bot.config import load_settings
+from bot.event_loop import new_event_loop
 from bot.github import Timings
 from bot.log import configure_logging
 
@@ -16,4 +17,5 @@ HASTE = Pace(github=Timings(write_interval_s=0.0, writes_per_minute=10_000, writ
 if __name__ == "__main__":
     settings = load_settings(Path(sys.argv[2]))
     configure_logging(settings.secret_values())
-    asyncio.run(serve(settings, HASTE))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve(settings, HASTE))

@@ -115,8 +115,10 @@ def start_floor(folder: Path, core: int, payloads: list[bytes]) -> Iterator[Serv
 def start_bedevere_style(folder: Path, core: int, payloads: list[bytes]) -> Iterator[Server]:
     """A webhook of aiohttp and gidgethub."""
     port = find_free_port()
-    command = [sys.executable, _HERE / "bedevere_style.py", str(port), SECRET]
-    with _running(Server(Watched(command, core, folder / "bedevere.log"), port, "/webhook", payloads)) as server:
+    watched = Watched(
+        [sys.executable, str(_HERE / "bedevere_style.py"), str(port), SECRET], core, folder / "bedevere.log"
+    )
+    with _running(Server(watched, port, "/webhook", payloads)) as server:
         yield server
 
 
