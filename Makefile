@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
 
-.PHONY: demo test check test-agents lint setup clean
+.PHONY: bench demo test check test-agents lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -17,6 +17,10 @@ check: setup $(DESCRIPTIONS) lint
 test-agents: setup $(DESCRIPTIONS)
 	$(BIN)/python -m tests.support.clis
 	$(BIN)/pytest -n auto -m agents
+
+# How fast deliveries are acknowledged, beside Probot. It needs two cores that nobody else is using.
+bench: setup $(DESCRIPTIONS)
+	$(BIN)/python -m tests.bench
 
 lint: setup
 	$(BIN)/ruff check .

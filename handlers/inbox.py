@@ -22,7 +22,7 @@ import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import Boolean, Integer, Select, bindparam, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
@@ -67,6 +67,34 @@ class Delivery:
     def case(self) -> str:
         """The issue that it is about."""
         return self.lane.removesuffix(CANCEL_LANE)
+
+
+def _find_due() -> Select[Any]:
+    """Find the oldest pending delivery of each lane that is not `busy`, if its time has come."""
+    first = (
+        select(deliveries.c.lane, func.min(deliveries.c.sequence).label("sequence"))
+        .where(deliveries.c.state == "pending")
+        .group_by(deliveries.c.lane)
+        .cte("first")
+    )
+    cancel = first.alias("cancel")
+    return (
+        select(deliveries)
+        .join(first, first.c.sequence == deliveries.c.sequence)
+        .outerjoin(cancel, cancel.c.lane == deliveries.c.lane + CANCEL_LANE)
+        .where(
+            deliveries.c.lane.endswith(CANCEL_LANE) == bindparam("cancels", type_=Boolean()),
+            deliveries.c.lane.not_in(bindparam("busy", expanding=True)),
+            deliveries.c.next_attempt_at <= bindparam("now"),
+            or_(cancel.c.sequence.is_(None), cancel.c.sequence > deliveries.c.sequence),
+        )
+        .order_by(deliveries.c.sequence)
+        .limit(bindparam("most", type_=Integer()))
+    )
+
+
+_DUE = _find_due()
+"""Made once: making it costs more than asking it."""
 
 
 class Inbox:
@@ -118,26 +146,9 @@ class Inbox:
         """The oldest pending delivery of each lane that nobody works on, if its time has come."""
         if limit <= 0:
             return []
-        first = (
-            select(deliveries.c.lane, func.min(deliveries.c.sequence).label("sequence"))
-            .where(deliveries.c.state == "pending")
-            .group_by(deliveries.c.lane)
-            .cte("first")
-        )
-        cancel = first.alias("cancel")
-        query = (
-            select(deliveries)
-            .join(first, first.c.sequence == deliveries.c.sequence)
-            .outerjoin(cancel, cancel.c.lane == deliveries.c.lane + CANCEL_LANE)
-            .where(
-                deliveries.c.lane.endswith(CANCEL_LANE) == cancels,
-                deliveries.c.lane.not_in(self._busy),
-                deliveries.c.next_attempt_at <= self._now(),
-                or_(cancel.c.sequence.is_(None), cancel.c.sequence > deliveries.c.sequence),
-            )
-        )
+        values = {"cancels": cancels, "busy": [*self._busy], "now": self._now(), "most": limit}
         async with self._db.read() as connection:
-            rows = await connection.execute(query.order_by(deliveries.c.sequence).limit(limit))
+            rows = await connection.execute(_DUE, values)
             return [Delivery(row.id, row.event, row.lane, row.body, row.attempts, row.received_at) for row in rows]
 
     async def _work(self, delivery: Delivery, context: Context) -> None:

@@ -82,7 +82,8 @@ class Receiver:
         GitHub waits for answers; what has been taken in can be worked a little later.
         """
         deadline = time.monotonic() + MAX_CALM_S
-        while (wait_s := min(self._crowd_at + CALM_S, deadline) - time.monotonic()) > 0:
+        # No event could tell: that nobody comes is what is waited for.
+        while (wait_s := min(self._crowd_at + CALM_S, deadline) - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(wait_s)
 
     async def _write_all(self) -> None:
@@ -117,8 +118,8 @@ class Receiver:
         if len(stored) >= CROWD:
             self._crowd_at = time.monotonic()
         full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
-        # One line for all of them: a line for each costs as much as storing it.
-        log.info("deliveries.stored", deliveries=[row["id"] for row in rows if row["id"] in stored])
+        # One line and one text for all of them: a line for each would cost as much as storing it.
+        log.info("deliveries.stored", deliveries=" ".join(one.id for one in batch[:room] if one.id in stored))
         taken = [_is_first(arrival.id, stored) for arrival in batch[:room]]
         return [*taken, *(NotStored(full) for _ in batch[room:])]
 

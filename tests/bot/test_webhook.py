@@ -18,7 +18,8 @@ from aiohttp import web
 from gidgethub.routing import Router
 from sqlalchemy import func, select
 
-from bot.webhook import MAX_BODY, Webhook, make_web_application
+from bot.webhook import MAX_BODY, Refused, Webhook, make_web_application, read_lane
+from handlers.events import find_lane
 from handlers.inbox import Inbox
 from runner.db import Database
 from runner.loops import Bell
@@ -205,3 +206,35 @@ async def test_a_header_sent_twice_is_refused(endpoint: Endpoint) -> None:
         answer = await loop.sock_recv(connection, 65536)
     assert answer.startswith(b"HTTP/1.1 400")
     assert await endpoint.stored() == 0
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "comment": {"body": "hello"}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "comment": {"body": "/PTQ  cancel"}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "comment": {"body": None}},
+        {"repository": {"full_name": "octo/widgets"}, "pull_request": {"number": 8}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {}, "pull_request": {"number": 8}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": "7"}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7.0}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 10**30}},
+        {"repository": {"full_name": "half \ud83d of a pair"}, "issue": {"number": 7}},
+        {"repository": "octo/widgets", "issue": [7]},
+        {},
+    ],
+)
+def test_a_lane_is_the_same_whichever_way_it_is_read(payload: dict[str, Any]) -> None:
+    assert read_lane(json.dumps(payload).encode()) == find_lane(payload)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{", b'{"issue": {"number": 7}} more', b'{"a": "\xff"}', b'{"a": 01}', b'{"a": "\x01"}', b'{"a" 1}'],
+)
+def test_what_is_no_json_object_has_no_lane(body: bytes) -> None:
+    whole = b'{"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "z": %b}'
+    for one in (body, whole % (body or b"?")) if body != b"[]" else (body,):
+        with pytest.raises(Refused):
+            read_lane(one)

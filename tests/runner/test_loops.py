@@ -68,3 +68,14 @@ async def test_a_ring_is_told_to_the_other_replicas_and_one_of_theirs_is_not() -
         bell.ring()
         assert listener.heard.is_set()
     assert told == ["told"]
+
+
+async def test_a_narrower_bell_is_rung_with_the_wide_one_and_not_the_other_way_round() -> None:
+    narrower = Bell()
+    bell = Bell(narrower=narrower)
+    with bell.listen() as all_loops, narrower.listen() as one_loop:
+        narrower.ring()
+        assert (all_loops.heard.is_set(), one_loop.heard.is_set()) == (False, True)
+        one_loop.heard.clear()
+        bell.ring()
+        assert (all_loops.heard.is_set(), one_loop.heard.is_set()) == (True, True)
