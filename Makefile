@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
 
-.PHONY: demo test check test-agents crash chaos lint setup clean
+.PHONY: demo test check test-agents bench crash chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -25,6 +25,10 @@ test-agents: setup $(DESCRIPTIONS)
 # Replicas, machines and GitHub break while 200 jobs run; ARGS="--seed N --jobs M" repeats a run.
 chaos: setup $(DESCRIPTIONS)
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# How fast deliveries are acknowledged, beside Probot. It needs two cores that nobody else is using.
+bench: setup $(DESCRIPTIONS)
+	$(BIN)/python -m tests.bench
 
 lint: setup
 	$(BIN)/ruff check .

@@ -83,7 +83,9 @@ class Service:
         self._roster = Roster(settings, self._pace.silence_s)
         self._agents = {spec.name: build_agent(spec) for spec in settings.agent_specs()}
         self._database = Database(settings.server.database_url)
-        self._bell = Bell(self._database.notify)
+        self._intake = Bell(self._database.notify)
+        """For deliveries alone: they come more often than any other loop should look."""
+        self._bell = Bell(self._database.notify, narrower=self._intake)
         self._stack = AsyncExitStack()
         self.url = ""
         """Where it listens, known once it has started."""
@@ -114,18 +116,17 @@ class Service:
         stack.push_async_callback(self._roster.close)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         self.context = self._build_context(session, database)
-        inbox = Inbox(database, ROUTER, now, settings.server.max_pending_deliveries)
+        inbox = Inbox(database, ROUTER, now, self._intake.ring_here, settings.server.max_pending_deliveries)
         claims = await self._build_claims(stack, database)
         spool = Spool(settings.server.data_dir / "spool")
         supervisor = self._build_supervisor(database, bell, claims, spool)
         notifier = Notifier(session, database, settings.notify.url, now)
         recovery = await self._begin_recovery(stack, inbox, notifier)
         pages = self._build_pages(spool, recovery)
-        listener = await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), bell), pages)
+        listener = await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), self._intake), pages)
         stack.push_async_callback(supervisor.stop)
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
         parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
-            ("inbox", claims.keeping("inbox", lambda: inbox.step(context)), sweep_s),
             ("supervisor", supervisor.step, self._pace.poll_s),
             ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
             ("outbox", claims.keeping("outbox", lambda: post_replies(context)), sweep_s),
@@ -133,7 +134,8 @@ class Service:
             ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
             ("machines", lambda: roster.let_go(database), sweep_s),
         )
-        loops = [Loop(name, step, bell, interval_s) for name, step, interval_s in parts]
+        loops = [Loop("inbox", claims.keeping("inbox", lambda: inbox.step(context)), self._intake, sweep_s)]
+        loops += [Loop(name, step, bell, interval_s) for name, step, interval_s in parts]
         loops += self._clean_up(database, claims, spool)
         loops += self._look_back(claims, recovery)
         wire = asyncio.create_task(database.on_change(bell.ring_here), name="wire")

@@ -19,6 +19,7 @@ from bot.command_options import Config, give_up, load
 from bot.config import load_settings
 from bot.deliveries import NotReplayed, read_deliveries, replay
 from bot.demo.story import DemoFailed, run_demo
+from bot.event_loop import new_event_loop
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, drain_machine, list_machines, resume_machine
 from bot.reports import UnknownJob, read_costs, read_report
@@ -38,7 +39,8 @@ def serve(config: Config) -> None:
     settings = load(config)
     configure_logging(settings.secret_values())
     try:
-        asyncio.run(serve_until_stopped(settings, partial(load_settings, config)))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve_until_stopped(settings, partial(load_settings, config)))
     except OldDatabase as error:
         give_up(f"ptq-bot cannot start: {error}; make a backup, then run: {db_commands.upgrade_command(config)}")
     except (DatabaseError, OSError) as error:

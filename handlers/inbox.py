@@ -22,7 +22,7 @@ import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import Boolean, Integer, Select, bindparam, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
@@ -71,15 +71,49 @@ class Delivery:
         return self.lane.removesuffix(CANCEL_LANE)
 
 
+def _find_due() -> Select[Any]:
+    """Find the oldest pending delivery of each lane that is not `busy`, if its time has come."""
+    first = (
+        select(deliveries.c.lane, func.min(deliveries.c.sequence).label("sequence"))
+        .where(deliveries.c.state == "pending")
+        .group_by(deliveries.c.lane)
+        .cte("first")
+    )
+    cancel = first.alias("cancel")
+    return (
+        select(deliveries)
+        .join(first, first.c.sequence == deliveries.c.sequence)
+        .outerjoin(cancel, cancel.c.lane == deliveries.c.lane + CANCEL_LANE)
+        .where(
+            deliveries.c.lane.endswith(CANCEL_LANE) == bindparam("cancels", type_=Boolean()),
+            deliveries.c.lane.not_in(bindparam("busy", expanding=True)),
+            deliveries.c.next_attempt_at <= bindparam("now"),
+            or_(cancel.c.sequence.is_(None), cancel.c.sequence > deliveries.c.sequence),
+        )
+        .order_by(deliveries.c.sequence)
+        .limit(bindparam("most", type_=Integer()))
+    )
+
+
+_DUE = _find_due()
+"""Made once: making it costs more than asking it."""
+
+
 class Inbox:
     """Takes deliveries in, and works them through the router."""
 
     def __init__(
-        self, db: Database, router: Router, now: Callable[[], datetime], max_pending: int = MAX_PENDING
+        self,
+        db: Database,
+        router: Router,
+        now: Callable[[], datetime],
+        ring: Callable[[], None] = lambda: None,
+        max_pending: int = MAX_PENDING,
     ) -> None:
         self._db = db
         self._router = router
         self._now = now
+        self._ring = ring
         self._receiver = Receiver(db, now, max_pending)
         self._busy: dict[str, asyncio.Task[None]] = {}
 
@@ -91,13 +125,14 @@ class Inbox:
         return await self._receiver.receive(Arrival(delivery_id, event, lane, body))
 
     async def step(self, context: Context) -> None:
-        """Begin work on the first delivery of every free lane."""
+        """Begin work on the first delivery of every free lane, once nobody is in a hurry to be taken in."""
+        await self._receiver.wait_for_calm()
         for cancels, most in ((True, CANCELS_AT_ONCE), (False, LANES_AT_ONCE)):
             busy = sum(lane.endswith(CANCEL_LANE) is cancels for lane in self._busy)
             for delivery in await self._take(most - busy, cancels=cancels):
                 task = asyncio.ensure_future(self._work(delivery, context))
                 self._busy[delivery.lane] = task
-                task.add_done_callback(partial(self._leave, delivery.lane, context.ring))
+                task.add_done_callback(partial(self._leave, delivery.lane))
 
     async def stop(self) -> None:
         """Finish what is in hand."""
@@ -109,7 +144,7 @@ class Inbox:
             task.cancel()
         await self.stop()
 
-    def _leave(self, lane: str, ring: Callable[[], None], task: asyncio.Task[None]) -> None:
+    def _leave(self, lane: str, task: asyncio.Task[None]) -> None:
         del self._busy[lane]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, ClaimLost):
@@ -118,31 +153,15 @@ class Inbox:
             return
         if error:
             log.error("delivery.not_recorded", lane=lane, error=repr(error))
-        ring()
+        self._ring()
 
     async def _take(self, limit: int, *, cancels: bool) -> list[Delivery]:
         """The oldest pending delivery of each lane that nobody works on, if its time has come."""
         if limit <= 0:
             return []
-        first = (
-            select(deliveries.c.lane, func.min(deliveries.c.sequence).label("sequence"))
-            .where(deliveries.c.state == "pending")
-            .group_by(deliveries.c.lane)
-            .cte("first")
-        )
-        cancel = first.alias("cancel")
-        free = (
-            select(first.c.sequence)
-            .outerjoin(cancel, cancel.c.lane == first.c.lane + CANCEL_LANE)
-            .where(
-                first.c.lane.endswith(CANCEL_LANE) == cancels,
-                first.c.lane.not_in(self._busy),
-                or_(cancel.c.sequence.is_(None), cancel.c.sequence > first.c.sequence),
-            )
-        )
-        query = select(deliveries).where(deliveries.c.sequence.in_(free), deliveries.c.next_attempt_at <= self._now())
+        values = {"cancels": cancels, "busy": [*self._busy], "now": self._now(), "most": limit}
         async with self._db.read() as connection:
-            rows = await connection.execute(query.order_by(deliveries.c.sequence).limit(limit))
+            rows = await connection.execute(_DUE, values)
             return [Delivery(row.id, row.event, row.lane, row.body, row.attempts, row.received_at) for row in rows]
 
     async def _work(self, delivery: Delivery, context: Context) -> None:
@@ -150,7 +169,7 @@ class Inbox:
             try:
                 await self._dispatch(delivery, context)
             except TooEarly:
-                await self._postpone(delivery, context)
+                await self._postpone(delivery)
             except (GitHubUnavailable, GitHubError) as error:
                 # A refusal may end as well: a suspended App, an organisation that asks for a new consent.
                 asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
@@ -178,12 +197,12 @@ class Inbox:
             event = sansio.Event(payload, event=delivery.event, delivery_id=delivery.id)
             await self._router.dispatch(event, context)
 
-    async def _postpone(self, delivery: Delivery, context: Context) -> None:
+    async def _postpone(self, delivery: Delivery) -> None:
         """Work it again soon: the less soon, the longer it waits already."""
         waited_s = (self._now() - delivery.received_at).total_seconds()
         wait_s = min(max(waited_s / 8, MIN_POSTPONED_S), MAX_POSTPONED_S)
         await self._record(delivery, next_attempt_at=self._now() + timedelta(seconds=wait_s))
-        asyncio.get_running_loop().call_later(wait_s, context.ring)
+        asyncio.get_running_loop().call_later(wait_s, self._ring)
 
     async def _retry(self, delivery: Delivery, error: str, wait_s: float, attempts: int) -> None:
         """Try again after `wait_s` seconds, or set the delivery aside after that many attempts."""

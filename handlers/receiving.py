@@ -14,11 +14,11 @@ from datetime import datetime
 
 import structlog
 from sqlalchemy import func, select
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db import Database
 from runner.schema import deliveries
+from runner.sql import insert_all_new
 
 log = structlog.get_logger()
 
@@ -30,6 +30,13 @@ MAX_BATCH = 200
 
 RECOUNT_S = 1.0
 """For how many seconds a count of what waits is good: what is stored is added to it, and nothing taken off."""
+
+
+CROWD = 8
+"""Deliveries in one commit from which on they count as a crowd."""
+
+CALM_S, MAX_CALM_S = 0.25, 2.0
+"""How many seconds after a crowd it is calm again, and for how long at most somebody waits for that."""
 
 
 class NotStored(Exception):  # noqa: N818 - what is the case
@@ -59,6 +66,7 @@ class Receiver:
         self._writing: asyncio.Task[None] | None = None
         self._room = 0
         self._counted_at = -RECOUNT_S
+        self._crowd_at = -CALM_S
 
     async def receive(self, arrival: Arrival) -> bool:
         """Commit a delivery; False when it is here already. Raises `NotStored`."""
@@ -67,6 +75,16 @@ class Receiver:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all())
         return await stored
+
+    async def wait_for_calm(self) -> None:
+        """Return once no more deliveries come than are taken in at leisure, and after `MAX_CALM_S` at the latest.
+
+        GitHub waits for answers; what has been taken in can be worked a little later.
+        """
+        deadline = time.monotonic() + MAX_CALM_S
+        # No event could tell: that nobody comes is what is waited for.
+        while (wait_s := min(self._crowd_at + CALM_S, deadline) - time.monotonic()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(wait_s)
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -88,7 +106,6 @@ class Receiver:
         """One transaction for all of them. What finds no room is refused, the rest is stored."""
         now = self._now()
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
-        statement = insert(deliveries).on_conflict_do_nothing().returning(deliveries.c.id)
         # Whatever claim its first caller acts under: taking a delivery in needs none.
         async with self._db.begin() as connection:
             room = await self._find_room(connection)
@@ -96,9 +113,13 @@ class Receiver:
                 {"id": arrival.id, "event": arrival.event, "lane": arrival.lane, "body": arrival.body, **common}
                 for arrival in batch[:room]
             ]
-            stored = set((await connection.execute(statement, rows)).scalars()) if rows else set()
+            stored = set(await insert_all_new(connection, deliveries, rows, "id")) if rows else set()
         self._room -= len(stored)
+        if len(stored) >= CROWD:
+            self._crowd_at = time.monotonic()
         full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
+        # One line and one text for all of them: a line for each would cost as much as storing it.
+        log.info("deliveries.stored", deliveries=" ".join(one.id for one in batch[:room] if one.id in stored))
         taken = [_is_first(arrival.id, stored) for arrival in batch[:room]]
         return [*taken, *(NotStored(full) for _ in batch[room:])]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class Database:
         self.is_embedded = self.url.get_backend_name() == "sqlite"
         """Whether it is a file of this machine, which one service has for itself."""
         self.engine = (sqlite if self.is_embedded else postgresql).make_engine(self.url)
+        # SQLite's own queue of writers sleeps between its looks, and is not fair.
+        self._turn = asyncio.Lock() if self.is_embedded else nullcontext()
         self._wire = None if self.is_embedded else postgresql.Wire(self.engine)
 
     @property
@@ -136,8 +138,9 @@ class Database:
     @asynccontextmanager
     async def begin(self, **options: Any) -> AsyncIterator[AsyncConnection]:
         """The same whatever claims are held, with these execution options of SQLAlchemy's."""
-        async with self.engine.connect() as connection:
-            await connection.execution_options(**options)
+        async with self._turn, self.engine.connect() as connection:
+            if options:
+                await connection.execution_options(**options)
             async with connection.begin():
                 yield connection
 

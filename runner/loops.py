@@ -32,12 +32,14 @@ class Listener:
 class Bell:
     """Wakes every loop before its interval is over. A lost ring costs that interval and nothing else.
 
-    `tell_others` carries a ring to the other replicas, where `ring_here` is to be called.
+    `tell_others` carries a ring to the other replicas, where `ring_here` is to be called. `narrower` rings whenever
+    this one does here: it is for what happens so often that not every loop should look.
     """
 
-    def __init__(self, tell_others: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, tell_others: Callable[[], None] = lambda: None, narrower: Bell | None = None) -> None:
         self._listeners: set[Listener] = set()
         self._tell_others = tell_others
+        self._narrower = narrower
 
     def ring(self) -> None:
         """Wake all who listen, here and elsewhere."""
@@ -48,6 +50,8 @@ class Bell:
         """Wake all who listen in this process."""
         for listener in self._listeners:
             listener.heard.set()
+        if self._narrower:
+            self._narrower.ring_here()
 
     @contextmanager
     def listen(self) -> Iterator[Listener]:

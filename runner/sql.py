@@ -5,7 +5,7 @@ It refuses to know any table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +23,15 @@ async def insert_new(connection: AsyncConnection, table: Table, values: Mapping[
     """Insert a row; False, and nothing is changed, where one that must be unique is there already."""
     statement = _insert(connection, table).values(**values).on_conflict_do_nothing()
     return (await connection.execute(statement)).rowcount == 1
+
+
+async def insert_all_new(
+    connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]], key: str
+) -> list[Any]:
+    """Insert many rows in one statement, but for those of which one that must be unique is there: the keys stored."""
+    column = table.c[key]
+    statement = _insert(connection, table).on_conflict_do_nothing().returning(column)
+    return list((await connection.execute(statement, rows)).scalars())
 
 
 async def upsert(

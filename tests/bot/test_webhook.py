@@ -18,7 +18,7 @@ from aiohttp import web
 from gidgethub.routing import Router
 from sqlalchemy import func, select
 
-from bot.webhook import MAX_BODY, Webhook, make_web_application
+from bot.webhook import MAX_BODY, Refused, Webhook, make_web_application, read_lane
 from handlers.events import find_lane
 from handlers.inbox import Inbox
 from runner.db import Database
@@ -63,7 +63,7 @@ def sign(body: bytes, secret: str = SECRETS[0], algorithm: str = "sha256") -> st
 @pytest.fixture
 async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     async with open_database(tmp_path) as database:
-        webhook = Webhook(Inbox(database, Router(), Clock(), MAX_PENDING), SECRETS, Bell())
+        webhook = Webhook(Inbox(database, Router(), Clock(), max_pending=MAX_PENDING), SECRETS, Bell())
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
         runner = web.AppRunner(application, auto_decompress=False)
@@ -255,3 +255,35 @@ def test_no_payload_gives_a_lane_that_a_database_cannot_take() -> None:
     assert len(lane) <= 300
     assert "\0" not in lane
     lane.encode()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "comment": {"body": "hello"}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "comment": {"body": "/PTQ  cancel"}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "comment": {"body": None}},
+        {"repository": {"full_name": "octo/widgets"}, "pull_request": {"number": 8}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {}, "pull_request": {"number": 8}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": "7"}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7.0}},
+        {"repository": {"full_name": "octo/widgets"}, "issue": {"number": 10**30}},
+        {"repository": {"full_name": "half \ud83d of a pair"}, "issue": {"number": 7}},
+        {"repository": "octo/widgets", "issue": [7]},
+        {},
+    ],
+)
+def test_a_lane_is_the_same_whichever_way_it_is_read(payload: dict[str, Any]) -> None:
+    assert read_lane(json.dumps(payload).encode()) == find_lane(payload)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{", b'{"issue": {"number": 7}} more', b'{"a": "\xff"}', b'{"a": 01}', b'{"a": "\x01"}', b'{"a" 1}'],
+)
+def test_what_is_no_json_object_has_no_lane(body: bytes) -> None:
+    whole = b'{"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "z": %b}'
+    for one in (body, whole % (body or b"?")) if body != b"[]" else (body,):
+        with pytest.raises(Refused):
+            read_lane(one)

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 from gidgethub import sansio
@@ -28,7 +27,7 @@ class Desk:
     """An inbox whose deliveries do what a test says, by the word in their payload."""
 
     def __init__(self, database: Database, work: Work) -> None:
-        self.database, self.clock, self.worked = database, Clock(), list[str]()
+        self.database, self.clock, self.worked, self.rings = database, Clock(), list[str](), list[str]()
         router = Router()
 
         async def on_issues(event: sansio.Event, _context: Context) -> None:
@@ -36,7 +35,7 @@ class Desk:
             await work(event.data["word"])
 
         router.add(on_issues, "issues", action="labeled")
-        self.inbox = Inbox(database, router, self.clock)
+        self.inbox = Inbox(database, router, self.clock, lambda: self.rings.append("ring"))
         self.context = Context(cast(GitHub, None), database, {}, {}, "", (), self.clock, lambda: None)
 
     async def bring(self, word: str, lane: str = "octo/widgets#1", event: str = "issues") -> bool:
@@ -230,7 +229,7 @@ async def test_eight_slow_issues_do_not_hold_up_a_cancel(database_url: str) -> N
 
 
 async def test_a_cancel_that_came_too_early_is_worked_again_and_what_came_later_waits_for_it(database_url: str) -> None:
-    slow, rings = asyncio.Event(), list[str]()
+    slow = asyncio.Event()
 
     async def work(word: str) -> None:
         if word == "slow":
@@ -241,17 +240,16 @@ async def test_a_cancel_that_came_too_early_is_worked_again_and_what_came_later_
                     raise TooEarly
 
     async with open_desk(database_url, work) as desk:
-        context = replace(desk.context, ring=lambda: rings.append("ring"))
         await desk.bring("slow")
         await desk.bring("cancel", "octo/widgets#1/cancel")
         await desk.bring("later")
-        await desk.inbox.step(context)
-        await until(lambda: len(rings) == 1)
+        await desk.inbox.step(desk.context)
+        await until(lambda: len(desk.rings) == 1)
         row = await desk.row("cancel")
         assert (row.state, row.attempts) == ("pending", 0)
-        await desk.inbox.step(context)
+        await desk.inbox.step(desk.context)
         assert desk.worked == ["cancel", "slow"], "it rests"
-        await until(lambda: len(rings) == 2)
+        await until(lambda: len(desk.rings) == 2)
         desk.clock.forward(60)
         slow.set()
         await desk.settle()

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event, select, text
 
-from handlers.receiving import MAX_BATCH, Arrival, NotStored, Receiver
+from handlers.receiving import CALM_S, CROWD, MAX_BATCH, Arrival, NotStored, Receiver
 from runner.db import Database
 from runner.schema import deliveries
 from tests.support.clock import Clock
@@ -107,3 +108,16 @@ async def test_each_is_answered_only_once_its_row_can_be_seen_by_others(tmp_path
             assert f"id-{number}" in await stored(other)
 
         await asyncio.gather(*(receive_and_look(number) for number in range(20)))
+
+
+async def test_after_a_crowd_work_waits_for_calm_and_after_a_few_it_does_not(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        receiver = Receiver(database, Clock())
+        await gather([receiver.receive(arrive(number)) for number in range(CROWD - 1)])
+        began = time.monotonic()
+        await receiver.wait_for_calm()
+        assert time.monotonic() - began < CALM_S / 2
+        await gather([receiver.receive(arrive(number)) for number in range(100, 100 + CROWD)])
+        began = time.monotonic()
+        await receiver.wait_for_calm()
+        assert time.monotonic() - began > CALM_S / 2

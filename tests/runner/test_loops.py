@@ -121,3 +121,14 @@ async def test_a_loop_that_is_cancelled_does_not_wait_for_its_pass() -> None:
     loop = Loop("test", step, Bell(), 60.0)
     await began.wait()
     await asyncio.wait_for(loop.cancel(), 2)
+
+
+async def test_a_narrower_bell_is_rung_with_the_wide_one_and_not_the_other_way_round() -> None:
+    narrower = Bell()
+    bell = Bell(narrower=narrower)
+    with bell.listen() as all_loops, narrower.listen() as one_loop:
+        narrower.ring()
+        assert (all_loops.heard.is_set(), one_loop.heard.is_set()) == (False, True)
+        one_loop.heard.clear()
+        bell.ring()
+        assert (all_loops.heard.is_set(), one_loop.heard.is_set()) == (True, True)

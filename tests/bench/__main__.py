@@ -1,0 +1,101 @@
+"""`make bench`: how fast deliveries are acknowledged, beside Probot and a webhook in the manner of bedevere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.bench import figures
+from tests.bench.comments import SLEEPER, measure_comments
+from tests.bench.figures import BEDEVERE, OURS, PROBOT
+from tests.bench.load import LoadFailed, Round, make_payloads, run_round
+from tests.bench.servers import (
+    SERVE,
+    Installation,
+    Server,
+    install_probot,
+    start_bedevere_style,
+    start_floor,
+    start_probot,
+)
+from tests.support.npm import NpmFailed
+
+CONNECTIONS = 32
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
+ROUND_S = 2.0
+ISSUES = 256
+"""How many issues the deliveries are about."""
+COMMENTS = 100
+
+
+def run_interleaved(servers: Mapping[str, Server]) -> dict[str, list[Round]]:
+    """Rounds in turn against each; the first of each only warms it up and does not count."""
+    rounds: dict[str, list[Round]] = {name: [] for name in servers}
+    for number in range(ROUNDS + 1):
+        for name, server in servers.items():
+            one = run_round(server.port, server.requests, ROUND_S if number else ROUND_S / 2, CONNECTIONS)
+            server.drain()
+            rounds[name].append(one)
+            if number:
+                print(f"  round {number}: {name} {one.rate:.0f}/s", file=sys.stderr)
+    return rounds
+
+
+async def measure_servers(folder: Path, core: int) -> tuple[dict[str, figures.Figures], dict[str, float]]:
+    """The figures of each server and its throughput over Probot's."""
+    payloads = make_payloads(ISSUES)
+    with ExitStack() as stack:
+        floor = stack.enter_context(start_floor(folder, core, payloads))
+        limit = await asyncio.to_thread(run_round, floor.port, floor.requests, ROUND_S, CONNECTIONS)
+        print(f"The load itself manages {limit.rate:.0f}/s.")
+    async with Installation(folder, core, SERVE, SLEEPER) as installation:
+        with ExitStack() as stack:
+            servers = {
+                PROBOT: stack.enter_context(start_probot(folder, core, payloads)),
+                OURS: installation.as_server(payloads),
+                BEDEVERE: stack.enter_context(start_bedevere_style(folder, core, payloads)),
+            }
+            idle = {name: server.watched.cpu_s() for name, server in servers.items()}
+            rounds = await asyncio.to_thread(run_interleaved, servers)
+            used = {name: server.watched.cpu_s() - idle[name] for name, server in servers.items()}
+            measured = {
+                name: figures.summarize(rounds[name], used[name], server.watched.peak)
+                for name, server in servers.items()
+            }
+    return measured, {name: figures.find_ratio(rounds[name][1:], rounds[PROBOT][1:]) for name in servers}
+
+
+def main() -> int:
+    """Measure, print, judge: the exit status."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        print("the bench needs two cores: one for the servers, one for the load", file=sys.stderr)
+        return 2
+    os.sched_setaffinity(0, {cores[-1]})
+    try:
+        install_probot()
+        with tempfile.TemporaryDirectory(prefix="ptq-bench-", ignore_cleanup_errors=True) as folder:
+            places = [Path(folder, name) for name in ("servers", "comments")]
+            for place in places:
+                place.mkdir()
+            measured, ratios = asyncio.run(measure_servers(places[0], cores[0]))
+            waits = asyncio.run(measure_comments(places[1], cores[0], COMMENTS))
+    except (NpmFailed, LoadFailed) as error:
+        print(f"the bench could not be run: {error}", file=sys.stderr)
+        return 2
+    p50, p99 = (figures.find_percentile(waits, percent) * 1000 for percent in (50, 99))
+    print(f"\n{figures.render_table(measured, ratios)}\n")
+    print(f"From 202 to the status comment: p50 {p50:.0f} ms, p99 {p99:.0f} ms.\n")
+    verdicts = figures.judge(measured, ratios[OURS])
+    for holds, words in verdicts:
+        print("pass" if holds else "FAIL", words)
+    return int(not all(holds for holds, _ in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
