@@ -18,4 +18,4 @@ if __name__ == "__main__":
     settings = load_settings(Path(sys.argv[2]))
     configure_logging(settings.secret_values())
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serve(settings, HASTE))
+        runner.run(serve(settings, lambda: settings, HASTE))
