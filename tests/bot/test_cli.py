@@ -176,7 +176,9 @@ def test_the_service_answers_and_stops_when_it_is_asked_to(tmp_path: Path, numbe
     assert status == 0
     assert seconds < 5
     events = [json.loads(line)["event"] for line in service.text().splitlines()]
-    assert events == ["service.started", "service.stopping", "service.stopped"]
+    # It may say besides that there is no GitHub.
+    ours = [event for event in events if event.startswith("service.")]
+    assert ours == ["service.started", "service.stopping", "service.stopped"]
     assert_no_secret(service.text())
 
 
