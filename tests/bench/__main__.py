@@ -26,8 +26,8 @@ from tests.bench.servers import (
 from tests.support.npm import NpmFailed
 
 CONNECTIONS = 32
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
-ROUND_S = 2.0
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
+ROUND_S = 1.0
 ISSUES = 256
 """How many issues the deliveries are about."""
 COMMENTS = 100
