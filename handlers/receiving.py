@@ -14,11 +14,9 @@ from datetime import datetime
 
 import structlog
 from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db import Database
 from runner.schema import deliveries
-from runner.sql import insert_all_new
 
 log = structlog.get_logger()
 
@@ -106,38 +104,29 @@ class Receiver:
         """One transaction for all of them. What finds no room is refused, the rest is stored."""
         now = self._now()
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
-        # Whatever claim its first caller acts under: taking a delivery in needs none.
-        async with self._db.begin() as connection:
-            room = await self._find_room(connection)
-            rows = [
-                {"id": arrival.id, "event": arrival.event, "lane": arrival.lane, "body": arrival.body, **common}
-                for arrival in batch[:room]
-            ]
-            stored = set(await insert_all_new(connection, deliveries, rows, "id")) if rows else set()
+        room = await self._find_room()
+        rows = [
+            {"id": arrival.id, "event": arrival.event, "lane": arrival.lane, "body": arrival.body, **common}
+            for arrival in batch[:room]
+        ]
+        taken = await self._db.append(deliveries, rows, "id") if rows else []
+        stored = [arrival.id for arrival, is_new in zip(batch, taken, strict=False) if is_new]
         self._room -= len(stored)
         if len(stored) >= CROWD:
             self._crowd_at = time.monotonic()
-        full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
         # One line and one text for all of them: a line for each would cost as much as storing it.
-        log.info("deliveries.stored", deliveries=" ".join(one.id for one in batch[:room] if one.id in stored))
-        taken = [_is_first(arrival.id, stored) for arrival in batch[:room]]
+        log.info("deliveries.stored", deliveries=" ".join(stored))
+        full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
         return [*taken, *(NotStored(full) for _ in batch[room:])]
 
-    async def _find_room(self, connection: AsyncConnection) -> int:
+    async def _find_room(self) -> int:
         """How many more may wait. Other replicas work and store too, so that it is counted again and again."""
         if self._room < MAX_BATCH or time.monotonic() - self._counted_at > RECOUNT_S:
             query = select(func.count()).where(deliveries.c.state == "pending")
-            self._room = self._max_pending - (await connection.execute(query)).scalar_one()
+            async with self._db.read() as connection:
+                self._room = self._max_pending - (await connection.execute(query)).scalar_one()
             self._counted_at = time.monotonic()
         return max(self._room, 0)
-
-
-def _is_first(delivery_id: str, stored: set[str]) -> bool:
-    """Whether this arrival is the one that made the row: the same id may come twice in one batch."""
-    if delivery_id not in stored:
-        return False
-    stored.remove(delivery_id)
-    return True
 
 
 def _answer(batch: Sequence[tuple[Arrival, asyncio.Future[bool]]], answers: Sequence[bool | NotStored]) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import make_url, text
+from sqlalchemy import Table, make_url, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner import postgresql, sqlite, upgrades
+from runner.appending import Appender
 from runner.db_errors import DatabaseError
 from runner.schema import installation
+from runner.sql import insert_all_new
 
 GUARD: ContextVar[Callable[[AsyncConnection], Awaitable[None]] | None] = ContextVar("guard", default=None)
 """What must be so for a transaction of this task to write anything; `runner.claims` sets it."""
@@ -36,6 +40,7 @@ class Database:
         self.engine = (sqlite if self.is_embedded else postgresql).make_engine(self.url)
         # SQLite's own queue of writers sleeps between its looks, and is not fair.
         self._turn = asyncio.Lock() if self.is_embedded else nullcontext()
+        self._appender = Appender(partial(sqlite.connect, self.file), self.engine.dialect) if self.is_embedded else None
         self._wire = None if self.is_embedded else postgresql.Wire(self.engine)
 
     @property
@@ -122,6 +127,8 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection."""
+        if self._appender:
+            await self._appender.close()
         await self.engine.dispose()
 
     @asynccontextmanager
@@ -143,6 +150,18 @@ class Database:
                 await connection.execution_options(**options)
             async with connection.begin():
                 yield connection
+
+    async def append(self, table: Table, rows: Sequence[Mapping[str, Any]], key: str) -> list[bool]:
+        """Commit many rows at once, whatever claims are held: for each, whether it is new by its `key`.
+
+        All have the same columns. Raises what the driver raises; nothing is stored then.
+        """
+        if self._appender:
+            async with self._turn:
+                return await self._appender.append(table, rows)
+        async with self.begin() as connection:
+            stored = Counter(await insert_all_new(connection, table, rows, key))
+        return [_take_one(stored, row[key]) for row in rows]
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
@@ -170,6 +189,12 @@ class Database:
         """
         if self._wire:
             await self._wire.listen(ring)
+
+
+def _take_one(counted: Counter[Any], key: Any) -> bool:
+    """Whether there is one left: the same key may come twice."""
+    counted[key] -= 1
+    return counted[key] >= 0
 
 
 def _describe(error: Exception) -> str:

@@ -30,11 +30,25 @@ def make_engine(url: URL) -> AsyncEngine:
     return engine
 
 
+def connect(file: Path) -> sqlite3.Connection:
+    """Open a connection beside the engine's, for the thread that calls this or another."""
+    connection = sqlite3.connect(file, check_same_thread=False)
+    _set_up(connection, None)
+    return connection
+
+
 def _set_up(connection: Any, _record: Any) -> None:
     # The driver must not open transactions by itself: `_begin` decides how they start.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
+    # The log is brought into the file every 32 MB: after a burst, and not some ten times in it.
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "busy_timeout=30000",
+        "wal_autocheckpoint=8000",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

@@ -6,9 +6,11 @@ import asyncio
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 
 from tests.bench import figures
 from tests.bench.comments import SLEEPER, measure_comments
@@ -26,8 +28,8 @@ from tests.bench.servers import (
 from tests.support.npm import NpmFailed
 
 CONNECTIONS = 32
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
-ROUND_S = 2.0
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
+ROUND_S = 1.0
 ISSUES = 256
 """How many issues the deliveries are about."""
 COMMENTS = 100
@@ -46,13 +48,27 @@ def run_interleaved(servers: Mapping[str, Server]) -> dict[str, list[Round]]:
     return rounds
 
 
+def describe_limit(floor: Server) -> str:
+    """What the load manages against a server that does nothing, and what each side pays for it."""
+    server_s, load_s = floor.watched.cpu_s(), time.process_time()
+    rounds = [run_round(floor.port, floor.requests, ROUND_S, CONNECTIONS) for _ in range(ROUNDS)]
+    count = sum(len(one.latencies) for one in rounds)
+    server_us, load_us = (
+        (end - begin) * 1e6 / count for end, begin in ((floor.watched.cpu_s(), server_s), (time.process_time(), load_s))
+    )
+    rates = sorted(one.rate for one in rounds)
+    return (
+        f"The load against a server that does nothing: {median(rates):.0f}/s ({rates[0]:.0f} to {rates[-1]:.0f}), "
+        f"for {load_us:.0f} us of CPU in the load and {server_us:.0f} us in the server."
+    )
+
+
 async def measure_servers(folder: Path, core: int) -> tuple[dict[str, figures.Figures], dict[str, float]]:
     """The figures of each server and its throughput over Probot's."""
     payloads = make_payloads(ISSUES)
     with ExitStack() as stack:
         floor = stack.enter_context(start_floor(folder, core, payloads))
-        limit = await asyncio.to_thread(run_round, floor.port, floor.requests, ROUND_S, CONNECTIONS)
-        print(f"The load itself manages {limit.rate:.0f}/s.")
+        print(await asyncio.to_thread(describe_limit, floor))
     async with Installation(folder, core, SERVE, SLEEPER) as installation:
         with ExitStack() as stack:
             servers = {

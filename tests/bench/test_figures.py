@@ -15,7 +15,7 @@ from tests.bench.figures import (
     render_table,
     summarize,
 )
-from tests.bench.load import Round, is_whole, make_requests
+from tests.bench.load import PAYLOAD_SIZE, Round, is_whole, make_payloads, make_requests
 
 GOOD = Figures(rate=900.0, p50_ms=5.0, p99_ms=9.0, cpu_s=0.5, memory_mb=100.0)
 FIGURES = {PROBOT: replace(GOOD, rate=1000.0, memory_mb=120.0), OURS: GOOD, BEDEVERE: GOOD}
@@ -76,3 +76,9 @@ def test_no_delivery_id_is_sent_twice() -> None:
     first, second = request.with_id(), request.with_id()
     assert first != second
     assert first.endswith(b"\r\n\r\n{}")
+
+
+def test_every_payload_has_the_size_that_the_bench_speaks_of() -> None:
+    payloads = make_payloads(101)
+    assert {len(payload) for payload in payloads} == {PAYLOAD_SIZE}
+    assert len(set(payloads)) == 101

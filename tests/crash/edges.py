@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 
 import aiohttp
 import asyncssh
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, Table, event
 from sqlalchemy.engine.default import DefaultDialect
 from yarl import URL
 
 from bot.demo.github.endpoints import find_endpoint
 from bot.demo.github.render import API_ROOT
 from runner import hosts
+from runner.appending import Appender
 
 Announce = Callable[[str, str], None]
 """Called with when (`before`, `sent` or `after`) and with the name of what is done."""
@@ -74,6 +75,11 @@ def _watch_commits(announce: Announce) -> None:
     event.listen(Engine, "begin", lambda connection: connection.info.pop(WRITTEN, None))
     event.listen(Engine, "before_cursor_execute", _note_statement)
     _surround(DefaultDialect, "do_commit", announced)
+
+    def append_announced(append: Any, appender: Appender, table: Table, rows: Any) -> Awaitable[Any]:
+        return _announced(announce, f"commit insert {table.name}", append(appender, table, rows))
+
+    _surround(Appender, "append", append_announced)
 
 
 def _note_statement(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

@@ -1,0 +1,62 @@
+"""Rows that come many at a time, into SQLite: one transaction is one call on a thread of its own.
+
+Through SQLAlchemy each statement goes to a thread and back, and is built anew for each number of rows; together that
+costs more than storing the rows. What is stored is the same. It refuses to know any table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Dialect, Table
+
+
+class Appender:
+    """A connection to one database, which `connect` opens; `append` is for one caller at a time."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], dialect: Dialect) -> None:
+        self._connect = connect
+        self._dialect = dialect
+        self._thread = ThreadPoolExecutor(1, "appender")
+        self._connection: sqlite3.Connection | None = None
+
+    async def append(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+        """Commit the rows, all with the same columns; False for each of which one that must be unique is there.
+
+        Raises `sqlite3.Error`; nothing is stored then.
+        """
+        columns = [table.c[name] for name in rows[0]]
+        into = ", ".join(column.name for column in columns)
+        statement = f"INSERT INTO {table.name} ({into}) VALUES ({', '.join('?' * len(columns))}) ON CONFLICT DO NOTHING"  # noqa: S608
+        binders = [(column.name, column.type.bind_processor(self._dialect)) for column in columns]
+        values = [[bind(row[name]) if bind else row[name] for name, bind in binders] for row in rows]
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, statement, values)
+
+    def _write(self, statement: str, rows: Sequence[Sequence[Any]]) -> list[bool]:
+        if self._connection is None:
+            self._connection = self._connect()
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            new = [connection.execute(statement, row).rowcount == 1 for row in rows]
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+        return new
+
+    async def close(self) -> None:
+        """Close the connection, after what is under way."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown(wait=False)
+
+    def _close(self) -> None:
+        if self._connection:
+            self._connection.close()
+            self._connection = None
