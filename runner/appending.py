@@ -22,7 +22,7 @@ class Appender:
     def __init__(self, connect: Callable[[], sqlite3.Connection], dialect: Dialect) -> None:
         self._connect = connect
         self._dialect = dialect
-        self._thread = ThreadPoolExecutor(1, "appender")
+        self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
 
     async def append(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
@@ -35,6 +35,7 @@ class Appender:
         statement = f"INSERT INTO {table.name} ({into}) VALUES ({', '.join('?' * len(columns))}) ON CONFLICT DO NOTHING"  # noqa: S608
         binders = [(column.name, column.type.bind_processor(self._dialect)) for column in columns]
         values = [[bind(row[name]) if bind else row[name] for name, bind in binders] for row in rows]
+        self._thread = self._thread or ThreadPoolExecutor(1, "appender")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, statement, values)
 
     def _write(self, statement: str, rows: Sequence[Sequence[Any]]) -> list[bool]:
@@ -52,9 +53,11 @@ class Appender:
         return new
 
     async def close(self) -> None:
-        """Close the connection, after what is under way."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        self._thread.shutdown(wait=False)
+        """Close the connection, after what is under way. The next append opens another."""
+        if self._thread:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+            self._thread.shutdown(wait=False)
+            self._thread = None
 
     def _close(self) -> None:
         if self._connection:

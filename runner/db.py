@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -38,8 +38,9 @@ class Database:
         self.is_embedded = self.url.get_backend_name() == "sqlite"
         """Whether it is a file of this machine, which one service has for itself."""
         self.engine = (sqlite if self.is_embedded else postgresql).make_engine(self.url)
-        # SQLite's own queue of writers sleeps between its looks, and is not fair.
-        self._turn = asyncio.Lock() if self.is_embedded else nullcontext()
+        # SQLite's own queue of writers sleeps between its looks, and is not fair; and a process that stands still must
+        # not have many places in PostgreSQL's.
+        self._turn = asyncio.Lock()
         self._appender = Appender(partial(sqlite.connect, self.file), self.engine.dialect) if self.is_embedded else None
         self._wire = None if self.is_embedded else postgresql.Wire(self.engine)
 

@@ -62,7 +62,7 @@ async def test_a_report_that_github_refuses_once_comes_all_the_same(tmp_path: Pa
         await world.open_issue()
         await world.label()
         await world.wait_for_job("collecting")
-        world.github.faults.add("POST", COMMENTS, 422)
+        world.github.faults.add("POST", COMMENTS, 403)
         assert "It is mended" in await world.wait_for_report()
         assert len(world.reports()) == 1
 

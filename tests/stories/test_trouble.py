@@ -125,6 +125,7 @@ async def test_a_machine_that_stays_away_costs_the_job_and_says_so(tmp_path: Pat
         assert "Lost" in report
         assert "gpu-1" in report
         assert await world.leases() == 1, "unreachable is not dead: its slot stays taken"
+        await world.comment("/ptq cancel")  # It was started once more, and waits.
         await world.playground.embedded_ssh.start()
         await world.settle()
 
