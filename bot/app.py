@@ -137,7 +137,8 @@ class Service:
         loops = [Loop("inbox", claims.keeping("inbox", lambda: inbox.step(context)), self._intake, sweep_s)]
         loops += [Loop(name, step, bell, interval_s) for name, step, interval_s in parts]
         loops += self._clean_up(database, claims, spool)
-        loops += self._look_back(claims, recovery)
+        for loop in self._look_back(claims, recovery):
+            stack.push_async_callback(loop.cancel)
         wire = asyncio.create_task(database.on_change(bell.ring_here), name="wire")
         stack.push_async_callback(_cancel, wire)
         stack.push_async_callback(self._finish, listener, inbox, loops)
