@@ -325,7 +325,7 @@ class LocalHost:
     async def _exchange(self, argv: Sequence[str], stdin: bytes, max_output_bytes: int) -> Completed:
         output = _Output(max_output_bytes)
         try:
-            transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            transport, process = await asyncio.get_running_loop().subprocess_exec(
                 lambda: _LocalProcess(output), *argv, env=login_environment(os.environ), cwd="/", start_new_session=True
             )
         except OSError as error:
@@ -341,6 +341,7 @@ class LocalHost:
                 with suppress(ProcessLookupError):
                     os.killpg(transport.get_pid(), signal.SIGKILL)
             transport.close()
+            await process.exited.wait()  # It has been killed: this is the moment until the system says so.
         return output.completed(cast(int, transport.get_returncode()))
 
 
@@ -349,6 +350,10 @@ class _LocalProcess(asyncio.SubprocessProtocol):
 
     def __init__(self, output: _Output) -> None:
         self._output = output
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        self.exited.set()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._output.add(self._output.stdout if fd == 1 else self._output.stderr, data)

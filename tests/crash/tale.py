@@ -95,11 +95,12 @@ async def wait_until_quiet(installation: Installation) -> None:
 
 
 def writes(installation: Installation) -> list[Exchange]:
-    """The requests that changed something on GitHub."""
+    """The requests that changed something on GitHub. A reaction that was there already is answered 200, not 201."""
     return [
         exchange
         for exchange in installation.github.exchanges
         if exchange.method != "GET" and exchange.status < 400 and "access_tokens" not in exchange.path
+        if not (exchange.path.endswith("/reactions") and exchange.status == 200)
     ]
 
 
