@@ -43,6 +43,9 @@ log = structlog.get_logger()
 BEAT_S = 60.0
 """How often the service writes down that it is alive, in seconds."""
 
+FOLD_S = 1.0
+"""How often the log of SQLite is looked at, in seconds."""
+
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """The signals that end the service."""
 
@@ -136,18 +139,24 @@ class Service:
         )
         loops = [Loop("inbox", claims.keeping("inbox", lambda: inbox.step(context)), self._intake, sweep_s)]
         loops += [Loop(name, step, bell, interval_s) for name, step, interval_s in parts]
-        loops += self._clean_up(database, claims, spool)
+        loops += self._clean_up(database, inbox, claims, spool)
         for loop in self._look_back(claims, recovery):
             stack.push_async_callback(loop.cancel)
         wire = asyncio.create_task(database.on_change(bell.ring_here), name="wire")
         stack.push_async_callback(_cancel, wire)
         stack.push_async_callback(self._finish, listener, inbox, loops)
 
-    def _clean_up(self, database: Database, claims: Claims, spool: Spool) -> list[Loop]:
-        """The loops that delete what is too old. No bell rings for them."""
+    def _clean_up(self, database: Database, inbox: Inbox, claims: Claims, spool: Spool) -> list[Loop]:
+        """The loops that keep the database small and fast. No bell rings for them."""
         retention, unheard = self._settings.retention.as_retention(), Bell()
         clean = claims.keeping("retention", lambda: clean_database(database, retention, now))
+
+        async def fold_in_peace() -> None:
+            if not inbox.calm_in_s:
+                await database.fold()
+
         return [
+            Loop("fold", fold_in_peace, unheard, FOLD_S),
             Loop("retention", clean, unheard, self._pace.clean_s),
             # Each replica has live logs of its own.
             Loop("spool", lambda: clean_spool(database, spool), unheard, self._pace.clean_s),

@@ -18,7 +18,6 @@ from bot.app import serve as serve_until_stopped
 from bot.command_options import Config, give_up, load
 from bot.config import load_settings
 from bot.deliveries import NotReplayed, read_deliveries, replay
-from bot.demo.story import DemoFailed, run_demo
 from bot.event_loop import new_event_loop
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, drain_machine, list_machines, resume_machine
@@ -113,6 +112,9 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running, and say where.")] = False,
 ) -> None:
     """Tell the whole story on embedded parts: an issue, a job, a report, a human note, a draft pull request."""
+    # The service needs none of this in its memory.
+    from bot.demo.story import DemoFailed, run_demo  # noqa: PLC0415
+
     configure_logging((), level="ERROR")
     console = Console()
     try:

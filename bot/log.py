@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Collection
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import structlog
@@ -61,7 +61,13 @@ def spell_out(secrets: Collection[str]) -> frozenset[str]:
 
 
 def _redact_event(secrets: frozenset[str], _logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    return {str(_redact(secrets, key)): _redact(secrets, value) for key, value in event.items()}
+    return {_redact_name(secrets, name): _redact(secrets, value) for name, value in event.items()}
+
+
+@lru_cache(1024)
+def _redact_name(secrets: frozenset[str], name: str) -> str:
+    """The same few names come again and again."""
+    return redact(name, secrets)
 
 
 def _redact(secrets: frozenset[str], value: Any) -> Any:

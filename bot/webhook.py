@@ -59,19 +59,24 @@ class Webhook:
             lane = read_lane(body)
         except Refused as refusal:
             log.warning("delivery.refused", status=refusal.status, reason=str(refusal))
-            return web.json_response({"error": str(refusal)}, status=refusal.status)
+            return _answer(refusal.status, error=str(refusal))
         if event == "ping":
-            return web.json_response({"message": "pong"})
+            return _answer(200, message="pong")
         try:
             stored = await self._inbox.receive(delivery_id, event, lane, body)
         except NotStored as error:
             log.error("delivery.not_stored", delivery=delivery_id, event_name=event, reason=str(error))
-            return web.json_response({"error": str(error), "delivery": delivery_id}, status=503)
+            return _answer(503, error=str(error), delivery=delivery_id)
         self._bell.ring()
         if not stored:
             log.info("delivery.repeated", delivery=delivery_id, event_name=event)
-        answer = {"message": "accepted" if stored else "this delivery is here already", "delivery": delivery_id}
-        return web.json_response(answer, status=202 if stored else 200)
+        message = "accepted" if stored else "this delivery is here already"
+        return _answer(202 if stored else 200, message=message, delivery=delivery_id)
+
+
+def _answer(status: int, **words: str) -> web.Response:
+    """An answer of one JSON line; aiohttp's own takes longer to make."""
+    return web.Response(body=msgspec.json.encode(words), status=status, content_type="application/json")
 
 
 def read_headers(request: web.Request) -> tuple[str, str, str]:

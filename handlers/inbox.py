@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,13 +22,15 @@ import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
-from sqlalchemy import Boolean, Integer, Select, bindparam, func, or_, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
+from handlers.due import find_due
 from handlers.events import CANCEL_LANE
 from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.receiving import MAX_PENDING, Arrival, Receiver
+from runner.batches import Batches
 from runner.claims import ClaimLost
 from runner.db import Database
 from runner.schema import deliveries
@@ -50,6 +52,13 @@ MIN_POSTPONED_S, MAX_POSTPONED_S = 0.5, 30.0
 """How many seconds a delivery that came too early waits before it is worked again."""
 
 
+_TAKEN = (
+    select(*(deliveries.c[name] for name in ("sequence", "id", "event", "lane", "body", "attempts", "received_at")))
+    .where(deliveries.c.sequence.in_(bindparam("sequences", expanding=True)))
+    .order_by(deliveries.c.sequence)
+)
+
+
 class TooEarly(Exception):  # noqa: N818 - what is the case
     """Raised by a handler whose delivery has to be worked again, after those that came before it on its issue."""
 
@@ -58,6 +67,7 @@ class TooEarly(Exception):  # noqa: N818 - what is the case
 class Delivery:
     """What GitHub sent."""
 
+    sequence: int
     id: str
     event: str
     lane: str
@@ -69,34 +79,6 @@ class Delivery:
     def case(self) -> str:
         """The issue that it is about."""
         return self.lane.removesuffix(CANCEL_LANE)
-
-
-def _find_due() -> Select[Any]:
-    """Find the oldest pending delivery of each lane that is not `busy`, if its time has come."""
-    first = (
-        select(deliveries.c.lane, func.min(deliveries.c.sequence).label("sequence"))
-        .where(deliveries.c.state == "pending")
-        .group_by(deliveries.c.lane)
-        .cte("first")
-    )
-    cancel = first.alias("cancel")
-    return (
-        select(deliveries)
-        .join(first, first.c.sequence == deliveries.c.sequence)
-        .outerjoin(cancel, cancel.c.lane == deliveries.c.lane + CANCEL_LANE)
-        .where(
-            deliveries.c.lane.endswith(CANCEL_LANE) == bindparam("cancels", type_=Boolean()),
-            deliveries.c.lane.not_in(bindparam("busy", expanding=True)),
-            deliveries.c.next_attempt_at <= bindparam("now"),
-            or_(cancel.c.sequence.is_(None), cancel.c.sequence > deliveries.c.sequence),
-        )
-        .order_by(deliveries.c.sequence)
-        .limit(bindparam("most", type_=Integer()))
-    )
-
-
-_DUE = _find_due()
-"""Made once: making it costs more than asking it."""
 
 
 class Inbox:
@@ -115,7 +97,9 @@ class Inbox:
         self._now = now
         self._ring = ring
         self._receiver = Receiver(db, now, max_pending)
-        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._records = Batches(self._write_down, LANES_AT_ONCE + CANCELS_AT_ONCE)
+        self._busy: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        """The lanes in which a delivery is being worked, with its sequence."""
 
     async def receive(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
         """Commit a delivery; False when it is here already. Only after this may GitHub be answered.
@@ -124,23 +108,34 @@ class Inbox:
         """
         return await self._receiver.receive(Arrival(delivery_id, event, lane, body))
 
+    @property
+    def calm_in_s(self) -> float:
+        """For how many seconds more whatever can wait should: deliveries come in a crowd."""
+        return self._receiver.calm_in_s()
+
     async def step(self, context: Context) -> None:
-        """Begin work on the first delivery of every free lane, once nobody is in a hurry to be taken in."""
-        await self._receiver.wait_for_calm()
-        for cancels, most in ((True, CANCELS_AT_ONCE), (False, LANES_AT_ONCE)):
-            busy = sum(lane.endswith(CANCEL_LANE) is cancels for lane in self._busy)
-            for delivery in await self._take(most - busy, cancels=cancels):
-                task = asyncio.ensure_future(self._work(delivery, context))
-                self._busy[delivery.lane] = task
-                task.add_done_callback(partial(self._leave, delivery.lane))
+        """Begin work on the first delivery of every free lane, and in a crowd on cancels alone."""
+        await self._begin(context, CANCELS_AT_ONCE, cancels=True)
+        if calm_in_s := self.calm_in_s:
+            await asyncio.sleep(calm_in_s)
+            self._ring()
+        else:
+            await self._begin(context, LANES_AT_ONCE, cancels=False)
+
+    async def _begin(self, context: Context, at_once: int, *, cancels: bool) -> None:
+        free = at_once - sum(lane.endswith(CANCEL_LANE) is cancels for lane in self._busy)
+        for delivery in await self._take(free, cancels=cancels):
+            task = asyncio.ensure_future(self._work(delivery, context))
+            self._busy[delivery.lane] = delivery.sequence, task
+            task.add_done_callback(partial(self._leave, delivery.lane))
 
     async def stop(self) -> None:
         """Finish what is in hand."""
-        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        await asyncio.gather(*(task for _, task in self._busy.values()), return_exceptions=True)
 
     async def abandon(self) -> None:
         """Let go of what is in hand: it stays pending, and is worked again."""
-        for task in self._busy.values():
+        for _, task in self._busy.values():
             task.cancel()
         await self.stop()
 
@@ -159,10 +154,13 @@ class Inbox:
         """The oldest pending delivery of each lane that nobody works on, if its time has come."""
         if limit <= 0:
             return []
-        values = {"cancels": cancels, "busy": [*self._busy], "now": self._now(), "most": limit}
+        busy = {lane: sequence for lane, (sequence, _) in self._busy.items()}
         async with self._db.read() as connection:
-            rows = await connection.execute(_DUE, values)
-            return [Delivery(row.id, row.event, row.lane, row.body, row.attempts, row.received_at) for row in rows]
+            due = await find_due(connection, busy, self._now(), cancels=cancels, most=limit)
+            if not due:
+                return []
+            rows = await connection.execute(_TAKEN, {"sequences": due})
+            return [Delivery(**row._mapping) for row in rows]
 
     async def _work(self, delivery: Delivery, context: Context) -> None:
         with structlog.contextvars.bound_contextvars(delivery=delivery.id, event_name=delivery.event):
@@ -215,8 +213,14 @@ class Inbox:
             await self._record(delivery, attempts=delivery.attempts + 1, error=error, next_attempt_at=at)
 
     async def _record(self, delivery: Delivery, **changes: Any) -> None:
+        await self._records.add((delivery, changes))
+
+    async def _write_down(self, records: Sequence[tuple[Delivery, dict[str, Any]]]) -> Sequence[None]:
         async with self._db.write() as connection:
-            await connection.execute(update(deliveries).where(deliveries.c.id == delivery.id).values(**changes))
+            for delivery, changes in records:
+                this = deliveries.c.sequence == delivery.sequence
+                await connection.execute(update(deliveries).where(this).values(**changes))
+        return [None] * len(records)
 
 
 async def has_earlier(connection: AsyncConnection, delivery_id: str) -> bool:

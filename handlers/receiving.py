@@ -6,7 +6,7 @@ that holds their delivery, and never before. This file refuses to know what a de
 
 from __future__ import annotations
 
-import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from datetime import datetime
 import structlog
 from sqlalchemy import func, select
 
+from runner.batches import Batches, Stopped
 from runner.db import Database
 from runner.schema import deliveries
 
@@ -53,6 +54,24 @@ class Arrival:
     """The raw bytes that were signed."""
 
 
+@dataclass
+class Crowd:
+    """Whether deliveries come in a crowd; all times are seconds of one clock."""
+
+    began_at: float = -math.inf
+    ends_at: float = -math.inf
+
+    def note(self, at: float, stored: int) -> None:
+        """Take notice of a commit of so many deliveries."""
+        if stored >= CROWD:
+            self.began_at = at if at > self.ends_at else self.began_at
+            self.ends_at = at + CALM_S
+
+    def calm_in_s(self, at: float) -> float:
+        """How many seconds from then it is calm, or has been a crowd for as long as anybody waits: 0 when it is so."""
+        return max(0.0, min(self.ends_at, self.began_at + MAX_CALM_S) - at)
+
+
 class Receiver:
     """Commits arrivals, each once. Needs neither start nor stop: it writes as long as somebody waits for it."""
 
@@ -60,47 +79,31 @@ class Receiver:
         self._db = db
         self._now = now
         self._max_pending = max_pending
-        self._waiting: list[tuple[Arrival, asyncio.Future[bool]]] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._batches = Batches(self._write, MAX_BATCH)
         self._room = 0
         self._counted_at = -RECOUNT_S
-        self._crowd_at = -CALM_S
+        self._crowd = Crowd()
 
     async def receive(self, arrival: Arrival) -> bool:
         """Commit a delivery; False when it is here already. Raises `NotStored`."""
-        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((arrival, stored))
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write_all())
-        return await stored
+        try:
+            return await self._batches.add(arrival)
+        except Stopped:
+            raise NotStored("the service is stopping: send it again later") from None
 
-    async def wait_for_calm(self) -> None:
-        """Return once no more deliveries come than are taken in at leisure, and after `MAX_CALM_S` at the latest.
+    def calm_in_s(self) -> float:
+        """For how many seconds more everything else should wait: GitHub waits for answers, and it does not."""
+        return self._crowd.calm_in_s(time.monotonic())
 
-        GitHub waits for answers; what has been taken in can be worked a little later.
-        """
-        deadline = time.monotonic() + MAX_CALM_S
-        # No event could tell: that nobody comes is what is waited for.
-        while (wait_s := min(self._crowd_at + CALM_S, deadline) - time.monotonic()) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(wait_s)
+    async def _write(self, batch: Sequence[Arrival]) -> Sequence[bool | Exception]:
+        try:
+            return await self._store(batch)
+        except Exception as error:
+            log.exception("deliveries.not_stored", count=len(batch))
+            reason = f"the database took no delivery ({type(error).__name__}): send it again later"
+            raise NotStored(reason) from error
 
-    async def _write_all(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-            answers: Sequence[bool | NotStored]
-            try:
-                answers = await self._write([arrival for arrival, _ in batch])
-            except Exception as error:
-                log.exception("deliveries.not_stored", count=len(batch))
-                reason = f"the database took no delivery ({type(error).__name__}): send it again later"
-                answers = [NotStored(reason) for _ in batch]
-            except asyncio.CancelledError:
-                batch, self._waiting = [*batch, *self._waiting], []
-                _answer(batch, [NotStored("the service is stopping: send it again later") for _ in batch])
-                raise
-            _answer(batch, answers)
-
-    async def _write(self, batch: Sequence[Arrival]) -> list[bool | NotStored]:
+    async def _store(self, batch: Sequence[Arrival]) -> list[bool | Exception]:
         """One transaction for all of them. What finds no room is refused, the rest is stored."""
         now = self._now()
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
@@ -112,8 +115,7 @@ class Receiver:
         taken = await self._db.append(deliveries, rows, "id") if rows else []
         stored = [arrival.id for arrival, is_new in zip(batch, taken, strict=False) if is_new]
         self._room -= len(stored)
-        if len(stored) >= CROWD:
-            self._crowd_at = time.monotonic()
+        self._crowd.note(time.monotonic(), len(stored))
         # One line and one text for all of them: a line for each would cost as much as storing it.
         log.info("deliveries.stored", deliveries=" ".join(stored))
         full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
@@ -127,13 +129,3 @@ class Receiver:
                 self._room = self._max_pending - (await connection.execute(query)).scalar_one()
             self._counted_at = time.monotonic()
         return max(self._room, 0)
-
-
-def _answer(batch: Sequence[tuple[Arrival, asyncio.Future[bool]]], answers: Sequence[bool | NotStored]) -> None:
-    for (_, stored), answer in zip(batch, answers, strict=True):
-        if stored.done():  # Whoever asked has gone.
-            continue
-        if isinstance(answer, NotStored):
-            stored.set_exception(answer)
-        else:
-            stored.set_result(answer)

@@ -71,12 +71,18 @@ KEY_SHAPES: tuple[Rule, ...] = (
 
 def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KEY_SHAPES) -> str:
     """Replace the live `secrets` and whatever looks like one. Do this first: a secret that was cut is not found."""
-    live = {form for secret in secrets for form in (secret, secret.strip()) if len(form) >= MIN_SECRET}
-    for secret in sorted(live, key=len, reverse=True):
+    for secret in _find_live(frozenset(secrets)):
         text = text.replace(secret, REDACTED)
     for shape in shapes:
         text = shape.apply(text)
     return text
+
+
+@cache
+def _find_live(secrets: frozenset[str]) -> Sequence[str]:
+    """What to look for, the longest first: one may be part of another. Sets of secrets are few, texts are many."""
+    live = {form for secret in secrets for form in (secret, secret.strip()) if len(form) >= MIN_SECRET}
+    return sorted(live, key=len, reverse=True)
 
 
 # Where the code is

@@ -31,17 +31,26 @@ class Appender:
         Raises `sqlite3.Error`; nothing is stored then.
         """
         columns = [table.c[name] for name in rows[0]]
-        into = ", ".join(column.name for column in columns)
-        statement = f"INSERT INTO {table.name} ({into}) VALUES ({', '.join('?' * len(columns))}) ON CONFLICT DO NOTHING"  # noqa: S608
         binders = [(column.name, column.type.bind_processor(self._dialect)) for column in columns]
         values = [[bind(row[name]) if bind else row[name] for name, bind in binders] for row in rows]
+        into = f"INSERT INTO {table.name} ({', '.join(column.name for column in columns)}) VALUES "  # noqa: S608
         self._thread = self._thread or ThreadPoolExecutor(1, "appender")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, statement, values)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, into, values)
 
-    def _write(self, statement: str, rows: Sequence[Sequence[Any]]) -> list[bool]:
+    def _write(self, into: str, rows: Sequence[Sequence[Any]]) -> list[bool]:
         if self._connection is None:
             self._connection = self._connect()
+        one = f"({', '.join('?' * len(rows[0]))})"
+        try:
+            # Each statement lets go of the interpreter, and waits for its turn to have it back: so there is but one.
+            self._connection.execute(into + ", ".join([one] * len(rows)), [value for row in rows for value in row])
+        except sqlite3.IntegrityError:  # Some are there already, and nothing is stored.
+            return self._write_new(f"{into}{one} ON CONFLICT DO NOTHING", rows)
+        return [True] * len(rows)
+
+    def _write_new(self, statement: str, rows: Sequence[Sequence[Any]]) -> list[bool]:
         connection = self._connection
+        assert connection is not None
         connection.execute("BEGIN IMMEDIATE")
         try:
             new = [connection.execute(statement, row).rowcount == 1 for row in rows]

@@ -5,12 +5,17 @@ It refuses to know any table.
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 
 import sqlalchemy
+import zstandard
 from sqlalchemy import BigInteger, DateTime, Dialect, TypeDecorator
 
 from runner.characters import make_storable
+
+COMPRESSION = 1
+"""Zstandard's level: the higher ones take longer and save little of a payload."""
 
 Integer = BigInteger().with_variant(sqlalchemy.Integer, "sqlite")
 """64 bits, as GitHub's ids need. SQLite has them in an INTEGER, and counts up by itself in nothing else."""
@@ -36,6 +41,35 @@ class Text(TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Replace what a database would refuse."""
         return None if value is None else make_storable(value)
+
+
+class _Codec(threading.local):
+    """Making a compressor takes longer than using it, and two threads must not use the same."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(COMPRESSION).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
+
+
+_CODEC = _Codec()
+
+
+class Compressed(TypeDecorator[bytes]):
+    """Bytes that are stored in a fraction of their size. What was stored before they were compressed is read as it is.
+
+    It must be nothing that begins like compressed bytes (https://www.rfc-editor.org/rfc/rfc8878#section-3.1.1).
+    """
+
+    impl = sqlalchemy.LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
+        """Compress."""
+        return None if value is None else _CODEC.compress(value)
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes | None:
+        """Give back what was stored."""
+        return _CODEC.decompress(value) if value and value.startswith(zstandard.FRAME_HEADER) else value
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -9,13 +9,14 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sqlalchemy import Table, make_url, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner import postgresql, sqlite, upgrades
+from runner import postgresql, sqlite, versions
 from runner.appending import Appender
 from runner.db_errors import DatabaseError
 from runner.schema import installation
@@ -62,8 +63,8 @@ class Database:
         with self._explaining():
             await self._probe(must_exist=False)
             async with self.write() as connection:
-                if await connection.run_sync(upgrades.read_version) == upgrades.EMPTY:
-                    await connection.run_sync(upgrades.create)
+                if await connection.run_sync(versions.read_version) == versions.EMPTY:
+                    await connection.run_sync(_upgrades().create)
                 await self._recognise(connection)
 
     async def open_existing(self) -> None:
@@ -82,9 +83,9 @@ class Database:
             await self._probe(must_exist=True)
         with self.hold(), self._explaining():
             async with self.begin(**{sqlite.REMAKES_TABLES: True}) as connection:
-                before = await connection.run_sync(upgrades.read_version)
-                await connection.run_sync(upgrades.upgrade)
-                after = await connection.run_sync(upgrades.read_version)
+                before = await connection.run_sync(versions.read_version)
+                await connection.run_sync(_upgrades().upgrade)
+                after = await connection.run_sync(versions.read_version)
             await self.engine.dispose()  # The connection that remade tables looks at no foreign keys.
         return before, after
 
@@ -112,7 +113,7 @@ class Database:
             await asyncio.to_thread(sqlite.probe, self.file, must_exist=must_exist)
 
     async def _recognise(self, connection: AsyncConnection) -> None:
-        await connection.run_sync(upgrades.check_version)
+        await connection.run_sync(versions.check_version)
         self.secret = (await connection.execute(installation.select())).one().secret
 
     @contextmanager
@@ -172,6 +173,12 @@ class Database:
             await connection.execution_options(reads_only=True, **options)
             yield connection
 
+    async def fold(self) -> None:
+        """Let SQLite bring its log into its file; commits need not wait for it then. Nothing depends on it."""
+        if self.is_embedded:
+            with self._explaining():
+                await asyncio.to_thread(sqlite.fold, self.file)
+
     async def accepts_writes(self) -> bool:
         """Whether a delivery could be stored just now."""
         async with self.write() as connection:
@@ -190,6 +197,13 @@ class Database:
         """
         if self._wire:
             await self._wire.listen(ring)
+
+
+def _upgrades() -> ModuleType:
+    """Alembic takes memory and time that a service on a database of today need not spend."""
+    from runner import upgrades  # noqa: PLC0415
+
+    return upgrades
 
 
 def _take_one(counted: Counter[Any], key: Any) -> bool:

@@ -18,12 +18,16 @@ from sqlalchemy import (
     MetaData,
     Table,
     UniqueConstraint,
+    text,
 )
 
-from runner.columns import Integer, String, Text, UtcDateTime
+from runner.columns import Compressed, Integer, String, Text, UtcDateTime
 from runner.job import ACTIVE
 
 metadata = MetaData()
+
+PENDING = text("state = 'pending'")
+"""Which deliveries are still to be worked; said in these words it is found in an index of its own."""
 
 deliveries = Table(
     "deliveries",
@@ -32,14 +36,15 @@ deliveries = Table(
     Column("id", String(100), nullable=False, unique=True),  # X-GitHub-Delivery: a redelivery carries the same one
     Column("event", String(100), nullable=False),
     Column("lane", String(300), nullable=False),  # deliveries of one lane are worked one after the other
-    Column("body", LargeBinary, nullable=False),
+    Column("body", Compressed, nullable=False),  # the bytes that were signed
     Column("received_at", UtcDateTime, nullable=False),
     Column("state", String(20), nullable=False),  # pending, done, failed
     Column("attempts", Integer, nullable=False, default=0),
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("finished_at", UtcDateTime),
     Column("error", Text),
-    Index("pending_deliveries", "state", "lane", "sequence"),  # who is next is found without reading a body
+    # Who is next is found without reading a body, and a new delivery goes to its end.
+    Index("pending_deliveries", "sequence", "lane", sqlite_where=PENDING, postgresql_where=PENDING),
 )
 
 cases = Table(

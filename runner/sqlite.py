@@ -16,6 +16,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from runner.db_errors import DatabaseError
 
+MAX_LOG_PAGES = 64_000
+"""Pages of 4 KiB, so 250 MiB: a log of that length is brought into the file in the midst of a crowd of writes."""
+
+WORTH_FOLDING = 1024 * 1024
+"""Bytes of the log from which on it is brought into the file as soon as there is time."""
+
+MAX_REST = 16 * 1024 * 1024
+"""Bytes that the log keeps on the disk once it is in the file."""
+
+CACHE_KB = 500
+"""KiB of pages that a connection keeps to itself; there may be a dozen, and the system keeps pages for all of them."""
+
 REMAKES_TABLES = "remakes_tables"
 """The execution option of a transaction in which tables are dropped and made again under their old names."""
 
@@ -41,16 +53,30 @@ def _set_up(connection: Any, _record: Any) -> None:
     # The driver must not open transactions by itself: `_begin` decides how they start.
     connection.isolation_level = None
     cursor = connection.cursor()
-    # The log is brought into the file every 32 MB: after a burst, and not some ten times in it.
+    # The log is brought into the file by `fold`, and only in need by whoever has to wait for their commit.
     for pragma in (
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",
         "busy_timeout=30000",
-        "wal_autocheckpoint=8000",
+        f"wal_autocheckpoint={MAX_LOG_PAGES}",
+        f"journal_size_limit={MAX_REST}",
+        f"cache_size=-{CACHE_KB}",
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def fold(file: Path) -> None:
+    """Bring the log into the database, beside readers and writers, once that is worth it. Raises `sqlite3.Error`.
+
+    https://www.sqlite.org/wal.html#ckpt
+    """
+    log = Path(f"{file}-wal")
+    if not (log.is_file() and log.stat().st_size > WORTH_FOLDING):
+        return
+    with closing(connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _roll_back(connection: Any, _record: Any) -> None:

@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from runner import upgrades
+from runner import versions
 from tests.support.dockerfile import Folder, Step, parse_stages
 
 ROOT = Path(__file__).parents[1]
@@ -66,8 +66,8 @@ def test_the_manifest_and_the_templates_travel_along(installed: Folder) -> None:
 
 @pytest.mark.slow
 def test_the_migrations_travel_along(installed: Folder) -> None:
-    script = "from runner import upgrades; print(*upgrades.list_versions())"
-    assert tuple(output_of(installed, "python", "-c", script).split()) == upgrades.list_versions()
+    script = "from runner import versions; print(*versions.list_versions())"
+    assert tuple(output_of(installed, "python", "-c", script).split()) == versions.list_versions()
 
 
 def test_the_image_runs_as_nobody_special() -> None:

@@ -70,6 +70,9 @@ async def measure_servers(folder: Path, core: int) -> tuple[dict[str, figures.Fi
         floor = stack.enter_context(start_floor(folder, core, payloads))
         print(await asyncio.to_thread(describe_limit, floor))
     async with Installation(folder, core, SERVE, SLEEPER) as installation:
+        installation.as_server([])  # Its very first start makes the database, which takes memory that no other does.
+        await installation.stop_service()
+        await installation.start_service()
         with ExitStack() as stack:
             servers = {
                 PROBOT: stack.enter_context(start_probot(folder, core, payloads)),

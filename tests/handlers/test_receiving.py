@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 from structlog.testing import capture_logs
 
-from handlers.receiving import CALM_S, CROWD, MAX_BATCH, Arrival, NotStored, Receiver
+from handlers.receiving import CALM_S, CROWD, MAX_BATCH, MAX_CALM_S, Arrival, Crowd, NotStored, Receiver
 from runner.db import Database
 from runner.schema import deliveries
 from tests.support.clock import Clock
@@ -110,10 +109,18 @@ async def test_after_a_crowd_work_waits_for_calm_and_after_a_few_it_does_not(tmp
     async with open_database(tmp_path) as database:
         receiver = Receiver(database, Clock())
         await gather([receiver.receive(arrive(number)) for number in range(CROWD - 1)])
-        began = time.monotonic()
-        await receiver.wait_for_calm()
-        assert time.monotonic() - began < CALM_S / 2
+        assert receiver.calm_in_s() == 0
         await gather([receiver.receive(arrive(number)) for number in range(100, 100 + CROWD)])
-        began = time.monotonic()
-        await receiver.wait_for_calm()
-        assert time.monotonic() - began > CALM_S / 2
+        assert 0 < receiver.calm_in_s() <= CALM_S
+
+
+def test_a_crowd_without_an_end_holds_work_up_for_a_limited_time() -> None:
+    crowd = Crowd()
+    assert crowd.calm_in_s(10.0) == 0
+    crowd.note(10.0, CROWD)
+    assert crowd.calm_in_s(10.0) == CALM_S
+    assert crowd.calm_in_s(10.0 + CALM_S) == 0
+    for number in range(1, 40):
+        crowd.note(10.0 + number * CALM_S / 2, CROWD)
+    assert crowd.calm_in_s(10.0 + MAX_CALM_S - CALM_S / 4) == CALM_S / 4
+    assert crowd.calm_in_s(10.0 + MAX_CALM_S) == 0

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
+from markdown_it import MarkdownIt, rules_block
 from markdown_it.token import Token
 
 from handlers.sanitize import (
@@ -82,15 +82,22 @@ CLOSING = re.compile(
 )
 
 
+def make_parser() -> MarkdownIt:
+    """CommonMark with tables: for GitHub's parser, unlike markdown-it, what opens a fence is no head of one."""
+    parser = MarkdownIt("commonmark")
+    parser.block.ruler.after("fence", "tables", rules_block.table, {"alt": ["paragraph", "reference"]})
+    return parser
+
+
 def github_reads(text: str) -> list[Token]:
     """The tokens of the text in the dialect that GitHub uses, as far as markdown-it knows it, flat."""
-    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    tokens = make_parser().enable("strikethrough").parse(text)
     return [token for block in tokens for token in (block, *(block.children or ()))]
 
 
 def ends_outside(text: str) -> bool:
     """Whether what follows `text` is a paragraph of its own."""
-    opening, probe, _ = MarkdownIt("commonmark").enable("table").parse(f"{text}\n\nPROBE")[-3:]
+    opening, probe, _ = make_parser().parse(f"{text}\n\nPROBE")[-3:]
     return (opening.type, opening.level, probe.content) == ("paragraph_open", 0, "PROBE")
 
 

@@ -31,14 +31,14 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import TypeEngine
 
-from runner import store, upgrades
+from runner import store, upgrades, versions
 from runner.db import Database
 from runner.db_errors import DatabaseError, OldDatabase
 from runner.schema import metadata
 from tests.support.jobs import make_job, open_database
 
 SCHEMAS = Path(__file__).with_name("schemas")
-EARLIER = upgrades.list_versions()[:-1]
+EARLIER = versions.list_versions()[:-1]
 BEFORE_ALEMBIC = ("1", "2")
 """Versions whose databases were made without migrations, and say their version in `ptq_bot`."""
 
@@ -117,7 +117,7 @@ async def assert_upgraded(url: str, before: Rows, version: str) -> None:
     database = Database(url)
     with pytest.raises(OldDatabase, match=f"it has schema {version}, and this version of ptq-bot needs "):
         await database.open()
-    assert await database.upgrade() == (version, upgrades.list_versions()[-1])
+    assert await database.upgrade() == (version, versions.list_versions()[-1])
     await database.open()
     assert database.secret == SECRET
     async with database.write() as connection:
@@ -130,7 +130,7 @@ async def assert_upgraded(url: str, before: Rows, version: str) -> None:
     with pytest.raises(IntegrityError):  # Foreign keys are looked at again.
         async with database.write() as connection:
             await connection.execute(text("INSERT INTO job_logs VALUES ('nobody', 'agent', '')"))
-    assert await database.upgrade() == (upgrades.list_versions()[-1],) * 2
+    assert await database.upgrade() == (versions.list_versions()[-1],) * 2
     await database.close()
 
 
