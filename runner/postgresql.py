@@ -101,6 +101,8 @@ def is_passing(error: BaseException) -> bool:
     """Whether what the driver raised may be over a moment later, with nothing changed. Pure."""
     if isinstance(error, OSError):
         return not isinstance(error, (PermissionError, ssl.SSLError))
+    if isinstance(error, asyncpg.InterfaceError):  # The driver's own: the server has ended the connection.
+        return not isinstance(error, asyncpg.exceptions.ClientConfigurationError)
     return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(PASSING)
 
 

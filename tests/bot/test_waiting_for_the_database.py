@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from bot.demo.playground import find_free_port
 from runner.db import Database
@@ -144,7 +144,11 @@ async def test_a_service_starts_once_nobody_blocks_its_database(
 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
-    [(":{password}@", ":hunter2@", "password authentication failed"), ("/{name}", "/nowhere", "does not exist")],
+    [
+        (":{password}@", ":hunter2@", "password authentication failed"),
+        ("/{name}", "/nowhere", "does not exist"),
+        ("/{name}", "/{name}?ssl=perhaps", "must be one of"),
+    ],
 )
 def test_a_database_that_waiting_brings_no_nearer_is_one_sentence(
     tmp_path: Path, postgres: Server, old: str, new: str, reason: str
@@ -152,6 +156,21 @@ def test_a_database_that_waiting_brings_no_nearer_is_one_sentence(
     url = "postgresql+asyncpg://ptq:{password}@127.0.0.1:{port}/{name}".replace(old, new)
     url = url.format(password=postgres.password, port=postgres.port, name="postgres")
     assert reason in refuse_to_start(configure(tmp_path, 0), PTQ_SERVER__DATABASE_URL=url)
+
+
+async def test_a_session_that_the_server_ended_is_a_database_out_of_reach(postgres: Server, postgres_url: str) -> None:
+    async def lose_the_session() -> None:
+        async with database.write() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            assert isinstance(driver, asyncpg.Connection)
+            await postgres.execute(f"SELECT pg_terminate_backend({driver.get_server_pid()})")
+            while not driver.is_closed():
+                await asyncio.sleep(0.01)
+            await connection.execute(text("SELECT 1"))
+
+    async with open_database(postgres_url) as database:
+        with pytest.raises(UnavailableDatabase, match="connection is closed"), database.explaining():
+            await lose_the_session()
 
 
 async def test_sqlite_is_unavailable_while_somebody_else_writes_for_long(tmp_path: Path) -> None:
