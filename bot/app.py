@@ -33,7 +33,7 @@ from runner.agents import build_agent
 from runner.bench import Bench
 from runner.claims import LASTS_S, Claims
 from runner.db import Database
-from runner.db_errors import UnavailableDatabase
+from runner.db_errors import DatabaseError, UnavailableDatabase
 from runner.gauge import Gauge
 from runner.hosts import SILENCE_S
 from runner.loops import Bell, Loop
@@ -188,8 +188,16 @@ class Service:
         )
         with self._database.explaining():
             await recovery.begin()
-        stack.push_async_callback(recovery.beat)
+        stack.push_async_callback(self._beat_once_more, recovery)
         return recovery
+
+    async def _beat_once_more(self, recovery: Recovery) -> None:
+        """Write down when the service ended. Without that it counts as away for a little longer, which does no harm."""
+        try:
+            with self._database.explaining():
+                await recovery.beat()
+        except DatabaseError as error:
+            log.warning("service.end_not_written_down", reason=str(error))
 
     def _build_context(self, session: aiohttp.ClientSession, database: Database) -> Context:
         settings = self._settings
