@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import aiohttp
 import structlog
@@ -32,6 +33,7 @@ from runner.agents import build_agent
 from runner.bench import Bench
 from runner.claims import LASTS_S, Claims
 from runner.db import Database
+from runner.db_errors import DatabaseError, UnavailableDatabase
 from runner.gauge import Gauge
 from runner.hosts import SILENCE_S
 from runner.loops import Bell, Loop
@@ -39,6 +41,9 @@ from runner.spool import Spool
 from runner.supervisor import Supervisor
 
 log = structlog.get_logger()
+
+DATABASE_WAITS_S = (0.5, 15.0)
+"""The first and the longest wait, in seconds, before a database that is blocked or out of reach is tried again."""
 
 BEAT_S = 60.0
 """How often the service writes down that it is alive, in seconds."""
@@ -94,10 +99,22 @@ class Service:
         """Where it listens, known once it has started."""
 
     async def __aenter__(self) -> Service:
-        """Open the database, join the parts, listen, and start the loops."""
-        async with AsyncExitStack() as stack:
-            await self._start(stack)
-            self._stack = stack.pop_all()
+        """Open the database, join the parts, listen, and start the loops.
+
+        Waits for as long as the database is blocked or out of reach. Raises another `DatabaseError` where waiting would
+        not help.
+        """
+        wait_s, longest_s = DATABASE_WAITS_S
+        while True:
+            try:
+                async with AsyncExitStack() as stack:
+                    await self._start(stack)
+                    self._stack = stack.pop_all()
+                break
+            except UnavailableDatabase as error:
+                log.warning("service.waits_for_its_database", reason=str(error), wait_s=wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, longest_s)
         log.info("service.started", url=self.url, repositories=len(self.context.repositories))
         return self
 
@@ -178,9 +195,18 @@ class Service:
             sweep_max=self._settings.recovery.sweep_max,
             in_flight_s=self._pace.in_flight_s,
         )
-        await recovery.begin()
-        stack.push_async_callback(recovery.beat)
+        with self._database.explaining():
+            await recovery.begin()
+        stack.push_async_callback(self._beat_once_more, recovery)
         return recovery
+
+    async def _beat_once_more(self, recovery: Recovery) -> None:
+        """Write down when the service ended. Without that it counts as away for a little longer, which does no harm."""
+        try:
+            with self._database.explaining():
+                await recovery.beat()
+        except DatabaseError as error:
+            log.warning("service.end_not_written_down", reason=str(error))
 
     def _build_context(self, session: aiohttp.ClientSession, database: Database) -> Context:
         settings = self._settings
@@ -208,7 +234,8 @@ class Service:
     async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:
         claims = Claims(database, self._pace.claim_s)
         if database.is_embedded:
-            await claims.clear()  # No other service has this file: whoever held them is dead.
+            with database.explaining():
+                await claims.clear()  # No other service has this file: whoever held them is dead.
         stack.push_async_callback(claims.close)
         renewing = asyncio.create_task(claims.run(), name="claims")
         stack.push_async_callback(_cancel, renewing)
@@ -288,5 +315,21 @@ async def serve(settings: Settings, read: Callable[[], Settings], pace: Pace | N
     loop.add_signal_handler(signal.SIGHUP, service.reload, read)
     for number in ENDING:
         loop.add_signal_handler(number, begin_to_stop)
-    async with service:
-        await stop.wait()
+    async with AsyncExitStack() as stack:
+        if await _unless(stop, stack.enter_async_context(service)):
+            await stop.wait()
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Do something, or break it off when `stop` is set before its end: whether it was done. Raises what it raises."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.wait([working, stopping])
+    if working.cancelled():
+        return False
+    working.result()
+    return True

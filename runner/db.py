@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner import postgresql, sqlite, versions
 from runner.appending import Appender
-from runner.db_errors import DatabaseError
+from runner.db_errors import DatabaseError, UnavailableDatabase
 from runner.schema import installation
 from runner.sql import insert_all_new
 
@@ -58,9 +59,10 @@ class Database:
     async def open(self) -> None:
         """Create the tables in a new database.
 
-        Raises `OldDatabase` where an upgrade is needed, and another `DatabaseError` for one that cannot be used.
+        Raises `OldDatabase` where an upgrade is needed, `UnavailableDatabase` where it is blocked or out of reach just
+        now, and another `DatabaseError` for one that cannot be used.
         """
-        with self._explaining():
+        with self.explaining():
             await self._probe(must_exist=False)
             async with self.write() as connection:
                 if await connection.run_sync(versions.read_version) == versions.EMPTY:
@@ -69,7 +71,7 @@ class Database:
 
     async def open_existing(self) -> None:
         """Use the database of a service, which may be running, to read. Raises `DatabaseError` where there is none."""
-        with self._explaining():
+        with self.explaining():
             await self._probe(must_exist=True)
             async with self.read() as connection:
                 await self._recognise(connection)
@@ -79,9 +81,9 @@ class Database:
 
         No service may run on it. Raises `DatabaseError`; the database is then as it was.
         """
-        with self._explaining():
+        with self.explaining():
             await self._probe(must_exist=True)
-        with self.hold(), self._explaining():
+        with self.hold(), self.explaining():
             async with self.begin(**{sqlite.REMAKES_TABLES: True}) as connection:
                 before = await connection.run_sync(versions.read_version)
                 await connection.run_sync(_upgrades().upgrade)
@@ -97,13 +99,13 @@ class Database:
         """
         with ExitStack() as stack:
             if self.is_embedded:
-                with self._explaining():
+                with self.explaining():
                     stack.enter_context(sqlite.hold(self.file))
             yield
 
     async def back_up(self, target: Path) -> None:
         """Copy the database into a new file, also while a service runs. Raises `DatabaseError`."""
-        with self._explaining():
+        with self.explaining():
             if not self.is_embedded:
                 raise DatabaseError("PostgreSQL's own pg_dump makes backups of it: see docs/reliability.md")
             await asyncio.to_thread(sqlite.back_up, self.file, target)
@@ -117,15 +119,22 @@ class Database:
         self.secret = (await connection.execute(installation.select())).one().secret
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Whatever goes wrong inside becomes a `DatabaseError` that names the database."""
+    def explaining(self) -> Iterator[None]:
+        """Whatever goes wrong with the database inside becomes a `DatabaseError` that names it."""
         try:
             yield
         except DatabaseError as error:
             raise type(error)(f"the database {self.name}: {error}") from None
         except (SQLAlchemyError, OSError, *postgresql.FAILURES) as error:
             advice = "" if self.is_embedded else "; check that it runs, and server.database_url"
-            raise DatabaseError(f"the database {self.name}: {_describe(error)}{advice}") from None
+            kind = UnavailableDatabase if self._is_passing(_find_cause(error)) else DatabaseError
+            raise kind(f"the database {self.name}: {_describe(error)}{advice}") from None
+
+    def _is_passing(self, cause: BaseException) -> bool:
+        """Whether what a driver raised may be over a moment later, with nothing changed."""
+        if self.is_embedded:
+            return getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_OK) == sqlite3.SQLITE_BUSY
+        return postgresql.is_passing(cause)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -147,11 +156,13 @@ class Database:
     @asynccontextmanager
     async def begin(self, **options: Any) -> AsyncIterator[AsyncConnection]:
         """The same whatever claims are held, with these execution options of SQLAlchemy's."""
-        async with self._turn, self.engine.connect() as connection:
+        impatience = nullcontext() if self.is_embedded else postgresql.impatience(self.engine)
+        async with self._turn, self.engine.connect() as connection, AsyncExitStack() as stack:
             if options:
                 await connection.execution_options(**options)
-            async with connection.begin():
-                yield connection
+            async with impatience:
+                await stack.enter_async_context(connection.begin())
+            yield connection
 
     async def append(self, table: Table, rows: Sequence[Mapping[str, Any]], key: str) -> list[bool]:
         """Commit many rows at once, whatever claims are held: for each, whether it is new by its `key`.
@@ -212,10 +223,14 @@ def _take_one(counted: Counter[Any], key: Any) -> bool:
     return counted[key] >= 0
 
 
+def _find_cause(error: Exception) -> BaseException:
+    """What the driver itself raised."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return error.orig.__cause__ or error.orig
+    return error
+
+
 def _describe(error: Exception) -> str:
     """What a driver says, without the statement and its values; where it says nothing, what happened."""
-    if isinstance(error, DBAPIError) and error.orig is not None:
-        reason = str(getattr(error.orig, "__cause__", None) or error.orig)
-    else:
-        reason = str(error)
-    return " ".join(reason.split()) or type(error).__name__
+    cause = _find_cause(error)
+    return " ".join(str(cause).split()) or type(cause).__name__

@@ -7,5 +7,9 @@ class DatabaseError(Exception):
     """The database cannot be used; the message says why and what to do, and holds no password."""
 
 
+class UnavailableDatabase(DatabaseError):  # noqa: N818 - says what it is
+    """It cannot be reached, or somebody blocks it: a moment later that may be over."""
+
+
 class OldDatabase(DatabaseError):  # noqa: N818 - says what it is
     """An earlier version made the database: `ptq-bot db upgrade` is needed."""

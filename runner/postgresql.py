@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -10,8 +11,9 @@ from typing import Any
 
 import asyncpg
 import structlog
-from sqlalchemy import URL, event
+from sqlalchemy import URL, event, text
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 log = structlog.get_logger()
@@ -23,17 +25,33 @@ CHANNEL = "ptq_bot"
 TURN = int.from_bytes(b"ptq-bot")
 """The number of the lock that a writer takes; locks are apart for each database."""
 
+STILL_S = 5
+"""How long a replica that has the turn to write may leave the server waiting, in seconds."""
+LOOK_S = 1.0
+"""How often a writer that waits for longer looks whether it does."""
+
 SETTINGS = {
     "application_name": "ptq-bot",
     "timezone": "UTC",
     "lock_timeout": "30s",
     # A replica that is stopped, or dies without a word, must not keep the others waiting for their turn.
-    "idle_in_transaction_session_timeout": "5s",
+    "idle_in_transaction_session_timeout": f"{STILL_S}s",
 }
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError)
 """What the driver raises besides `OSError` while it connects."""
+
+PASSING = ("08", "40", "53", "57", "58", "55P03", "25P03")
+"""How the codes of errors begin that say nothing against the configuration: connections, resources, operators, locks.
+https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+
+_END_WHO_STANDS_STILL = text(f"""
+SELECT pid, pg_terminate_backend(pid) AS ended FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE datname = current_database() AND locktype = 'advisory' AND granted
+  AND (classid::bigint << 32) + objid::bigint = {TURN}
+  AND wait_event_type = 'Client' AND state_change < clock_timestamp() - make_interval(secs => {STILL_S})
+""")  # noqa: S608 - two numbers of ours
 
 
 def make_engine(url: URL) -> AsyncEngine:
@@ -49,6 +67,43 @@ def _begin(connection: Connection) -> None:
     # Our transactions read, decide and write. Done side by side, each would decide on what the other is changing.
     if not connection.get_execution_options().get("reads_only"):
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({TURN})")
+
+
+@asynccontextmanager
+async def impatience(engine: AsyncEngine) -> AsyncIterator[None]:
+    """For a block that waits for its turn to write: whoever has it and stands still does not keep it.
+
+    The server itself ends only a session that is idle. The driver sends a statement in two parts, and for the server
+    one that has the first alone is at work, without any limit of time, until the second comes.
+    """
+    looking = asyncio.create_task(_look_who_stands_still(engine))
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.wait([looking])
+
+
+async def _look_who_stands_still(engine: AsyncEngine) -> None:
+    await asyncio.sleep(STILL_S)
+    while True:
+        try:
+            async with engine.connect() as connection:
+                await connection.execution_options(reads_only=True, isolation_level="AUTOCOMMIT")
+                for pid, ended in await connection.execute(_END_WHO_STANDS_STILL):
+                    log.warning("database.writer_stood_still", pid=pid, ended=ended)
+        except (SQLAlchemyError, OSError, *FAILURES) as error:
+            log.warning("database.not_looked_at", reason=repr(error))
+        await asyncio.sleep(LOOK_S)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether what the driver raised may be over a moment later, with nothing changed. Pure."""
+    if isinstance(error, OSError):
+        return not isinstance(error, (PermissionError, ssl.SSLError))
+    if isinstance(error, asyncpg.InterfaceError):  # The driver's own: the server has ended the connection.
+        return not isinstance(error, asyncpg.exceptions.ClientConfigurationError)
+    return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(PASSING)
 
 
 class Wire:

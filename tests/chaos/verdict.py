@@ -48,8 +48,8 @@ class Verdict:
     @property
     def is_clean(self) -> bool:
         counts = (self.lost, self.double_comments, self.double_pulls, self.missing_pulls, self.double_agents)
-        # A replica that ends because the database keeps it waiting at its start is started again by whoever runs it.
-        return not any((*counts, self.overlapping_agents, self.failed_reports, *self.complaints))
+        faults = (self.overlapping_agents, self.failed_reports, self.fallen_replicas)
+        return not any((*counts, *faults, *self.complaints))
 
     def rows(self) -> list[tuple[str, str]]:
         return [

@@ -49,8 +49,10 @@ class Wire:
         assert task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        with suppress(OSError, asyncio.CancelledError):
+        try:
             await self._pass_on(reader, writer)
+        except* (OSError, asyncio.CancelledError):
+            """It was cut, by us or by one of the two; before Python 3.12 `suppress` knows no groups."""
         writer.transport.abort()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -132,7 +132,7 @@ class Installation(Playground):
     async def end_service(self) -> bool:
         """Stop it in good order. False when it was killed and started again instead."""
         self._is_ending = True
-        self.replica.signal(signal.SIGTERM)
+        self._ask_to_end()
         minding = self._minding
         await self.wait_for(lambda: not (self._is_ending and minding and not minding.done()), "the service to end")
         return self._is_ending
@@ -156,6 +156,9 @@ class Installation(Playground):
     def tail(self) -> str:
         """The last that the service wrote."""
         return self.replica.tail()
+
+    def _ask_to_end(self) -> None:
+        self.replica.signal(signal.SIGTERM)
 
     def _begin(self) -> None:
         self.replica.start(self.fate.waiting[0] if self.fate.waiting else None)
@@ -210,9 +213,9 @@ class Pair(Installation):
         return bool(self.fate.reached)
 
     async def end_service(self) -> bool:
-        """Stop both in good order, the first one first."""
+        """Stop both in good order, the first one first. False when that one came to stand still instead."""
         ended = await super().end_service()
-        if self.second.process:
+        if ended and self.second.process:
             self.second.signal(signal.SIGTERM)
             await self.wait_for(lambda: not self.second.is_alive, "the second replica to end")
             assert self.second.exit_status == 0, self.second.tail()
@@ -222,11 +225,16 @@ class Pair(Installation):
         """The last that both wrote."""
         return f"{self.replica.tail()}\n{self.second.tail() if self.second.process else ''}"
 
+    def _ask_to_end(self) -> None:
+        # Who stands still at its end was asked already: another SIGTERM would be a kill.
+        self.replica.signal(signal.SIGCONT if self.replica.is_stopped else signal.SIGTERM)
+
     async def _mind(self) -> None:
         while self.replica.exit_status is None:
             await asyncio.sleep(0.01)
             if self.replica.is_stopped and self.fate.waiting:
                 self.fate.pass_on()
+                self._is_ending = False
                 self.second.start()
                 self.github.webhook_timeout_s = self.WEBHOOK_TIMEOUT_S
                 self._answering_port = self._second_port

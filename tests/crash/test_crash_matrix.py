@@ -82,9 +82,6 @@ async def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not TAKES_ALL, reason="`make crash` lets replicas stand still: not every point ends as it should yet"
-)
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("matrix", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("number", range(PAIRS))

@@ -55,9 +55,10 @@ def test_answers_get_lost_after_each_write_to_github() -> None:
     assert find_lost_answers(points) == [Point(f"POST {COMMENTS}", "lost", 2)]
 
 
-def test_nobody_stands_still_where_others_wait_for_them() -> None:
+def test_nobody_stands_still_between_a_look_at_their_claim_and_a_request() -> None:
     commit = [Point("commit insert jobs", when, 1) for when in ("before", "after")]
-    assert find_pauses(commit) == commit[1:]
+    command = [Point("ssh: start", when, 1) for when in ("before", "sent", "after")]
+    assert find_pauses([*commit, *command]) == [*commit, *command[1:]]
 
 
 def test_a_sample_has_something_of_each_kind_and_can_be_drawn_again() -> None:

@@ -1,0 +1,122 @@
+"""A replica that is stopped amid a transaction on PostgreSQL, wherever in it, does not keep the others from writing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import asyncpg
+import pytest
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
+
+from runner import store
+from runner.db import Database
+from tests.support.jobs import make_job, open_database
+from tests.support.postgres import Server
+
+LARGE = 10**8
+"""More bytes than lie between a server and a client that reads none of them."""
+
+
+async def _while_idle(_connection: asyncpg.Connection) -> None:
+    signal.raise_signal(signal.SIGSTOP)
+
+
+async def _with_half_a_statement_sent(connection: asyncpg.Connection) -> None:
+    await connection.prepare("SELECT 17")
+    signal.raise_signal(signal.SIGSTOP)
+
+
+async def _with_an_answer_on_its_way(connection: asyncpg.Connection) -> None:
+    statement = await connection.prepare(f"SELECT repeat('x', {LARGE})")
+    answer = asyncio.ensure_future(statement.fetchval())
+    await asyncio.sleep(0)
+    signal.raise_signal(signal.SIGSTOP)
+    await answer
+
+
+MOMENTS: dict[str, Callable[[asyncpg.Connection], Awaitable[None]]] = {
+    "while idle": _while_idle,
+    "with half a statement sent": _with_half_a_statement_sent,
+    "with an answer on its way": _with_an_answer_on_its_way,
+}
+
+
+async def stand_still(url: str, moment: str) -> None:
+    """Be a replica that stops itself amid a transaction. What it has written there comes to nothing."""
+    database = Database(url)
+    try:
+        async with database.write() as connection:
+            await store.insert_job(connection, make_job())
+            driver = (await connection.get_raw_connection()).driver_connection
+            assert isinstance(driver, asyncpg.Connection)
+            await MOMENTS[moment](driver)
+    except (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        await database.close()
+    else:
+        sys.exit("it was allowed to write")
+
+
+@contextmanager
+def stopped_replica(url: str, moment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands still there by now."""
+    process = subprocess.Popen([sys.executable, "-m", __name__, url, moment])
+    try:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), status
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+async def ordinary_url(postgres: Server, empty_postgres_url: str) -> AsyncIterator[str]:
+    """A database with today's tables, of a user who may do nothing else on that server."""
+    url, user = make_url(empty_postgres_url), f"user_{secrets.token_hex(6)}"
+    create = f"CREATE ROLE {user} LOGIN PASSWORD '{postgres.password}'"
+    await postgres.execute(create, f"ALTER DATABASE {url.database} OWNER TO {user}")
+    ordinary = url.set(username=user).render_as_string(hide_password=False)
+    async with open_database(ordinary):
+        yield ordinary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_replica_that_stands_still_amid_a_transaction_keeps_the_turn_from_nobody(
+    ordinary_url: str, moment: str
+) -> None:
+    # Whoever waited in vain for its turn would get an error after half a minute.
+    with stopped_replica(ordinary_url, moment) as process:
+        async with open_database(ordinary_url) as another, another.write() as connection:
+            assert await store.insert_job(connection, make_job()), "what the other wrote came to nothing"
+        process.send_signal(signal.SIGCONT)
+        assert await asyncio.to_thread(process.wait) == 0
+
+
+async def test_who_works_for_long_with_its_turn_is_left_alone(postgres_url: str) -> None:
+    async with open_database(postgres_url) as one, open_database(postgres_url) as other:
+
+        async def work() -> None:
+            async with one.write() as connection:
+                at_work.set()
+                await connection.exec_driver_sql("SELECT pg_sleep(8)")
+                assert await store.insert_job(connection, make_job())
+
+        at_work = asyncio.Event()
+        working = asyncio.create_task(work())
+        await at_work.wait()
+        async with other.write() as connection:
+            assert not await store.insert_job(connection, make_job())
+        await working
+
+
+if __name__ == "__main__":
+    asyncio.run(stand_still(*sys.argv[1:]))
