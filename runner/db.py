@@ -187,7 +187,7 @@ class Database:
     async def fold(self) -> None:
         """Let SQLite bring its log into its file; commits need not wait for it then. Nothing depends on it."""
         if self.is_embedded:
-            with self._explaining():
+            with self.explaining():
                 await asyncio.to_thread(sqlite.fold, self.file)
 
     async def accepts_writes(self) -> bool:
