@@ -153,6 +153,20 @@ async def test_a_pull_request_ends_open_once_or_given_up_with_a_reason(counter: 
     assert "could not be opened" in counter.comments()[0] or "The answer to this" in counter.comments()[0]
 
 
+async def test_a_note_whose_author_may_write_no_more_opens_nothing(counter: Counter) -> None:
+    job = await counter.add_job()
+    counter.github.faults.add("POST", "*/git/trees", 502)
+    await counter.add_pull(job)
+    await counter.open(passes=1)
+    counter.github.set_permission(NAME, "alice", "read")
+    await counter.open()
+    assert counter.github.pulls(NAME) == []
+    assert count_calls(counter, "POST", "/git/refs") == 0
+    assert (await counter.pull(job)).abandoned == "alice has no write access any more, so the note approves nothing"
+    await counter.post()
+    assert "no write access any more" in counter.comments()[0]
+
+
 @TABLE
 async def test_a_question_for_a_permission_ends_answered_or_set_aside(counter: Counter, row: Row) -> None:
     order(counter, row, "GET", "*/collaborators/alice/permission")
