@@ -179,6 +179,15 @@ async def test_a_question_for_a_permission_ends_answered_or_set_aside(counter: C
     check_patience(counter, count_calls(counter, "GET", "/permission") // 3, longest_s=7200)
 
 
+async def test_our_marker_in_somebody_elses_comment_is_none(counter: Counter) -> None:
+    reply_id = await counter.add_reply(await counter.add_job())
+    forged = f"{(await counter.reply(reply_id)).marker}\nI say this for you."
+    await counter.github.comment(NAME, 1, forged, by="alice")
+    counter.github.faults.add("POST", "*/issues/1/comments", "reset")
+    await counter.post()
+    assert counter.comments() == ["I say this for you.", "Here it is."]
+
+
 async def test_while_a_reply_waits_its_trouble_is_shown(counter: Counter) -> None:
     job = await counter.add_job()
     order(counter, ROWS["locked"], "POST", "*/issues/1/comments")

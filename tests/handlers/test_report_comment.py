@@ -14,6 +14,7 @@ from handlers.pull_body import render_commit_message, render_pull_body, render_p
 from handlers.report import ParsedReport
 from handlers.report_comment import (
     MAX_COMMENT,
+    MAX_SUMMARY,
     approvable,
     choose_headline,
     count_lines,
@@ -163,6 +164,24 @@ def test_a_secret_is_redacted_wherever_a_machine_says_it() -> None:
     assert secret not in text
     assert "is protected" in text
     assert "is binary" in text
+
+
+def test_a_secret_is_redacted_wherever_an_agent_says_it() -> None:
+    secret = "hunter2-hunter2"
+    body = f"fix staged\n\n## Summary\nIt used {secret}.\n\n## Root cause\nThat is {secret}.\n\n## Test\n{secret}\n"
+    text = render(report=result(body=body, worklog=f"echo {secret}"), secrets=(secret,))
+    assert secret not in text
+    assert text.count("[redacted]") == 6, "summary and cause twice, for the full report has them too"
+
+
+@pytest.mark.parametrize("part", ["body", "worklog", "summary"])
+def test_a_secret_is_redacted_before_anything_is_cut(part: str) -> None:
+    secret = "hunter2-" * 20
+    head = "## Summary\n" * (part == "summary")
+    for length in range(MAX_SUMMARY - 150, MAX_SUMMARY, 25) if part == "summary" else range(11_800, 12_000, 25):
+        text = f"{head}{'x' * length}{secret}"
+        report = result(**{"body" if part == "summary" else part: text})
+        assert "hunter2" not in render(report=report, secrets=(secret,))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -58,6 +59,20 @@ async def test_a_note_without_a_digest_means_the_report_that_stood_when_it_was_w
     await world.comment(f"/ptq pr\n\n{NOTE}")
     pull = await world.wait_for_pull()
     assert pull.body.startswith(NOTE)
+
+
+async def test_a_note_without_a_digest_does_not_mean_a_report_that_came_after_it(world: World) -> None:
+    first = world.digest()
+    world.github.faults.add_webhook("issue_comment.created", "drop")
+    await world.comment(f"/ptq pr\n\n{NOTE}")
+    lost = world.github.deliveries[-1].guid
+    await asyncio.sleep(1.1)  # GitHub's times are whole seconds.
+    await world.comment("/ptq fix")
+    await world.wait_for_report(2)
+    assert world.digest() == first, "the very same diff, and yet another report"
+    await world.github.redeliver(lost)
+    await world.wait_for_reply("the report that stood when you wrote it is not the one")
+    assert world.pulls() == []
 
 
 async def test_a_note_without_a_digest_does_not_mean_a_report_that_was_posted_after_a_newer_one(world: World) -> None:
