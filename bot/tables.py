@@ -72,8 +72,12 @@ def _check_key(key: SecretStr) -> SecretStr:
 
 
 def _check_file(path: Path) -> Path:
-    if not path.is_file():
-        raise ValueError(f"is not there: {path}")
+    try:
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise ValueError(f"is not there: {path}") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
     return path
 
 

@@ -6,6 +6,7 @@ https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Sequence
@@ -31,6 +32,10 @@ MAX_ID = 100
 """Characters of a delivery id or an event name; GitHub's are far shorter."""
 
 
+BODY_S = 10.0
+"""Seconds that a body may take to arrive: GitHub itself waits no longer for the answer."""
+
+
 class Refused(Exception):  # noqa: N818
     """The request is not a delivery that we take; `status` and the message are the answer."""
 
@@ -42,10 +47,11 @@ class Refused(Exception):  # noqa: N818
 class Webhook:
     """The endpoint, with the secrets that a signature may be made with (several, so that they can be rotated)."""
 
-    def __init__(self, inbox: Inbox, secrets: Sequence[str], bell: Bell) -> None:
+    def __init__(self, inbox: Inbox, secrets: Sequence[str], bell: Bell, *, body_s: float = BODY_S) -> None:
         self._inbox = inbox
         self._secrets = [secret.encode() for secret in secrets]
         self._bell = bell
+        self._body_s = body_s
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer 202 for a delivery that is now stored, 200 for one that was, 4xx with the reason for what is none.
@@ -54,7 +60,7 @@ class Webhook:
         """
         try:
             event, delivery_id, signature = read_headers(request)
-            body = await _read_body(request)
+            body = await _read_body(request, self._body_s)
             check_signature(body, signature, self._secrets)
             lane = read_lane(body)
         except Refused as refusal:
@@ -104,11 +110,17 @@ def _read_header(request: web.Request, name: str, status: int) -> str:
     return value
 
 
-async def _read_body(request: web.Request) -> bytes:
+async def _read_body(request: web.Request, patience_s: float) -> bytes:
     try:
-        return await request.read()
+        async with asyncio.timeout(patience_s):
+            return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise Refused(413, f"the body is larger than {MAX_BODY} bytes") from None
+    except TimeoutError:
+        raise Refused(408, f"the body did not arrive within {patience_s:g} seconds") from None
+    except (ConnectionError, web.RequestPayloadError):
+        # Hardly anybody is left to hear it; but the log has a line, and no accident.
+        raise Refused(400, "the body was cut off") from None
 
 
 def check_signature(body: bytes, signature: str, secrets: Sequence[bytes]) -> None:

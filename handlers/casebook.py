@@ -53,6 +53,11 @@ class Reply:
         name = "job" if self.kind == "status" else self.kind
         return f"<!-- ptq:{name}={self.id} -->"
 
+    def log_context(self) -> dict[str, object]:
+        """The ids that every log line about this comment carries."""
+        case = f"{self.repository}#{self.issue_number}"
+        return {"repository": self.repository, "issue": self.issue_number, "case": case, "job": self.job_id}
+
     @property
     def worth(self) -> Worth:
         """How much bringing it to GitHub is worth to people now."""

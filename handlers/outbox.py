@@ -64,7 +64,7 @@ async def post_replies(context: Context) -> None:
         if reply is None:
             return
         tried.add(reply.id)
-        with structlog.contextvars.bound_contextvars(repository=reply.repository, issue=reply.issue_number):
+        with structlog.contextvars.bound_contextvars(**reply.log_context()):
             await _post(context, reply)
 
 

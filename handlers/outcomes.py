@@ -31,12 +31,20 @@ MIN_PROGRESS = timedelta(minutes=1)
 
 
 async def report_jobs(context: Context) -> None:
-    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand."""
+    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand.
+
+    What fails is tried again in the next pass, and holds up nothing else.
+    """
     async with context.db.read() as connection:
         unreported = await casebook.fetch_unreported_job_ids(connection)
         statuses = await casebook.fetch_open_statuses(connection)
     for job_id in unreported:
-        await _report(context, job_id)
+        try:
+            await _report(context, job_id)
+        except ClaimLost:
+            raise
+        except Exception:
+            log.exception("report.failed", job=job_id)
     for status in statuses:
         try:
             await _refresh(context, status)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from handlers.casebook import Pull
 from handlers.replies import job_url
 from handlers.report_comment import MAX_COMMENT
-from handlers.sanitize import collapse, cut, defuse, fence, one_line, redact
+from handlers.sanitize import collapse, defuse, fence, one_line, redact
 from runner.job import DIGEST_SHOWN, Job, Report
 
 MAX_TITLE = 120
@@ -30,33 +30,33 @@ def render_pull_body(
     pull: Pull, job: Job, report: Report, *, model: str | None, public_url: str, secrets: Collection[str]
 ) -> str:
     """The body of the pull request. `Fixes #N` is ours; whatever an agent wrote cannot close anything."""
-    head = [
-        redact(pull.note, secrets),
-        f"Fixes #{job.issue_number}",
-        "---",
-        _render_disclosure(pull, job, model, public_url),
-    ]
-    rest = [
-        collapse("The agent's report", defuse(redact(report.body, secrets))),
-        collapse("Repro", fence(redact(report.repro, secrets), "python")) if report.repro.strip() else "",
-        collapse("Worklog", defuse(redact(report.worklog, secrets))) if report.worklog.strip() else "",
-    ]
-    return _fit("\n\n".join(head), [part for part in rest if part], job_url(public_url, job.id))
+    url = job_url(public_url, job.id)
+    note, fixes = redact(pull.note, secrets), f"Fixes #{job.issue_number}"
+    disclosure = f"---\n\n{_render_disclosure(pull, job, model, url)}"
+    found = collapse("The agent's report", defuse(redact(report.body, secrets)))
+    repro = collapse("Repro", fence(redact(report.repro, secrets), "python")) if report.repro.strip() else ""
+    worklog = collapse("Worklog", defuse(redact(report.worklog, secrets))) if report.worklog.strip() else ""
+    room = MAX_COMMENT - sum(len(part) + 2 for part in (note, fixes, disclosure))
+    found, repro, worklog = _fit([found, repro, worklog], room, url)
+    return "\n\n".join(part for part in (note, found, fixes, repro, worklog, disclosure) if part)
 
 
-def _render_disclosure(pull: Pull, job: Job, model: str | None, public_url: str) -> str:
+def _render_disclosure(pull: Pull, job: Job, model: str | None, url: str) -> str:
     agent = f"`{job.agent}`" + (f" ({model})" if model else "")
     return (
         f"The change was written by a coding agent, {agent}, on base `{(job.base_commit or '')[:10]}` "
-        f"([log]({job_url(public_url, job.id)})). @{pull.approver} read it and approved digest "
+        f"([log]({url})). @{pull.approver} read it and approved digest "
         f"`{pull.digest[:DIGEST_SHOWN]}` with [the note above]({pull.note_url})."
     )
 
 
-def _fit(head: str, rest: list[str], url: str) -> str:
-    """As many of the collapsed parts as fit, whole; what does not is linked."""
-    body = head
-    for part in rest:
-        fits = len(body) + len(part) + 2 <= MAX_COMMENT - 200
-        body += f"\n\n{part}" if fits else f"\n\n(A part that is too long for this text [is here]({url}).)"
-    return cut(body, MAX_COMMENT, "…")
+def _fit(parts: Sequence[str], room: int, url: str) -> list[str]:
+    """The collapsed parts, the first ones whole as far as there is room for them; what does not fit is linked."""
+    elsewhere = f"(A part that is too long for this text [is here]({url}).)"
+    room -= len(parts) * (len(elsewhere) + 2)
+    fitted = []
+    for part in parts:
+        fits = len(part) <= room
+        room -= len(part) if fits else 0
+        fitted.append(part if fits else elsewhere)
+    return fitted

@@ -165,6 +165,9 @@ async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     found = await context.github.find_pull_request(job.repository, pull.branch)
     if found:
         return found
+    # Between the note and now may lie an outage of hours.
+    if not await context.github.can_write(job.repository, pull.approver):
+        raise PullAbandoned(f"{pull.approver} has no write access any more, so the note approves nothing")
     if not await context.github.create_branch(job.repository, pull.branch, sha):
         at = await context.github.fetch_branch_sha(job.repository, pull.branch)
         if at != sha:

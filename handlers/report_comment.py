@@ -22,6 +22,9 @@ from runner.patch import Untrue, list_additions
 MAX_COMMENT = 60_000
 """Characters. GitHub refuses bodies of more than 65,536."""
 
+MAX_MARKER = 100
+"""Characters that are left free for the line by which we find our comment again (`casebook.Reply.marker`)."""
+
 MAX_TEXT = 12_000
 """Characters of report and of worklog, each; the job's page has the rest."""
 
@@ -89,7 +92,7 @@ def render_report_comment(
     step = f"**Next step.** {next_step or _choose_next_step(job, report, secrets)}"
     last = [step, _render_facts(job, meter, shown_model, public_url)]
     rest = [_render_texts(report, secrets)] if report else []
-    room = MAX_COMMENT - sum(len(part) + 2 for part in (*parts, *rest, *last))
+    room = MAX_COMMENT - MAX_MARKER - sum(len(part) + 2 for part in (*parts, *rest, *last))
     diff = [_render_diff(job, report, public_url, secrets, room)] if report else []
     return "\n\n".join(part for part in (*parts, *diff, *rest, *last) if part)
 

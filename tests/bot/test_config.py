@@ -165,6 +165,8 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ('command = ["/opt/claude"]', "command = []", "agents.mine.command: must not be empty"),
         ('host = "10.0.0.5"', "", "machines[0]: a machine behind SSH also needs: host"),
         ('"known_hosts"', '"elsewhere"', "machines[0].known_hosts_file: is not there"),
+        ('"known_hosts"', '"/"', "machines[0].known_hosts_file: cannot be read: Is a directory"),
+        ('"known_hosts"', f'"{"x" * 5000}"', "machines[0].known_hosts_file: cannot be read: File name too long"),
         ('workspace = "/srv/ptq"', 'workspace = "ptq"', "machines[0].workspace: must be an absolute path"),
         ("slots = 2", "slots = 0", "machines[0].slots: "),
         (

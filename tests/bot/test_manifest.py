@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import yaml
+
 from bot.manifest import load_manifest
 from tests.support.openapi import load_openapi
 
@@ -23,3 +28,10 @@ def test_github_knows_every_permission_and_level_by_this_name() -> None:
     known = load_openapi().describe_component("schemas", "app-permissions")["properties"]
     for permission, level in load_manifest().permissions.items():
         assert level in known[permission]["enum"]
+
+
+def test_each_permission_and_event_has_its_reason_right_above_it() -> None:
+    text = (Path(__file__).parents[2] / "app.yml").read_text()
+    asked = yaml.safe_load(text)
+    for name in (*asked["default_permissions"], *asked["default_events"]):
+        assert re.search(rf"^  # .{{20,}}\n  (- )?{name}\b", text, re.MULTILINE), f"{name} has no reason"

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import io
 import json
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+import structlog
 from aiohttp import web
 from gidgethub.routing import Router
 from sqlalchemy import func, select
@@ -28,6 +28,7 @@ from tests.support.clock import Clock
 from tests.support.jobs import open_database
 
 MAX_PENDING = 5
+BODY_S = 2.0
 SECRETS = ["current secret", "previous secret"]
 PAYLOAD = json.dumps({"action": "opened", "repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}}).encode()
 
@@ -63,7 +64,8 @@ def sign(body: bytes, secret: str = SECRETS[0], algorithm: str = "sha256") -> st
 @pytest.fixture
 async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     async with open_database(tmp_path) as database:
-        webhook = Webhook(Inbox(database, Router(), Clock(), max_pending=MAX_PENDING), SECRETS, Bell())
+        inbox = Inbox(database, Router(), Clock(), max_pending=MAX_PENDING)
+        webhook = Webhook(inbox, SECRETS, Bell(), body_s=BODY_S)
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
         runner = web.AppRunner(application, auto_decompress=False)
@@ -187,25 +189,56 @@ async def test_a_signed_payload_of_any_shape_is_stored(endpoint: Endpoint, paylo
     assert (await endpoint.send(body, X_Hub_Signature_256=sign(body)))[0] == 202
 
 
-async def test_a_header_sent_twice_is_refused(endpoint: Endpoint) -> None:
+async def send_raw(endpoint: Endpoint, *more_headers: str, body: bytes, cut: bool = False) -> bytes:
+    """The answer to a request of exactly these bytes; `cut` hangs up behind them."""
     address = urlsplit(endpoint.url)
     lines = [
         "POST /webhook HTTP/1.1",
         f"Host: {address.netloc}",
         "Content-Type: application/json",
         "X-GitHub-Event: issues",
-        "X-GitHub-Event: ping",
-        "X-GitHub-Delivery: twice",
+        "X-GitHub-Delivery: raw",
         f"X-Hub-Signature-256: {sign(PAYLOAD)}",
-        f"Content-Length: {len(PAYLOAD)}",
         "Connection: close",
+        *more_headers,
     ]
-    with socket.create_connection((address.hostname or "", address.port or 0)) as connection:
-        connection.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(connection, "\r\n".join(lines).encode() + b"\r\n\r\n" + PAYLOAD)
-        answer = await loop.sock_recv(connection, 65536)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    if cut:
+        await asyncio.sleep(0.1)  # It has to be waiting for the body by then.
+        writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_a_header_sent_twice_is_refused(endpoint: Endpoint) -> None:
+    length = f"Content-Length: {len(PAYLOAD)}"
+    assert (await send_raw(endpoint, length, body=PAYLOAD)).startswith(b"HTTP/1.1 202")
+    answer = await send_raw(endpoint, length, "X-GitHub-Event: ping", body=PAYLOAD)
     assert answer.startswith(b"HTTP/1.1 400")
+    assert await endpoint.stored() == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "body"), [("Content-Length: 9999", PAYLOAD), ("Transfer-Encoding: chunked", b"59\r\n" + PAYLOAD)]
+)
+async def test_a_body_that_never_ends_is_refused_in_time(endpoint: Endpoint, header: str, body: bytes) -> None:
+    async with asyncio.timeout(10 * BODY_S):
+        answer = await send_raw(endpoint, header, body=body)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b'"the body did not arrive within 2 seconds"' in answer
+    assert await endpoint.stored() == 0
+
+
+async def test_a_body_that_is_cut_off_is_no_accident(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    with structlog.testing.capture_logs() as lines:
+        await send_raw(endpoint, "Content-Length: 9999", body=PAYLOAD, cut=True)
+        async with asyncio.timeout(10):
+            while not lines:
+                await asyncio.sleep(0.01)
+    assert [(line["event"], line["reason"]) for line in lines] == [("delivery.refused", "the body was cut off")]
+    assert caplog.records == []
     assert await endpoint.stored() == 0
 
 

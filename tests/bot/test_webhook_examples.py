@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
+import structlog
 from sqlalchemy import select
 
 from bot.demo.playground import SECRET
@@ -49,6 +50,12 @@ async def outcomes(world: World) -> dict[str, tuple[str, str | None]]:
 
 
 async def test_every_example_is_accepted_and_worked(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as lines:
+        await work_every_example(tmp_path)
+    assert [line for line in lines if line.get("exc_info") or line["log_level"] in ("error", "critical")] == []
+
+
+async def work_every_example(tmp_path: Path) -> None:
     async with open_world(tmp_path, more_toml=CONFIGURED) as world, aiohttp.ClientSession() as session:
         url, refused, stored = f"{world.playground.service.url}/webhook", [], set()
         for number, (event, body) in enumerate(examples()):

@@ -153,6 +153,20 @@ async def test_a_pull_request_ends_open_once_or_given_up_with_a_reason(counter: 
     assert "could not be opened" in counter.comments()[0] or "The answer to this" in counter.comments()[0]
 
 
+async def test_a_note_whose_author_may_write_no_more_opens_nothing(counter: Counter) -> None:
+    job = await counter.add_job()
+    counter.github.faults.add("POST", "*/git/trees", 502)
+    await counter.add_pull(job)
+    await counter.open(passes=1)
+    counter.github.set_permission(NAME, "alice", "read")
+    await counter.open()
+    assert counter.github.pulls(NAME) == []
+    assert count_calls(counter, "POST", "/git/refs") == 0
+    assert (await counter.pull(job)).abandoned == "alice has no write access any more, so the note approves nothing"
+    await counter.post()
+    assert "no write access any more" in counter.comments()[0]
+
+
 @TABLE
 async def test_a_question_for_a_permission_ends_answered_or_set_aside(counter: Counter, row: Row) -> None:
     order(counter, row, "GET", "*/collaborators/alice/permission")
@@ -163,6 +177,15 @@ async def test_a_question_for_a_permission_ends_answered_or_set_aside(counter: C
         # Fail closed: where GitHub does not know a person, the answer is no.
         assert (state, counter.admitted) == ("done", [row.asked == DONE])
     check_patience(counter, count_calls(counter, "GET", "/permission") // 3, longest_s=7200)
+
+
+async def test_our_marker_in_somebody_elses_comment_is_none(counter: Counter) -> None:
+    reply_id = await counter.add_reply(await counter.add_job())
+    forged = f"{(await counter.reply(reply_id)).marker}\nI say this for you."
+    await counter.github.comment(NAME, 1, forged, by="alice")
+    counter.github.faults.add("POST", "*/issues/1/comments", "reset")
+    await counter.post()
+    assert counter.comments() == ["I say this for you.", "Here it is."]
 
 
 async def test_while_a_reply_waits_its_trouble_is_shown(counter: Counter) -> None:

@@ -123,6 +123,23 @@ async def test_the_last_step_is_shown_without_secrets(database_url: str) -> None
         assert "`Bash: curl -H [redacted]`" in status
 
 
+async def test_a_report_that_cannot_be_written_holds_up_no_other(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        garbled = ended(id="00garbled0", issue_number=6)
+        case = Case(garbled.case_key, garbled.repository, 6, "It breaks", CaseState.IDLE, NOON, NOON)
+        async with desk.db.write() as connection:
+            await store.insert_job(connection, garbled)
+            await casebook.save_case(connection, replace(case, active_job_id=garbled.id))
+        await desk.add(ended(), found("fix staged\n\n## Summary\nMended.\n"))
+        assert "Mended." in (await desk.reply("report")).body
+        async with desk.db.write() as connection:
+            assert await casebook.fetch_unreported_job_ids(connection) == [garbled.id]
+            await casebook.save_case(connection, replace(case, state=CaseState.ACTIVE, active_job_id=garbled.id))
+        await report_jobs(desk.context)
+        async with desk.db.read() as connection:
+            assert await casebook.fetch_unreported_job_ids(connection) == [], "it is tried again"
+
+
 CONCERN = "Outcome: security concern\n\n## Summary\nAnyone <!channel> may write\nas @all, with hunter2-hunter2.\n"
 
 

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from handlers.casebook import Pull
+from handlers.casebook import Pull, derive_reply_id, draft_reply
 from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
 from handlers.report import ParsedReport
 from handlers.report_comment import (
     MAX_COMMENT,
+    MAX_SUMMARY,
     approvable,
     choose_headline,
     count_lines,
@@ -142,6 +143,19 @@ def test_a_diff_that_does_not_fit_is_listed_and_linked() -> None:
     assert "/ptq pr 0123456789ab" in text
 
 
+def test_what_is_posted_is_never_too_long_with_its_marker_and_the_diff_is_whole_as_long_as_it_can_be() -> None:
+    def post(length: int) -> str:
+        body = render(report=result(patch=PATCH + "+" + "x" * length + "\n"))
+        reply = draft_reply(derive_reply_id("report"), "report", done(), body, NOON)
+        return f"{reply.marker}\n{reply.body}"
+
+    bare = len(post(0))
+    posted = [post(length) for length in range(MAX_COMMENT - bare - 150, MAX_COMMENT - bare + 50, 7)]
+    whole = [text for text in posted if "+three" in text]
+    assert 0 < len(whole) < len(posted)
+    assert MAX_COMMENT - 100 < max(map(len, whole)) <= MAX_COMMENT
+
+
 def test_a_secret_is_redacted_wherever_a_machine_says_it() -> None:
     secret = "hunter2-hunter2"
     job = replace(done(), state=JobState.FAILED, failure=f"setup failed with {secret}:\n+ export KEY={secret}")
@@ -150,6 +164,24 @@ def test_a_secret_is_redacted_wherever_a_machine_says_it() -> None:
     assert secret not in text
     assert "is protected" in text
     assert "is binary" in text
+
+
+def test_a_secret_is_redacted_wherever_an_agent_says_it() -> None:
+    secret = "hunter2-hunter2"
+    body = f"fix staged\n\n## Summary\nIt used {secret}.\n\n## Root cause\nThat is {secret}.\n\n## Test\n{secret}\n"
+    text = render(report=result(body=body, worklog=f"echo {secret}"), secrets=(secret,))
+    assert secret not in text
+    assert text.count("[redacted]") == 6, "summary and cause twice, for the full report has them too"
+
+
+@pytest.mark.parametrize("part", ["body", "worklog", "summary"])
+def test_a_secret_is_redacted_before_anything_is_cut(part: str) -> None:
+    secret = "hunter2-" * 20
+    head = "## Summary\n" * (part == "summary")
+    for length in range(MAX_SUMMARY - 150, MAX_SUMMARY, 25) if part == "summary" else range(11_800, 12_000, 25):
+        text = f"{head}{'x' * length}{secret}"
+        report = result(**{"body" if part == "summary" else part: text})
+        assert "hunter2" not in render(report=report, secrets=(secret,))
 
 
 @pytest.mark.parametrize(
@@ -210,6 +242,14 @@ def test_a_pull_request_begins_with_the_note_verbatim_and_discloses_the_agent() 
         assert part in text
 
 
+def test_behind_the_note_come_report_issue_repro_and_worklog_and_last_who_wrote_and_approved_it() -> None:
+    text = body_of()
+    parts = (PULL.note, "It lost the last chunk.", "\nFixes #7\n", "import widgets", "looked, found", "coding agent")
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert text.count("<details>") == text.count("</details>") == 3
+
+
 def test_only_our_own_line_closes_an_issue() -> None:
     text = body_of(body="closes #1 and fixes octo/other#2", worklog="resolves #3")
     assert "#1" not in text
@@ -218,10 +258,12 @@ def test_only_our_own_line_closes_an_issue() -> None:
 
 
 def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
-    text = body_of(worklog="w" * 70_000)
-    assert len(text) <= MAX_COMMENT
-    assert "https://ptq.example/jobs/0123456789" in text
-    assert text.startswith(PULL.note)
+    for length in range(59_000, 60_000, 50):
+        text = body_of(body="b" * length, worklog="w" * 70_000, repro="r" * 500)
+        assert len(text) <= MAX_COMMENT
+        assert text.startswith(PULL.note)
+        assert text.count("(A part that is too long for this text [is here](https://ptq.example/jobs/0123456789).)")
+        assert text.index("Fixes #7") < text.index("approved digest `0123456789ab`")
 
 
 @pytest.mark.parametrize(

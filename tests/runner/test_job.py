@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +59,18 @@ def test_the_order_of_changes_does_not_matter_to_the_digest(changes: list[FileCh
 def test_different_changes_have_different_digests(one: list[FileChange], other: list[FileChange]) -> None:
     same = sorted(one, key=lambda change: change.path) == sorted(other, key=lambda change: change.path)
     assert (digest_of("base", one) == digest_of("base", other)) is same
+
+
+def test_each_part_of_a_change_is_part_of_the_digest() -> None:
+    change = FileChange("a", "100644", b"")
+    others = (
+        replace(change, path="b"),
+        replace(change, mode="100755"),
+        replace(change, mode="120000"),
+        replace(change, content=b"\n"),
+        replace(change, mode=None, content=None, old_mode="100644"),
+    )
+    assert len({digest_of("base", [one]) for one in (change, *others)}) == 6
 
 
 def test_the_base_is_part_of_the_digest() -> None:

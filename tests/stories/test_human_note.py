@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from bot.demo.github.faults import ApiKind
 from bot.demo.playground import STRANGER
+from handlers.note import NOTE_PLACEHOLDER
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -25,28 +27,52 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def refused(world: World, comment: str, words: str, by: str = "maintainer") -> None:
-    before = len(world.replies())
+    before = world.replies()
     await world.comment(comment, by=by)
     await world.settle()
-    reply = await world.wait_for_reply("<!-- ptq:reply=", before - 1)
+    (reply,) = await world.wait(lambda: world.replies()[len(before) :] or None, "the refusal")
+    assert reply.startswith("<!-- ptq:reply=")
     assert words in reply, reply
-    assert len(world.replies()) == before + 1
     assert world.pulls() == []
 
 
 async def test_everything_that_is_no_human_note_is_refused_with_the_reason(world: World) -> None:
     await refused(world, f"/ptq pr {world.digest()}", "own words")
     await refused(world, f"/ptq pr {world.digest()}\n\nlgtm!", "30 letters")
+    await refused(world, f"/ptq pr {world.digest()}\n\n{NOTE_PLACEHOLDER}", "repeats our template")
     await refused(world, f"/ptq pr 000000000000\n\n{NOTE}", world.digest())
     copied = "It is mended. An early end. It is mended. An early end. looked, found, mended."
     await refused(world, f"/ptq pr {world.digest()}\n\n{copied}", "report")
     await refused(world, f"/ptq pr {world.digest()}\n\n{NOTE}", "write access", by=STRANGER)
 
 
+async def test_a_bots_note_opens_nothing_and_gets_no_answer_for_bots_talk_to_each_other(world: World) -> None:
+    world.github.add_user("other[bot]", type="Bot")
+    world.github.set_permission("octo/widgets", "other[bot]", "admin")
+    before = world.replies()
+    await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}", by="other[bot]")
+    await world.settle()
+    assert (world.pulls(), world.replies()) == ([], before)
+
+
 async def test_a_note_without_a_digest_means_the_report_that_stood_when_it_was_written(world: World) -> None:
     await world.comment(f"/ptq pr\n\n{NOTE}")
     pull = await world.wait_for_pull()
     assert pull.body.startswith(NOTE)
+
+
+async def test_a_note_without_a_digest_does_not_mean_a_report_that_came_after_it(world: World) -> None:
+    first = world.digest()
+    world.github.faults.add_webhook("issue_comment.created", "drop")
+    await world.comment(f"/ptq pr\n\n{NOTE}")
+    lost = world.github.deliveries[-1].guid
+    await asyncio.sleep(1.1)  # GitHub's times are whole seconds.
+    await world.comment("/ptq fix")
+    await world.wait_for_report(2)
+    assert world.digest() == first, "the very same diff, and yet another report"
+    await world.github.redeliver(lost)
+    await world.wait_for_reply("the report that stood when you wrote it is not the one")
+    assert world.pulls() == []
 
 
 async def test_a_note_without_a_digest_does_not_mean_a_report_that_was_posted_after_a_newer_one(world: World) -> None:
@@ -79,14 +105,17 @@ async def test_a_second_note_after_the_pull_request_names_it(world: World) -> No
     assert len(world.pulls()) == 1
 
 
-async def test_a_note_for_an_older_diff_is_stale_once_a_newer_one_stands(world: World) -> None:
-    first = world.digest()
-    await world.comment("/ptq fix and mention it in the readme")
-    await world.wait_for_report(2)
-    if world.digest() == first:
-        # The same change on the same base is the same digest, and either report may be approved.
-        return
-    await refused(world, f"/ptq pr {first}\n\n{NOTE}", world.digest())
+async def test_a_note_for_an_older_diff_is_stale_once_a_newer_one_stands(tmp_path: Path) -> None:
+    differently = "pathlib.Path('attempt.txt').write_text(os.environ['PTQ_JOB_ID'])\n"
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX + differently) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        first = world.digest()
+        await world.comment("/ptq fix and mention it in the readme")
+        await world.wait_for_report(2)
+        assert world.digest() != first
+        await refused(world, f"/ptq pr {first}\n\n{NOTE}", f"`/ptq pr {world.digest()}`")
 
 
 @pytest.mark.parametrize(

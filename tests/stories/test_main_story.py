@@ -11,7 +11,7 @@ import pytest
 
 from bot.demo.repository import NAME
 from tests.support.machines import SshServer
-from tests.support.world import NOTE, World, open_world
+from tests.support.world import NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +62,50 @@ def assert_the_branch_works(world: World, branch: str, clone: Path) -> None:
     tests = subprocess.run([sys.executable, "-m", "unittest"], cwd=clone, capture_output=True, text=True, check=False)
     assert tests.returncode == 0, tests.stderr
     assert "Ran 3 tests" in tests.stderr
+
+
+EVERY_KIND = """
+import subprocess
+os.chmod("tests/test_chunks.py", 0o755)
+os.rename("widgets/chunks.py", "widgets/pieces.py")
+pathlib.Path("widgets/__init__.py").write_text("from widgets.pieces import chunked\\n")
+os.remove("README.md")
+pathlib.Path("deep/er").mkdir(parents=True)
+os.symlink("../../widgets/pieces.py", "deep/er/link")
+pathlib.Path("data.bin").write_bytes(bytes(range(256)))
+pathlib.Path("with space \u00fc.txt").write_text("no newline at its end")
+subprocess.run(["git", "commit", "--quiet", "--all", "--message=nobody asked for this"])
+"""
+"""Every kind of change that git knows, some of it in a commit that nobody asked for."""
+
+
+async def test_every_kind_of_change_is_in_the_draft_pull_request_as_it_was_in_the_worktree(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + EVERY_KIND) as world:
+        await world.open_issue()
+        await world.label()
+        report = await world.wait_for_report()
+        for warning in ("`tests/test_chunks.py` is executable now", "`data.bin` is binary", "`deep/er/link` is a link"):
+            assert warning in report.split("<details>", maxsplit=1)[0], "it is named above the diff"
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        pull = await world.wait_for_pull()
+        base, branch = world.playground.base_commit, pull.head
+        raw = world.git("-c", "core.quotePath=false", "diff", "--raw", "--no-abbrev", "-M", f"{base}..{branch}")
+        told = {
+            " ".join((*line.split()[:2], line.split("\t", 1)[1].replace("\t", " -> "))) for line in raw.splitlines()
+        }
+        assert told == {
+            ":100644 000000 README.md",
+            ":000000 100644 data.bin",
+            ":000000 120000 deep/er/link",
+            ":100644 100755 tests/test_chunks.py",
+            ":100644 100644 widgets/__init__.py",
+            ":100644 100644 widgets/chunks.py -> widgets/pieces.py",
+            ":000000 100644 with space \u00fc.txt",
+        }
+        assert world.git("show", f"{branch}:deep/er/link") == "../../widgets/pieces.py"
+        assert world.git("show", f"{branch}:with space \u00fc.txt") == "no newline at its end"
+        assert world.git("show", f"{branch}:data.bin").encode(errors="surrogateescape") == bytes(range(256))
+        assert world.git("rev-parse", f"{branch}^").strip() == base
 
 
 async def test_a_comment_asks_for_a_diagnosis_and_gets_no_diff(tmp_path: Path) -> None:

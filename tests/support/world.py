@@ -13,12 +13,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from sqlalchemy import select
+
 from bot.app import Pace
 from bot.demo.github import Pull
 from bot.demo.playground import LABEL, MAINTAINER, PACE, STRANGER, Playground, SshServer
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
+from handlers import casebook
 from runner import store
 from runner.job import Job
+from runner.schema import deliveries, pulls, replies
 from tests.support.openapi import load_openapi
 
 Value = TypeVar("Value")
@@ -96,16 +100,24 @@ class World:
         return report
 
     async def settle(self) -> None:
-        """Wait until no job is active, no slot is taken, and no delivery is waiting."""
+        """Wait until no job is active, no slot is taken, no delivery waits, and GitHub has all that we have to say."""
         deadline = time.monotonic() + self.patience_s
-        while any(job.active for job in await self.jobs()) or await self.leases() or await self._pending():
+        while any(job.active for job in await self.jobs()) or await self.leases() or await self._count_waiting():
             assert time.monotonic() < deadline, f"never settled: {await self.jobs()}, {await self.leases()} leases"
             await asyncio.sleep(0.05)
 
-    async def _pending(self) -> int:
+    async def _count_waiting(self) -> int:
+        """Deliveries that are not worked, jobs without a report, comments and pull requests that are not there."""
         async with self.playground.service.context.db.read() as connection:
-            rows = await connection.exec_driver_sql("SELECT count(*) FROM deliveries WHERE state = 'pending'")
-            return int(rows.scalar_one())
+            pending = await connection.execute(select(deliveries.c.id).where(deliveries.c.state == "pending"))
+            unsaid = await connection.execute(
+                select(replies.c.id).where(replies.c.comment_id.is_(None), replies.c.abandoned.is_(None))
+            )
+            unopened = await connection.execute(
+                select(pulls.c.job_id).where(pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
+            )
+            unreported = await casebook.fetch_unreported_job_ids(connection)
+            return len([*pending, *unsaid, *unopened, *unreported])
 
     async def wait_for_job(self, state: str) -> Job:
         deadline = time.monotonic() + self.patience_s
