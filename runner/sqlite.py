@@ -35,7 +35,7 @@ REMAKES_TABLES = "remakes_tables"
 def make_engine(url: URL) -> AsyncEngine:
     """An engine whose transactions wait for their turn to write, but for those that are `reads_only`."""
     # The connection used last is used next: each has a cache and a thread of its own.
-    engine = create_async_engine(url, pool_use_lifo=True)
+    engine = create_async_engine(url, pool_use_lifo=True, pool_size=15)
     event.listen(engine.sync_engine, "connect", _set_up)
     event.listen(engine.sync_engine, "begin", _begin)
     event.listen(engine.sync_engine, "close", _roll_back)
