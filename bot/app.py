@@ -137,6 +137,7 @@ class Service:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         self.context = self._build_context(session, database)
         inbox = Inbox(database, ROUTER, now, self._intake.ring_here, settings.server.max_pending_deliveries)
+        await inbox.begin()
         claims = await self._build_claims(stack, database)
         spool = Spool(settings.server.data_dir / "spool")
         supervisor = self._build_supervisor(database, bell, claims, spool)

@@ -48,12 +48,17 @@ MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_WITHOUT_GITHUB = 18
 """With the back-off below, GitHub may be away for more than an hour."""
 
+MAX_DEATHS = 5
+"""How often the service may die amid a delivery that it works alone: more often than one may fail, because most often
+something else has killed it."""
+
 MIN_POSTPONED_S, MAX_POSTPONED_S = 0.5, 30.0
 """How many seconds a delivery that came too early waits before it is worked again."""
 
 
+_FIELDS = ("sequence", "id", "event", "lane", "body", "attempts", "begun", "received_at")
 _TAKEN = (
-    select(*(deliveries.c[name] for name in ("sequence", "id", "event", "lane", "body", "attempts", "received_at")))
+    select(*(deliveries.c[name] for name in _FIELDS))
     .where(deliveries.c.sequence.in_(bindparam("sequences", expanding=True)))
     .order_by(deliveries.c.sequence)
 )
@@ -73,6 +78,8 @@ class Delivery:
     lane: str
     body: bytes
     attempts: int
+    begun: int
+    """How often its work was begun, and nobody has seen the end of it."""
     received_at: datetime
 
     @property
@@ -100,6 +107,16 @@ class Inbox:
         self._records = Batches(self._write_down, LANES_AT_ONCE + CANCELS_AT_ONCE)
         self._busy: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The lanes in which a delivery is being worked, with its sequence."""
+        self._alone = ""
+        """The lane of a delivery that is to be worked while no other is."""
+        self._last_before = 0
+        """The newest delivery that was there before us."""
+
+    async def begin(self) -> None:
+        """Take notice of what is there already: any of it may have ended the service that worked it."""
+        async with self._db.read() as connection:
+            newest = await connection.execute(select(func.max(deliveries.c.sequence)))
+            self._last_before = newest.scalar_one() or 0
 
     async def receive(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
         """Commit a delivery; False when it is here already. Only after this may GitHub be answered.
@@ -151,8 +168,11 @@ class Inbox:
         self._ring()
 
     async def _take(self, limit: int, *, cancels: bool) -> list[Delivery]:
-        """The oldest pending delivery of each lane that nobody works on, if its time has come."""
-        if limit <= 0:
+        """The oldest pending delivery of each lane that nobody works on, if its time has come.
+
+        One during which the service may have died is worked alone: the others must not be blamed for its next death.
+        """
+        if limit <= 0 or self._alone in self._busy:
             return []
         busy = {lane: sequence for lane, (sequence, _) in self._busy.items()}
         async with self._db.read() as connection:
@@ -160,11 +180,17 @@ class Inbox:
             if not due:
                 return []
             rows = await connection.execute(_TAKEN, {"sequences": due})
-            return [Delivery(**row._mapping) for row in rows]
+            taken = [Delivery(**row._mapping) for row in rows]
+        if suspects := [delivery for delivery in taken if delivery.begun]:
+            self._alone = suspects[0].lane
+            return [] if self._busy else suspects[:1]
+        return taken
 
     async def _work(self, delivery: Delivery, context: Context) -> None:
         with structlog.contextvars.bound_contextvars(delivery=delivery.id, event_name=delivery.event):
             try:
+                if await self._is_deadly(delivery):
+                    return
                 await self._dispatch(delivery, context)
             except TooEarly:
                 await self._postpone(delivery)
@@ -186,6 +212,17 @@ class Inbox:
                 await self._retry(delivery, repr(error), 2.0**delivery.attempts, MAX_ATTEMPTS)
             else:
                 await self._record(delivery, state="done", finished_at=self._now())
+
+    async def _is_deadly(self, delivery: Delivery) -> bool:
+        """Set a delivery aside amid which the service dies again and again; count that its work begins."""
+        if delivery.begun >= MAX_DEATHS:
+            reason = f"the service ended {delivery.begun} times while it was being worked"
+            log.error("delivery.set_aside", reason=reason, attempts=delivery.attempts)
+            await self._record(delivery, state="failed", finished_at=self._now(), error=reason)
+            return True
+        if delivery.sequence <= self._last_before:  # What came later has not ended us, and needs no other commit.
+            await self._record(delivery, begun=delivery.begun + 1)
+        return False
 
     async def _dispatch(self, delivery: Delivery, context: Context) -> None:
         payload = json.loads(delivery.body)
@@ -213,7 +250,8 @@ class Inbox:
             await self._record(delivery, attempts=delivery.attempts + 1, error=error, next_attempt_at=at)
 
     async def _record(self, delivery: Delivery, **changes: Any) -> None:
-        await self._records.add((delivery, changes))
+        """Write down how it stands: that its work has come to an end, unless that it begins."""
+        await self._records.add((delivery, {"begun": 0, **changes}))
 
     async def _write_down(self, records: Sequence[tuple[Delivery, dict[str, Any]]]) -> Sequence[None]:
         async with self._db.write() as connection:

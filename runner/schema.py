@@ -40,6 +40,7 @@ deliveries = Table(
     Column("received_at", UtcDateTime, nullable=False),
     Column("state", String(20), nullable=False),  # pending, done, failed
     Column("attempts", Integer, nullable=False, default=0),
+    Column("begun", Integer, nullable=False, default=0, server_default="0"),  # without that its end was seen
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("finished_at", UtcDateTime),
     Column("error", Text),

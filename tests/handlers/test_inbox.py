@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from handlers.context import Context
 from handlers.events import User
-from handlers.inbox import LANES_AT_ONCE, MAX_ATTEMPTS, Inbox, TooEarly, count_deliveries, has_earlier
+from handlers.inbox import LANES_AT_ONCE, MAX_ATTEMPTS, MAX_DEATHS, Inbox, TooEarly, count_deliveries, has_earlier
 from handlers.ports import GitHub, GitHubUnavailable
 from runner.claims import ClaimLost
 from runner.db import Database
@@ -254,6 +254,56 @@ async def test_a_cancel_that_came_too_early_is_worked_again_and_what_came_later_
         slow.set()
         await desk.settle()
         assert desk.worked == ["cancel", "slow", "cancel", "later"]
+
+
+async def live_and_die(url: str, *deadly: str) -> list[str]:
+    """A service that dies once each of these deliveries is in hand, or ends when nothing is due: what it began."""
+    in_hand = set[str]()
+
+    async def work(word: str) -> None:
+        if word in deadly:
+            in_hand.add(word)
+            await asyncio.Event().wait()
+
+    async with open_desk(url, work) as desk:
+        await desk.inbox.begin()
+        rings = -1
+        while rings != len(desk.rings):
+            rings = len(desk.rings)
+            await desk.inbox.step(desk.context)
+            stopping = asyncio.ensure_future(desk.inbox.stop())
+            while not stopping.done() and (not deadly or in_hand != {*deadly}):
+                await asyncio.sleep(0.01)
+            if not stopping.done():
+                await desk.inbox.abandon()
+                break
+        return desk.worked
+
+
+async def test_a_delivery_that_ends_the_service_each_time_is_set_aside_and_its_neighbours_are_worked(
+    database_url: str,
+) -> None:
+    words = [f"{number}" for number in range(4)]
+    async with open_desk(database_url) as desk:
+        for word in words:
+            await desk.bring(word, f"octo/widgets#{word}")
+    assert sorted(await live_and_die(database_url, *words)) == words
+    assert [await live_and_die(database_url, "2") for _ in range(MAX_DEATHS)] == [["0", "1", "2"], *[["2"]] * 3, ["3"]]
+    async with open_desk(database_url) as desk:
+        rows = [await desk.row(word) for word in words]
+        assert [row.state for row in rows] == ["done", "done", "failed", "done"]
+        assert rows[2].error == f"the service ended {MAX_DEATHS} times while it was being worked"
+
+
+async def test_whatever_else_ends_the_service_costs_a_delivery_nothing(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        await desk.bring("victim")
+    for _ in range(MAX_DEATHS - 1):
+        assert await live_and_die(database_url, "victim") == ["victim"]
+    assert await live_and_die(database_url) == ["victim"]
+    async with open_desk(database_url) as desk:
+        row = await desk.row("victim")
+        assert (row.state, row.attempts, row.begun, row.error) == ("done", 0, 0, None)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -13,12 +13,12 @@ from gidgethub import sansio
 from gidgethub.routing import Router
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from sqlalchemy import event, select
 from structlog.testing import capture_logs
 
 from handlers.context import Context
-from handlers.inbox import MAX_ATTEMPTS, Inbox
+from handlers.inbox import MAX_ATTEMPTS, MAX_DEATHS, Inbox
 from handlers.ports import GitHub
 from runner.schema import deliveries
 from tests.support.clock import Clock
@@ -71,6 +71,7 @@ class Deliveries(RuleBasedStateMachine):
         if self.lanes:
             assert not self.runner.run(self.receive(data.draw(st.sampled_from(sorted(self.lanes)))))
 
+    @precondition(lambda self: self.crashes < MAX_DEATHS - 1)  # Or a delivery would be held to be the cause of them.
     @rule(at=st.sampled_from(["before", "after"]))
     def pass_and_crash(self, at: str) -> None:
         """End while deliveries are in hand, before or after they have had their effect, but before that is recorded."""
@@ -88,10 +89,13 @@ class Deliveries(RuleBasedStateMachine):
                 task.cancel()
             await self.inbox.stop()
             self.parks_at = ""
+            self.crashes += 1
             self.inbox = Inbox(self.database, self.router, self.clock)
+            await self.inbox.begin()
 
         self.runner.run(run())
 
+    crashes = 0
     parks_at = ""
     """Where a delivery is held until the crash."""
 
