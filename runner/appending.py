@@ -15,6 +15,13 @@ from typing import Any
 
 from sqlalchemy import Dialect, Table
 
+Binder = Callable[[Any], Any]
+"""Makes of a value what the driver takes."""
+
+
+def _keep(value: Any) -> Any:
+    return value
+
 
 class Appender:
     """A connection to one database, which `connect` opens; `append` is for one caller at a time."""
@@ -24,18 +31,25 @@ class Appender:
         self._dialect = dialect
         self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
+        self._prepared: dict[tuple[str, tuple[str, ...]], tuple[str, Sequence[tuple[str, Binder]]]] = {}
 
     async def append(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
         """Commit the rows, all with the same columns; False for each of which one that must be unique is there.
 
         Raises `sqlite3.Error`; nothing is stored then.
         """
-        columns = [table.c[name] for name in rows[0]]
-        binders = [(column.name, column.type.bind_processor(self._dialect)) for column in columns]
-        values = [[bind(row[name]) if bind else row[name] for name, bind in binders] for row in rows]
-        into = f"INSERT INTO {table.name} ({', '.join(column.name for column in columns)}) VALUES "  # noqa: S608
+        into, binders = self._prepare(table, tuple(rows[0]))
+        values = [[bind(row[name]) for name, bind in binders] for row in rows]
         self._thread = self._thread or ThreadPoolExecutor(1, "appender")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, into, values)
+
+    def _prepare(self, table: Table, names: tuple[str, ...]) -> tuple[str, Sequence[tuple[str, Binder]]]:
+        """How the statement begins, and a binder for each value: found once."""
+        if (table.name, names) not in self._prepared:
+            binders = [(name, table.c[name].type.bind_processor(self._dialect)) for name in names]
+            into = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES "  # noqa: S608
+            self._prepared[table.name, names] = into, [(name, bind or _keep) for name, bind in binders]
+        return self._prepared[table.name, names]
 
     def _write(self, into: str, rows: Sequence[Sequence[Any]]) -> list[bool]:
         if self._connection is None:
