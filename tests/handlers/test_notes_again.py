@@ -20,6 +20,7 @@ from runner import store
 from runner.db import Database
 from runner.job import JobState, Report, digest_of
 from runner.schema import replies
+from tests.handlers.asked import render_commented
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
 from tests.support.model_github import ModelGitHub
@@ -53,15 +54,7 @@ class Thread:
         return self.github.say(ISSUE, "boss", NOTE)
 
     async def work(self, comment: Comment) -> None:
-        at = comment.created_at.isoformat()
-        payload = {
-            "action": "created",
-            "comment": {"id": comment.id, "body": comment.body, "html_url": comment.url, "created_at": at},
-            "issue": {"number": ISSUE, "title": "It breaks", "created_at": at, "updated_at": at},
-            "repository": {"full_name": NAME, "private": False, "default_branch": "main", "clone_url": "https://git"},
-            "sender": {"login": "boss"},
-        }
-        payload["comment"]["user"] = payload["sender"]  # type: ignore[index]
+        payload = render_commented(ISSUE, comment)
         await ROUTER.dispatch(Event(payload, event="issue_comment", delivery_id="guid"), self.context)
 
     async def answers(self) -> list[str]:

@@ -27,8 +27,8 @@ from handlers.ports import (
 from runner.job import FileChange, digest_of
 
 OURS = "ptq-bot[bot]"
-MISHAPS = ("none", "refused", "lost", "crash before", "crash after")
-"""What may happen to a call: nothing; it is not done; it is done, and its answer is lost; we die before or after it."""
+MISHAPS = ("refused", "lost", "crash before", "crash after")
+"""What may happen to a call: it is not done; it is done, and its answer is lost; we die before or after it."""
 
 Value = TypeVar("Value")
 
@@ -56,7 +56,7 @@ class ModelGitHub:
         """Issues that were transferred to where we are not installed."""
         self.opened = list[Opened]()
         self.mishaps = list[str]()
-        """Of the next calls, one each."""
+        """Of the next calls, one each; `none` is none."""
         self._branches = dict[str, str]()
         self._objects = dict[str, Any]()
         self._last_id = 0
