@@ -198,6 +198,22 @@ async def fetch_pull(connection: AsyncConnection, job_id: str) -> Pull | None:
     return Pull(**row._mapping) if row else None
 
 
+async def is_accepted(connection: AsyncConnection, note_url: str) -> bool:
+    """Whether the comment at this address has been taken for a note, whatever came of it."""
+    found = await connection.execute(select(pulls.c.job_id).where(pulls.c.note_url == note_url).limit(1))
+    return found.one_or_none() is not None
+
+
+async def fetch_pull_of_diff(
+    connection: AsyncConnection, repository: str, issue_number: int, digest: str
+) -> Pull | None:
+    """The pull request, open or on its way, of any report on this issue that has exactly this diff."""
+    of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    standing = (pulls.c.job_id.in_(of_issue), pulls.c.digest == digest, pulls.c.abandoned.is_(None))
+    row = (await connection.execute(select(pulls).where(*standing).order_by(pulls.c.created_at).limit(1))).one_or_none()
+    return Pull(**row._mapping) if row else None
+
+
 async def fetch_newest_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
     """The newest pull request that a note on this issue asked for."""
     of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)

@@ -14,7 +14,7 @@ from handlers.context import Context
 from handlers.events import IssueCommentCreated
 from handlers.inbox import TooEarly, has_earlier
 from handlers.options import read_options
-from handlers.outbox import reply_once
+from handlers.outbox import reply_once, was_answered
 from handlers.permissions import admit
 from handlers.pulls import ask_for_pull
 from handlers.report import is_confidential
@@ -41,6 +41,11 @@ class Request:
     async def reply(self, body: str) -> None:
         """Answer this command, once however often it is delivered."""
         await reply_once(self.context, self.rules.name, self.event.issue.number, self.occasion, body)
+
+    async def was_answered(self) -> bool:
+        """Whether this command has had its answer: it is worked again when we die before that is written down."""
+        async with self.context.db.read() as connection:
+            return await was_answered(connection, self.rules.name, self.occasion)
 
     async def fetch_last_job(self) -> Job | None:
         """The newest job of this issue."""
@@ -142,6 +147,9 @@ async def _cancel(request: Request, command: Command) -> None:
 
 
 async def _pull(request: Request, command: Command) -> None:
+    """Take a note. One that was refused stays so, also where what stood in its way is gone when it comes again."""
+    if await request.was_answered():
+        return
     refusal = await ask_for_pull(
         request.context, request.rules, request.event.issue.number, request.event.comment, command
     )

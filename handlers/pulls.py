@@ -58,6 +58,8 @@ async def ask_for_pull(
     note = parse_note(command)
     async with context.db.read() as connection:
         case = await casebook.fetch_case(connection, f"{rules.name}#{issue_number}")
+        if await casebook.is_accepted(connection, comment.html_url):
+            return None
         reports = await casebook.fetch_reports_of(connection, rules.name, issue_number)
         newest = await casebook.fetch_newest_pull(connection, rules.name, issue_number)
         standing = case.standing_job_id if case else None
@@ -106,10 +108,12 @@ async def _write_down(
         case = await casebook.fetch_case(connection, f"{rules.name}#{number}")
         if case is None or case.standing_job_id != report.job_id:
             return replies.render_no_diff()
-        before = await casebook.fetch_pull(connection, pull.job_id)
-        if before is None or before.abandoned:
+        # Another attempt may have come to the same diff: one pull request is enough for both.
+        before = await casebook.fetch_pull_of_diff(connection, rules.name, number, pull.digest)
+        if before is None:
             # The branch may be there already, at the commit of the first try.
-            pull = replace(pull, commit_sha=before.commit_sha if before else None)
+            given_up = await casebook.fetch_pull(connection, pull.job_id)
+            pull = replace(pull, commit_sha=given_up.commit_sha if given_up else None)
             await casebook.save_pull(connection, pull)
             before = pull
     context.ring()

@@ -1,0 +1,119 @@
+"""A note that comes again, and a diff that comes again: one answer, and one pull request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import cast
+
+from gidgethub.sansio import Event
+from sqlalchemy import select
+
+from handlers import ROUTER, casebook
+from handlers.case import Case, CaseState
+from handlers.context import Context
+from handlers.ports import Comment, GitHub
+from handlers.pulls import open_pulls
+from handlers.rules import RepositoryRules
+from runner import store
+from runner.db import Database
+from runner.job import JobState, Report, digest_of
+from runner.schema import replies
+from tests.handlers.asked import render_commented
+from tests.support.clock import Clock
+from tests.support.jobs import NOON, make_job, open_database
+from tests.support.model_github import ModelGitHub
+from tests.support.model_machine import BASE, CHANGE
+from tests.support.patches import render_patch
+
+NAME, ISSUE = "octo/widgets", 7
+DIGEST = digest_of(BASE, [CHANGE])
+NOTE = f"/ptq pr {DIGEST[:12]}\n\nI read the loop with care, and its last row was indeed left out until now."
+
+
+@dataclass
+class Thread:
+    """The words in which these tests are told."""
+
+    db: Database
+    github: ModelGitHub
+    context: Context
+
+    async def stand(self, job_id: str, attempt: int) -> None:
+        """The diff of an attempt waits for a note."""
+        job = make_job(id=job_id, attempt=attempt, issue_number=ISSUE, state=JobState.SUCCEEDED, base_commit=BASE)
+        case = Case(job.case_key, NAME, ISSUE, "It breaks", CaseState.AWAITING_NOTE, NOON, NOON, standing_job_id=job_id)
+        texts = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch([CHANGE]))
+        async with self.db.write() as connection:
+            await store.insert_job(connection, job)
+            await store.insert_report(connection, Report(job_id, *texts, (CHANGE,), DIGEST))
+            await casebook.save_case(connection, case)
+
+    def note(self) -> Comment:
+        return self.github.say(ISSUE, "boss", NOTE)
+
+    async def work(self, comment: Comment) -> None:
+        payload = render_commented(ISSUE, comment)
+        await ROUTER.dispatch(Event(payload, event="issue_comment", delivery_id="guid"), self.context)
+
+    async def answers(self) -> list[str]:
+        async with self.db.read() as connection:
+            return list((await connection.execute(select(replies.c.body).order_by(replies.c.created_at))).scalars())
+
+
+@asynccontextmanager
+async def open_thread(url: str) -> AsyncIterator[Thread]:
+    async with open_database(url) as database:
+        clock = Clock()
+        github = ModelGitHub(clock)
+        github.writers.add("boss")
+        rules = {NAME: RepositoryRules(NAME, "mine")}
+        context = Context(cast(GitHub, github), database, rules, {}, "https://ptq", (), clock, lambda: None)
+        yield Thread(database, github, context)
+
+
+async def test_two_attempts_with_one_diff_have_one_pull_request(database_url: str) -> None:
+    async with open_thread(database_url) as thread:
+        await thread.stand("0000000001", 1)
+        await thread.work(thread.note())
+        await open_pulls(thread.context)
+        await thread.stand("0000000002", 2)
+        await thread.work(thread.note())
+        await open_pulls(thread.context)
+        (opened,) = thread.github.opened
+        assert f"This diff is in pull request #{opened.pull.number} already." in await thread.answers()
+
+
+async def test_a_note_for_a_diff_that_is_on_its_way_in_another_attempt_waits_with_it(database_url: str) -> None:
+    async with open_thread(database_url) as thread:
+        await thread.stand("0000000001", 1)
+        await thread.work(thread.note())
+        await thread.stand("0000000002", 2)
+        await thread.work(thread.note())
+        await open_pulls(thread.context)
+        assert len(thread.github.opened) == 1
+        assert any("was accepted before yours" in answer for answer in await thread.answers())
+
+
+async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url: str) -> None:
+    async with open_thread(database_url) as thread:
+        await thread.stand("0000000001", 1)
+        note = thread.note()
+        await thread.work(note)
+        await open_pulls(thread.context)
+        await thread.work(note)
+        (answer,) = await thread.answers()
+        assert answer.startswith("Draft pull request #")
+
+
+async def test_a_refused_note_that_is_worked_again_stays_refused(database_url: str) -> None:
+    async with open_thread(database_url) as thread:
+        note = thread.note()
+        await thread.work(note)
+        await thread.stand("0000000001", 1)
+        await thread.work(note)
+        await open_pulls(thread.context)
+        (answer,) = await thread.answers()
+        assert answer.startswith("No diff on this issue")
+        assert thread.github.opened == []

@@ -1,0 +1,193 @@
+"""GitHub behind the handlers' port, in memory: one repository, whose answers get lost when a test says so.
+
+For tests of orders of events, which the stand-in would take minutes for. It is as strict as GitHub where that matters:
+a branch is made once, and a second open pull request from it is refused. It knows no duplicate comment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from handlers.events import Issue, Repository
+from handlers.ports import (
+    Comment,
+    DeliveryAttempt,
+    GitHubError,
+    GitHubUnavailable,
+    Labelling,
+    NotFound,
+    PullRequest,
+    TreeEntry,
+    Worth,
+)
+from runner.job import FileChange, digest_of
+
+OURS = "ptq-bot[bot]"
+MISHAPS = ("refused", "lost", "crash before", "crash after")
+"""What may happen to a call: it is not done; it is done, and its answer is lost; we die before or after it."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A pull request, and the digest of what it changes."""
+
+    pull: PullRequest
+    branch: str
+    body: str
+    digest: str
+
+
+class ModelGitHub:
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self.writers = set[str]()
+        self.threads = dict[int, list[Comment]]()
+        """What stands on each issue."""
+        self.posted = list[Comment]()
+        """Whatever we have ever posted, also what was deleted."""
+        self.labellings = dict[int, list[Labelling]]()
+        self.moved = set[int]()
+        """Issues that were transferred to where we are not installed."""
+        self.opened = list[Opened]()
+        self.mishaps = list[str]()
+        """Of the next calls, one each; `none` is none."""
+        self._branches = dict[str, str]()
+        self._objects = dict[str, Any]()
+        self._last_id = 0
+
+    def next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def say(self, issue: int, author: str, body: str) -> Comment:
+        number, now = self.next_id(), self._now()
+        comment = Comment(number, author, body, now, now, f"https://github/comments/{number}")
+        self.threads.setdefault(issue, []).append(comment)
+        return comment
+
+    def delete(self, comment: Comment) -> None:
+        for thread in self.threads.values():
+            if comment.id in [standing.id for standing in thread]:
+                thread[:] = [standing for standing in thread if standing.id != comment.id]
+
+    def close_pull(self, which: int) -> None:
+        opened = self.opened[which]
+        self.opened[which] = replace(opened, pull=replace(opened.pull, state="closed"))
+
+    async def _do(self, act: Callable[[], Value]) -> Value:
+        mishap = self.mishaps.pop(0) if self.mishaps else "none"
+        if mishap == "refused":
+            raise GitHubUnavailable("GitHub answered 502")
+        if mishap == "crash before":
+            raise asyncio.CancelledError
+        done = act()
+        if mishap == "lost":
+            raise GitHubUnavailable("the connection was lost")
+        if mishap == "crash after":
+            raise asyncio.CancelledError
+        return done
+
+    # The port.
+
+    async def own_login(self) -> str:
+        return OURS
+
+    async def list_deliveries(self, since: datetime) -> list[DeliveryAttempt]:
+        raise NotImplementedError
+
+    async def fetch_payload(self, attempt_id: int) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    async def fetch_repository(self, repository: str) -> Repository:
+        raise NotImplementedError
+
+    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
+        raise NotImplementedError
+
+    async def can_write(self, repository: str, login: str) -> bool:
+        return await self._do(lambda: login in self.writers)
+
+    async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
+        return await self._do(lambda: [*self._thread(issue_number)])
+
+    async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
+        return await self._do(lambda: [*self.labellings.get(issue_number, [])])
+
+    async def create_comment(
+        self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
+    ) -> Comment:
+        return await self._do(lambda: self._post(issue_number, body))
+
+    def _post(self, issue_number: int, body: str) -> Comment:
+        self._thread(issue_number)
+        comment = self.say(issue_number, OURS, body)
+        self.posted.append(comment)
+        return comment
+
+    def _thread(self, issue_number: int) -> list[Comment]:
+        if issue_number in self.moved:
+            raise NotFound(404, "Not Found")
+        return self.threads.setdefault(issue_number, [])
+
+    async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
+        return await self._do(lambda: self._edit(comment_id, body))
+
+    def _edit(self, comment_id: int, body: str) -> Comment:
+        for issue_number, thread in self.threads.items():
+            for place, comment in enumerate(thread):
+                if comment.id == comment_id and issue_number not in self.moved:
+                    thread[place] = replace(comment, body=body)
+                    return thread[place]
+        raise NotFound(404, "Not Found")
+
+    async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None: ...
+
+    async def react_to_comment(self, repository: str, comment_id: int, content: str) -> None: ...
+
+    async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
+        return await self._do(lambda: None)
+
+    async def create_blob(self, repository: str, content: bytes) -> str:
+        return await self._do(lambda: self._store(content))
+
+    async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
+        return await self._do(lambda: self._store([*entries]))
+
+    async def create_commit(self, repository: str, message: str, tree_sha: str, parent_sha: str) -> str:
+        return await self._do(lambda: self._store((parent_sha, tree_sha)))
+
+    def _store(self, thing: object) -> str:
+        sha = f"{self.next_id():040x}"
+        self._objects[sha] = thing
+        return sha
+
+    async def create_branch(self, repository: str, branch: str, sha: str) -> bool:
+        return await self._do(lambda: self._branches.setdefault(branch, sha) is sha)
+
+    async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
+        return await self._do(lambda: self._branches.get(branch))
+
+    async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
+        found = (opened.pull for opened in reversed(self.opened) if opened.branch == branch)
+        return await self._do(lambda: next(found, None))
+
+    async def create_draft_pull_request(
+        self, repository: str, *, title: str, body: str, branch: str, base_branch: str
+    ) -> PullRequest:
+        return await self._do(lambda: self._open(branch, body))
+
+    def _open(self, branch: str, body: str) -> PullRequest:
+        if any(opened.branch == branch and opened.pull.state == "open" for opened in self.opened):
+            raise GitHubError(422, "A pull request already exists")
+        sha, number = self._branches[branch], self.next_id()
+        base, tree = self._objects[sha]
+        changes = [FileChange(one.path, one.mode, (one.text or "").encode()) for one in self._objects[tree]]
+        pull = PullRequest(number, f"https://github/pull/{number}", "open", sha, OURS)
+        self.opened.append(Opened(pull, branch, body, digest_of(base, changes)))
+        return pull
