@@ -43,7 +43,7 @@ from tests.handlers.asked import (
     render_commented,
     render_payload,
 )
-from tests.support.at_once import everything_at_once, forgo_safety
+from tests.support.at_once import hasten
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 from tests.support.model_github import MISHAPS, OURS, ModelGitHub
@@ -131,11 +131,10 @@ class Cases(RuleBasedStateMachine):
             await self.look(loop, self.fates.pop() if self.fates else None)
 
     async def start(self) -> None:
-        self.stack.enter_context(everything_at_once())
         self.logs = self.stack.enter_context(capture_logs())
         folder = self.stack.enter_context(tempfile.TemporaryDirectory())
         self.db = await self.stack.enter_async_context(open_database(Path(folder)))
-        await forgo_safety(self.db)
+        await hasten(self.db)
         self.witness = Witness(self.db.file)
         self.stack.callback(self.witness.close)
         specs = {"mine": AgentSpec("mine", "command", ("true",))}
@@ -397,4 +396,4 @@ def read_marker(body: str) -> str:
 
 
 TestCases = pytest.mark.timeout(600)(Cases.TestCase)  # A failure is made small before it is shown.
-TestCases.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestCases.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)

@@ -35,7 +35,7 @@ from runner.machines import Machine
 from runner.schema import claims
 from runner.spool import Spool
 from runner.supervisor import Supervisor
-from tests.support.at_once import everything_at_once, forgo_safety
+from tests.support.at_once import hasten
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, open_database
 from tests.support.model_machine import BASE, COLLECTED, MOODS, ModelMachine, ModelWire
@@ -155,11 +155,10 @@ class Jobs(RuleBasedStateMachine):
             await self.lives[0].look("supervisor")
 
     async def start(self) -> None:
-        self.stack.enter_context(everything_at_once())
         self.logs = self.stack.enter_context(capture_logs())
         self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         self.db = await self.stack.enter_async_context(open_database(self.folder))
-        await forgo_safety(self.db)
+        await hasten(self.db)
         self.witness = Witness(self.db.file)
         self.stack.callback(self.witness.close)
         github = cast(GitHub, QuietGitHub())
@@ -169,7 +168,7 @@ class Jobs(RuleBasedStateMachine):
 
     async def begin(self, number: int) -> Life:
         life = Life(str(self.db.url), self.folder / f"spool-{number}", self.machines, self.context)
-        await forgo_safety(life.db)
+        await hasten(life.db)
         await life.db.open()
         return life
 
@@ -359,4 +358,4 @@ class Jobs(RuleBasedStateMachine):
 
 
 TestJobs = pytest.mark.timeout(600)(Jobs.TestCase)  # A failure is made small before it is shown.
-TestJobs.settings = settings(max_examples=24, stateful_step_count=20, deadline=None)
+TestJobs.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)

@@ -6,11 +6,11 @@ SQLite is still the real one. A transaction then also ends before anything else 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import aiosqlite
 from sqlalchemy import event
@@ -18,22 +18,29 @@ from sqlalchemy import event
 from runner.db import Database
 
 
-@contextmanager
-def everything_at_once() -> Iterator[None]:
-    """Of the running loop, until the block ends."""
+async def hasten(database: Database) -> None:
+    """Let this database, and whatever the running loop gives to threads, be worked right here.
+
+    Its commits do not wait for the disk: nobody pulls the plug here.
+    """
     asyncio.get_running_loop().set_default_executor(_AtOnce())
-    with patch.object(aiosqlite.Connection, "_execute", _execute):
-        yield
-
-
-async def forgo_safety(database: Database) -> None:
-    """Let commits not wait for the disk: nobody pulls the plug here."""
-    event.listen(database.engine.sync_engine, "connect", lambda it, _: it.execute("PRAGMA synchronous=OFF"))
+    engine = database.engine.sync_engine
+    event.listen(engine, "do_connect", lambda _dialect, _record, _args, how: how.update(async_creator_fn=_open))
+    event.listen(engine, "connect", lambda it, _: it.execute("PRAGMA synchronous=OFF"))
     await database.engine.dispose()
 
 
-async def _execute(_connection: aiosqlite.Connection, do: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    return do(*args, **options)
+class _Connection(aiosqlite.Connection):
+    """Its thread only opens it and ends it."""
+
+    async def _execute(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+
+def _open(*where: Any, **how: Any) -> aiosqlite.Connection:
+    connection = _Connection(partial(sqlite3.connect, *where, **how), iter_chunk_size=64)
+    connection._thread.daemon = True
+    return connection
 
 
 class _AtOnce(ThreadPoolExecutor):
