@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gidgethub import sansio
 from gidgethub.routing import Router
 
-from handlers import replies
+from handlers import casebook, replies
 from handlers.commands import COMMANDS, Command, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
 from handlers.events import IssueCommentCreated
@@ -21,7 +21,7 @@ from handlers.report import is_confidential
 from handlers.rules import RepositoryRules
 from handlers.start import StartRequest, start_job
 from runner import store
-from runner.job import Job
+from runner.job import Job, JobState
 
 router = Router()
 
@@ -136,14 +136,26 @@ async def _cancel(request: Request, command: Command) -> None:
     async with context.db.read() as connection:
         too_early = await has_earlier(connection, request.delivery)
     job = await request.fetch_last_job()
-    if job and job.active:
-        async with context.db.write() as connection:
-            await store.request_cancel(connection, job.id, request.event.sender.login, context.now())
+    goes_on = job is not None and await _ask_to_end(request, job.id)
+    if job and goes_on:
         await request.reply(replies.render_cancelling(job, context.public_url))
     if too_early:
         raise TooEarly
-    if job is None or not job.active:
+    if not goes_on:
         await request.reply(replies.render_nothing_to_cancel())
+
+
+async def _ask_to_end(request: Request, job_id: str) -> bool:
+    """Ask a job to end, or a lost one not to be started again, until its report says whether it is; False otherwise."""
+    async with request.context.db.write() as connection:
+        job = await store.fetch_job(connection, job_id)
+        if job is None:
+            return False
+        is_told = await casebook.fetch_job_reply(connection, job_id, "report") is not None
+        if job.active or (job.state is JobState.LOST and not is_told):
+            await store.request_cancel(connection, job_id, request.event.sender.login, request.context.now())
+            return True
+        return False
 
 
 async def _pull(request: Request, command: Command) -> None:

@@ -24,6 +24,7 @@ from runner.schema import file_changes, job_events, job_logs, jobs, leases, mete
 from runner.sql import insert_new, upsert
 
 _ACTIVE = [str(state) for state in ACTIVE]
+_ENDABLE = [*_ACTIVE, str(JobState.LOST)]
 
 
 def _job(row: Row[Any]) -> Job:
@@ -121,10 +122,10 @@ async def move_job(
 
 
 async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now: datetime) -> bool:
-    """Ask an active job to end; False when there is nothing to ask, or somebody asked before."""
+    """Ask a job to end, or a lost one not to start again; False where that means nothing, or somebody asked before."""
     statement = (
         update(jobs)
-        .where(jobs.c.id == job_id, jobs.c.state.in_(_ACTIVE), jobs.c.cancel_requested_at.is_(None))
+        .where(jobs.c.id == job_id, jobs.c.state.in_(_ENDABLE), jobs.c.cancel_requested_at.is_(None))
         .values(cancel_requested_at=now, cancelled_by=by)
     )
     requested = (await connection.execute(statement)).rowcount == 1

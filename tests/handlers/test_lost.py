@@ -17,6 +17,7 @@ from runner import store
 from runner.agents import AgentSpec
 from runner.caps import Caps, Scope
 from runner.job import Job, JobState
+from tests.handlers.test_notes_again import ISSUE, open_thread
 from tests.handlers.test_outcomes import Desk, open_desk, running
 from tests.support.jobs import NOON
 
@@ -123,3 +124,26 @@ async def test_no_other_end_starts_anything(database_url: str, state: JobState) 
         await desk.add(lost(state=state))
         assert len(await jobs_of(desk)) == 1
         assert "started again" not in (await desk.reply("report")).body
+
+
+async def test_a_cancel_before_a_lost_job_is_started_again_is_heard(database_url: str) -> None:
+    async with open_thread(database_url) as thread:
+        thread.context = replace(thread.context, agents=AGENTS)
+        async with thread.db.write() as connection:
+            await store.insert_job(connection, lost(issue_number=ISSUE))
+        await thread.work(thread.github.say(ISSUE, "boss", "/ptq cancel"))
+        await report_jobs(thread.context)
+        (heard, report) = await thread.answers()
+        assert "Cancelling" in heard
+        assert "@boss had asked for its end" in report
+
+
+async def test_a_cancel_after_a_lost_job_was_reported_finds_nothing(database_url: str) -> None:
+    async with open_thread(database_url) as thread:
+        thread.context = replace(thread.context, agents=AGENTS)
+        async with thread.db.write() as connection:
+            await store.insert_job(connection, lost(issue_number=ISSUE))
+        await report_jobs(thread.context)
+        await thread.work(thread.github.say(ISSUE, "boss", "/ptq cancel"))
+        (_, answer) = await thread.answers()
+        assert "nothing to cancel" in answer
