@@ -48,9 +48,9 @@ MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_WITHOUT_GITHUB = 18
 """With the back-off below, GitHub may be away for more than an hour."""
 
-MAX_DEATHS = 5
-"""How often the service may die amid a delivery that it works alone: more often than one may fail, because most often
-something else has killed it."""
+SUSPECT_DEATHS, MAX_DEATHS = 2, 5
+"""How often the service may die amid a delivery before that is worked alone, and before it is set aside. One that fails
+is set aside sooner: most often something else has killed the service."""
 
 MIN_POSTPONED_S, MAX_POSTPONED_S = 0.5, 30.0
 """How many seconds a delivery that came too early waits before it is worked again."""
@@ -154,6 +154,7 @@ class Inbox:
         """Let go of what is in hand: it stays pending, and is worked again."""
         for _, task in self._busy.values():
             task.cancel()
+        await self._records.cancel()
         await self.stop()
 
     def _leave(self, lane: str, task: asyncio.Task[None]) -> None:
@@ -170,7 +171,7 @@ class Inbox:
     async def _take(self, limit: int, *, cancels: bool) -> list[Delivery]:
         """The oldest pending delivery of each lane that nobody works on, if its time has come.
 
-        One during which the service may have died is worked alone: the others must not be blamed for its next death.
+        One amid which the service has died more than once is worked alone: no other is to be blamed for its next death.
         """
         if limit <= 0 or self._alone in self._busy:
             return []
@@ -181,7 +182,7 @@ class Inbox:
                 return []
             rows = await connection.execute(_TAKEN, {"sequences": due})
             taken = [Delivery(**row._mapping) for row in rows]
-        if suspects := [delivery for delivery in taken if delivery.begun]:
+        if suspects := [delivery for delivery in taken if delivery.begun >= SUSPECT_DEATHS]:
             self._alone = suspects[0].lane
             return [] if self._busy else suspects[:1]
         return taken

@@ -35,6 +35,12 @@ class Batches(Generic[Item, Answer]):
             self._working = asyncio.create_task(self._work_all())
         return await answered
 
+    async def cancel(self) -> None:
+        """End the turn that is under way, if there is one; whoever waits for it is told."""
+        if self._working:
+            self._working.cancel()
+            await asyncio.wait([self._working])
+
     async def _work_all(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
