@@ -15,7 +15,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 PROGRAM = Path(sys.executable).with_name("ptq-bot")
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def run(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
