@@ -48,9 +48,9 @@ MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_WITHOUT_GITHUB = 18
 """With the back-off below, GitHub may be away for more than an hour."""
 
-SUSPECT_DEATHS, MAX_DEATHS = 2, 5
-"""How often the service may die amid a delivery before that is worked alone, and before it is set aside. One that fails
-is set aside sooner: most often something else has killed the service."""
+SUSPECT_DEATHS, MAX_DEATHS = 2, 25
+"""How often the service may die amid a delivery, or lose its claim, before that is worked alone, and before it is set
+aside: very often, because most often something else was the cause, and what is set aside waits for the operator."""
 
 MIN_POSTPONED_S, MAX_POSTPONED_S = 0.5, 30.0
 """How many seconds a delivery that came too early waits before it is worked again."""

@@ -299,7 +299,7 @@ async def test_a_delivery_that_ends_the_service_each_time_is_set_aside_and_its_n
     for _ in range(SUSPECT_DEATHS):
         assert sorted(await live_and_die(database_url, *words)) == words
     lives = [await live_and_die(database_url, "2") for _ in range(MAX_DEATHS - SUSPECT_DEATHS + 1)]
-    assert lives == [["0", "1", "2"], ["2"], ["2"], ["3"]]
+    assert lives == [["0", "1", "2"], *[["2"]] * (len(lives) - 2), ["3"]]
     async with open_desk(database_url) as desk:
         rows = [await desk.row(word) for word in words]
         assert [row.state for row in rows] == ["done", "done", "failed", "done"]
