@@ -48,7 +48,7 @@ DATABASE_WAITS_S = (0.5, 15.0)
 BEAT_S = 60.0
 """How often the service writes down that it is alive, in seconds."""
 
-FOLD_S = 1.0
+FOLD_S = 5.0
 """How often the log of SQLite is looked at, in seconds."""
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -137,7 +137,8 @@ class Service:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         self.context = self._build_context(session, database)
         inbox = Inbox(database, ROUTER, now, self._intake.ring_here, settings.server.max_pending_deliveries)
-        await inbox.begin()
+        with database.explaining():
+            await inbox.begin()
         claims = await self._build_claims(stack, database)
         spool = Spool(settings.server.data_dir / "spool")
         supervisor = self._build_supervisor(database, bell, claims, spool)

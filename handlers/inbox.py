@@ -108,7 +108,7 @@ class Inbox:
         self._busy: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The lanes in which a delivery is being worked, with its sequence."""
         self._alone = ""
-        """The lane of a delivery that is to be worked while no other is."""
+        """The lane of a delivery that is to be worked while no other is; empty when there is none."""
         self._last_before = 0
         """The newest delivery that was there before us."""
 
@@ -182,8 +182,9 @@ class Inbox:
                 return []
             rows = await connection.execute(_TAKEN, {"sequences": due})
             taken = [Delivery(**row._mapping) for row in rows]
-        if suspects := [delivery for delivery in taken if delivery.begun >= SUSPECT_DEATHS]:
-            self._alone = suspects[0].lane
+        suspects = [delivery for delivery in taken if delivery.begun >= SUSPECT_DEATHS]
+        self._alone = suspects[0].lane if suspects else ""
+        if suspects:
             return [] if self._busy else suspects[:1]
         return taken
 

@@ -19,11 +19,8 @@ from runner.db_errors import DatabaseError
 MAX_LOG_PAGES = 64_000
 """Pages of 4 KiB, so 250 MiB: a log of that length is brought into the file in the midst of a crowd of writes."""
 
-WORTH_FOLDING = 1024 * 1024
-"""Bytes of the log from which on it is brought into the file as soon as there is time."""
-
-MAX_REST = 16 * 1024 * 1024
-"""Bytes that the log keeps on the disk once it is in the file."""
+MAX_REST = 4 * 1024 * 1024
+"""Bytes of the log beyond which it is brought into the file as soon as there is time, and which it keeps after that."""
 
 CACHE_KB = 500
 """KiB of pages that a connection keeps to itself; there may be a dozen, and the system keeps pages for all of them."""
@@ -73,7 +70,7 @@ def fold(file: Path) -> None:
     https://www.sqlite.org/wal.html#ckpt
     """
     log = Path(f"{file}-wal")
-    if not (log.is_file() and log.stat().st_size > WORTH_FOLDING):
+    if not (log.is_file() and log.stat().st_size > MAX_REST):
         return
     with closing(connect(file)) as connection:
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")

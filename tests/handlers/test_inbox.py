@@ -306,6 +306,29 @@ async def test_a_delivery_that_ends_the_service_each_time_is_set_aside_and_its_n
         assert rows[2].error == f"the service ended {MAX_DEATHS} times while it was being worked"
 
 
+async def test_the_lane_of_one_that_was_worked_alone_holds_nobody_up_later(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        await desk.bring("suspect")
+    for _ in range(SUSPECT_DEATHS):
+        await live_and_die(database_url, "suspect")
+    slow = asyncio.Event()
+
+    async def work(word: str) -> None:
+        if word == "slow":
+            await slow.wait()
+
+    async with open_desk(database_url, work) as desk:
+        await desk.inbox.begin()
+        await desk.settle()
+        await desk.bring("slow")
+        await desk.inbox.step(desk.context)
+        await desk.bring("quick", "octo/widgets#2")
+        await desk.inbox.step(desk.context)
+        await until(lambda: desk.worked == ["suspect", "slow", "quick"])
+        slow.set()
+        await desk.settle()
+
+
 async def test_whatever_else_ends_the_service_costs_a_delivery_nothing(database_url: str) -> None:
     async with open_desk(database_url) as desk:
         await desk.bring("victim")

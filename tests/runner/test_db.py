@@ -20,6 +20,7 @@ from runner.db import Database
 from runner.db_errors import DatabaseError
 from runner.schema import cases, job_events, jobs, replies
 from runner.sql import db_clock, insert_new, upsert
+from runner.sqlite import MAX_REST
 from tests.support.jobs import NOON, make_job, open_database
 from tests.support.postgres import Server
 
@@ -342,3 +343,37 @@ async def test_a_task_that_is_cancelled_amid_a_transaction_keeps_the_turn_from_n
             await asyncio.wait(tasks)
             async with asyncio.timeout(15):
                 await write()
+
+
+async def test_sqlites_log_is_brought_into_its_file_beside_readers_and_writers_and_then_begins_anew(
+    tmp_path: Path,
+) -> None:
+    async with open_database(tmp_path) as database:
+        (log,) = tmp_path.glob("*-wal")
+
+        async def write(megabytes: int) -> None:
+            async with database.write() as connection:
+                for _ in range(megabytes):
+                    await connection.execute(text("INSERT INTO filling VALUES (zeroblob(1000000))"))
+
+        async with database.write() as connection:
+            await connection.execute(text("CREATE TABLE filling (bytes BLOB)"))
+        await write(1)
+        small = database.file.stat().st_size
+        await database.fold()
+        assert database.file.stat().st_size == small, "it is not worth the trouble yet"
+        await write(8)
+        async with database.write() as writing:
+            await writing.execute(text("INSERT INTO filling VALUES ('')"))
+            await database.fold()
+        assert database.file.stat().st_size > 8_000_000
+        await database.fold()
+        await write(1)
+        assert log.stat().st_size <= MAX_REST
+        async with database.read() as connection:
+            assert (await connection.execute(text("SELECT count(*) FROM filling"))).scalar_one() == 11
+
+
+async def test_postgresql_has_no_log_to_fold(postgres_url: str) -> None:
+    async with open_database(postgres_url) as database:
+        await database.fold()
