@@ -20,7 +20,7 @@ from bot.config import load_settings
 from bot.deliveries import NotReplayed, read_deliveries, replay
 from bot.event_loop import new_event_loop
 from bot.log import configure_logging
-from bot.machine_commands import UnknownMachine, drain_machine, list_machines, resume_machine
+from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
 from bot.reports import UnknownJob, read_costs, read_report
 from runner.db_errors import DatabaseError, OldDatabase
 
@@ -65,6 +65,12 @@ def costs(config: Config, since: Day = None, until: Day = None) -> None:
 def list_(config: Config) -> None:
     """Print how each machine stands."""
     _print(list_machines(load(config)))
+
+
+@machines.command("check")
+def check_(config: Config) -> None:
+    """Ask each machine now, and print whether it can seal jobs from each other."""
+    _print(check_machines(load(config)))
 
 
 @machines.command("drain")

@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -100,7 +101,9 @@ class Settings(Table):
 
     def machine_list(self) -> tuple[Machine, ...]:
         """The machines, in the order of the file."""
-        return tuple(table.as_machine() for table in self.machines)
+        machines = (table.as_machine() for table in self.machines)
+        own = (str(self.server.data_dir.absolute()),)
+        return tuple(replace(machine, private=own) if machine.kind == "local" else machine for machine in machines)
 
     def agent_specs(self) -> tuple[AgentSpec, ...]:
         """The agents."""

@@ -15,6 +15,8 @@ from bot.reports import show_for_terminal
 from handlers.sanitize import one_line, redact
 from runner import store
 from runner.db import Database
+from runner.hosts import HostError, open_host
+from runner.jobd_client import JobdClient, JobdError
 from runner.machine_states import drain, fetch_machine_states, resume
 from runner.machines import USABLE, Lease, Machine, MachineState
 
@@ -35,6 +37,22 @@ async def list_machines(settings: Settings) -> str:
         await database.close()
     text = render_machines(settings.machine_list(), states, leases)
     return show_for_terminal(redact(text, settings.secret_values()))
+
+
+async def check_machines(settings: Settings) -> str:
+    """What each machine says when it is asked now, a line each, for a terminal: whether it can seal jobs."""
+    lines = [f"{machine.name}  {await _check(machine)}\n" for machine in settings.machine_list()]
+    return show_for_terminal(redact("".join(lines), settings.secret_values()))
+
+
+async def _check(machine: Machine) -> str:
+    host = open_host(machine)
+    try:
+        return one_line((await JobdClient(machine, host).capabilities()).words, 300)
+    except (HostError, JobdError) as error:
+        return f"cannot be asked: {one_line(str(error), 300)}"
+    finally:
+        await host.close()
 
 
 async def drain_machine(settings: Settings, name: str) -> str:

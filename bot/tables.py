@@ -201,6 +201,7 @@ class MachineTable(Table):
     labels: frozenset[str] = frozenset()
     workspace: Annotated[str, AfterValidator(_check_absolute)]
     python: Text = "python3"
+    sandbox: Literal["auto", "required"] = "auto"
 
     @model_validator(mode="after")
     def _complete(self) -> MachineTable:

@@ -108,6 +108,15 @@ class Version:
     git: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Whether the machine can seal jobs from each other."""
+
+    sealed: bool
+    words: str
+    """What works, or why it does not, as a clause for people."""
+
+
 class JobdClient:
     """One machine's program. Every method raises `HostError` when it cannot be asked, `JobdError` when it says no."""
 
@@ -132,6 +141,17 @@ class JobdClient:
         answer = await self.call("version")
         git = answer.get("git")
         return Version(python=str(answer.get("python")), git=None if git is None else str(git))
+
+    async def capabilities(self) -> Capabilities:
+        """Whether it can seal jobs, which is tried there and then."""
+        answer = await self.call("capabilities")
+        return Capabilities(answer.get("sealed") is True, str(answer.get("words"))[:MAX_MESSAGE])
+
+    async def check(self) -> None:
+        """Raises `JobdError` also when jobs cannot run there as the operator wants."""
+        await self.version()
+        if self._machine.sandbox == "required" and not (found := await self.capabilities()).sealed:
+            raise JobdError("not_sealed", f"its configuration requires a sandbox, but jobs are {found.words}")
 
     async def prepare(
         self,
@@ -162,6 +182,9 @@ class JobdClient:
             held_back=[_encode_change(change) for change in held_back],
             create_venv=list(create_venv),
             setup=list(setup),
+            must_seal=self._machine.sandbox == "required",
+            private=list(self._machine.private),
+            gpus=[],
             timeout_s=timeout_s,
             max_log_bytes=max_log_bytes,
         )

@@ -31,6 +31,10 @@ class Machine:
     labels: frozenset[str] = field(default_factory=frozenset)
     python: str = "python3"
     """The interpreter (3.9 or newer) that runs our machine-side program there."""
+    sandbox: Literal["auto", "required"] = "auto"
+    """Whether jobs may run there as the account itself where the machine cannot seal them from each other."""
+    private: tuple[str, ...] = ()
+    """Folders there that no job sees."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class Placement:
     async def _answers(self, machine: str) -> bool:
         """Ask a machine whether it is there, so that no job gets a slot on one that is not."""
         try:
-            await self._bench.clients[machine].version()
+            await self._bench.clients[machine].check()
         except (HostError, JobdError) as error:
             await finish(self._note_outage(machine, error))
             return False

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.support.sshd import find_sshd
+
+# Not /tmp, which a job sees as its own: agents of these tests leave signs in folders of the tests.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")
 
 pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.crash.matrix"]
 

@@ -11,10 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from .cell import Cell
+from .files import Failure
 from .log import Output
 from .processes import reap_orphans
 
 TICK_S = 0.1
+MAX_REASON = 1_000
 
 
 class NotRunnable(Exception):  # noqa: N818 - as a word, and why, it is part of a sentence
@@ -57,8 +60,20 @@ class Ended(NamedTuple):
         return self.reason == "stopped"
 
 
-def start(argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: Path) -> subprocess.Popen[bytes]:
-    """Start a command, with its output in a pipe. Raises `NotRunnable`."""
+def start(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: Path, cell: Cell | None
+) -> subprocess.Popen[bytes]:
+    """Start a command, with its output in a pipe. Raises `NotRunnable`, and `Failure` when it does not get its cell."""
+    reader, writer = os.pipe()
+
+    def enter() -> None:
+        try:
+            assert cell
+            cell.enter(cwd)
+        except BaseException as error:
+            os.write(writer, str(error).encode()[:MAX_REASON])
+            raise
+
     try:
         with stdin.open("rb") as file:
             return subprocess.Popen(
@@ -69,9 +84,17 @@ def start(argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: Path) -
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=enter if cell else None,
             )
+    except subprocess.SubprocessError:
+        os.set_blocking(reader, False)
+        reason = os.read(reader, MAX_REASON).decode(errors="replace")
+        raise Failure("not_sealed", f"a command could not be sealed from the rest of the machine: {reason}") from None
     except OSError as error:
         raise NotRunnable(f"{error.filename or argv[0]} cannot be run: {(error.strerror or '').lower()}") from None
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def follow(process: subprocess.Popen[bytes], output: Output, leash: Leash) -> str | None:

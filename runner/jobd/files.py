@@ -62,6 +62,8 @@ class Job:
         self.tmp = self.root / "tmp"
         self.notice = self.root / "notice.txt"
         self.result = self.control / "result.json"
+        self.cell = self.control / "cell.json"
+        self.git = self.root / "git"
 
     def of_stage(self, stage: str, kind: str) -> Path:
         """The stage's `request`, `lock`, `log` or final `json`; or `stop`, which is there once it should end."""

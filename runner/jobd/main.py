@@ -17,8 +17,8 @@ from .agent import run_agent
 from .collect import collect
 from .ended import ended
 from .files import Failure, Job, describe, open_up, read_json
-from .git import GIT, find_own_clone, git_environment
 from .home import notify
+from .namespaces import CLONE, describe_cell, find_missing, is_sealable
 from .prepare import prepare
 from .processes import kill_processes
 from .requests import read_request
@@ -47,6 +47,13 @@ def version(request: Mapping[str, Any]) -> dict[str, Any]:
     git = shutil.which("git")
     said = subprocess.run([git, "--version"], stdout=subprocess.PIPE, check=True).stdout.decode() if git else ""
     return {"python": ".".join(map(str, sys.version_info[:3])), "git": said.split()[2] if git else None}
+
+
+def capabilities(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the namespaces that seal jobs from each other works here, and for the rest the reasons."""
+    missing = find_missing()
+    works = [name for name in (*CLONE, "proc") if name not in missing]
+    return {"sealed": is_sealable(missing), "works": works, "missing": missing, "words": describe_cell(missing)}
 
 
 def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +102,6 @@ def clean(request: Mapping[str, Any]) -> dict[str, Any]:
 def _clean(job: Job) -> dict[str, Any]:
     if kill_processes(job.id)[1]:
         raise Failure("still_alive", "a process of the job cannot be killed")
-    clone = find_own_clone(job)
     if job.root.is_symlink():
         job.root.unlink()
     elif job.root.exists():
@@ -104,14 +110,12 @@ def _clean(job: Job) -> dict[str, Any]:
         if job.root.exists():
             lines = os.fsdecode(removed.stderr).splitlines()
             raise Failure("not_removed", f"the job's folder cannot be removed: {lines[-1] if lines else 'no reason'}")
-    if clone.is_dir():
-        prune = [*GIT, f"--git-dir={clone}", "worktree", "prune"]
-        subprocess.run(prune, env=git_environment(), stderr=subprocess.DEVNULL, check=False)
     return {}
 
 
 VERBS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "version": version,
+    "capabilities": capabilities,
     "prepare": lambda request: {"started": start_stage("prepare", request)},
     "start": start_agent,
     "collect": lambda request: {"started": start_stage("collect", request)},

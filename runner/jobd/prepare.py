@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from .carry import carry_over
+from .cell import decide
 from .command import TICK_S
 from .files import Failure, open_plain, try_lock, write_file
-from .git import CLONE_CONFIG, GIT, find_clone, git_environment
+from .git import CLONE_CONFIG, GIT, find_clone, git_environment, write
 from .home import make_home
 from .stage import Stage
 
@@ -27,6 +28,7 @@ def prepare(stage: Stage) -> dict[str, Any]:
     for folder in (job.output, job.tmp):
         folder.mkdir(mode=0o700)
     make_home(job)
+    stage.log.write(f"[{decide(job, request)}]\n".encode())
     clone = find_clone(job, request["clone_url"])
     base_commit = check_out(stage, clone)
     argv = [*request["create_venv"], str(job.venv)]
@@ -40,7 +42,10 @@ def prepare(stage: Stage) -> dict[str, Any]:
 
 
 def check_out(stage: Stage, clone: Path) -> str:
-    """Make the worktree from the machine's clone, which is brought up to date first. Returns the commit."""
+    """Make the worktree from the machine's clone, which is brought up to date first. Returns the commit.
+
+    Its git writes to a repository of the job's own, and reads the clone, to which no job may write.
+    """
     branch = stage.request["base_branch"]
     # A name of its own kind: `release` may give way to `release/1.0`, and as files the two exclude each other.
     ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
@@ -57,14 +62,18 @@ def check_out(stage: Stage, clone: Path) -> str:
             raise
         if not find_commit(clone, base):
             fetch_lost(stage, clone, base)
-        worktree = ("worktree", "add", "--detach", str(stage.job.worktree), base)
-        run_git(stage, clone, "the worktree could not be made", *worktree)
-        return find_commit(clone, base)
+        commit = find_commit(clone, base)
+    own, what = stage.job.git, "the worktree could not be made"
+    run_git(stage, own, what, "init", "--quiet", "--bare", "--template=")
+    write(own / "objects" / "info" / "alternates", str(clone / "objects"))
+    run_git(stage, own, what, "worktree", "add", "--detach", str(stage.job.worktree), commit)
+    return commit
 
 
-def run_git(stage: Stage, clone: Path, what: str, *words: str) -> None:
-    """Run a git command in the clone. Raises `Failure`, with `what` it meant to do."""
-    stage.must("clone_failed", what, [*GIT, f"--git-dir={clone}", *words], git_environment(), stage.job.root)
+def run_git(stage: Stage, repository: Path, what: str, *words: str) -> None:
+    """Run a git command of ours in a repository. Raises `Failure`, with `what` it meant to do."""
+    argv = [*GIT, f"--git-dir={repository}", *words]
+    stage.must("clone_failed", what, argv, git_environment(), stage.job.root, in_cell=False)
 
 
 def fetch(stage: Stage, clone: Path, refspec: str) -> None:

@@ -55,9 +55,10 @@ _LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
 
 REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "version": {},
+    "capabilities": {},
     "prepare": {
         **{"clone_url": TEXT, "base_branch": TEXT, "base_commit": COMMIT, "changes": CHANGES, "held_back": CHANGES},
-        **{"create_venv": TEXTS, "setup": TEXTS},
+        **{"create_venv": TEXTS, "setup": TEXTS, "must_seal": SWITCH, "private": TEXTS, "gpus": TEXTS},
         **_LIMITS,
         **_JOB,
     },

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from .cell import open_cell
 from .command import Ended, Leash, NotRunnable, follow, start
 from .ended import not_ended
 from .files import (
@@ -159,15 +160,17 @@ class Stage:
         tail: Tail | None = None,
         stop: Path | None = None,
         grace_s: float = GRACE_S,
+        in_cell: bool = True,
     ) -> Ended:
         """Run a command to its end, the end of its time, or until `stop` is there; then nothing of it is alive.
 
         Its standard input is the file `stdin`, or empty. When told to end, it may take `grace_s` for it. Its output
-        joins the log, without the lines that begin as `drop_lines` do, and with those of `tail`. Raises `NotRunnable`
-        when it cannot be started.
+        joins the log, without the lines that begin as `drop_lines` do, and with those of `tail`. What is not run for
+        the job, but for us, is not `in_cell`. Raises `NotRunnable` when it cannot be started, and `Failure`.
         """
         self.log.last_words = b""
-        process = start(argv, env, cwd, stdin or Path(os.devnull))
+        cell = open_cell(self.job, self.request) if in_cell else None
+        process = start(argv, env, cwd, stdin or Path(os.devnull), cell)
         assert process.stdout
         output = Output(process.stdout.fileno(), self.log, drop_lines, tail)
         reason = follow(process, output, Leash(self.deadline, stop, grace_s))
@@ -177,11 +180,13 @@ class Stage:
         process.stdout.close()
         return Ended(128 - status if status < 0 else status, reason)
 
-    def must(self, name: str, what: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+    def must(
+        self, name: str, what: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, *, in_cell: bool = True
+    ) -> None:
         """Run a command that has to succeed. Raises `Failure`, under this name unless a better one is known."""
         self.log.write(f"$ {argv[-1] if argv[0] == '/bin/sh' else ' '.join(argv)}\n".encode())
         try:
-            ended = self.run(argv, env, cwd)
+            ended = self.run(argv, env, cwd, in_cell=in_cell)
         except NotRunnable as error:
             raise Failure("no_git" if argv[0] == "git" else name, f"{what}: {error}") from None
         if ended.timed_out:

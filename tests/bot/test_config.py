@@ -169,6 +169,7 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ('"known_hosts"', f'"{"x" * 5000}"', "machines[0].known_hosts_file: cannot be read: File name too long"),
         ('workspace = "/srv/ptq"', 'workspace = "ptq"', "machines[0].workspace: must be an absolute path"),
         ("slots = 2", "slots = 0", "machines[0].slots: "),
+        ('sandbox = "auto"', 'sandbox = "yes"', "machines[0].sandbox: "),
         (
             'agent = "mine"',
             'agent = "yours"',

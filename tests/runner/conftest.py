@@ -22,6 +22,13 @@ def repository(tmp_path: Path, template: Repository) -> Repository:
 
 
 @pytest.fixture
+def unsealed(jobd: Jobd) -> Jobd:
+    """The same, on a machine that allows no namespaces: a job reaches there whatever its account does."""
+    jobd.can_seal = False
+    return jobd
+
+
+@pytest.fixture
 def jobd(tmp_path: Path, repository: Repository) -> Iterator[Jobd]:
     """The machine-side program, with an empty workspace; no process of any job is left behind."""
     jobd = Jobd(tmp_path, repository)

@@ -166,8 +166,12 @@ HELD = [edit(".claude/settings.json", b"new\n", old_mode="100644"), edit("AGENTS
 @pytest.fixture
 def configured(tmp_path: Path, repository: Repository) -> Jobd:
     """A job with edits to what configures agents, that are held back, and another one that is not."""
+    return configure(Jobd(tmp_path, repository), repository)
+
+
+def configure(jobd: Jobd, repository: Repository) -> Jobd:
+    """Prepare such a job."""
     repository.commit({".claude/settings.json": "old\n"})
-    jobd = Jobd(tmp_path, repository)
     jobd.prepare(held_back=HELD, changes=[edit("a.txt", b"one\n")], setup=["cat .claude/settings.json b.txt; ls"])
     return jobd
 
@@ -250,7 +254,10 @@ def test_what_is_no_plain_file_is_not_replaced(configured: Jobd, deed: str) -> N
     "held_back",
     ['"x"', "[7]", "[{}]", '[{"path": "../evil", "mode": "100644", "content": "eA==", "old_mode": null}]'],
 )
-def test_an_agent_that_spoils_what_is_held_back_spoils_that_alone(configured: Jobd, held_back: str) -> None:
+def test_an_agent_that_spoils_what_is_held_back_spoils_that_alone(
+    unsealed: Jobd, repository: Repository, held_back: str
+) -> None:
+    configured = configure(unsealed, repository)
     spoil = f"""cd "$PTQ_WORKTREE/../control"; python3 - <<'END'
 import json
 request = json.load(open("prepare.request"))

@@ -23,11 +23,8 @@ def test_everything_of_a_job_goes_and_nothing_of_another(jobd: Jobd) -> None:
     other = jobd.beside()
     other.prepare()
     jobd.run("echo x > x")
-    (clone,) = (path for path in (jobd.workspace / "repos").iterdir() if path.is_dir())
-    assert len(list((clone / "worktrees").iterdir())) == 2
     jobd.call("clean")
     assert not jobd.root.exists()
-    assert len(list((clone / "worktrees").iterdir())) == 1
     assert other.agent("git status --short; echo x > x; git add x; git diff --cached --stat")["log"]
     assert jobd.poll("prepare")["state"] == "absent"
 
@@ -95,7 +92,8 @@ def test_a_tree_that_is_deeper_than_a_path_may_be_long_goes_as_well(jobd: Jobd, 
     assert not jobd.root.exists()
 
 
-def test_a_job_that_has_become_a_link_goes_and_what_it_leads_to_stays(jobd: Jobd, tmp_path: Path) -> None:
+def test_a_job_that_has_become_a_link_goes_and_what_it_leads_to_stays(unsealed: Jobd, tmp_path: Path) -> None:
+    jobd = unsealed
     target = tmp_path / "target"
     (target / "worktree").mkdir(parents=True)
     jobd.prepare()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.processes import find_processes
+from runner.jobd.processes import find_processes, read_process
 from tests.support.jobd import COLLECT, LIMITS, PATIENCE_S, START, Jobd, processes_with, wait_until
 
 STUBBORN = """
@@ -57,7 +57,8 @@ def stubborn(folder: Path, mark: str, how: str = "leaves") -> str:
 
 def stage_of(jobd: Jobd) -> int:
     """The process of the job's running stage."""
-    (stage,) = (pid for pid in processes_with("stage") if pid in processes_with(str(jobd.program)))
+    found = {pid for pid in processes_with("stage") if pid in processes_with(str(jobd.program))}
+    (stage,) = (pid for pid in found if (process := read_process(pid)) and process.parent not in found)
     return stage
 
 
@@ -82,7 +83,8 @@ def test_what_an_agent_leaves_behind_dies_with_it(jobd: Jobd, tmp_path: Path, ma
     assert processes_with(mark) == []
 
 
-def test_a_process_whose_first_thread_has_ended_dies_as_well(jobd: Jobd, tmp_path: Path) -> None:
+def test_a_process_whose_first_thread_has_ended_dies_as_well(unsealed: Jobd, tmp_path: Path) -> None:
+    jobd = unsealed
     jobd.prepare()
     (tmp_path / "headless.py").write_text(HEADLESS)
     jobd.agent(f"exec {sys.executable} {tmp_path}/headless.py {tmp_path}/pid")
@@ -91,7 +93,8 @@ def test_a_process_whose_first_thread_has_ended_dies_as_well(jobd: Jobd, tmp_pat
 
 
 @pytest.mark.parametrize("how", ["stays", "leaves"])
-def test_kill_finds_whatever_hides(jobd: Jobd, tmp_path: Path, mark: str, how: str) -> None:
+def test_kill_finds_whatever_hides(unsealed: Jobd, tmp_path: Path, mark: str, how: str) -> None:
+    jobd = unsealed
     jobd.prepare()
     jobd.start(f"{stubborn(tmp_path, mark, how)} & {stubborn(tmp_path, mark)}; sleep 60")
     wait_until(lambda: len(processes_with(mark)) == 2)
@@ -124,7 +127,8 @@ def test_a_signal_that_ended_the_agent_is_told_as_a_shell_would(jobd: Jobd) -> N
     assert (result["exit_status"], result["timed_out"]) == (128 + signal.SIGSEGV, False)
 
 
-def test_a_stage_that_was_killed_is_lost_and_kill_finds_what_it_left(jobd: Jobd, mark: str) -> None:
+def test_a_stage_that_was_killed_is_lost_and_kill_finds_what_it_left(unsealed: Jobd, mark: str) -> None:
+    jobd = unsealed
     jobd.prepare()
     jobd.start(f"{sys.executable} -c 'import os, time; os.setsid(); print(1, flush=1); time.sleep(60)' {mark} & wait")
     wait_until(lambda: jobd.poll("agent")["log"])
@@ -231,7 +235,8 @@ def test_polling_names_the_machines_boot(jobd: Jobd) -> None:
 
 
 @pytest.mark.parametrize("file", ["collect.lock", "collect.log", "collect.json.part", "collect.request"])
-def test_a_pipe_among_our_own_files_does_not_hold_anybody_up(jobd: Jobd, file: str) -> None:
+def test_a_pipe_among_our_own_files_does_not_hold_anybody_up(unsealed: Jobd, file: str) -> None:
+    jobd = unsealed
     jobd.prepare()
     jobd.agent(f'mkfifo "$PTQ_WORKTREE/../control/{file}"')
     begin = time.monotonic()
@@ -240,13 +245,15 @@ def test_a_pipe_among_our_own_files_does_not_hold_anybody_up(jobd: Jobd, file: s
     assert time.monotonic() - begin < PATIENCE_S
 
 
-def test_a_state_of_a_terabyte_is_not_read(jobd: Jobd) -> None:
+def test_a_state_of_a_terabyte_is_not_read(unsealed: Jobd) -> None:
+    jobd = unsealed
     jobd.prepare()
     jobd.agent('truncate -s 1T "$PTQ_WORKTREE/../control/collect.json"; : > "$PTQ_WORKTREE/../control/collect.request"')
     assert jobd.poll("collect")["state"] == "lost"
 
 
-def test_an_agent_that_deletes_everything_of_its_job_is_no_more_than_that(jobd: Jobd) -> None:
+def test_an_agent_that_deletes_everything_of_its_job_is_no_more_than_that(unsealed: Jobd) -> None:
+    jobd = unsealed
     jobd.prepare()
     jobd.start('rm -rf "${PTQ_WORKTREE%/*}"')
     wait_until(lambda: jobd.poll("agent")["state"] == "absent")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import pytest
 
 from runner import store
 from runner.agents import AgentSpec, build_agent
@@ -215,3 +217,33 @@ async def test_a_job_in_place_of_a_lost_one_shuns_its_machine_while_there_is_ano
         await floor.drain("gpu-2")
         second = await floor.queue(12, replaces=f"{2:010}")
         assert (await floor.place(second)).machine == "gpu-1"
+
+
+FORBIDDING = """#!{python}
+import os, sys
+sys.path.insert(0, {root!r})
+from tests.support.jobd import forbid_namespaces
+forbid_namespaces()
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["auto", "required"])
+async def test_a_job_that_has_to_be_sealed_is_not_placed_where_the_machine_cannot(
+    tmp_path: Path, sandbox: Literal["auto", "required"]
+) -> None:
+    async with open_floor(tmp_path, "gpu-1") as floor:
+        root = str(Path(__file__).parents[2])
+        floor.python("gpu-1").write_text(FORBIDDING.format(python=sys.executable, root=root))
+        machine = replace(floor.machines[0], sandbox=sandbox)
+        floor.bench = replace(floor.bench, clients={"gpu-1": JobdClient(machine, LocalHost())})
+        floor.placement = floor.restart()
+        job = await floor.place(await floor.queue())
+        if sandbox == "auto":
+            assert job.state is JobState.PREPARING
+            return
+        state = await floor.state("gpu-1")
+        assert state.trouble == (
+            "its configuration requires a sandbox, but jobs are not sealed: user namespaces: operation not permitted"
+        )
+        assert job.state is JobState.QUEUED

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.demo.github.faults import ApiKind
-from runner.jobd.processes import read_process
+from tests.support.jobd import processes_with
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -46,24 +46,23 @@ async def test_a_redelivered_webhook_does_nothing_twice(tmp_path: Path) -> None:
 
 
 async def test_cancel_ends_everything_that_the_agent_started(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
+    mark = f"started-in-{tmp_path}"
     agent = (
-        "import os, signal, subprocess, sys, time\n"
+        "import os, signal, subprocess, sys\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
-        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        "time.sleep(600)\n"
+        f"stay = [sys.executable, '-c', 'import time; time.sleep(600)', {mark!r}]\n"
+        "subprocess.Popen(stay, start_new_session=True)\n"
+        "os.execv(stay[0], stay)\n"
     )
     async with open_world(tmp_path, agent=agent) as world:
         await start(world)
         await world.wait_for_job("running")
-        await world.wait(lambda: (pids.exists() and pids.read_text()) or None, "the agent's processes")
+        await world.wait(lambda: len(processes_with(mark)) == 2 or None, "the agent's processes")
         await world.comment("/ptq cancel")
         report = await world.wait_for_report()
         assert "Cancelled" in report
         assert "@maintainer" in report
-        for pid in pids.read_text().split():
-            assert not read_process(int(pid))
+        assert processes_with(mark) == []
 
 
 async def test_a_queued_job_can_be_cancelled_too(tmp_path: Path) -> None:

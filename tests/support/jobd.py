@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import errno
 import json
 import os
 import secrets
+import struct
 import subprocess
 import sys
 import time
@@ -23,10 +25,12 @@ PATIENCE_S = 15.0
 
 PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+UNSHARE = {"x86_64": 272, "aarch64": 97}
 
 PREPARE: Mapping[str, Any] = {
     **{"base_branch": "main", "base_commit": "", "changes": [], "held_back": []},
-    **{"create_venv": ["/bin/mkdir"], "setup": []},
+    **{"create_venv": ["/bin/mkdir"], "setup": [], "must_seal": False, "private": [], "gpus": []},
 }
 START: Mapping[str, Any] = {
     **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "base_commit": ""},
@@ -46,6 +50,26 @@ def obey_file_modes() -> None:
     """Take from root what no user has: to read and to enter what its mode forbids."""
     for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+class Filter(ctypes.Structure):
+    """A program for seccomp: `struct sock_fprog` of Linux's `filter.h`."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
+
+
+def forbid_namespaces() -> None:
+    """Let this process and all that come of it make no namespaces, as Docker does: seccomp answers EPERM."""
+    instructions = [
+        (0x20, 0, 0, 0),  # The system call's number.
+        (0x15, 0, 1, UNSHARE[os.uname().machine]),
+        (0x06, 0, 0, 0x00050000 | errno.EPERM),
+        (0x06, 0, 0, 0x7FFF0000),  # Any other is allowed.
+    ]
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+    assert libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Filter(len(instructions), code)), 0, 0) == 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +112,8 @@ class Jobd:
     """The program, called as a service calls it, and one job of a repository."""
 
     def __init__(self, folder: Path, repository: Repository, env: Mapping[str, str] | None = None) -> None:
+        self.can_seal = True
+        """Whether the machine lets the program make namespaces, where it can at all."""
         self.program = folder / "jobd.pyz"
         self.workspace = folder / "workspace"
         self.repository = repository
@@ -102,7 +128,14 @@ class Jobd:
 
     def beside(self) -> Jobd:
         """Another job on the same machine."""
-        return Jobd(self.program.parent, self.repository, self.env)
+        other = Jobd(self.program.parent, self.repository, self.env)
+        other.can_seal = self.can_seal
+        return other
+
+    def _be_its_machine(self) -> None:
+        obey_file_modes()
+        if not self.can_seal:
+            forbid_namespaces()
 
     def popen(self, verb: str, **options: Any) -> subprocess.Popen[bytes]:
         """The program at work, not yet told what to do."""
@@ -111,7 +144,7 @@ class Jobd:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self.env,
-            preexec_fn=obey_file_modes,
+            preexec_fn=self._be_its_machine,
             **options,
         )
 

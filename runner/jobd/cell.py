@@ -1,0 +1,145 @@
+"""A cell: what commands of a job see of their machine. Each runs in namespaces of its own, and finds there
+
+- the job's folder as it is, but for `control`, which is empty;
+- its own /tmp (the job's), /dev/shm and /proc; of the GPUs those of its slot, where that has some;
+- nothing of the account's home, of /run, of the workspace: other jobs, other repositories. But programs that PATH or
+  an operator's command leads to are there, to be read; so is the clone that the worktree's git needs.
+
+All else of the machine is as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .files import Failure, Job, read_json, write_file
+from .git import find_own_clone
+from .namespaces import (
+    bind,
+    describe_cell,
+    enter,
+    find_missing,
+    is_sealable,
+    make_read_only,
+    mount,
+    mount_empty,
+)
+from .tools import find_tools, is_below, is_there
+
+TMP, SHARED_MEMORY = Path("/tmp"), Path("/dev/shm")  # noqa: S108 - where everybody expects them
+OPEN_TO_ALL = "mode=1777"
+
+PATHS = re.compile(r"/[^\s\"'`;:=,|&<>()$]+")
+"""What looks like an absolute path in a command or a variable."""
+
+
+def decide(job: Job, request: Mapping[str, Any]) -> str:
+    """Find out whether the job's commands get cells, which holds for all its stages. Returns the words for its log.
+
+    Raises `Failure` when they must and cannot.
+    """
+    missing = find_missing()
+    words = describe_cell(missing)
+    if request["must_seal"] and not is_sealable(missing):
+        raise Failure("not_sealed", f"the machine cannot seal the job, which its operator wants: {words}")
+    write_file(job.cell, f'{{"sealed": {str(is_sealable(missing)).lower()}}}')
+    return words
+
+
+class Cell:
+    """The view of the machine that commands of one job get."""
+
+    def __init__(self, job: Job, request: Mapping[str, Any]) -> None:
+        prepared = read_json(job.of_stage("prepare", "request"))
+        self._job = job
+        self._gpus: list[str] = prepared.get("gpus") or []
+        homes = (pwd.getpwuid(os.getuid()).pw_dir, os.environ.get("HOME", "/"))
+        covers = map(Path, (*homes, "/run", job.workspace, *(prepared.get("private") or ())))
+        self._covers = {path for cover in covers for path in (cover, cover.resolve())} - {Path("/")} | {TMP}
+        self._kept = self._find_kept((prepared, request))
+
+    def enter(self, folder: Path) -> None:
+        """Have this process, which is about to become a command, become it in the cell. Raises `OSError`."""
+        enter(self._arrange)
+        # Not the folder that it was in, from which `..` led below what covers it now.
+        os.chdir(folder)
+
+    def _find_kept(self, requests: Iterable[Mapping[str, Any]]) -> list[Path]:
+        """What is there, to be read, although it lies below a cover."""
+        named = [path for request in requests for text in list_commands(request) for path in PATHS.findall(text)]
+        named += os.environ.get("PATH", os.defpath).split(":")
+        jobs = self._job.root.parent.resolve()  # What lies there, links too, is of jobs' own making.
+        trusted = [path for path in map(Path, named) if path.is_absolute() and not is_below(path.resolve(), [jobs])]
+        kept = {find_own_clone(self._job), Path("/etc/resolv.conf").resolve(), *find_tools(trusted, self._covers)}
+        return outermost(path for path in kept if is_below(path, self._covers))
+
+    def _arrange(self) -> None:
+        own = {self._job.root, self._job.root.resolve()}  # Git writes down the second.
+        # Opened before anything covers them: by its descriptor each can still be reached.
+        sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}
+        tmp = None if any(is_below(path, [TMP]) for path in sources) else open_folder(self._job.tmp)
+        covers = [path for path in outermost(self._covers - {TMP}) if path.is_dir() and not is_below(path, [TMP])]
+        for cover in covers:
+            mount_empty(cover)
+        if tmp is None:
+            mount_empty(TMP, OPEN_TO_ALL)
+        else:
+            bind(Path(f"/proc/self/fd/{tmp}"), TMP, writable=True)
+        for path, source in sources.items():
+            put(source, path, writable=path in own)
+        mount_empty(self._job.control)
+        for cover in (*covers, self._job.control):
+            make_read_only(cover)
+        if SHARED_MEMORY.is_dir():
+            mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
+        for device in find_devices(self._gpus):
+            bind(Path(os.devnull), device, writable=True)
+        with suppress(OSError):  # Some containers refuse. What it then shows of others are names (docs/machines.md).
+            mount("proc", Path("/proc"), "proc")
+
+
+def open_cell(job: Job, request: Mapping[str, Any]) -> Cell | None:
+    """The cell of a job, as it was decided when it was prepared; None when that said that there is none."""
+    return Cell(job, request) if read_json(job.cell).get("sealed") else None
+
+
+def list_commands(request: Mapping[str, Any]) -> Iterator[str]:
+    """The operator's own words in a request: commands, and variables. No stranger's text is among them."""
+    for name in ("create_venv", "setup", "lint", "argv"):
+        yield from request.get(name) or ()
+    yield from (request.get("env") or {}).values()
+
+
+def find_devices(gpus: Iterable[str]) -> list[Path]:
+    """The GPUs that are not among those numbers, /dev/nvidia0 having the number 0; none when no number is given."""
+    own = {f"nvidia{number}" for number in gpus}
+    found = Path("/dev").glob("nvidia[0-9]*") if own else ()
+    return [device for device in found if device.name not in own]
+
+
+def outermost(paths: Iterable[Path]) -> list[Path]:
+    """Those that are below no other one."""
+    found = {*paths}
+    return [path for path in sorted(found) if not is_below(path, found - {path})]
+
+
+def open_folder(path: Path) -> int | None:
+    """A folder that a job may have put something else in place of, which is None."""
+    with suppress(OSError):
+        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    return None
+
+
+def put(source: int, path: Path, *, writable: bool) -> None:
+    """Have what a descriptor leads to at a path below a cover, on which nothing is yet. Raises `OSError`."""
+    there = Path(f"/proc/self/fd/{source}")
+    (path if there.is_dir() else path.parent).mkdir(parents=True, exist_ok=True)
+    if not there.is_dir():
+        path.touch()
+    bind(there, path, writable=writable)

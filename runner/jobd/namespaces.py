@@ -1,0 +1,220 @@
+"""Linux's namespaces, and what of them a machine allows: found out by trying, for no setting tells all of it.
+
+By ctypes: Python has `os.unshare` from 3.12 on, and `mount` never. The rules: `namespaces(7)`, `mount(2)`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000}
+"""The namespaces of a cell, by the flag that makes each; without any one of them there is none."""
+
+READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, NO_ATIME, NO_DIR_ATIME = 1, 2, 4, 8, 32, 1024, 2048
+BIND, RECURSIVE, PRIVATE, RELATIVE_ATIME = 4096, 16384, 1 << 18, 1 << 21
+KEPT = NO_SUID | NO_DEVICES | NO_EXEC | NO_ATIME | NO_DIR_ATIME
+"""What a remount has to repeat: to a namespace that only inherited a mount, its flags are locked."""
+
+ROOT = Path("/")
+
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 1, 24
+
+FORBIDDING = {
+    "kernel/unprivileged_userns_clone": "0",
+    "kernel/apparmor_restrict_unprivileged_userns": "1",
+    "user/max_user_namespaces": "0",
+}
+"""Settings below /proc/sys that forbid user namespaces, where they have this value."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces (of processes: its children). Raises `OSError`."""
+    _check(_libc.unshare(flags), None)
+
+
+def mount(source: str | Path, target: Path, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Mount something. Raises `OSError`."""
+    words = [os.fsencode(word) or None for word in (source, target, kind)]
+    _check(_libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(options) or None), str(target))
+
+
+def bind(source: Path, target: Path, *, writable: bool) -> None:
+    """Let what is at one path be at another as well. Raises `OSError`."""
+    mount(source, target, flags=BIND | RECURSIVE)
+    if not writable:
+        about = os.statvfs(target).f_flag
+        relative = RELATIVE_ATIME if about & 4096 else 0
+        mount("", target, flags=REMOUNT | BIND | READ_ONLY | relative | about & KEPT)
+
+
+def mount_empty(target: Path, options: str = "mode=0755") -> None:
+    """Mount an empty folder, in memory. Raises `OSError`."""
+    mount("tmpfs", target, "tmpfs", NO_SUID | NO_DEVICES, options)
+
+
+def make_read_only(target: Path) -> None:
+    """Let nobody write to what `mount_empty` made. Raises `OSError`."""
+    mount("", target, flags=REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
+
+
+def enter(arrange: Callable[[], None]) -> None:
+    """Have this process, which is about to become a command, become it in namespaces of its own. Raises `OSError`.
+
+    Three come of it: this one, outside the namespace of processes, ends as the command does; below it the namespace's
+    first process, with whose end the kernel kills all the others; below that the command, which alone returns from
+    here. Each dies with the one above it. A SIGINT to this one's group reaches that of the command.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGCHLD})
+    stage, ids = os.getppid(), (os.getuid(), os.getgid())
+    descriptors = list_descriptors()  # For later: /proc will be another's.
+    unshare(sum(CLONE.values()))
+    keep_ids(*ids)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    first = os.fork() if os.getppid() == stage else os._exit(128 + signal.SIGKILL)
+    if first:
+        _close(descriptors)
+        os._exit(_as_exit_status(os.waitpid(first, 0)[1]))
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    mount("", ROOT, flags=RECURSIVE | PRIVATE)
+    arrange()
+    command = os.fork()
+    if command:
+        _be_first(command)
+    os.setsid()
+    give_up_capabilities()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def keep_ids(user: int, group: int) -> None:
+    """In a new user namespace, let user and group be those of before, and nobody anyone else. Raises `OSError`."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        Path("/proc/self", name).write_text(text)
+
+
+def give_up_capabilities() -> None:
+    """Let no program that is run from here on have a right over this namespace, not even root's: it could undo it."""
+    number = 0
+    while _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
+        number += 1
+
+
+def find_missing() -> dict[str, str]:
+    """What of `CLONE`, and of a /proc of one's own (`proc`), this machine does not allow, each with the reason."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        missing = dict.fromkeys([*CLONE, "proc"], "the trial was cut short")
+        with suppress(BaseException):
+            missing = _try()
+        os.write(writer, json.dumps(missing).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        said = file.read()
+    os.waitpid(child, 0)
+    found: dict[str, str] = json.loads(said or b'{"user": "the trial was cut short"}')
+    return found
+
+
+def describe_cell(missing: Mapping[str, str]) -> str:
+    """What `find_missing` found, in words for people."""
+    reasons = [f"{name} namespaces: {missing[name]}" for name in CLONE if name in missing]
+    if reasons:
+        return f"not sealed: {reasons[0]}"
+    own = f"; /proc is the machine's: {missing['proc']}" if "proc" in missing else ""
+    return f"sealed: {', '.join(CLONE)}{own}"
+
+
+def is_sealable(missing: Mapping[str, str]) -> bool:
+    """Whether there is enough for a cell."""
+    return not any(name in missing for name in CLONE)
+
+
+def _try() -> dict[str, str]:
+    """Of a child that ends here: try all of it, in order, for each needs the ones before."""
+    ids = (os.getuid(), os.getgid())
+    names = [*CLONE, "proc"]
+    for position, name in enumerate(names):
+        try:
+            if name in CLONE:
+                unshare(CLONE[name])
+            if name == "user":
+                keep_ids(*ids)
+            elif name == "mount":
+                mount("", ROOT, flags=RECURSIVE | PRIVATE)
+                mount_empty(Path("/tmp"))  # noqa: S108 - seen by this child alone
+            elif name == "proc":
+                _try_proc()
+        except OSError as error:
+            return {name: _explain(error), **dict.fromkeys(names[position + 1 :], f"it needs {name}")}
+    return {}
+
+
+def _try_proc() -> None:
+    child = os.fork()
+    if not child:
+        try:
+            mount("proc", Path("/proc"), "proc")
+        except OSError as error:
+            os._exit(error.errno or 255)
+        os._exit(0)
+    if status := _as_exit_status(os.waitpid(child, 0)[1]):
+        raise OSError(status, os.strerror(status))
+
+
+def _explain(error: OSError) -> str:
+    named = [
+        f"{name.replace('/', '.')} is {value}"
+        for name, value in FORBIDDING.items()
+        if _read(Path("/proc/sys", name)) == value
+    ]
+    return "; ".join([os.strerror(error.errno or 0).lower(), *named])
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text().strip()
+    return ""
+
+
+def _be_first(command: int) -> None:
+    """Be the first process of a namespace, until the command has ended. Does not return."""
+    _close(list_descriptors())
+    while True:
+        if signal.sigwait({signal.SIGINT, signal.SIGCHLD}) == signal.SIGINT:
+            with suppress(ProcessLookupError):
+                os.killpg(command, signal.SIGINT)
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == command:
+                    os._exit(_as_exit_status(ended[1]))
+
+
+def list_descriptors() -> list[int]:
+    """What this process has open; one of them was to find that out."""
+    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def _as_exit_status(status: int) -> int:
+    """How a shell would say that a process ended."""
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _check(result: int, path: str | None) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)

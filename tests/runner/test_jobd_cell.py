@@ -1,0 +1,260 @@
+"""What a job reaches of its machine: a hostile one tries each way out, over real namespaces, and finds nothing.
+
+Where this machine has none, that is said, and the tests of the fall-back remain.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.jobd import cell, namespaces
+from runner.jobd.processes import find_processes
+from runner.jobd.tools import find_tools
+from tests.support.jobd import Jobd, Repository, processes_with, wait_until
+
+MISSING = namespaces.find_missing()
+SEALED = namespaces.is_sealable(MISSING)
+
+needs_cells = pytest.mark.skipif(not SEALED, reason=f"this machine seals no jobs: {namespaces.describe_cell(MISSING)}")
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The account's home: a key, and a program of its own."""
+    home = tmp_path / "account"
+    for path, text, mode in [
+        (".ssh/id_ed25519", SECRET, 0o600),
+        (".local/share/tool/versions/1/tool", "#!/bin/sh\ncat $(dirname $(readlink -f $0))/part\n", 0o755),
+        (".local/share/tool/versions/1/part", "tool at work\n", 0o644),
+        (".local/share/keyrings/login", SECRET, 0o600),
+    ]:
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(text)
+        (home / path).chmod(mode)
+    (home / ".local/bin").mkdir()
+    (home / ".local/bin/tool").symlink_to("../share/tool/versions/1/tool")
+    return home
+
+
+@pytest.fixture
+def victim(tmp_path: Path, repository: Repository, home: Path) -> Iterator[Jobd]:
+    """A job at work on the same machine, with a file of its own in each place that everybody knows."""
+    jobd = Jobd(tmp_path, repository, {"HOME": str(home), "PATH": f"{home}/.local/bin:{os.environ['PATH']}"})
+    jobd.prepare()
+    mine = "echo mine > /tmp/victim-$PTQ_JOB_ID; echo mine > /dev/shm/victim-$PTQ_JOB_ID"
+    jobd.start(f"{mine}; echo ready; exec sleep 60", timeout_s=60)
+    wait_until(lambda: jobd.poll("agent")["log"] == b"ready\n")
+    yield jobd
+    jobd.call("kill")
+    for folder in ("/tmp", "/dev/shm"):
+        Path(folder, f"victim-{jobd.job_id}").unlink(missing_ok=True)
+
+
+ATTACKS = {
+    "the account's key": 'cat "$home/.ssh/id_ed25519"',
+    "the account's key by a folder that leads up": 'cat "$home/.local/../.ssh/id_ed25519"',
+    "the account's keyring beside a tool": 'cat "$home/.local/share/keyrings/login"',
+    "the service's own folder": 'cat "$home/../service/ptq.toml"',
+    "a sibling's worktree": 'ls "$jobs/$victim/worktree"',
+    "a sibling's worktree from below": 'cd "$PTQ_WORKTREE"; ls "../../$victim/worktree"',
+    "a sibling's control files": 'ls "$jobs/$victim/control"',
+    "other repositories": 'ls "$jobs/../repos/other"',
+    "its own request": 'cat "$PTQ_WORKTREE/../control/agent.request"',
+    "its own state": 'echo x > "$PTQ_WORKTREE/../control/agent.json"',
+    "control files by a way around": 'cd "$PTQ_WORKTREE/.."; mv control elsewhere',
+    "the clone": 'echo x > "$(cat ../git/objects/info/alternates)/x"',
+    "a sibling's process by number": "kill -0 $victim_pid",
+    "a sibling's process by name": "pgrep -x sleep",
+    "its own stage": "kill -0 $stage_pid",
+    "a process of the machine's": "ls /proc/$stage_pid",
+    "a sibling's temporary files": "cat /tmp/victim-$victim",
+    "a sibling's shared memory": "cat /dev/shm/victim-$victim",
+    "what covers the home, taken away": 'umount -l "$home"',
+    "what covers the home, taken away by a namespace": 'unshare -Urm sh -ec "umount -l \\"$home\\""',
+    "what covers the home, by a second look": "unshare -Urm sh -ec 'mount -B $0/.. /mnt; ls /mnt/account/.ssh' $home",
+    "what covers the control files": 'unshare -Urm umount -l "$PTQ_WORKTREE/../control"',
+    "the home, written to": 'touch "$home/x"',
+    "a tool, written to": 'echo x > "$home/.local/share/tool/versions/1/part"',
+    "a tool, made writable": 'unshare -Urm mount -o remount,bind,rw "$home/.local/share/tool/versions/1"',
+}
+"""Each succeeds where nothing is sealed, and then prints or changes something."""
+
+NOTHING_TO_TAKE_AWAY = ("taken away", "second look", "covers the control", "by a way around", "made writable")
+"""About attacks on covers, which an unsealed job need not make."""
+
+
+def attack(jobd: Jobd, victim: Jobd, home: Path, deed: str) -> int:
+    """How the deed of a hostile job ends."""
+    (sleeper,) = (pid for pid in map(int, victims_of(victim)) if read_words(pid)[:2] == [b"sleep", b"60"])
+    jobd.prepare(private=[str(home.parent / "service")])
+    job = {"jobs": str(jobd.workspace / "jobs"), "victim": victim.job_id, "victim_pid": str(sleeper)}
+    # In pieces, for whatever an operator's command names is left where it is.
+    account, name = str(home).rsplit("/", 1)
+    script = f'home="{account[:5]}""{account[5:]}/{name}"; stage_pid=$(cat "$PTQ_WORKTREE/../stage"); {deed}'
+    jobd.start(f'until [ -s "$PTQ_WORKTREE/../stage" ]; do sleep 0.01; done; {script}', env=job)
+    stage = [pid for pid in processes_with("stage") if f"{jobd.control}/agent.request".encode() in read_words(pid)]
+    (jobd.root / "stage").write_text(str(min(stage)))
+    return int(jobd.wait("agent")["result"]["exit_status"])
+
+
+def victims_of(jobd: Jobd) -> list[int]:
+    return [process.pid for process in find_processes(jobd.job_id)]
+
+
+def read_words(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
+@pytest.fixture
+def hostile(victim: Jobd, home: Path) -> Jobd:
+    (home.parent / "service").mkdir()
+    (home.parent / "service" / "ptq.toml").write_text(SECRET)
+    (victim.workspace / "repos" / "other").mkdir()
+    return victim.beside()
+
+
+@needs_cells
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_hostile_job_gets_nowhere(hostile: Jobd, victim: Jobd, home: Path, name: str) -> None:
+    assert attack(hostile, victim, home, ATTACKS[name]) != 0
+    assert victim.poll("agent")["state"] == "running"
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if not any(word in name for word in NOTHING_TO_TAKE_AWAY)])
+def test_the_same_job_gets_everywhere_on_a_machine_that_seals_none(
+    hostile: Jobd, victim: Jobd, home: Path, name: str
+) -> None:
+    if "temporary" in name or "shared memory" in name:  # The victim has a cell, and they lie in it.
+        (Path("/tmp" if "temp" in name else "/dev/shm") / f"victim-{victim.job_id}").touch()
+    hostile.can_seal = False
+    assert attack(hostile, victim, home, ATTACKS[name]) == 0
+
+
+@needs_cells
+def test_a_job_has_its_tools_its_git_and_its_folders(victim: Jobd) -> None:
+    jobd = victim.beside()
+    prepared = jobd.prepare(setup=["echo kept > /tmp/kept"])
+    assert prepared["log"].startswith(b"[sealed: user, mount, pid, ipc")
+    identity = "-c user.name=a -c user.email=a@b"
+    log = jobd.agent(
+        f"tool; cat /tmp/kept; id -u; git {identity} commit -q --allow-empty -m mine; git log --format=%s -1; "
+        "for place in $HOME $TMPDIR $PTQ_OUTPUT_DIR $PTQ_WORKTREE /tmp /dev/shm; do echo > $place/x; done; echo $$"
+    )["log"]
+    assert log.decode() == f"tool at work\nkept\n{os.getuid()}\nmine\n{log.split()[-1].decode()}\n"
+    if "proc" not in MISSING:
+        assert int(log.split()[-1]) < 10
+
+
+@needs_cells
+def test_nothing_outlives_the_namespace_whose_first_process_is_killed(jobd: Jobd, tmp_path: Path) -> None:
+    mark = f"stray-of-{tmp_path}"
+    stray = "import os, signal, sys, time; os.setsid(); os.fork() and os._exit(0); signal.signal(15, 1); time.sleep(60)"
+    jobd.prepare()
+    jobd.start(f"env -i {sys.executable} -c '{stray}' {mark} & echo begun; sleep 60")
+    wait_until(lambda: processes_with(mark))
+    stage = min(pid for pid in processes_with("stage") if f"{jobd.control}/agent.request".encode() in read_words(pid))
+    os.kill(stage, 9)
+    wait_until(lambda: processes_with(mark) == [])
+    assert jobd.poll("agent")["state"] == "lost"
+
+
+# What a machine cannot do
+
+
+def test_a_machine_that_allows_no_namespaces_says_so_and_runs_jobs(unsealed: Jobd) -> None:
+    answer = unsealed.send("capabilities", b"{}")
+    assert (answer["sealed"], answer["works"]) == (False, [])
+    assert answer["words"] == "not sealed: user namespaces: operation not permitted"
+    assert unsealed.prepare()["log"].startswith(b"[not sealed: user namespaces: operation not permitted]\n")
+    assert unsealed.agent("echo done")["log"] == b"done\n"
+
+
+def test_a_job_that_has_to_be_sealed_is_not_run_without(unsealed: Jobd) -> None:
+    poll = unsealed.prepare(must_seal=True)
+    assert poll["error"] == "not_sealed"
+    assert "operation not permitted" in poll["message"]
+
+
+@needs_cells
+def test_a_job_that_was_prepared_in_a_cell_never_runs_without(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.can_seal = False
+    poll = jobd.agent("touch ran")
+    assert (poll["state"], poll["error"]) == ("failed", "not_sealed")
+    assert not (jobd.worktree / "ran").exists()
+
+
+def test_this_machine_says_what_it_can(jobd: Jobd) -> None:
+    answer = jobd.send("capabilities", b"{}")
+    assert answer["missing"] == MISSING
+    assert set(answer["works"]) | set(MISSING) == {"user", "mount", "pid", "ipc", "proc"}
+    assert answer["words"].startswith("sealed: user, mount, pid, ipc" if SEALED else "not sealed: ")
+
+
+# What is left in sight
+
+
+@pytest.mark.parametrize(
+    ("files", "named", "kept"),
+    [
+        ([".cargo/bin/cargo", ".cargo/credentials"], ".cargo/bin", [".cargo/bin"]),
+        ([".nvm/v20/bin/node", ".nvm/v20/lib/x"], ".nvm/v20/bin", [".nvm/v20"]),
+        ([".local/bin/uv", ".local/lib/x", ".local/share/keyrings/x"], ".local/bin", [".local/bin"]),
+        ([".ssh/id", ".ssh/other"], ".ssh/id", [".ssh/id"]),
+        (["agents/mine.py", "agents/part.py"], "agents/mine.py", ["agents"]),
+        (["mine.py", "other"], "mine.py", ["mine.py"]),
+        (["x/node_modules/cli/bin/cli.js"], "x/node_modules/cli/bin/cli.js", ["x/node_modules"]),
+        (["other"], "", []),
+    ],
+)
+def test_of_a_home_what_a_tool_needs_is_kept(tmp_path: Path, files: list[str], named: str, kept: list[str]) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    found = find_tools([tmp_path / named], {tmp_path})
+    assert cell.outermost(found) == [tmp_path / path for path in kept]
+
+
+def test_links_among_tools_are_followed_to_what_they_need(tmp_path: Path) -> None:
+    for path in ("uv/tools/ruff/bin", "uv/tools/ruff/lib", "uv/python/3.12/bin", "uv/python/3.12/lib", ".local/bin"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "uv/python/3.12/bin/python").touch()
+    (tmp_path / "uv/tools/ruff/bin/python").symlink_to(tmp_path / "uv/python/3.12/bin/python")
+    (tmp_path / "uv/tools/ruff/bin/ruff").touch()
+    (tmp_path / ".local/bin/ruff").symlink_to(tmp_path / "uv/tools/ruff/bin/ruff")
+    found = cell.outermost(find_tools([tmp_path / ".local/bin"], {tmp_path}))
+    assert found == [tmp_path / path for path in (".local/bin", "uv/python/3.12", "uv/tools/ruff")]
+
+
+@needs_cells
+def test_what_a_job_planted_leads_nowhere(victim: Jobd, home: Path) -> None:
+    jobd = victim.beside()
+    jobd.prepare()
+    key = home / ".ssh" / "id_ed25519"
+    jobd.agent(f'k={str(key)[:6]}; mkdir -p "$VIRTUAL_ENV/bin"; ln -s "$k"{str(key)[6:]} "$VIRTUAL_ENV/bin/key"')
+    jobd.collect(lint=['cat "$VIRTUAL_ENV/bin/key"'])
+    assert SECRET.encode() not in jobd.poll("collect")["log"]
+
+
+@needs_cells
+def test_the_accounts_real_home_is_hidden_whatever_the_environment_says(jobd: Jobd) -> None:
+    jobd.env["HOME"] = "/nonexistent"
+    real = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    hidden = next(real.glob(".[!.]*rc"), None)
+    jobd.prepare()
+    look = "python3 -c 'import os, pwd; print(*os.listdir(pwd.getpwuid(os.getuid()).pw_dir))'"
+    assert hidden is None or hidden.name not in jobd.agent(look)["log"].decode().split()
+    assert jobd.poll("agent")["result"]["exit_status"] == 0
+
+
+def test_a_job_without_gpus_of_its_own_sees_all_of_them() -> None:
+    assert cell.find_devices([]) == []
+    assert cell.find_devices(["none"]) == sorted(Path("/dev").glob("nvidia[0-9]*"))
