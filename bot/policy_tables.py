@@ -65,12 +65,15 @@ class LimitsTable(Table):
 
     timeout_s: Annotated[int, Field(gt=0)] | None = None
     prepare_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    base_timeout_s: Annotated[int, Field(gt=0)] | None = None
     collect_timeout_s: Annotated[int, Field(gt=0)] | None = None
     unreachable_after_s: Annotated[int, Field(gt=0)] | None = None
     stuck_after_s: Annotated[int, Field(gt=0)] | None = None
     stop_grace_s: Annotated[int, Field(gt=0, le=600)] | None = None
     # Together with the diff they have to fit into one answer of the machine (`Host.run`).
     max_session_bytes: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    max_disk_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_files: Annotated[int, Field(gt=0)] | None = None
     max_log_bytes: Annotated[int, Field(gt=0)] | None = None
     max_text_bytes: Annotated[int, Field(gt=0)] | None = None
     max_change_bytes: Annotated[int, Field(gt=0, le=5_000_000)] | None = None
@@ -172,6 +175,10 @@ class RepositoryTable(Table):
     labels: dict[str, Annotated[str, AfterValidator(_check_preset)]] = Field(default_factory=dict)
     requires: tuple[str, ...] = ()
     setup: tuple[Text, ...] = ()
+    update: tuple[Text, ...] | None = None
+    smoke_test: tuple[Text, ...] = ()
+    rebuild: tuple[Text, ...] = ()
+    submodules: bool = True
     lint: tuple[Text, ...] = ()
     create_venv: Command = ("python3", "-m", "venv")
     test_command: Text = "python -m pytest"
@@ -191,6 +198,7 @@ class RepositoryTable(Table):
             base_branch=self.base_branch,
             test_command=self.test_command,
             lint_command=" && ".join(self.lint) or None,
+            rebuild_command=" && ".join(self.rebuild) or None,
             import_names=self.import_names,
         )
 
@@ -200,6 +208,9 @@ class RepositoryTable(Table):
             repository=name,
             requires=self.requires,
             setup=self.setup,
+            update=self.update,
+            smoke_test=self.smoke_test,
+            submodules=self.submodules,
             lint=self.lint,
             create_venv=self.create_venv,
             protected_paths=self.protected_paths,

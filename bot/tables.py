@@ -202,6 +202,7 @@ class MachineTable(Table):
     workspace: Annotated[str, AfterValidator(_check_absolute)]
     python: Text = "python3"
     sandbox: Literal["auto", "required"] = "auto"
+    environment: Literal["auto", "overlay", "copy", "slot"] = "auto"
 
     @model_validator(mode="after")
     def _complete(self) -> MachineTable:

@@ -43,5 +43,7 @@ class RepositoryRules:
     test_command: str = "python -m pytest"
     """What the brief tells the agent to run, with the job's virtual environment active."""
     lint_command: str | None = None
+    rebuild_command: str | None = None
+    """What the brief tells the agent to run after it edited what is compiled."""
     import_names: tuple[str, ...] = ()
     """The project's top-level modules: a code block that imports one is a repro. Empty: any import will do."""

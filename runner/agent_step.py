@@ -53,6 +53,8 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
         tail_glob=launch.tail.glob if launch.tail else "",
         tail_word=launch.tail.word if launch.tail else "",
         stop_grace_s=limits.stop_grace_s,
+        max_disk_bytes=limits.max_disk_bytes,
+        max_files=limits.max_files,
         timeout_s=limits.timeout_s,
         max_log_bytes=limits.max_log_bytes,
     )
@@ -120,6 +122,8 @@ def _told(bench: Bench, job: Job, result: Mapping[str, Any]) -> Verdict | None:
         return Verdict(Ending.CANCELLED, f"cancelled by @{job.cancelled_by}")
     if job.stopped_as:
         return Verdict(Ending(job.stopped_as), job.stop_reason or "")
+    if objection := result.get("objection"):
+        return Verdict(Ending.CAPPED, str(objection))
     if result.get("timed_out"):
         limit_s = bench.profiles[job.repository].limits.timeout_s
         return Verdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")

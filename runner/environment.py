@@ -17,6 +17,8 @@ class Limits:
 
     timeout_s: int = 3600
     prepare_timeout_s: int = 1800
+    base_timeout_s: int = 14_400
+    """For making a repository's base, or waiting for it."""
     collect_timeout_s: int = 900
     unreachable_after_s: int = 600
     """How long a job waits for a machine that cannot be reached before it is reported as failed."""
@@ -24,6 +26,9 @@ class Limits:
     """How long an agent may go without an event before it is taken for stuck; of a `command` any line is one."""
     stop_grace_s: int = 20
     """How long an agent that is told to end may take to say what it has cost."""
+    max_disk_bytes: int = 50_000_000_000
+    max_files: int = 2_000_000
+    """What a job may write to its machine's disk while its agent is at work."""
     max_log_bytes: int = 50_000_000
     """An agent that prints more is ended: what cannot be read cannot be judged."""
     max_session_bytes: int = 10_000_000
@@ -36,15 +41,58 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a machine makes one environment, as the machine-side program is told it."""
+
+    clone_url: str
+    base_branch: str
+    """Or a full name, `refs/...`."""
+    base_commit: str
+    """Empty for the branch's newest."""
+    submodules: bool
+    create_venv: tuple[str, ...]
+    setup: tuple[str, ...]
+    update: tuple[str, ...]
+    smoke_test: tuple[str, ...]
+    slot: int
+    timeout_s: int
+    base_timeout_s: int
+    max_log_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """One repository's recipe. Commands are the operator's own shell lines."""
 
     repository: str
     requires: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
+    """Makes the base of the repository's environments, once on each machine."""
+    update: tuple[str, ...] | None = None
+    """Brings a job's environment up to date, when its commit is another than its base's; None means `setup` again."""
+    smoke_test: tuple[str, ...] = ()
+    """Fails when a base is of no use."""
+    submodules: bool = True
     lint: tuple[str, ...] = ()
     create_venv: tuple[str, ...] = ("python3", "-m", "venv")
     """The command that makes a virtual environment at the path appended to it."""
     protected_paths: tuple[str, ...] = PROTECTED_PATHS
     limits: Limits = Limits()
     caps: Mapping[Scope, Caps] = field(default_factory=dict)
+
+    def recipe(self, clone_url: str, base_branch: str, base_commit: str = "", slot: int = 0) -> Recipe:
+        """How an environment at a commit is made."""
+        return Recipe(
+            clone_url=clone_url,
+            base_branch=base_branch,
+            base_commit=base_commit,
+            submodules=self.submodules,
+            create_venv=self.create_venv,
+            setup=self.setup,
+            update=self.setup if self.update is None else self.update,
+            smoke_test=self.smoke_test,
+            slot=slot,
+            timeout_s=self.limits.prepare_timeout_s,
+            base_timeout_s=self.limits.base_timeout_s,
+            max_log_bytes=self.limits.max_log_bytes,
+        )

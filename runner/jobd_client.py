@@ -12,12 +12,13 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from runner.claims import require_claim
+from runner.environment import Recipe
 from runner.hosts import Completed, Host
 from runner.job import FileChange
 from runner.machines import Machine
@@ -34,6 +35,12 @@ SHELL_CANNOT_RUN = (126, 127)
 MAX_MESSAGE = 8_000
 """Characters of a refusal that are kept; the longest holds the last lines of a log."""
 MAX_STDERR_SHOWN = 300
+
+WAYS: Mapping[str, Sequence[str]] = {
+    "auto": ("overlay", "copy", "slot"),
+    **{way: (way,) for way in ("overlay", "copy", "slot")},
+}
+"""The ways in which a job's environment may come from its base, best first, by a machine's setting `environment`."""
 
 INSTALL = """
 import errno, hashlib, json, os, sys
@@ -66,7 +73,7 @@ print(json.dumps(answer))
 
 
 class StageState(StrEnum):
-    """How far a detached stage (`prepare`, `agent`, `collect`) has come."""
+    """How far a detached stage (`prepare`, `base`, `agent`, `collect`) has come."""
 
     ABSENT = "absent"
     RUNNING = "running"
@@ -96,6 +103,8 @@ class Poll:
     log: bytes
     """From the asked offset on, at most as many bytes as asked for."""
     log_size: int
+    phase: str
+    """What takes the stage so long, as a word of the protocol (`base`); most often empty."""
     boot_id: str
     """Names the machine's present boot: another one means that nothing from before is alive."""
 
@@ -156,39 +165,28 @@ class JobdClient:
     async def prepare(
         self,
         job_id: str,
+        recipe: Recipe,
         *,
-        clone_url: str,
-        base_branch: str,
-        base_commit: str,
-        changes: Sequence[FileChange],
-        held_back: Sequence[FileChange],
-        create_venv: Sequence[str],
-        setup: Sequence[str],
-        timeout_s: int,
-        max_log_bytes: int,
+        changes: Sequence[FileChange] = (),
+        held_back: Sequence[FileChange] = (),
     ) -> bool:
         """Start to make the job's worktree and virtual environment. False when that had been started before.
 
-        The worktree is at `base_commit`, or at the branch's newest when that is empty, and has `changes` on top;
-        `held_back` is written there when the result is collected, where the path is then still as in the commit.
+        The worktree has `changes` on top of the recipe's commit; `held_back` is written there when the result is
+        collected, where the path is then still as in the commit.
         """
         answer = await self.call(
             "prepare",
             job_id=job_id,
-            clone_url=clone_url,
-            base_branch=base_branch,
-            base_commit=base_commit,
+            **self._encode_recipe(recipe),
             changes=[_encode_change(change) for change in changes],
             held_back=[_encode_change(change) for change in held_back],
-            create_venv=list(create_venv),
-            setup=list(setup),
-            must_seal=self._machine.sandbox == "required",
-            private=list(self._machine.private),
-            gpus=[],
-            timeout_s=timeout_s,
-            max_log_bytes=max_log_bytes,
         )
         return answer.get("started") is True
+
+    async def make_base(self, job_id: str, recipe: Recipe) -> bool:
+        """Start to make a repository's base, or to bring it to the recipe's commit. False when that was started."""
+        return (await self.call("base", job_id=job_id, **self._encode_recipe(recipe))).get("started") is True
 
     async def start(
         self,
@@ -206,6 +204,8 @@ class JobdClient:
         tail_glob: str,
         tail_word: str,
         stop_grace_s: int,
+        max_disk_bytes: int,
+        max_files: int,
         timeout_s: int,
         max_log_bytes: int,
     ) -> bool:
@@ -232,6 +232,8 @@ class JobdClient:
             tail_glob=tail_glob,
             tail_word=tail_word,
             stop_grace_s=stop_grace_s,
+            max_disk_bytes=max_disk_bytes,
+            max_files=max_files,
             timeout_s=timeout_s,
             max_log_bytes=max_log_bytes,
         )
@@ -303,6 +305,15 @@ class JobdClient:
         """Kill everything that belongs to the job, and remove its folder."""
         await self.call("clean", job_id=job_id)
 
+    def _encode_recipe(self, recipe: Recipe) -> dict[str, Any]:
+        return {
+            **asdict(recipe),
+            "ways": WAYS[self._machine.environment],
+            "must_seal": self._machine.sandbox == "required",
+            "private": self._machine.private,
+            "gpus": (),
+        }
+
     async def _run(self, verb: str, body: bytes) -> Completed:
         require_claim(0)
         argv = [self._machine.python, "-I", self._path, verb]
@@ -355,6 +366,7 @@ def parse_poll(answer: Mapping[str, Any]) -> Poll:
             result=dict(answer.get("result") or {}),
             log=base64.b64decode(answer["log"], validate=True),
             log_size=int(answer["log_size"]),
+            phase=str(answer["phase"])[:100],
             boot_id=str(answer["boot_id"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as fault:

@@ -33,6 +33,8 @@ class Machine:
     """The interpreter (3.9 or newer) that runs our machine-side program there."""
     sandbox: Literal["auto", "required"] = "auto"
     """Whether jobs may run there as the account itself where the machine cannot seal them from each other."""
+    environment: Literal["auto", "overlay", "copy", "slot"] = "auto"
+    """How environments come from their base there: as well as the machine can, or only so."""
     private: tuple[str, ...] = ()
     """Folders there that no job sees."""
 

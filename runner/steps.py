@@ -26,6 +26,11 @@ from runner.spool import STAGES
 
 log = structlog.get_logger()
 
+PHASES: Mapping[str, str] = {
+    "base": "machine {machine} makes the base of this repository's environments first, which takes long, but only once"
+}
+"""What takes a preparation long, in words for people, by the machine's word for it."""
+
 
 async def take_step(bench: Bench, job: Job) -> Job:
     """Move a leased job on as far as it can go just now. Raises `HostError` when its machine cannot be asked."""
@@ -53,18 +58,18 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
     profile = bench.profiles[job.repository]
     if poll.state is StageState.ABSENT:
         earlier, changes = await _fetch_earlier(bench, job)
+        async with bench.db.read() as connection:
+            slots = [lease.slot for lease in await store.fetch_leases(connection) if lease.job_id == job.id]
+        commit = (earlier and earlier.base_commit) or ""
         await client.prepare(
             job.id,
-            clone_url=job.clone_url,
-            base_branch=job.base_branch,
-            base_commit=(earlier and earlier.base_commit) or "",
+            profile.recipe(job.clone_url, job.base_branch, commit, *slots),
             changes=[change for change in changes if not configures_agents(change.path)],
             held_back=[change for change in changes if configures_agents(change.path)],
-            create_venv=profile.create_venv,
-            setup=profile.setup,
-            timeout_s=profile.limits.prepare_timeout_s,
-            max_log_bytes=profile.limits.max_log_bytes,
         )
+    elif poll.state is StageState.RUNNING:
+        trouble = PHASES.get(poll.phase, "").format(machine=job.machine) or None
+        return job if job.trouble == trouble else await update_job(bench, job, trouble=trouble)
     elif poll.state is StageState.DONE:
         # Recorded before the agent starts: from then on the machine's own word on it would be the agent's word.
         job = await _record_base_commit(bench, job, poll.result)

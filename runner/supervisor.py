@@ -145,7 +145,7 @@ class Supervisor:
         if job.repository not in bench.profiles or job.agent not in bench.agents or job.machine not in bench.clients:
             return await end(bench, job, JobState.FAILED, UNCONFIGURED)
         moved = await take_step(bench, job)
-        if moved.active:
+        if moved.active and moved.state is not JobState.PREPARING:  # Which knows of troubles of its own.
             await self._say(moved, None)
         return moved
 
@@ -155,9 +155,9 @@ class Supervisor:
 
     async def _pause(self, before: Job, after: Job, listener: Listener) -> Job:
         """Wait until there may be something to do, and read the job anew: somebody may have asked it to end."""
-        if before.state != after.state:
+        if (before.state, before.trouble) != (after.state, after.trouble):
             self._bell.ring()
-        else:
+        if before.state == after.state:
             await listener.wait(self._poll_s)
         require_claim(0)
         return await self._read(after.id) or after

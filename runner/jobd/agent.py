@@ -6,11 +6,13 @@ import time
 from typing import Any
 
 from .command import NotRunnable
+from .environment import enter
 from .files import Failure, write_file
 from .hide import hide
 from .home import copy_skills, expand_home, find_bash_env, lay_out
 from .stage import Stage
 from .tail import Tail
+from .watch import read_objection, watch_over
 
 
 def run_agent(stage: Stage) -> dict[str, Any]:
@@ -18,9 +20,11 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     job, request, started_at = stage.job, stage.request, time.monotonic()
     prompt = job.root / "prompt.md"
     write_file(prompt, request["prompt"])
+    enter(job)
     hide(job, request["hidden"])
     lay_out(job, request["files"])
     copy_skills(stage)
+    watch_over(stage)
     env = {name: expand_home(job, value) for name, value in request["env"].items()}
     try:
         ended = stage.run(
@@ -39,6 +43,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         "exit_status": ended.status,
         "timed_out": ended.timed_out,
         "stopped": ended.stopped,
+        "objection": read_objection(job) if ended.reason == "objected" else None,
         "log_truncated": stage.log.truncated,
         "run_s": time.monotonic() - started_at,  # Of a clock that nobody can set in between.
     }

@@ -1,6 +1,6 @@
 """A cell: what commands of a job see of their machine. Each runs in namespaces of its own, and finds there
 
-- the job's folder as it is, but for `control`, which is empty;
+- the job's folder as it is, but for `control`, which is empty; its environment at its place;
 - its own /tmp (the job's), /dev/shm and /proc; of the GPUs those of its slot, where that has some;
 - nothing of the account's home, of /run, of the workspace: other jobs, other repositories. But programs that PATH or
   an operator's command leads to are there, to be read; so is the clone that the worktree's git needs.
@@ -18,14 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .files import Failure, Job, read_json, write_file
-from .git import find_own_clone
+from .files import Job, read_json
+from .git import find_own_clone, find_recipe
 from .namespaces import (
     bind,
-    describe_cell,
     enter,
-    find_missing,
-    is_sealable,
     make_read_only,
     mount,
     mount_empty,
@@ -39,24 +36,11 @@ PATHS = re.compile(r"/[^\s\"'`;:=,|&<>()$]+")
 """What looks like an absolute path in a command or a variable."""
 
 
-def decide(job: Job, request: Mapping[str, Any]) -> str:
-    """Find out whether the job's commands get cells, which holds for all its stages. Returns the words for its log.
-
-    Raises `Failure` when they must and cannot.
-    """
-    missing = find_missing()
-    words = describe_cell(missing)
-    if request["must_seal"] and not is_sealable(missing):
-        raise Failure("not_sealed", f"the machine cannot seal the job, which its operator wants: {words}")
-    write_file(job.cell, f'{{"sealed": {str(is_sealable(missing)).lower()}}}')
-    return words
-
-
 class Cell:
     """The view of the machine that commands of one job get."""
 
     def __init__(self, job: Job, request: Mapping[str, Any]) -> None:
-        prepared = read_json(job.of_stage("prepare", "request"))
+        prepared = find_recipe(job)
         self._job = job
         self._gpus: list[str] = prepared.get("gpus") or []
         homes = (pwd.getpwuid(os.getuid()).pw_dir, os.environ.get("HOME", "/"))
@@ -74,13 +58,15 @@ class Cell:
         """What is there, to be read, although it lies below a cover."""
         named = [path for request in requests for text in list_commands(request) for path in PATHS.findall(text)]
         named += os.environ.get("PATH", os.defpath).split(":")
-        jobs = self._job.root.parent.resolve()  # What lies there, links too, is of jobs' own making.
-        trusted = [path for path in map(Path, named) if path.is_absolute() and not is_below(path.resolve(), [jobs])]
+        # What lies there, links too, is of jobs' own making.
+        theirs = [folder.resolve() for folder in (self._job.root.parent, self._job.place)]
+        trusted = [path for path in map(Path, named) if path.is_absolute() and not is_below(path.resolve(), theirs)]
         kept = {find_own_clone(self._job), Path("/etc/resolv.conf").resolve(), *find_tools(trusted, self._covers)}
         return outermost(path for path in kept if is_below(path, self._covers))
 
     def _arrange(self) -> None:
-        own = {self._job.root, self._job.root.resolve()}  # Git writes down the second.
+        mine = (self._job.root, self._job.place)
+        own = {*mine, *(path.resolve() for path in mine)}  # Git writes down the second.
         # Opened before anything covers them: by its descriptor each can still be reached.
         sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}
         tmp = None if any(is_below(path, [TMP]) for path in sources) else open_folder(self._job.tmp)
@@ -106,12 +92,12 @@ class Cell:
 
 def open_cell(job: Job, request: Mapping[str, Any]) -> Cell | None:
     """The cell of a job, as it was decided when it was prepared; None when that said that there is none."""
-    return Cell(job, request) if read_json(job.cell).get("sealed") else None
+    return Cell(job, request) if read_json(job.environment_file).get("sealed") else None
 
 
 def list_commands(request: Mapping[str, Any]) -> Iterator[str]:
     """The operator's own words in a request: commands, and variables. No stranger's text is among them."""
-    for name in ("create_venv", "setup", "lint", "argv"):
+    for name in ("create_venv", "setup", "update", "smoke_test", "lint", "argv"):
         yield from request.get(name) or ()
     yield from (request.get("env") or {}).values()
 

@@ -10,6 +10,7 @@ from typing import Any
 from .below import find_newest, read_below
 from .carry import put_back
 from .change import compute_change
+from .environment import enter
 from .files import MAX_JSON, Failure, Job, is_folder, open_up, read_piece, write_file
 from .hide import bring_back
 from .processes import kill_processes
@@ -25,6 +26,7 @@ def collect(stage: Stage) -> dict[str, Any]:
     """Lint, then write the result. Raises `Failure` without a change, when the result still has all the rest."""
     job, request = stage.job, stage.request
     kill_processes(job.id)
+    enter(job)
     problems: list[str] = []
     found: dict[str, Any] = {"changes": [], "patch": ""}
     try:

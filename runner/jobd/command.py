@@ -33,11 +33,15 @@ class Leash(NamedTuple):
     """A file that is there once the command should end."""
     grace_s: float
     """How long it may take to end once it was told to."""
+    objection: Path | None = None
+    """A file that is there once a watcher objects to it."""
 
     def find_reason(self) -> str | None:
-        """Why the command should end: its time is over (`timed_out`), or somebody wants it (`stopped`)."""
+        """Why the command should end: its time is over (`timed_out`), somebody wants it (`stopped`), or objects."""
         if time.monotonic() > self.deadline:
             return "timed_out"
+        if self.objection and self.objection.exists():
+            return "objected"
         return "stopped" if self.stop and os.path.lexists(self.stop) else None
 
 

@@ -55,15 +55,35 @@ class Job:
         self.workspace = Path(request["workspace"])
         self.root: Path = self.workspace / "jobs" / self.id
         self.control: Path = self.root / "control"
-        self.worktree = self.root / "worktree"
-        self.venv = self.root / "venv"
         self.output = self.root / "output"
-        self.home: Path = self.root / "home"
         self.tmp = self.root / "tmp"
         self.notice = self.root / "notice.txt"
         self.result = self.control / "result.json"
-        self.cell = self.control / "cell.json"
-        self.git = self.root / "git"
+        self.environment_file = self.control / "environment.json"
+        self.base = self.control / "base.json"
+        self.tree = self.control / "tree"
+        self.phase = self.control / "phase"
+        self.objection = self.control / "objection.json"
+
+    @property
+    def place(self) -> Path:
+        """The folder of worktree, virtual environment and home, as processes of the job see it."""
+        return Path(read_json(self.environment_file).get("place") or self.root / "nowhere")
+
+    @property
+    def worktree(self) -> Path:
+        """Where the repository is checked out."""
+        return self.place / "worktree"
+
+    @property
+    def venv(self) -> Path:
+        """The virtual environment."""
+        return self.place / "venv"
+
+    @property
+    def home(self) -> Path:
+        """The home of all its processes, with whatever making the base left there."""
+        return self.place / "home"
 
     def of_stage(self, stage: str, kind: str) -> Path:
         """The stage's `request`, `lock`, `log` or final `json`; or `stop`, which is there once it should end."""
@@ -151,8 +171,14 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def open_up(folder: Path) -> None:
-    """Let us read everything below a folder, whatever modes it was left with. Coreutils walk trees of any depth."""
-    subprocess.run(["chmod", "-R", "u+rwX", "--", folder], stderr=subprocess.DEVNULL, check=False)
+    """Let us read everything below a folder, whatever modes it was left with. Findutils walk trees of any depth.
+
+    Only what needs it is changed: in an overlay, everything that is changed is copied.
+    """
+    closed = ["(", "-type", "d", "!", "-perm", "-700", ")", "-o", "(", "-type", "f", "!", "-perm", "-600", ")"]
+    # One by one, and so a folder is open before it is entered.
+    words = ["find", str(folder), "(", *closed, ")", "-exec", "chmod", "u+rwX", "--", "{}", ";"]
+    subprocess.run(words, stderr=subprocess.DEVNULL, check=False)
 
 
 def is_utf8(text: str) -> bool:

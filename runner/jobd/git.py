@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .files import RESERVE, Failure, Job, read_json
 
@@ -51,7 +52,12 @@ def find_clone(job: Job, clone_url: str) -> Path:
 
 def find_own_clone(job: Job) -> Path:
     """The clone from which the job was prepared."""
-    return find_clone(job, str(read_json(job.of_stage("prepare", "request")).get("clone_url")))
+    return find_clone(job, str(find_recipe(job).get("clone_url")))
+
+
+def find_recipe(job: Job) -> dict[str, Any]:
+    """The request with which the job's environment was made; or, where a base was, that base."""
+    return read_json(job.of_stage("prepare", "request")) or read_json(job.of_stage("base", "request"))
 
 
 class Git:

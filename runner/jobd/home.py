@@ -42,7 +42,7 @@ PLAIN_FILES = {"100644": False, "100755": True}
 
 def make_home(job: Job) -> None:
     """Make the home, with what shells read when they begin (bash(1), "INVOCATION")."""
-    job.home.mkdir(mode=0o700)
+    job.home.mkdir(mode=0o700, exist_ok=True)
     write_file(job.home / ".profile", PROFILE)
     write_file(find_bash_env(job), SHOW_NOTICE)
 

@@ -6,25 +6,32 @@ Every answer has `ok`. One that is not ok has `error`, a name of the protocol, a
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from .agent import run_agent
 from .collect import collect
 from .ended import ended
-from .files import Failure, Job, describe, open_up, read_json
+from .environment import clear
+from .files import Failure, Job, describe, read_json
 from .home import notify
-from .namespaces import CLONE, describe_cell, find_missing, is_sealable
-from .prepare import prepare
+from .namespaces import CLONE, OVERLAY, describe_cell, find_missing, is_sealable
+from .prepare import make_base, prepare
 from .processes import kill_processes
 from .requests import read_request
 from .stage import Stage, poll_stage, read_state, run_stage, start_stage, stop_stage
+from .trees import discard
 
-STAGES: Mapping[str, Callable[[Stage], dict[str, Any]]] = {"prepare": prepare, "agent": run_agent, "collect": collect}
+STAGES: Mapping[str, Callable[[Stage], dict[str, Any]]] = {
+    "prepare": prepare,
+    "base": make_base,
+    "agent": run_agent,
+    "collect": collect,
+}
 
 
 def main() -> None:
@@ -51,8 +58,10 @@ def version(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def capabilities(request: Mapping[str, Any]) -> dict[str, Any]:
     """What of the namespaces that seal jobs from each other works here, and for the rest the reasons."""
-    missing = find_missing()
-    works = [name for name in (*CLONE, "proc") if name not in missing]
+    workspace = Path(request["workspace"])
+    workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+    missing = find_missing(workspace)
+    works = [name for name in (*CLONE, "proc", OVERLAY) if name not in missing]
     return {"sealed": is_sealable(missing), "works": works, "missing": missing, "words": describe_cell(missing)}
 
 
@@ -102,14 +111,9 @@ def clean(request: Mapping[str, Any]) -> dict[str, Any]:
 def _clean(job: Job) -> dict[str, Any]:
     if kill_processes(job.id)[1]:
         raise Failure("still_alive", "a process of the job cannot be killed")
-    if job.root.is_symlink():
-        job.root.unlink()
-    elif job.root.exists():
-        open_up(job.root)
-        removed = subprocess.run(["rm", "-rf", "--", job.root], stderr=subprocess.PIPE, check=False)
-        if job.root.exists():
-            lines = os.fsdecode(removed.stderr).splitlines()
-            raise Failure("not_removed", f"the job's folder cannot be removed: {lines[-1] if lines else 'no reason'}")
+    if not job.root.is_symlink():
+        clear(job)
+    discard(job.root)
     return {}
 
 
@@ -117,6 +121,7 @@ VERBS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "version": version,
     "capabilities": capabilities,
     "prepare": lambda request: {"started": start_stage("prepare", request)},
+    "base": lambda request: {"started": start_stage("base", request)},
     "start": start_agent,
     "collect": lambda request: {"started": start_stage("collect", request)},
     "poll": poll,

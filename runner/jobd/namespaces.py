@@ -9,9 +9,10 @@ import ctypes
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000}
 """The namespaces of a cell, by the flag that makes each; without any one of them there is none."""
@@ -23,7 +24,9 @@ KEPT = NO_SUID | NO_DEVICES | NO_EXEC | NO_ATIME | NO_DIR_ATIME
 
 ROOT = Path("/")
 
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 1, 24
+OVERLAY = "overlay"
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 
 FORBIDDING = {
     "kernel/unprivileged_userns_clone": "0",
@@ -63,6 +66,35 @@ def mount_empty(target: Path, options: str = "mode=0755") -> None:
 def make_read_only(target: Path) -> None:
     """Let nobody write to what `mount_empty` made. Raises `OSError`."""
     mount("", target, flags=REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
+
+
+def mount_overlay(target: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
+    """Mount folders above each other, the newest first, with `upper` for what is written. Raises `OSError`.
+
+    `userxattr` is what it takes without being root. By descriptors, for no path of an option may hold a colon, and all
+    options together have one page.
+    """
+    folders = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in (*layers, upper, work)]
+    *lower, up, beside = (f"/proc/self/fd/{folder}" for folder in folders)
+    try:
+        mount(OVERLAY, target, OVERLAY, options=f"lowerdir={':'.join(lower)},upperdir={up},workdir={beside},userxattr")
+    finally:
+        _close(folders)
+
+
+def unmount(target: Path) -> None:
+    """Take away what was mounted last. Raises `OSError`."""
+    _check(_libc.umount2(os.fsencode(target), 0), str(target))
+
+
+def have_own_mounts() -> None:
+    """Let what this process mounts from now on be seen by it, and those that it starts, alone. Raises `OSError`."""
+    ids = (os.getuid(), os.getgid())
+    unshare(CLONE["user"] | CLONE["mount"])
+    # Otherwise nobody but root could look at this process: neither we by /proc, nor the one that is to kill it.
+    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    keep_ids(*ids)
+    mount("", ROOT, flags=RECURSIVE | PRIVATE)
 
 
 def enter(arrange: Callable[[], None]) -> None:
@@ -106,26 +138,14 @@ def give_up_capabilities() -> None:
         number += 1
 
 
-def find_missing() -> dict[str, str]:
-    """What of `CLONE`, and of a /proc of one's own (`proc`), this machine does not allow, each with the reason."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        missing = dict.fromkeys([*CLONE, "proc"], "the trial was cut short")
-        with suppress(BaseException):
-            missing = _try()
-        os.write(writer, json.dumps(missing).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as file:
-        said = file.read()
-    os.waitpid(child, 0)
-    found: dict[str, str] = json.loads(said or b'{"user": "the trial was cut short"}')
-    return found
+def find_missing(folder: Path) -> dict[str, str]:
+    """What this machine does not allow, each with the reason: of `CLONE`, a `proc` of one's own, an `overlay` there."""
+    missing = _ask_child(lambda: _try(folder))
+    return {"user": "the trial was cut short"} if missing is None else missing
 
 
 def describe_cell(missing: Mapping[str, str]) -> str:
-    """What `find_missing` found, in words for people."""
+    """What `find_missing` found of namespaces, in words for people."""
     reasons = [f"{name} namespaces: {missing[name]}" for name in CLONE if name in missing]
     if reasons:
         return f"not sealed: {reasons[0]}"
@@ -138,36 +158,70 @@ def is_sealable(missing: Mapping[str, str]) -> bool:
     return not any(name in missing for name in CLONE)
 
 
-def _try() -> dict[str, str]:
-    """Of a child that ends here: try all of it, in order, for each needs the ones before."""
-    ids = (os.getuid(), os.getgid())
-    names = [*CLONE, "proc"]
+def _ask_child(find_out: Callable[[], dict[str, str]]) -> dict[str, str] | None:
+    """What a child finds out, which then ends: nothing that it tries changes us. None when it ended too early."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            os.write(writer, json.dumps(find_out()).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        said = file.read()
+    os.waitpid(child, 0)
+    return json.loads(said) if said else None
+
+
+def _try(folder: Path) -> dict[str, str]:
+    """Of a child that ends here: try all of it. Each namespace needs the ones before."""
+    ids, names = (os.getuid(), os.getgid()), [*CLONE]
+    missing = {OVERLAY: "it needs mount"}
     for position, name in enumerate(names):
         try:
-            if name in CLONE:
-                unshare(CLONE[name])
+            unshare(CLONE[name])
             if name == "user":
                 keep_ids(*ids)
             elif name == "mount":
                 mount("", ROOT, flags=RECURSIVE | PRIVATE)
-                mount_empty(Path("/tmp"))  # noqa: S108 - seen by this child alone
-            elif name == "proc":
-                _try_proc()
+                mount_empty(folder)
+                unmount(folder)
+                missing = _explain_failure(OVERLAY, lambda: _try_overlay(folder))
         except OSError as error:
-            return {name: _explain(error), **dict.fromkeys(names[position + 1 :], f"it needs {name}")}
+            return {
+                **missing,
+                name: _explain(error),
+                **dict.fromkeys([*names[position + 1 :], "proc"], f"it needs {name}"),
+            }
+    # By a child, for we are not in the namespace of processes; it is the first one there, and the last.
+    proc = _ask_child(lambda: _explain_failure("proc", lambda: mount("proc", Path("/proc"), "proc")))
+    return {**missing, **({"proc": "the trial was cut short"} if proc is None else proc)}
+
+
+def _explain_failure(name: str, attempt: Callable[[], None]) -> dict[str, str]:
+    """Why something fails, by its name; empty when it does not."""
+    try:
+        attempt()
+    except OSError as error:
+        return {name: _explain(error)}
     return {}
 
 
-def _try_proc() -> None:
-    child = os.fork()
-    if not child:
+def _try_overlay(folder: Path) -> None:
+    with TemporaryDirectory(prefix=".trial-", dir=folder) as trial:
+        parts = [Path(trial, name) for name in ("place", "layer", "content", "work")]
+        for part in parts:
+            part.mkdir()
+        place, layer, content, work = parts
+        (layer / "file").touch()
+        mount_overlay(place, [layer], content, work)
         try:
-            mount("proc", Path("/proc"), "proc")
-        except OSError as error:
-            os._exit(error.errno or 255)
-        os._exit(0)
-    if status := _as_exit_status(os.waitpid(child, 0)[1]):
-        raise OSError(status, os.strerror(status))
+            (place / "file").unlink()
+        finally:
+            unmount(place)
+            work.chmod(0o700)
+            with suppress(OSError):
+                (work / "work").chmod(0o700)
 
 
 def _explain(error: OSError) -> str:

@@ -52,20 +52,21 @@ CHANGES = Kind(
 
 _JOB: Mapping[str, Kind] = {"workspace": TEXT, "job_id": TEXT}
 _LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
+_RECIPE: Mapping[str, Kind] = {
+    **{"clone_url": TEXT, "base_branch": TEXT, "base_commit": COMMIT, "submodules": SWITCH},
+    **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS},
+    **{"ways": TEXTS, "must_seal": SWITCH, "private": TEXTS, "slot": NUMBER, "gpus": TEXTS, "base_timeout_s": NUMBER},
+}
 
 REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "version": {},
-    "capabilities": {},
-    "prepare": {
-        **{"clone_url": TEXT, "base_branch": TEXT, "base_commit": COMMIT, "changes": CHANGES, "held_back": CHANGES},
-        **{"create_venv": TEXTS, "setup": TEXTS, "must_seal": SWITCH, "private": TEXTS, "gpus": TEXTS},
-        **_LIMITS,
-        **_JOB,
-    },
+    "capabilities": {"workspace": TEXT},
+    "prepare": {"changes": CHANGES, "held_back": CHANGES, **_RECIPE, **_LIMITS, **_JOB},
+    "base": {**_RECIPE, **_LIMITS, **_JOB},
     "start": {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
         **{"hidden": TEXTS, "files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},
-        **{"tail_glob": TEXT, "tail_word": TEXT, "stop_grace_s": NUMBER},
+        **{"tail_glob": TEXT, "tail_word": TEXT, "stop_grace_s": NUMBER, "max_disk_bytes": NUMBER, "max_files": NUMBER},
         **_LIMITS,
         **_JOB,
     },

@@ -110,6 +110,7 @@ def poll_stage(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
         "result": final.get("result", {}),
         "log": base64.b64encode(piece.data).decode(),
         "log_size": piece.size,
+        "phase": (read_piece(job.phase, 0, 100) or Piece(b"", 0)).data.decode(errors="replace"),
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
     }
 
@@ -146,7 +147,8 @@ class Stage:
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.job = Job(request)
         self.request = request
-        self.deadline = time.monotonic() + request["timeout_s"]
+        self.limit_s: float = request["timeout_s"]
+        self.deadline = time.monotonic() + self.limit_s
         self.log = Log(request["max_log_bytes"])
 
     def run(
@@ -173,12 +175,16 @@ class Stage:
         process = start(argv, env, cwd, stdin or Path(os.devnull), cell)
         assert process.stdout
         output = Output(process.stdout.fileno(), self.log, drop_lines, tail)
-        reason = follow(process, output, Leash(self.deadline, stop, grace_s))
+        reason = follow(process, output, Leash(self.deadline, stop, grace_s, self.job.objection))
         kill_processes(self.job.id)
         status = process.wait()
         output.finish()
         process.stdout.close()
         return Ended(128 - status if status < 0 else status, reason)
+
+    def say_phase(self, phase: str) -> None:
+        """Let whoever asks know what takes so long: a word of the protocol, or none."""
+        write_file(self.job.phase, phase)
 
     def must(
         self, name: str, what: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, *, in_cell: bool = True
@@ -190,7 +196,7 @@ class Stage:
         except NotRunnable as error:
             raise Failure("no_git" if argv[0] == "git" else name, f"{what}: {error}") from None
         if ended.timed_out:
-            raise Failure("timed_out", f"{what}: it was stopped after {self.request['timeout_s']} seconds")
+            raise Failure("timed_out", f"{what}: it was stopped after {self.limit_s} seconds")
         if ended.status:
             tail = "\n".join(self.log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
             full = os.strerror(errno.ENOSPC) in tail

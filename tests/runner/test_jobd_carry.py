@@ -34,8 +34,8 @@ def test_an_attempt_starts_from_the_commit_of_an_earlier_one(jobd: Jobd, reposit
     base = repository.git("rev-parse", "main")
     repository.commit({"a.txt": "newer\n"})
     prepared = jobd.prepare(base_commit=base)
-    assert (prepared["state"], prepared["result"]) == ("done", {"base_commit": base})
-    assert (jobd.worktree / "a.txt").read_text() == "one\ntwo\nthree\n"
+    assert (prepared["state"], prepared["result"]["base_commit"]) == ("done", base)
+    assert jobd.find("a.txt").read_text() == "one\ntwo\nthree\n"
     assert finish(jobd, "echo x > x", base_commit=base).contents == {"x": b"x\n"}
 
 
@@ -47,8 +47,8 @@ def test_a_commit_that_the_branch_has_lost_is_found_in_the_clone_or_fetched(jobd
     repository.git("commit", "--quiet", "--amend", "--message=rewritten again")
     for base in (lost, unseen):
         later = jobd.beside()
-        assert later.prepare(base_commit=base)["result"] == {"base_commit": base}
-        assert (later.worktree / "a.txt").read_text() == "lost\n"
+        assert later.prepare(base_commit=base)["result"]["base_commit"] == base
+        assert later.find("a.txt").read_text() == "lost\n"
 
 
 def test_a_commit_that_nobody_has_any_more_is_told_as_such(jobd: Jobd) -> None:
@@ -57,7 +57,7 @@ def test_a_commit_that_nobody_has_any_more_is_told_as_such(jobd: Jobd) -> None:
         "base_gone",
         "the commit that the earlier attempt started from is no longer in the repository",
     )
-    assert not jobd.worktree.exists()
+    assert not jobd.place.exists()
 
 
 def test_a_branch_that_is_gone_is_told_before_the_commit(jobd: Jobd, repository: Repository) -> None:
@@ -82,8 +82,8 @@ EVERY_KIND = [
 
 def test_every_kind_of_edit_is_carried_over(jobd: Jobd) -> None:
     assert jobd.prepare(changes=EVERY_KIND)["state"] == "done"
-    assert (jobd.worktree / "new" / "link").readlink() == Path("/etc/passwd")
-    assert (jobd.worktree / "a.txt").read_text() == "one\n"
+    assert jobd.find("new/link").readlink() == Path("/etc/passwd")
+    assert jobd.find("a.txt").read_text() == "one\n"
     change = finish(jobd, "new/deep/tool; git status --short | sort; echo two >> a.txt")
     assert change.contents == {
         **{"a.txt": b"one\ntwo\n", "b.txt": None, "dir/c.txt": None, "dir": b"a file\n", "new/link": b"/etc/passwd"},
@@ -100,8 +100,8 @@ def test_nothing_that_an_attempt_wrote_runs_before_the_next_ones_agent(jobd: Job
     prepared = jobd.prepare(changes=[edit("a.txt", plant)], setup=["cat a.txt; sh a.txt || true"])
     assert b"two\n" in prepared["log"], "the set-up sees the base commit"
     assert b"ran\n" not in prepared["log"]
-    assert not (jobd.root / "home" / ".claude").exists()
-    assert (jobd.worktree / "a.txt").read_bytes() == plant
+    assert not jobd.find("../home/.claude").exists()
+    assert jobd.find("a.txt").read_bytes() == plant
 
 
 def test_what_an_attempt_changed_is_what_the_next_one_starts_with(jobd: Jobd) -> None:
@@ -124,15 +124,15 @@ def test_edits_of_files_that_git_converts_arrive_as_they_were(tmp_path: Path) ->
     }
     jobd = Jobd(tmp_path, make_repository(tmp_path / "origin", files))
     jobd.prepare(changes=[edit("run.bat", b"b\n"), edit("wide.u16", b"wider\n")])
-    assert (jobd.worktree / "run.bat").read_bytes() == b"b\r\n"
-    assert (jobd.worktree / "wide.u16").read_bytes() == "wider\n".encode("utf-16-le")
+    assert jobd.find("run.bat").read_bytes() == b"b\r\n"
+    assert jobd.find("wide.u16").read_bytes() == "wider\n".encode("utf-16-le")
     assert finish(jobd).contents == {"run.bat": b"b\n", "wide.u16": b"wider\n"}
 
 
 def test_edits_lie_over_a_newer_commit_when_no_other_is_asked_for(jobd: Jobd, repository: Repository) -> None:
     repository.commit({"a.txt": "newer\n", "b.txt": "newer\n"})
     jobd.prepare(changes=[edit("a.txt", b"edited\n")])
-    assert (jobd.worktree / "b.txt").read_text() == "newer\n"
+    assert jobd.find("b.txt").read_text() == "newer\n"
     assert finish(jobd).contents == {"a.txt": b"edited\n"}
 
 
@@ -258,7 +258,7 @@ def test_an_agent_that_spoils_what_is_held_back_spoils_that_alone(
     unsealed: Jobd, repository: Repository, held_back: str
 ) -> None:
     configured = configure(unsealed, repository)
-    spoil = f"""cd "$PTQ_WORKTREE/../control"; python3 - <<'END'
+    spoil = f"""cd "$PTQ_OUTPUT_DIR/../control"; python3 - <<'END'
 import json
 request = json.load(open("prepare.request"))
 request["held_back"] = {held_back.replace("null", "None")}

@@ -18,7 +18,7 @@ from runner.jobd.processes import find_processes
 from runner.jobd.tools import find_tools
 from tests.support.jobd import Jobd, Repository, processes_with, wait_until
 
-MISSING = namespaces.find_missing()
+MISSING = namespaces.find_missing(Path("/var/tmp"))
 SEALED = namespaces.is_sealable(MISSING)
 
 needs_cells = pytest.mark.skipif(not SEALED, reason=f"this machine seals no jobs: {namespaces.describe_cell(MISSING)}")
@@ -67,8 +67,8 @@ ATTACKS = {
     "a sibling's worktree from below": 'cd "$PTQ_WORKTREE"; ls "../../$victim/worktree"',
     "a sibling's control files": 'ls "$jobs/$victim/control"',
     "other repositories": 'ls "$jobs/../repos/other"',
-    "its own request": 'cat "$PTQ_WORKTREE/../control/agent.request"',
-    "its own state": 'echo x > "$PTQ_WORKTREE/../control/agent.json"',
+    "its own request": 'cat "$PTQ_OUTPUT_DIR/../control/agent.request"',
+    "its own state": 'echo x > "$PTQ_OUTPUT_DIR/../control/agent.json"',
     "control files by a way around": 'cd "$PTQ_WORKTREE/.."; mv control elsewhere',
     "the clone": 'echo x > "$(cat ../git/objects/info/alternates)/x"',
     "a sibling's process by number": "kill -0 $victim_pid",
@@ -80,7 +80,7 @@ ATTACKS = {
     "what covers the home, taken away": 'umount -l "$home"',
     "what covers the home, taken away by a namespace": 'unshare -Urm sh -ec "umount -l \\"$home\\""',
     "what covers the home, by a second look": "unshare -Urm sh -ec 'mount -B $0/.. /mnt; ls /mnt/account/.ssh' $home",
-    "what covers the control files": 'unshare -Urm umount -l "$PTQ_WORKTREE/../control"',
+    "what covers the control files": 'unshare -Urm umount -l "$PTQ_OUTPUT_DIR/../control"',
     "the home, written to": 'touch "$home/x"',
     "a tool, written to": 'echo x > "$home/.local/share/tool/versions/1/part"',
     "a tool, made writable": 'unshare -Urm mount -o remount,bind,rw "$home/.local/share/tool/versions/1"',
@@ -98,8 +98,8 @@ def attack(jobd: Jobd, victim: Jobd, home: Path, deed: str) -> int:
     job = {"jobs": str(jobd.workspace / "jobs"), "victim": victim.job_id, "victim_pid": str(sleeper)}
     # In pieces, for whatever an operator's command names is left where it is.
     account, name = str(home).rsplit("/", 1)
-    script = f'home="{account[:5]}""{account[5:]}/{name}"; stage_pid=$(cat "$PTQ_WORKTREE/../stage"); {deed}'
-    jobd.start(f'until [ -s "$PTQ_WORKTREE/../stage" ]; do sleep 0.01; done; {script}', env=job)
+    script = f'home="{account[:5]}""{account[5:]}/{name}"; stage_pid=$(cat "$PTQ_OUTPUT_DIR/../stage"); {deed}'
+    jobd.start(f'until [ -s "$PTQ_OUTPUT_DIR/../stage" ]; do sleep 0.01; done; {script}', env=job)
     stage = [pid for pid in processes_with("stage") if f"{jobd.control}/agent.request".encode() in read_words(pid)]
     (jobd.root / "stage").write_text(str(min(stage)))
     return int(jobd.wait("agent")["result"]["exit_status"])
@@ -170,7 +170,7 @@ def test_nothing_outlives_the_namespace_whose_first_process_is_killed(jobd: Jobd
 
 
 def test_a_machine_that_allows_no_namespaces_says_so_and_runs_jobs(unsealed: Jobd) -> None:
-    answer = unsealed.send("capabilities", b"{}")
+    answer = unsealed.ask("capabilities")
     assert (answer["sealed"], answer["works"]) == (False, [])
     assert answer["words"] == "not sealed: user namespaces: operation not permitted"
     assert unsealed.prepare()["log"].startswith(b"[not sealed: user namespaces: operation not permitted]\n")
@@ -189,13 +189,13 @@ def test_a_job_that_was_prepared_in_a_cell_never_runs_without(jobd: Jobd) -> Non
     jobd.can_seal = False
     poll = jobd.agent("touch ran")
     assert (poll["state"], poll["error"]) == ("failed", "not_sealed")
-    assert not (jobd.worktree / "ran").exists()
+    assert not jobd.find("ran").exists()
 
 
 def test_this_machine_says_what_it_can(jobd: Jobd) -> None:
-    answer = jobd.send("capabilities", b"{}")
+    answer = jobd.ask("capabilities")
     assert answer["missing"] == MISSING
-    assert set(answer["works"]) | set(MISSING) == {"user", "mount", "pid", "ipc", "proc"}
+    assert set(answer["works"]) | set(MISSING) == {"user", "mount", "pid", "ipc", "proc", "overlay"}
     assert answer["words"].startswith("sealed: user, mount, pid, ipc" if SEALED else "not sealed: ")
 
 

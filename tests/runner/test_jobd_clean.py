@@ -71,7 +71,7 @@ def test_cleaning_kills_first(jobd: Jobd) -> None:
     "deed",
     [
         "mkdir -p a/b; echo x > a/b/c; chmod 000 a/b/c a/b a",
-        "chmod 500 dir .; chmod 000 ../control; chmod 000 ..",
+        "chmod 500 dir .; chmod 000 ${PTQ_OUTPUT_DIR%/*}; chmod 000 ..",
         "mkdir -- -rf '*' 'two\nlines'; echo x > \"$(printf '\\377')\"; ln -s /nowhere dangling; mkfifo pipe",
     ],
 )
@@ -97,7 +97,7 @@ def test_a_job_that_has_become_a_link_goes_and_what_it_leads_to_stays(unsealed: 
     target = tmp_path / "target"
     (target / "worktree").mkdir(parents=True)
     jobd.prepare()
-    jobd.start(f'cd "$PTQ_WORKTREE/.."; mv "$PWD" {tmp_path}/away; ln -s {target} "${{PTQ_WORKTREE%/*}}"')
+    jobd.start(f'cd "${{PTQ_OUTPUT_DIR%/*}}"; mv "$PWD" {tmp_path}/away; ln -s {target} "${{PTQ_OUTPUT_DIR%/*}}"')
     wait_until(jobd.root.is_symlink)
     assert jobd.call("clean") == {"ok": True}
     assert not jobd.root.is_symlink()
@@ -108,7 +108,7 @@ def test_links_out_of_a_job_are_not_followed(jobd: Jobd, tmp_path: Path) -> None
     target = tmp_path / "target"
     target.mkdir(mode=0o500)
     (target / "file").touch(mode=0o400)
-    change = jobd.run(f"ln -s {target} link; ln -s {target}/file file; rm -r ../tmp; ln -s {target} ../tmp")
+    change = jobd.run(f"ln -s {target} link; ln -s {target}/file file; rm -r $TMPDIR; ln -s {target} $TMPDIR")
     assert change.contents == {"link": str(target).encode(), "file": f"{target}/file".encode()}
     jobd.call("clean")
     assert ((target / "file").stat().st_mode & 0o777, target.stat().st_mode & 0o777) == (0o400, 0o500)
@@ -189,7 +189,7 @@ def test_the_longest_message_fits_on_a_full_disk(small_disk: Jobd) -> None:
 
 def test_a_folder_that_cannot_be_removed_is_told_with_the_reason(jobd: Jobd) -> None:
     jobd.prepare()
-    mounted = jobd.root / "home"
+    mounted = jobd.root / "output"
     if subprocess.run(["mount", "-t", "tmpfs", "none", mounted], check=False, capture_output=True).returncode:
         pytest.skip("to mount a file system is not allowed here")
     answer = jobd.ask("clean")

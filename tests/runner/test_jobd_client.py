@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from runner.environment import Profile
 from runner.hosts import Completed, Host, Unreachable, open_host
 from runner.job import FileChange
 from runner.jobd_client import JobdClient, JobdError, Poll, StageState, build_program, parse_answer, parse_poll
@@ -92,11 +93,9 @@ async def test_an_unknown_job_is_absent_and_easily_removed(client: JobdClient) -
 
 
 async def test_a_stage_is_started_once_and_followed_to_its_end(client: JobdClient, tmp_path: Path) -> None:
-    recipe: dict[str, Any] = {"clone_url": f"file://{tmp_path}/nowhere.git", "base_branch": "main"}
-    recipe |= {"base_commit": "", "changes": (), "held_back": ()}
-    recipe |= {"create_venv": ("true",), "setup": (), "timeout_s": 20, "max_log_bytes": 10_000}
-    assert await client.prepare(JOB, **recipe) is True
-    assert await client.prepare(JOB, **recipe) is False
+    recipe = PROFILE.recipe(f"file://{tmp_path}/nowhere.git", "main")
+    assert await client.prepare(JOB, recipe) is True
+    assert await client.prepare(JOB, recipe) is False
     async with asyncio.timeout(20):
         while (poll := await client.poll(JOB, "prepare")).state is StageState.RUNNING:
             await asyncio.sleep(0.02)
@@ -113,6 +112,8 @@ async def wait(client: JobdClient, stage: str) -> Poll:
     assert poll.state is StageState.DONE, poll.message
     return poll
 
+
+PROFILE = Profile("octo/widgets", create_venv=("mkdir",))
 
 AGENT = """
 echo at work; echo '"tokens"' > "$HOME/s/new.jsonl"; cat .config a.txt "$HOME/skill/x" "$HOME/s/old"
@@ -146,10 +147,8 @@ async def test_a_later_attempt_goes_on_from_what_an_earlier_one_left(
     client: JobdClient, repository: Repository
 ) -> None:
     base = repository.commit({"skills/x": "skill\n", ".config": "old\n"})
-    recipe: dict[str, Any] = {"clone_url": repository.url, "base_branch": "main", "base_commit": base}
-    recipe |= {"create_venv": ["true"], "setup": []}
-    assert await client.prepare(JOB, **recipe, **EARLIER, **LIMITS)
-    assert (await wait(client, "prepare")).result == {"base_commit": base}
+    assert await client.prepare(JOB, PROFILE.recipe(repository.url, "main", base), **EARLIER)
+    assert (await wait(client, "prepare")).result["base_commit"] == base
     assert await client.start(JOB, **START, base_commit=base, **LIMITS)
     async with asyncio.timeout(20):
         while b"tokens" not in (await client.poll(JOB, "agent")).log:
@@ -300,12 +299,13 @@ ANSWER: dict[str, Any] = {
     "result": {"exit_status": 0},
     "log": base64.b64encode(b"\xffline\n").decode(),
     "log_size": 6,
+    "phase": "",
     "boot_id": "b",
 }
 
 
 def test_an_answer_about_a_stage_becomes_a_value() -> None:
-    assert parse_poll(ANSWER) == Poll(StageState.DONE, None, None, {"exit_status": 0}, b"\xffline\n", 6, "b")
+    assert parse_poll(ANSWER) == Poll(StageState.DONE, None, None, {"exit_status": 0}, b"\xffline\n", 6, "", "b")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from tests.support.jobd import Jobd, make_repository
 
 REPORT = 'echo report > "$PTQ_OUTPUT_DIR/report.md"; echo log > "$PTQ_OUTPUT_DIR/worklog.md";'
-JOB_ROOT = '"${PTQ_WORKTREE%/*}"'
+JOB_ROOT = '"${PTQ_OUTPUT_DIR%/*}"'
+PLACE = '"${PTQ_WORKTREE%/*}"'
 
 
 def collect_after(jobd: Jobd, agent: str, **limits: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -28,10 +29,10 @@ def collect_after(jobd: Jobd, agent: str, **limits: Any) -> tuple[dict[str, Any]
 @pytest.mark.parametrize(
     "deed",
     [
-        f"cd {JOB_ROOT}; rm -rf worktree",
-        f"cd {JOB_ROOT}; mv worktree elsewhere; ln -s elsewhere worktree",
-        f"cd {JOB_ROOT}; rm -rf worktree; ln -s /etc worktree",
-        f"cd {JOB_ROOT}; rm -rf worktree; mkfifo worktree",
+        f"cd {PLACE}; rm -rf worktree",
+        f"cd {PLACE}; mv worktree elsewhere; ln -s elsewhere worktree",
+        f"cd {PLACE}; rm -rf worktree; ln -s /etc worktree",
+        f"cd {PLACE}; rm -rf worktree; mkfifo worktree",
     ],
 )
 def test_a_worktree_that_is_gone_is_told_and_the_texts_are_there(jobd: Jobd, deed: str) -> None:
@@ -44,7 +45,7 @@ def test_a_worktree_that_is_gone_is_told_and_the_texts_are_there(jobd: Jobd, dee
 
 
 def test_a_lint_may_not_replace_the_worktree_either(jobd: Jobd) -> None:
-    collected, _ = collect_after(jobd, "true", lint=[f"cd {JOB_ROOT}; mv worktree x; ln -s x worktree", "touch ran"])
+    collected, _ = collect_after(jobd, "true", lint=[f"cd {PLACE}; mv worktree x; ln -s x worktree", "touch ran"])
     assert collected["error"] == "worktree_gone"
     assert not (jobd.root / "x" / "ran").exists()
 
@@ -169,8 +170,10 @@ for hook in post-checkout post-index-change pre-auto-gc reference-transaction po
 done
 """
 TRAPS = {
-    "its own git folder": "rm .git; git init -q; config=.git/config hooks=.git/hooks; git add -A\n",
-    "the shared clone": "common=$(git rev-parse --git-common-dir); config=$common/config hooks=$common/hooks\n",
+    "its own git folder": "rm -r .git; git init -q; config=.git/config hooks=.git/hooks; git add -A\n",
+    "the shared clone": (
+        "common=$(dirname $(cat .git/objects/info/alternates)); config=$common/config hooks=$common/hooks\n"
+    ),
 }
 CHANGE = "\necho '* filter=f diff=d' > .gitattributes; echo x > new.txt; rm b.txt; echo four >> a.txt\n"
 
@@ -203,9 +206,9 @@ def test_the_traps_of_these_tests_do_catch(jobd: Jobd, tmp_path: Path, where: st
         "git add -A; git -c user.name=a -c user.email=a@b commit -q --amend -m mine; git gc -q --prune=now",
         "git checkout -q --orphan new; git rm -rfq --cached .",
         "git update-index --assume-unchanged a.txt; git update-index --skip-worktree b.txt",
-        "rm .git",
-        "rm .git; ln -s /etc .git",
-        "rm .git; mkfifo .git",
+        "rm -r .git",
+        "rm -r .git; ln -s /etc .git",
+        "rm -r .git; mkfifo .git",
         "echo 'gitdir: /nowhere' > .git",
         "git branch mine; git update-ref -d HEAD",
         "git sparse-checkout set dir 2> /dev/null; echo four >> a.txt; echo bee > b.txt; printf 'one\\ntwo\\n' > a.txt",
@@ -233,9 +236,9 @@ def test_what_an_agent_left_in_the_shared_clone_does_not_reach_the_next_job(
     jobd: Jobd, tmp_path: Path, poison: str
 ) -> None:
     names = "blob=$(git rev-parse HEAD:a.txt); evil=$(echo evil | git hash-object -w --stdin)"
-    agent = f'echo x > x; {TRAP}{names}; cd "$(git rev-parse --git-common-dir)"; {poison}'
+    agent = f"echo x > x; {TRAP}{names}; cd $(dirname $(cat .git/objects/info/alternates)); {poison}"
     assert jobd.run(agent).contents == {"x": b"x\n"}
     later = jobd.beside()
     assert later.run("echo y > y").contents == {"y": b"y\n"}
-    assert (later.worktree / "a.txt").read_bytes() == b"one\ntwo\nthree\n"
+    assert later.find("a.txt").read_bytes() == b"one\ntwo\nthree\n"
     assert not (tmp_path / "trap-ran").exists()

@@ -30,7 +30,7 @@ def test_hidden_files_are_not_there_for_the_agent_and_no_change(planted: Jobd) -
     found = run(planted, "find . -iname '.pi*' -not -path './.git*' > \"$PTQ_OUTPUT_DIR/report.md\"")
     assert found.result["report"] == "./pi/.pi.txt\n"
     assert found.modes == {}
-    assert (planted.worktree / ".pi/settings.json").read_text() == "{}\n"
+    assert planted.find(".pi/settings.json").read_text() == "{}\n"
 
 
 def test_what_the_agent_writes_there_is_its_change(planted: Jobd) -> None:

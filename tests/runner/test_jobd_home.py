@@ -38,7 +38,7 @@ def test_a_leading_home_is_the_jobs_home_in_words_and_variables_and_nowhere_else
     jobd.prepare()
     words = ["/bin/sh", "-c", 'echo "$@" "$A" "$B"', "{home}/x", "{home}/x y", "x={home}/y", "{home}", "{home}/"]
     log = jobd.agent("", argv=words, env={"A": "{home}/s", "B": "b:{home}/s"})["log"].decode()
-    home = jobd.root / "home"
+    home = jobd.place / "home"
     assert log == f"{home}/x y x={{home}}/y {{home}} {home}/ {home}/s b:{{home}}/s\n"
 
 
@@ -93,8 +93,8 @@ def skilled(tmp_path: Path, repository: Repository) -> Jobd:
 
 def test_skills_are_the_base_commits_and_not_the_worktrees(skilled: Jobd) -> None:
     base = skilled.repository.git("rev-parse", "main")
-    (skilled.worktree / "skills" / "review" / "SKILL.md").write_text("evil\n")
-    (skilled.worktree / "skills" / "review" / "new").write_text("evil\n")
+    for name in ("SKILL.md", "new"):
+        skilled.write(f"skills/review/{name}", "evil\n")
     show = 'cd "$HOME"; cat .s/r/SKILL.md; find .s -mindepth 1 -printf "%m %P\\n" | sort'
     skills = {".s/r": "skills/review", ".s/b": "skills/b"}
     log = skilled.agent(show, base_skills=skills, base_commit=base)["log"].decode()

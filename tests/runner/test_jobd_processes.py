@@ -154,7 +154,7 @@ def test_jobs_do_not_kill_each_others_processes(jobd: Jobd) -> None:
 def test_collecting_kills_what_is_left_of_the_agent_first(jobd: Jobd) -> None:
     jobd.prepare()
     jobd.start("while :; do date +%N > clock; done")
-    wait_until((jobd.worktree / "clock").exists)
+    wait_until(lambda: jobd.find("clock").exists())
     assert jobd.collect()["state"] == "done"
     assert jobd.poll("agent")["state"] == "lost"
     wait_until(lambda: not find_processes(jobd.job_id))
@@ -238,7 +238,7 @@ def test_polling_names_the_machines_boot(jobd: Jobd) -> None:
 def test_a_pipe_among_our_own_files_does_not_hold_anybody_up(unsealed: Jobd, file: str) -> None:
     jobd = unsealed
     jobd.prepare()
-    jobd.agent(f'mkfifo "$PTQ_WORKTREE/../control/{file}"')
+    jobd.agent(f'mkfifo "$PTQ_OUTPUT_DIR/../control/{file}"')
     begin = time.monotonic()
     jobd.ask("collect", base_commit="0" * 40, **COLLECT)
     assert jobd.poll("collect")["state"] in ("absent", "lost", "failed", "running")
@@ -248,14 +248,16 @@ def test_a_pipe_among_our_own_files_does_not_hold_anybody_up(unsealed: Jobd, fil
 def test_a_state_of_a_terabyte_is_not_read(unsealed: Jobd) -> None:
     jobd = unsealed
     jobd.prepare()
-    jobd.agent('truncate -s 1T "$PTQ_WORKTREE/../control/collect.json"; : > "$PTQ_WORKTREE/../control/collect.request"')
+    jobd.agent(
+        'truncate -s 1T "$PTQ_OUTPUT_DIR/../control/collect.json"; : > "$PTQ_OUTPUT_DIR/../control/collect.request"'
+    )
     assert jobd.poll("collect")["state"] == "lost"
 
 
 def test_an_agent_that_deletes_everything_of_its_job_is_no_more_than_that(unsealed: Jobd) -> None:
     jobd = unsealed
     jobd.prepare()
-    jobd.start('rm -rf "${PTQ_WORKTREE%/*}"')
+    jobd.start('rm -rf "${PTQ_OUTPUT_DIR%/*}"')
     wait_until(lambda: jobd.poll("agent")["state"] == "absent")
     wait_until(lambda: not find_processes(jobd.job_id))
     assert jobd.collect()["error"] == "worktree_gone"

@@ -27,14 +27,15 @@ printf 'assert 1' > "$PTQ_OUTPUT_DIR/repro.py"
 def test_a_job_runs_from_a_clone_to_a_change(jobd: Jobd, repository: Repository) -> None:
     prepared = jobd.prepare(create_venv=[sys.executable, "-m", "venv", "--without-pip"], setup=["python -V; pwd"])
     assert (prepared["state"], prepared["error"], prepared["message"]) == ("done", None, None)
-    assert prepared["result"] == {"base_commit": repository.git("rev-parse", "main")}
+    assert prepared["result"]["base_commit"] == repository.git("rev-parse", "main")
     assert b"Python 3." in prepared["log"]
     assert f"\n{jobd.worktree}\n".encode() in prepared["log"]
     before = time.monotonic()
     ended = jobd.agent(f'command -v python; cat "$PTQ_PROMPT_FILE"; echo bee >> a.txt; {REPORT}')
-    assert ended["log"].decode() == f"{jobd.root}/venv/bin/python\nMend it.\n"
+    assert ended["log"].decode() == f"{jobd.place}/venv/bin/python\nMend it.\n"
     assert 0 < ended["result"].pop("run_s") < time.monotonic() - before
-    assert ended["result"] == {"exit_status": 0, "timed_out": False, "stopped": False, "log_truncated": False}
+    told = {"timed_out": False, "stopped": False, "objection": None, "log_truncated": False}
+    assert ended["result"] == {"exit_status": 0, **told}
     assert jobd.collect()["state"] == "done"
     result = jobd.call("result")
     assert [result[name] for name in ("report", "worklog", "pr_title", "repro")] == [
@@ -52,16 +53,16 @@ def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_pa
     jobd.prepare()
     log = jobd.agent("env; echo; pwd; cat; readlink /proc/self/fd/0", env={"MODEL": "x y", "LANG": "de"})["log"]
     variables, _, rest = log.decode().partition("\n\n")
-    job = {f"PTQ_{name}": f"{jobd.root}/{file}" for name, file in [("WORKTREE", "worktree"), ("OUTPUT_DIR", "output")]}
+    job = {"PTQ_WORKTREE": f"{jobd.place}/worktree", "PTQ_OUTPUT_DIR": f"{jobd.root}/output"}
     assert dict(line.split("=", 1) for line in variables.splitlines()) == {
-        "PATH": f"{jobd.root}/venv/bin:{os.environ['PATH']}",
-        "HOME": f"{jobd.root}/home",
+        "PATH": f"{jobd.place}/venv/bin:{os.environ['PATH']}",
+        "HOME": f"{jobd.place}/home",
         "TMPDIR": f"{jobd.root}/tmp",
-        "VIRTUAL_ENV": f"{jobd.root}/venv",
+        "VIRTUAL_ENV": f"{jobd.place}/venv",
         "PTQ_JOB_ID": jobd.job_id,
         "PTQ_PROMPT_FILE": f"{jobd.root}/prompt.md",
         "PTQ_NOTICE_FILE": f"{jobd.root}/notice.txt",
-        "BASH_ENV": f"{jobd.root}/home/.bash_env",
+        "BASH_ENV": f"{jobd.place}/home/.bash_env",
         **job,
         **{"LANG": "de", "MODEL": "x y", "PWD": str(jobd.worktree)},
     }
@@ -85,7 +86,7 @@ def test_jobs_prepare_at_once_from_one_clone(jobd: Jobd) -> None:
     with ThreadPoolExecutor(len(jobs)) as pool:
         assert [poll["state"] for poll in pool.map(Jobd.prepare, jobs)] == ["done"] * len(jobs)
     assert len([path for path in (jobd.workspace / "repos").iterdir() if path.is_dir()]) == 1
-    assert all((job.worktree / "a.txt").read_text() == "one\ntwo\nthree\n" for job in jobs)
+    assert all(job.find("a.txt").read_text() == "one\ntwo\nthree\n" for job in jobs)
 
 
 def test_a_later_job_starts_from_the_newest_commit(jobd: Jobd, repository: Repository) -> None:
@@ -93,8 +94,8 @@ def test_a_later_job_starts_from_the_newest_commit(jobd: Jobd, repository: Repos
     newest = repository.commit({"a.txt": "newer\n"})
     later = jobd.beside()
     assert later.prepare()["result"]["base_commit"] == newest
-    assert (later.worktree / "a.txt").read_text() == "newer\n"
-    assert (jobd.worktree / "a.txt").read_text() == "one\ntwo\nthree\n"
+    assert later.find("a.txt").read_text() == "newer\n"
+    assert jobd.find("a.txt").read_text() == "one\ntwo\nthree\n"
 
 
 def test_a_branch_may_be_rewritten_and_its_name_may_become_a_folder(jobd: Jobd, repository: Repository) -> None:
@@ -145,7 +146,7 @@ def test_a_setup_command_that_fails_is_told_with_its_last_words(jobd: Jobd) -> N
     assert len(tail) == 20
     assert "nonsense" in tail[-1]
     assert b"first\n" in poll["log"]
-    assert not (jobd.worktree / "never").exists()
+    assert not jobd.find("never").exists()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_an_environment_that_cannot_be_made_is_told(jobd: Jobd, command: list[st
 
 
 def test_a_setup_that_takes_too_long_is_stopped(jobd: Jobd) -> None:
-    poll = jobd.prepare(setup=["sleep 60"], timeout_s=1)
+    poll = jobd.prepare(setup=["sleep 60"], base_timeout_s=1)
     assert (poll["error"], poll["message"]) == (
         "timed_out",
         "the setup command `sleep 60` failed: it was stopped after 1 seconds",
@@ -260,6 +261,5 @@ def test_however_the_stream_is_cut_the_same_lines_are_kept(pieces: list[bytes], 
 
 def test_a_login_shell_of_the_agents_finds_the_virtual_environment_first(jobd: Jobd) -> None:
     jobd.prepare()
-    (jobd.root / "venv" / "bin").mkdir(parents=True, exist_ok=True)
-    log = jobd.agent("bash -lc 'echo $PATH'")["log"].decode()
-    assert log.startswith(f"{jobd.root}/venv/bin:")
+    log = jobd.agent('mkdir -p "$VIRTUAL_ENV/bin"; bash -lc "echo \\$PATH"')["log"].decode()
+    assert log.startswith(f"{jobd.place}/venv/bin:")

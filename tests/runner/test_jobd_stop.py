@@ -127,14 +127,14 @@ def test_a_stop_is_for_the_agent_alone(jobd: Jobd) -> None:
     jobd.agent("true")
     jobd.call("stop")
     assert jobd.collect(lint=["sleep 0.3; touch linted"])["state"] == "done"
-    assert (jobd.worktree / "linted").exists()
+    assert jobd.find("linted").exists()
 
 
 @pytest.mark.parametrize("deed", ["mkdir agent.stop", "ln -s /nowhere agent.stop"])
 def test_an_agent_that_puts_something_in_place_of_the_word_has_stopped_itself(unsealed: Jobd, deed: str) -> None:
     jobd = unsealed
     jobd.prepare()
-    result = jobd.agent(f'cd "$PTQ_WORKTREE/../control"; {deed}; sleep 60')["result"]
+    result = jobd.agent(f'cd "$PTQ_OUTPUT_DIR/../control"; {deed}; sleep 60')["result"]
     assert result["stopped"] is True
 
 
@@ -154,5 +154,5 @@ def test_an_agent_hears_a_stop_where_its_service_was_started_deaf_to_ctrl_c(jobd
 
 def test_a_setup_whose_time_is_over_is_ended_in_the_same_way(jobd: Jobd) -> None:
     setup = "trap 'echo bye; exit 3' INT; sleep 60 & wait"
-    poll = jobd.prepare(setup=[setup], timeout_s=1)
+    poll = jobd.prepare(setup=[setup], base_timeout_s=1)
     assert (poll["error"], poll["log"].splitlines()[-1]) == ("timed_out", b"bye")

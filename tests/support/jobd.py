@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.jobd.environment import find_tree
+from runner.jobd.files import Job
 from runner.jobd.main import VERBS
 from runner.jobd.stage import poll_stage
+from runner.jobd.trees import WAYS
 from runner.jobd_client import build_program
 
 PATIENCE_S = 15.0
@@ -30,11 +33,12 @@ UNSHARE = {"x86_64": 272, "aarch64": 97}
 
 PREPARE: Mapping[str, Any] = {
     **{"base_branch": "main", "base_commit": "", "changes": [], "held_back": []},
-    **{"create_venv": ["/bin/mkdir"], "setup": [], "must_seal": False, "private": [], "gpus": []},
+    **{"create_venv": ["/bin/mkdir"], "setup": [], "update": [], "smoke_test": [], "submodules": False},
+    **{"must_seal": False, "private": [], "gpus": [], "slot": 0, "ways": [*WAYS], "base_timeout_s": 60},
 }
 START: Mapping[str, Any] = {
     **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "base_commit": ""},
-    **{"tail_glob": "", "tail_word": "", "stop_grace_s": 1},
+    **{"tail_glob": "", "tail_word": "", "stop_grace_s": 1, "max_disk_bytes": 10**9, "max_files": 100_000},
 }
 LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
 COLLECT: Mapping[str, Any] = {
@@ -121,7 +125,6 @@ class Jobd:
         self.job_id = secrets.token_hex(5)
         self.env = {**os.environ, **(env or {})}
         self.root = self.workspace / "jobs" / self.job_id
-        self.worktree = self.root / "worktree"
         self.control = self.root / "control"
         self.workspace.mkdir(exist_ok=True)
         self.program.write_bytes(build_program())
@@ -131,6 +134,35 @@ class Jobd:
         other = Jobd(self.program.parent, self.repository, self.env)
         other.can_seal = self.can_seal
         return other
+
+    @property
+    def job(self) -> Job:
+        return Job({"workspace": str(self.workspace), "job_id": self.job_id})
+
+    @property
+    def place(self) -> Path:
+        return self.job.place
+
+    @property
+    def worktree(self) -> Path:
+        return self.job.worktree
+
+    def find(self, path: str) -> Path:
+        """A file of the worktree, where it really lies while nobody sees the worktree. It must not be changed."""
+        tree = find_tree(self.job)
+        if tree is None:
+            return self.worktree / path
+        folders = [tree.place if tree.way == "slot" else tree.content, *tree.layers]
+        found = (Path(os.path.normpath(folder / "worktree" / path)) for folder in folders)
+        return next((path for path in found if os.path.lexists(path)), self.worktree / path)
+
+    def write(self, path: str, text: str) -> None:
+        """Write into the worktree while nobody sees it."""
+        tree = find_tree(self.job)
+        assert tree
+        file = (tree.place if tree.way == "slot" else tree.content) / "worktree" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
 
     def _be_its_machine(self) -> None:
         obey_file_modes()

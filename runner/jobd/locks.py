@@ -1,0 +1,24 @@
+"""Locks that several jobs of a machine take in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .command import TICK_S
+from .files import Failure, open_plain, try_lock
+
+
+@contextmanager
+def locked(path: Path, deadline: float, when_busy: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold a lock. Raises `Failure` when others hold it until the deadline, a time of the monotonic clock."""
+    with open(path, "w", opener=open_plain) as file:
+        if not try_lock(file.fileno()):
+            when_busy()
+            while not try_lock(file.fileno()):
+                if time.monotonic() > deadline:
+                    raise Failure("timed_out", "other jobs were busy with the same repository for too long")
+                time.sleep(TICK_S)
+        yield

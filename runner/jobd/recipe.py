@@ -1,0 +1,72 @@
+"""What makes an environment at its place: the worktree at a commit, the virtual environment, the operator's commands.
+
+All of it runs in the job's cell: commands of a repository's own may have run in the tree before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from .files import Failure
+from .git import GIT, SETTINGS, find_clone, write
+from .home import make_home
+from .stage import Stage
+
+WHAT = {
+    "setup": "the setup command",
+    "update": "the update command",
+    "smoke_test": "the smoke test",
+}
+"""The operator's commands, by the names of their fields."""
+
+FETCHED_FROM = "git:http:https:ssh"
+"""By what submodules may be fetched: a repository says itself where one is, and the machine's own files are not its."""
+
+
+def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
+    """Have the worktree at a commit, and its submodules unless they are there already. Raises `Failure`."""
+    worktree = stage.job.worktree
+    worktree.mkdir(mode=0o700, exist_ok=True)
+    what = "the worktree could not be made"
+    git(stage, what, "init", "--quiet", "--template=", f"--object-format={'sha256' if len(commit) == 64 else 'sha1'}")
+    clone = find_clone(stage.job, stage.request["clone_url"])
+    write(worktree / ".git" / "objects" / "info" / "alternates", str(clone / "objects"))
+    # By it submodules may be named, and agents ask for it.
+    git(stage, what, "config", "remote.origin.url", stage.request["clone_url"])
+    git(stage, what, "checkout", "--quiet", "--force", "--detach", commit)
+    if submodules and stage.request["submodules"]:
+        words = ("submodule", "update", "--init", "--recursive", "--force", "--jobs=8", "--depth=1")
+        git(stage, "the submodules could not be fetched", *words)
+    # With what git knows of every file's time, the first look that a job takes costs it no reading.
+    git(stage, what, "update-index", "-q", "--refresh", may_fail=True)
+
+
+def git(stage: Stage, what: str, *words: str, may_fail: bool = False) -> None:
+    """Run a git command in the worktree. Raises `Failure`, with `what` it meant to do."""
+    env = {**stage.job.environment(), **SETTINGS, "GIT_ALLOW_PROTOCOL": FETCHED_FROM}
+    try:
+        stage.must("checkout_failed", what, [*GIT, *words], env, stage.job.worktree)
+    except Failure:
+        if not may_fail:
+            raise
+
+
+def make_venv(stage: Stage) -> None:
+    """Make the home, and the virtual environment, in place of one that was begun. Raises `Failure`."""
+    job = stage.job
+    make_home(job)
+    if os.path.lexists(job.venv):
+        stage.must(
+            "venv_failed", "the virtual environment could not be removed", ["rm", "-rf", str(job.venv)], {}, job.root
+        )
+    argv = [*stage.request["create_venv"], str(job.venv)]
+    stage.must("venv_failed", "the virtual environment could not be made", argv, job.environment(), job.root)
+
+
+def run_commands(stage: Stage, kind: str, commands: Iterable[str]) -> None:
+    """Run commands of one kind, in the worktree. Raises `Failure`."""
+    job = stage.job
+    for command in commands:
+        shell = ["/bin/sh", "-ec", command]
+        stage.must(f"{kind}_failed", f"{WHAT[kind]} `{command}` failed", shell, job.environment(), job.worktree)
