@@ -39,8 +39,7 @@ def decide(stage: Stage) -> Shelf:
 def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
     """Make the job's environment at a commit, from its base. Raises `Failure`."""
     job = stage.job
-    if shelf.way != "slot":
-        have_own_mounts()
+    separate(shelf.way)
     base = take(stage, shelf, commit)
     tree = shelf.tree(base, job.tree)
     make(tree)
@@ -55,9 +54,20 @@ def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
 def enter(job: Job) -> None:
     """Let this process see the environment of a job that was prepared. Raises `Failure`."""
     tree = find_tree(job)
-    if tree and tree.way != "slot":
-        have_own_mounts()
+    if tree:
+        separate(tree.way)
         show(tree)
+
+
+def separate(way: str) -> None:
+    """Let this process have mounts of its own, where the way needs them. Raises `Failure`."""
+    if way == "slot":
+        return
+    try:
+        have_own_mounts()
+    except OSError as error:
+        reason = (error.strerror or "").lower()
+        raise Failure("not_sealed", f"the machine allows no namespaces of mounts any more: {reason}") from None
 
 
 def find_tree(job: Job) -> Tree | None:

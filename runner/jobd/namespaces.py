@@ -109,8 +109,8 @@ def enter(arrange: Callable[[], None]) -> None:
     descriptors = list_descriptors()  # For later: /proc will be another's.
     unshare(sum(CLONE.values()))
     keep_ids(*ids)
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    first = os.fork() if os.getppid() == stage else os._exit(128 + signal.SIGKILL)
+    die_with(stage)
+    first = os.fork()
     if first:
         _close(descriptors)
         os._exit(_as_exit_status(os.waitpid(first, 0)[1]))
@@ -129,6 +129,13 @@ def keep_ids(user: int, group: int) -> None:
     """In a new user namespace, let user and group be those of before, and nobody anyone else. Raises `OSError`."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         Path("/proc/self", name).write_text(text)
+
+
+def die_with(parent: int) -> None:
+    """Let this process be killed when its parent ends, which it may have done already."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
 
 
 def give_up_capabilities() -> None:

@@ -8,9 +8,8 @@ from typing import Any
 from .bases import refresh
 from .carry import carry_over
 from .clone import fetch_commit
-from .environment import begin, decide
+from .environment import begin, decide, separate
 from .git import find_clone
-from .namespaces import have_own_mounts
 from .stage import Stage
 
 
@@ -33,8 +32,7 @@ def make_base(stage: Stage) -> dict[str, Any]:
     make_folders(stage)
     commit = fetch_commit(stage)
     shelf = decide(stage)
-    if shelf.way != "slot":
-        have_own_mounts()
+    separate(shelf.way)
     base = refresh(stage, shelf, commit)
     return {"way": shelf.way, "base": {"commit": base.commit, "made_at": base.made_at}}
 

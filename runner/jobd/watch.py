@@ -20,6 +20,7 @@ from .environment import find_tree
 from .files import Job, open_plain, read_json, write_file
 from .git import find_recipe
 from .log import Log, Output
+from .namespaces import die_with
 from .stage import TAIL_LINES, Stage
 
 LOOK_EVERY_S = 5.0
@@ -27,6 +28,9 @@ REST_FACTOR = 20
 """A look at a large tree takes its time: it is this many times as long until the next one."""
 
 MAX_SMOKE_LOG_BYTES = 100_000
+
+MAX_DESCRIPTORS = 1024
+"""More than a stage has open."""
 
 
 def watch_over(stage: Stage) -> None:
@@ -103,9 +107,13 @@ def _run_du(what: str, paths: Iterable[str]) -> int:
 
 def _fork(job: Job, work: Callable[[], None]) -> None:
     """Have work done by a child of ours, which ends with it, or with us."""
+    stage = os.getpid()
     if os.fork():
         return
     with suppress(BaseException):
+        die_with(stage)
+        # Among them the lock by which the stage is known to be alive.
+        os.closerange(3, MAX_DESCRIPTORS)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         work()
     os._exit(0)

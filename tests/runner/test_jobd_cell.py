@@ -63,14 +63,14 @@ ATTACKS = {
     "the account's key by a folder that leads up": 'cat "$home/.local/../.ssh/id_ed25519"',
     "the account's keyring beside a tool": 'cat "$home/.local/share/keyrings/login"',
     "the service's own folder": 'cat "$home/../service/ptq.toml"',
-    "a sibling's worktree": 'ls "$jobs/$victim/worktree"',
-    "a sibling's worktree from below": 'cd "$PTQ_WORKTREE"; ls "../../$victim/worktree"',
+    "a sibling's worktree": 'ls "$jobs/$victim/control/tree/content"',
+    "a sibling's worktree from below": 'cd "$PTQ_OUTPUT_DIR"; ls "../../$victim/control/tree/content"',
     "a sibling's control files": 'ls "$jobs/$victim/control"',
     "other repositories": 'ls "$jobs/../repos/other"',
     "its own request": 'cat "$PTQ_OUTPUT_DIR/../control/agent.request"',
     "its own state": 'echo x > "$PTQ_OUTPUT_DIR/../control/agent.json"',
     "control files by a way around": 'cd "$PTQ_WORKTREE/.."; mv control elsewhere',
-    "the clone": 'echo x > "$(cat ../git/objects/info/alternates)/x"',
+    "the clone": 'echo x > "$(cat .git/objects/info/alternates)/x"',
     "a sibling's process by number": "kill -0 $victim_pid",
     "a sibling's process by name": "pgrep -x sleep",
     "its own stage": "kill -0 $stage_pid",
@@ -142,7 +142,7 @@ def test_the_same_job_gets_everywhere_on_a_machine_that_seals_none(
 def test_a_job_has_its_tools_its_git_and_its_folders(victim: Jobd) -> None:
     jobd = victim.beside()
     prepared = jobd.prepare(setup=["echo kept > /tmp/kept"])
-    assert prepared["log"].startswith(b"[sealed: user, mount, pid, ipc")
+    assert b"\n[sealed: user, mount, pid, ipc" in prepared["log"]
     identity = "-c user.name=a -c user.email=a@b"
     log = jobd.agent(
         f"tool; cat /tmp/kept; id -u; git {identity} commit -q --allow-empty -m mine; git log --format=%s -1; "
@@ -173,7 +173,7 @@ def test_a_machine_that_allows_no_namespaces_says_so_and_runs_jobs(unsealed: Job
     answer = unsealed.ask("capabilities")
     assert (answer["sealed"], answer["works"]) == (False, [])
     assert answer["words"] == "not sealed: user namespaces: operation not permitted"
-    assert unsealed.prepare()["log"].startswith(b"[not sealed: user namespaces: operation not permitted]\n")
+    assert b"\n[not sealed: user namespaces: operation not permitted]\n" in unsealed.prepare()["log"]
     assert unsealed.agent("echo done")["log"] == b"done\n"
 
 

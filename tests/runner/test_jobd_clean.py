@@ -152,11 +152,13 @@ def test_a_log_that_cannot_be_written_is_told_as_a_full_disk(small_disk: Jobd) -
 
 
 def test_a_stage_that_cannot_be_started_for_a_full_disk_may_be_started_later(small_disk: Jobd) -> None:
-    small_disk.prepare(setup=[FILL])
+    small_disk.prepare()
+    filler = small_disk.root / "tmp" / "filler"
+    subprocess.run(["/bin/sh", "-c", f"head -c 9m /dev/zero > {filler}"], check=False, stderr=subprocess.DEVNULL)
     request = {"argv": ["true"], "env": {}, "prompt": "", **START, **LIMITS}
     assert small_disk.ask("start", **request)["error"] == "disk_full"
     assert small_disk.poll("agent")["state"] == "absent"
-    (small_disk.root / "tmp" / "filler").unlink()
+    filler.unlink()
     assert small_disk.call("start", **request)["started"] is True
     assert small_disk.wait("agent")["state"] == "done"
 

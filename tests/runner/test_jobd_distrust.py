@@ -180,6 +180,7 @@ CHANGE = "\necho '* filter=f diff=d' > .gitattributes; echo x > new.txt; rm b.tx
 
 @pytest.mark.parametrize("where", TRAPS)
 def test_nothing_that_an_agent_set_up_in_git_is_run(jobd: Jobd, tmp_path: Path, where: str) -> None:
+    jobd.can_seal = where != "the shared clone"  # Where it can, no job writes there.
     change = jobd.run(TRAP + TRAPS[where] + CONFIG + CHANGE)
     assert set(change.modes) == {".gitattributes", "new.txt", "b.txt", "a.txt"}
     assert change.contents["a.txt"] == b"one\ntwo\nthree\nfour\n"
@@ -193,6 +194,7 @@ def test_nothing_that_an_agent_set_up_in_git_is_run(jobd: Jobd, tmp_path: Path, 
 
 @pytest.mark.parametrize("where", TRAPS)
 def test_the_traps_of_these_tests_do_catch(jobd: Jobd, tmp_path: Path, where: str) -> None:
+    jobd.can_seal = where != "the shared clone"
     jobd.prepare()
     ended = jobd.agent(TRAP + TRAPS[where] + CONFIG + CHANGE + 'git --git-dir="${config%/*}" --work-tree=. add -A || :')
     assert ended["result"]["exit_status"] == 0
@@ -209,7 +211,7 @@ def test_the_traps_of_these_tests_do_catch(jobd: Jobd, tmp_path: Path, where: st
         "rm -r .git",
         "rm -r .git; ln -s /etc .git",
         "rm -r .git; mkfifo .git",
-        "echo 'gitdir: /nowhere' > .git",
+        "rm -r .git; echo 'gitdir: /nowhere' > .git",
         "git branch mine; git update-ref -d HEAD",
         "git sparse-checkout set dir 2> /dev/null; echo four >> a.txt; echo bee > b.txt; printf 'one\\ntwo\\n' > a.txt",
         "git replace -f HEAD $(git commit-tree -m evil $(git mktree < /dev/null))",
@@ -233,10 +235,12 @@ def test_whatever_an_agent_does_with_git_the_change_is_against_the_base(jobd: Jo
     ],
 )
 def test_what_an_agent_left_in_the_shared_clone_does_not_reach_the_next_job(
-    jobd: Jobd, tmp_path: Path, poison: str
+    unsealed: Jobd, tmp_path: Path, poison: str
 ) -> None:
-    names = "blob=$(git rev-parse HEAD:a.txt); evil=$(echo evil | git hash-object -w --stdin)"
-    agent = f"echo x > x; {TRAP}{names}; cd $(dirname $(cat .git/objects/info/alternates)); {poison}"
+    jobd = unsealed
+    names = "blob=$(git rev-parse HEAD:a.txt)"
+    evil = "evil=$(echo evil | git --git-dir=. hash-object -w --stdin)"
+    agent = f"echo x > x; {TRAP}{names}; cd $(dirname $(cat .git/objects/info/alternates)); {evil}; {poison}"
     assert jobd.run(agent).contents == {"x": b"x\n"}
     later = jobd.beside()
     assert later.run("echo y > y").contents == {"y": b"y\n"}

@@ -181,7 +181,8 @@ def test_ended_orphans_do_not_pile_up(jobd: Jobd) -> None:
     jobd.start("for i in $(seq 50); do (sh -c : &); done; echo done; sleep 60")
     wait_until(lambda: jobd.poll("agent")["log"] == b"done\n")
     stage = stage_of(jobd)
-    wait_until(lambda: len(Path(f"/proc/{stage}/task/{stage}/children").read_text().split()) == 1)
+    # The agent, and the watcher over the disk.
+    wait_until(lambda: len(Path(f"/proc/{stage}/task/{stage}/children").read_text().split()) == 2)
 
 
 def test_an_agent_that_forks_without_end_is_ended(jobd: Jobd) -> None:

@@ -160,10 +160,10 @@ def test_an_environment_that_cannot_be_made_is_told(jobd: Jobd, command: list[st
 
 
 def test_a_setup_that_takes_too_long_is_stopped(jobd: Jobd) -> None:
-    poll = jobd.prepare(setup=["sleep 60"], base_timeout_s=1)
+    poll = jobd.prepare(setup=["sleep 60"], base_timeout_s=4)
     assert (poll["error"], poll["message"]) == (
         "timed_out",
-        "the setup command `sleep 60` failed: it was stopped after 1 seconds",
+        "the setup command `sleep 60` failed: it was stopped after 4 seconds",
     )
 
 

@@ -110,11 +110,11 @@ def test_a_file_that_is_written_anew_is_read_from_its_beginning(prepared: Jobd) 
         "ln -s $TMPDIR/s-1.jsonl sessions/s-1.jsonl",
         "ln -s $TMPDIR sessions/day",
         "rmdir sessions; ln -s $TMPDIR sessions",
-        "cd ..; rm -r home; mkdir tmp/sessions; cp tmp/s-1.jsonl tmp/sessions; ln -s tmp home",
+        "cd ..; rm -r home; mkdir $TMPDIR/sessions; cp $TMPDIR/s-1.jsonl $TMPDIR/sessions; ln -s $TMPDIR home",
         "mkfifo sessions/s-1.jsonl",
         "mkdir sessions/s-1.jsonl; cp $TMPDIR/s-1.jsonl sessions/s-1.jsonl/x",
         "cp $TMPDIR/s-1.jsonl sessions/x-1.jsonl",
-        "chmod 000 $TMPDIR/s-1.jsonl; mv $TMPDIR/s-1.jsonl sessions",
+        "cp $TMPDIR/s-1.jsonl x; chmod 000 x; mv x sessions/s-1.jsonl",
     ],
 )
 def test_what_is_no_plain_file_below_the_home_is_not_followed(prepared: Jobd, deed: str) -> None:
