@@ -68,6 +68,7 @@ class LimitsTable(Table):
     base_timeout_s: Annotated[int, Field(gt=0)] | None = None
     collect_timeout_s: Annotated[int, Field(gt=0)] | None = None
     unreachable_after_s: Annotated[int, Field(gt=0)] | None = None
+    orphan_after_s: Annotated[int, Field(gt=0)] | None = None
     stuck_after_s: Annotated[int, Field(gt=0)] | None = None
     stop_grace_s: Annotated[int, Field(gt=0, le=600)] | None = None
     # Together with the diff they have to fit into one answer of the machine (`Host.run`).

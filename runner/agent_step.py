@@ -55,6 +55,7 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
         stop_grace_s=limits.stop_grace_s,
         max_disk_bytes=limits.max_disk_bytes,
         max_files=limits.max_files,
+        orphan_after_s=limits.orphan_after_s,
         timeout_s=limits.timeout_s,
         max_log_bytes=limits.max_log_bytes,
     )

@@ -22,6 +22,8 @@ class Limits:
     collect_timeout_s: int = 900
     unreachable_after_s: int = 600
     """How long a job waits for a machine that cannot be reached before it is reported as failed."""
+    orphan_after_s: int = 1800
+    """How long an agent goes on that no replica asks for: its machine ends it then."""
     stuck_after_s: int = 1800
     """How long an agent may go without an event before it is taken for stuck; of a `command` any line is one."""
     stop_grace_s: int = 20

@@ -206,6 +206,7 @@ class JobdClient:
         stop_grace_s: int,
         max_disk_bytes: int,
         max_files: int,
+        orphan_after_s: int,
         timeout_s: int,
         max_log_bytes: int,
     ) -> bool:
@@ -234,6 +235,7 @@ class JobdClient:
             stop_grace_s=stop_grace_s,
             max_disk_bytes=max_disk_bytes,
             max_files=max_files,
+            orphan_after_s=orphan_after_s,
             timeout_s=timeout_s,
             max_log_bytes=max_log_bytes,
         )

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from .files import Failure, Job, read_json, write_file
 from .git import find_clone
 from .locks import locked
-from .recipe import check_out, make_venv, run_commands
+from .recipe import check_out, list_left, make_venv, run_commands
 from .stage import Stage
 from .trees import Tree, make, show, take_away, throw_away
 
@@ -39,6 +39,8 @@ class Base(NamedTuple):
     commit: str
     made_at: float
     """When the newest layer was made, in seconds since the epoch."""
+    left: tuple[str, ...]
+    """Files in the worktree that are not git's, and no part of any change."""
 
 
 class Shelf:
@@ -60,7 +62,7 @@ class Shelf:
         found = read_json(self.folder / "base.json")
         if not found:
             return None
-        return Base(tuple(found["layers"]), str(found["commit"]), float(found["made_at"]))
+        return Base(tuple(found["layers"]), str(found["commit"]), float(found["made_at"]), tuple(found["left"]))
 
     def tree(self, base: Base | None, top: Path) -> Tree:
         """A tree of its own on top of a base, or of nothing."""
@@ -132,7 +134,8 @@ def _build(stage: Stage, shelf: Shelf, below: Base | None, commit: str) -> Base:
         stage.log.write(b"[going on with this repository's base, whose making was cut short]\n")
     show(tree)
     try:
-        follow_recipe(stage, tree, record, commit, fresh=not below)
+        follow_recipe(stage, record, commit, fresh=not below)
+        left = list_left(stage, commit)
     except Failure:
         if resumed:  # Something of before may be the reason.
             record.begin({})
@@ -141,7 +144,7 @@ def _build(stage: Stage, shelf: Shelf, below: Base | None, commit: str) -> Base:
         # A stage that fails has other things to do, with nothing of this in its way.
         take_away(tree)
     tree.content.rename(shelf.folder / str(number))
-    base = Base((str(number), *(below.layers if below else ())), commit, time.time())
+    base = Base((str(number), *(below.layers if below else ())), commit, time.time(), tuple(left))
     with locked(shelf.folder / "lock", stage.deadline):
         write_file(shelf.folder / "base.json", json.dumps(base._asdict()))
     record.begin({})
@@ -179,7 +182,7 @@ class Record:
         write_file(self._path, json.dumps(self._found))
 
 
-def follow_recipe(stage: Stage, tree: Tree, record: Record, commit: str, *, fresh: bool) -> None:
+def follow_recipe(stage: Stage, record: Record, commit: str, *, fresh: bool) -> None:
     """Do what makes a base at a commit, but for what was done before. Raises `Failure`."""
     request = stage.request
     steps = {"check out": partial(check_out, stage, commit)}

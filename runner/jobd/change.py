@@ -83,8 +83,10 @@ class Survey:
             self._look_at_tracked(path, mode, size)
         require_room(self._sizes, request["max_change_bytes"])
         # Only now: to find what is new, git reads every `.gitignore`, as a whole.
+        left = set(request["left"])
         for path in split(git.run("ls-files", "-z", "--others", "--exclude-standard")):
-            self._look_at_new(path)
+            if path not in left:
+                self._look_at_new(path)
         require_room(self._sizes, request["max_change_bytes"])
         require_few(len(self._sizes) + len(self.gone), request["max_changes"])
 

@@ -11,7 +11,7 @@ from .below import find_newest, read_below
 from .carry import put_back
 from .change import compute_change
 from .environment import enter
-from .files import MAX_JSON, Failure, Job, is_folder, open_up, read_piece, write_file
+from .files import MAX_JSON, Failure, Job, is_folder, open_up, read_json, read_piece, write_file
 from .hide import bring_back
 from .processes import kill_processes
 from .stage import Stage
@@ -38,7 +38,8 @@ def collect(stage: Stage) -> dict[str, Any]:
             lint(stage, command, problems)
         require_worktree(job)
         open_up(job.worktree)
-        found = compute_change(job, request, problems)
+        left = read_json(job.base).get("left", [])
+        found = compute_change(job, {**request, "left": left}, problems)
     finally:
         texts = read_texts(job.output, request["max_text_bytes"], problems)
         session = read_session(job.home, request["session_glob"], request["max_session_bytes"], problems)

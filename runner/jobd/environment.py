@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from .bases import Base, Shelf, take
+from .bases import Base, Shelf, describe_use, take
 from .clone import changes_submodules
 from .files import Failure, Job, read_json, write_file
 from .git import find_clone
 from .namespaces import OVERLAY, describe_cell, find_missing, have_own_mounts, is_sealable
-from .recipe import check_out, run_commands
+from .recipe import check_out, list_left, run_commands
 from .stage import Stage
 from .trees import WAYS, Tree, make, show, throw_away
 
@@ -48,6 +48,8 @@ def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
         clone = find_clone(job, stage.request["clone_url"])
         check_out(stage, commit, submodules=changes_submodules(clone, base.commit, commit))
         run_commands(stage, "update", stage.request["update"])
+        if stage.request["update"]:
+            describe_use(job, shelf, base._replace(left=tuple(list_left(stage, commit))))
     return base
 
 

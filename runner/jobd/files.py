@@ -63,6 +63,7 @@ class Job:
         self.base = self.control / "base.json"
         self.tree = self.control / "tree"
         self.phase = self.control / "phase"
+        self.asked = self.control / "asked"
         self.objection = self.control / "objection.json"
 
     @property

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from .files import Failure
-from .git import GIT, SETTINGS, find_clone, write
+from .files import Failure, is_utf8
+from .git import GIT, SETTINGS, find_clone, open_throwaway, split, write
 from .home import make_home
 from .stage import Stage
 
@@ -70,3 +70,16 @@ def run_commands(stage: Stage, kind: str, commands: Iterable[str]) -> None:
     for command in commands:
         shell = ["/bin/sh", "-ec", command]
         stage.must(f"{kind}_failed", f"{WHAT[kind]} `{command}` failed", shell, job.environment(), job.worktree)
+
+
+def list_left(stage: Stage, commit: str) -> list[str]:
+    """The files that the operator's commands left in the worktree, and git neither tracks nor ignores.
+
+    They are no part of a job's change.
+    """
+    job = stage.job
+    clone = find_clone(job, stage.request["clone_url"])
+    with open_throwaway(job, clone, commit, stage.limit_s) as throwaway:
+        throwaway.run("read-tree", commit)
+        found = split(throwaway.run("ls-files", "-z", "--others", "--exclude-standard"))
+    return [path for path in found if is_utf8(path)]

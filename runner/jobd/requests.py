@@ -66,7 +66,14 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "start": {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
         **{"hidden": TEXTS, "files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},
-        **{"tail_glob": TEXT, "tail_word": TEXT, "stop_grace_s": NUMBER, "max_disk_bytes": NUMBER, "max_files": NUMBER},
+        **{
+            "tail_glob": TEXT,
+            "tail_word": TEXT,
+            "stop_grace_s": NUMBER,
+            "max_disk_bytes": NUMBER,
+            "max_files": NUMBER,
+            "orphan_after_s": NUMBER,
+        },
         **_LIMITS,
         **_JOB,
     },

@@ -102,6 +102,7 @@ def poll_stage(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """How a stage stands, and a piece of its log. The log of a stage that has ended is whole."""
     job = Job(request)
     final = read_state(job, stage)
+    note_asked(job)
     piece = read_piece(job.of_stage(stage, "log"), request["log_offset"], request["log_limit"]) or Piece(b"", 0)
     return {
         "state": final.get("state"),
@@ -113,6 +114,12 @@ def poll_stage(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
         "phase": (read_piece(job.phase, 0, 100) or Piece(b"", 0)).data.decode(errors="replace"),
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
     }
+
+
+def note_asked(job: Job) -> None:
+    """Write down that a service still wants to know of a job, by a clock that nobody sets."""
+    with suppress(OSError), open(job.asked, "w", opener=open_plain) as file:
+        file.write(str(time.monotonic()))
 
 
 def read_state(job: Job, stage: str) -> dict[str, Any]:

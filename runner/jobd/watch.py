@@ -10,14 +10,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from .cell import open_cell
 from .command import Leash, NotRunnable, follow, start
 from .environment import find_tree
-from .files import Job, open_plain, read_json, write_file
+from .files import Job, open_plain, read_json, read_piece, write_file
 from .git import find_recipe
 from .log import Log, Output
 from .namespaces import die_with
@@ -38,7 +39,7 @@ def watch_over(stage: Stage) -> None:
     smoke_test = find_recipe(stage.job).get("smoke_test")
     if smoke_test:
         _fork(stage.job, lambda: try_environment(stage, smoke_test))
-    _fork(stage.job, lambda: watch_disk(stage.job, stage.request["max_disk_bytes"], stage.request["max_files"]))
+    _fork(stage.job, lambda: watch_job(stage.job, stage.request))
 
 
 def read_objection(job: Job) -> str | None:
@@ -75,22 +76,48 @@ def try_environment(stage: Stage, commands: Iterable[str]) -> None:
             return
 
 
-def watch_disk(job: Job, max_bytes: int, max_files: int) -> None:
-    """Look again and again at what the job has written, and object when it is too much."""
+def watch_job(job: Job, request: Mapping[str, Any]) -> None:
+    """Look again and again, until there is something to object to."""
+    folders, (bytes_before, files_before) = list_written(job)
+    began = time.monotonic()
+    while True:
+        looked_at = time.monotonic()
+        used, files = measure(folders)
+        reason = find_reason(
+            request, used - bytes_before, files - files_before, looked_at - find_last_asked(job, began)
+        )
+        if reason:
+            return object_to(job, reason)
+        time.sleep(max(LOOK_EVERY_S, REST_FACTOR * (time.monotonic() - looked_at)))
+
+
+def find_reason(request: Mapping[str, Any], used: int, files: int, unasked_s: float) -> str | None:
+    """What there is to object to, as a clause for people."""
+    if used > request["max_disk_bytes"]:
+        return f"the job wrote {used} bytes to its machine's disk, and {request['max_disk_bytes']} are allowed"
+    if files > request["max_files"]:
+        return f"the job made {files} files on its machine, and {request['max_files']} are allowed"
+    if unasked_s > request["orphan_after_s"]:
+        return f"nobody had asked for the job for {request['orphan_after_s']} seconds"
+    return None
+
+
+def find_last_asked(job: Job, otherwise: float) -> float:
+    """When a service asked for the job last, on the monotonic clock."""
+    piece = read_piece(job.asked, 0, 100)
+    with suppress(ValueError):
+        return max(float(piece.data), otherwise) if piece else otherwise
+    return otherwise
+
+
+def list_written(job: Job) -> tuple[list[Path], tuple[int, int]]:
+    """The folders that a job writes to, and what is there before it does, for it may have begun as a copy."""
     tree = find_tree(job)
     folders = [job.tmp, job.output]
-    if tree:
-        folders.append(tree.place if tree.way == "slot" else tree.content)
-    # A copy of the base was there before.
-    bytes_before, files_before = measure(folders) if tree and tree.way != "overlay" else (0, 0)
-    while True:
-        began = time.monotonic()
-        used, files = (now - before for now, before in zip(measure(folders), (bytes_before, files_before)))  # noqa: B905
-        if used > max_bytes:
-            return object_to(job, f"the job wrote {used} bytes to its machine's disk, and {max_bytes} are allowed")
-        if files > max_files:
-            return object_to(job, f"the job made {files} files on its machine, and {max_files} are allowed")
-        time.sleep(max(LOOK_EVERY_S, REST_FACTOR * (time.monotonic() - began)))
+    if tree is None:
+        return folders, (0, 0)
+    folders.append(tree.place if tree.way == "slot" else tree.content)
+    return folders, (0, 0) if tree.way == "overlay" else measure(folders)
 
 
 def measure(folders: Iterable[Path]) -> tuple[int, int]:

@@ -135,7 +135,7 @@ START: dict[str, Any] = {
         "hidden": [],
     },
     **{"files": {"s/old": b"old\n", "big": SESSION}, "base_skills": {"skill": "skills"}, "stop_grace_s": 10},
-    **{"max_disk_bytes": 10**9, "max_files": 10_000},
+    **{"max_disk_bytes": 10**9, "max_files": 10_000, "orphan_after_s": 60},
     **{"tail_glob": "s/*.jsonl", "tail_word": "tokens"},
 }
 COLLECT: dict[str, Any] = {

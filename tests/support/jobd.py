@@ -38,7 +38,14 @@ PREPARE: Mapping[str, Any] = {
 }
 START: Mapping[str, Any] = {
     **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "base_commit": ""},
-    **{"tail_glob": "", "tail_word": "", "stop_grace_s": 1, "max_disk_bytes": 10**9, "max_files": 100_000},
+    **{
+        "tail_glob": "",
+        "tail_word": "",
+        "stop_grace_s": 1,
+        "max_disk_bytes": 10**9,
+        "max_files": 100_000,
+        "orphan_after_s": 1_800,
+    },
 }
 LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
 COLLECT: Mapping[str, Any] = {
