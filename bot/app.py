@@ -37,6 +37,7 @@ from runner.db_errors import DatabaseError, UnavailableDatabase
 from runner.gauge import Gauge
 from runner.hosts import SILENCE_S
 from runner.loops import Bell, Loop
+from runner.refresh import Refresher
 from runner.spool import Spool
 from runner.supervisor import Supervisor
 
@@ -47,6 +48,9 @@ DATABASE_WAITS_S = (0.5, 15.0)
 
 BEAT_S = 60.0
 """How often the service writes down that it is alive, in seconds."""
+
+REFRESH_S = 300.0
+"""How often it is looked whether a base of environments is due, in seconds."""
 
 FOLD_S = 5.0
 """How often the log of SQLite is looked at, in seconds."""
@@ -141,7 +145,7 @@ class Service:
             await inbox.begin()
         claims = await self._build_claims(stack, database)
         spool = Spool(settings.server.data_dir / "spool")
-        supervisor = self._build_supervisor(database, bell, claims, spool)
+        supervisor, refresher = self._build_supervisor(database, bell, claims, spool)
         notifier = Notifier(session, database, settings.notify.url, now)
         recovery = await self._begin_recovery(stack, inbox, notifier)
         pages = self._build_pages(spool, recovery)
@@ -159,7 +163,8 @@ class Service:
         loops = [Loop("inbox", claims.keeping("inbox", lambda: inbox.step(context)), self._intake, sweep_s)]
         loops += [Loop(name, step, bell, interval_s) for name, step, interval_s in parts]
         loops += self._clean_up(database, inbox, claims, spool)
-        for loop in self._look_back(claims, recovery):
+        refreshing = Loop("bases", claims.keeping("bases", refresher.step), Bell(), REFRESH_S)
+        for loop in [*self._look_back(claims, recovery), refreshing]:
             stack.push_async_callback(loop.cancel)
         wire = asyncio.create_task(database.on_change(bell.ring_here), name="wire")
         stack.push_async_callback(_cancel, wire)
@@ -243,7 +248,9 @@ class Service:
         stack.push_async_callback(_cancel, renewing)
         return claims
 
-    def _build_supervisor(self, database: Database, bell: Bell, claims: Claims, spool: Spool) -> Supervisor:
+    def _build_supervisor(
+        self, database: Database, bell: Bell, claims: Claims, spool: Spool
+    ) -> tuple[Supervisor, Refresher]:
         settings, roster = self._settings, self._roster
         bench = Bench(
             db=database,
@@ -255,7 +262,8 @@ class Service:
             gauge=Gauge(spool, settings.price_list(), now),
             now=now,
         )
-        return Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s)
+        refresher = Refresher(bench, roster.machines)
+        return Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s), refresher
 
     def _build_pages(self, spool: Spool, recovery: Recovery) -> Pages:
         max_pending = self._settings.server.max_pending_deliveries

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bot import db_commands
 from bot.app import serve as serve_until_stopped
+from bot.bases import prepare_bases
 from bot.command_options import Config, give_up, load
 from bot.config import load_settings
 from bot.deliveries import NotReplayed, read_deliveries, replay
@@ -71,6 +72,21 @@ def list_(config: Config) -> None:
 def check_(config: Config) -> None:
     """Ask each machine now, and print whether it can seal jobs from each other."""
     _print(check_machines(load(config)))
+
+
+@machines.command("prepare")
+def prepare_(
+    name: str,
+    config: Config,
+    repo: Annotated[str | None, typer.Option(help="Only this repository, as owner/name.")] = None,
+) -> None:
+    """Make the bases of a machine's environments now, or bring them up to date, and show how it goes."""
+    try:
+        made = asyncio.run(prepare_bases(load(config), name, repo, partial(typer.echo, nl=False)))
+    except UnknownMachine as error:
+        give_up(f"ptq-bot: {error}", status=2)
+    if not made:
+        raise typer.Exit(1)
 
 
 @machines.command("drain")

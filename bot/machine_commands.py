@@ -67,10 +67,16 @@ async def resume_machine(settings: Settings, name: str) -> str:
     return f"{name} gets jobs again, if it answers.\n"
 
 
+def find_machine(settings: Settings, name: str) -> Machine:
+    """The configured machine of this name. Raises `UnknownMachine`."""
+    machines = {machine.name: machine for machine in settings.machine_list()}
+    if name not in machines:
+        raise UnknownMachine(f"there is no machine {show_for_terminal(name)!r}; configured: {', '.join(machines)}")
+    return machines[name]
+
+
 async def _tell(settings: Settings, name: str, *, drained: bool) -> None:
-    names = [machine.name for machine in settings.machine_list()]
-    if name not in names:
-        raise UnknownMachine(f"there is no machine {show_for_terminal(name)!r}; configured: {', '.join(names)}")
+    find_machine(settings, name)
     database = Database(settings.server.database_url)
     try:
         await database.open_existing()

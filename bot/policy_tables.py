@@ -180,6 +180,7 @@ class RepositoryTable(Table):
     smoke_test: tuple[Text, ...] = ()
     rebuild: tuple[Text, ...] = ()
     submodules: bool = True
+    refresh_hours: Annotated[int, Field(ge=0)] = 24
     lint: tuple[Text, ...] = ()
     create_venv: Command = ("python3", "-m", "venv")
     test_command: Text = "python -m pytest"
@@ -212,6 +213,7 @@ class RepositoryTable(Table):
             update=self.update,
             smoke_test=self.smoke_test,
             submodules=self.submodules,
+            refresh_hours=self.refresh_hours,
             lint=self.lint,
             create_venv=self.create_venv,
             protected_paths=self.protected_paths,

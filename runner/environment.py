@@ -75,6 +75,8 @@ class Profile:
     smoke_test: tuple[str, ...] = ()
     """Fails when a base is of no use."""
     submodules: bool = True
+    refresh_hours: int = 24
+    """How old a base may become before it is brought to the newest commit; 0 leaves it as it is."""
     lint: tuple[str, ...] = ()
     create_venv: tuple[str, ...] = ("python3", "-m", "venv")
     """The command that makes a virtual environment at the path appended to it."""

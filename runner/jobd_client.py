@@ -184,9 +184,11 @@ class JobdClient:
         )
         return answer.get("started") is True
 
-    async def make_base(self, job_id: str, recipe: Recipe) -> bool:
+    async def make_base(self, job_id: str, recipe: Recipe, *, only_existing: bool = False) -> bool:
         """Start to make a repository's base, or to bring it to the recipe's commit. False when that was started."""
-        return (await self.call("base", job_id=job_id, **self._encode_recipe(recipe))).get("started") is True
+        recipe_fields = self._encode_recipe(recipe)
+        answer = await self.call("base", job_id=job_id, only_existing=only_existing, **recipe_fields)
+        return answer.get("started") is True
 
     async def start(
         self,

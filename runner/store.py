@@ -49,6 +49,13 @@ async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
     return _job(row) if row else None
 
 
+async def fetch_newest_job(connection: AsyncConnection, repository: str) -> Job | None:
+    """The newest job of a repository."""
+    query = select(jobs).where(jobs.c.repository == repository).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1)
+    row = (await connection.execute(query)).one_or_none()
+    return _job(row) if row else None
+
+
 async def fetch_active_jobs(connection: AsyncConnection) -> list[Job]:
     """Every job that may still move, oldest first."""
     query = select(jobs).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.created_at, jobs.c.id)

@@ -203,7 +203,7 @@ def follow_recipe(stage: Stage, record: Record, commit: str, *, fresh: bool) -> 
 
 def describe_use(job: Job, shelf: Shelf, base: Base) -> None:
     """Write down that a job needs layers. Its folder goes with it."""
-    write_file(job.base, json.dumps({"base": shelf.name, **base._asdict()}))
+    write_file(job.layers, json.dumps({"base": shelf.name, **base._asdict()}))
 
 
 def remove_unused(job: Job, shelf: Shelf) -> None:
@@ -224,5 +224,5 @@ def remove_unused(job: Job, shelf: Shelf) -> None:
 
 def list_uses(job: Job) -> Iterator[Mapping[str, Any]]:
     """What the jobs of the machine need."""
-    for path in job.root.parent.glob("*/control/base.json"):
+    for path in job.root.parent.glob("*/control/layers.json"):
         yield read_json(path)

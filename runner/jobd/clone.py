@@ -14,6 +14,9 @@ from .stage import Stage
 SUBMODULE = b"160000"
 """A mode (git-diff(1), "raw output format")."""
 
+HEAD = "HEAD"
+"""Stands for the repository's default branch."""
+
 COMMIT_IS_GONE = ("not our ref", "unadvertised object", "find remote ref")
 """How servers say, one way or another, that they have no such commit to give."""
 
@@ -23,7 +26,7 @@ def fetch_commit(stage: Stage) -> str:
     clone, branch = find_clone(stage.job, stage.request["clone_url"]), stage.request["base_branch"]
     # A name of its own kind: `release` may give way to `release/1.0`, and as files the two exclude each other.
     ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
-    source = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
+    source = branch if branch.startswith("refs/") or branch == HEAD else f"refs/heads/{branch}"
     base = stage.request["base_commit"] or ref
     clone.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):

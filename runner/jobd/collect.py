@@ -38,7 +38,7 @@ def collect(stage: Stage) -> dict[str, Any]:
             lint(stage, command, problems)
         require_worktree(job)
         open_up(job.worktree)
-        left = read_json(job.base).get("left", [])
+        left = read_json(job.layers).get("left", [])
         found = compute_change(job, {**request, "left": left}, problems)
     finally:
         texts = read_texts(job.output, request["max_text_bytes"], problems)

@@ -74,7 +74,7 @@ def separate(way: str) -> None:
 
 def find_tree(job: Job) -> Tree | None:
     """A job's tree; None where it never got one."""
-    about, base = read_json(job.environment_file), read_json(job.base)
+    about, base = read_json(job.environment_file), read_json(job.layers)
     if not about or not base:
         return None
     folder = job.workspace / "bases" / str(base["base"])

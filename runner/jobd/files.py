@@ -60,7 +60,7 @@ class Job:
         self.notice = self.root / "notice.txt"
         self.result = self.control / "result.json"
         self.environment_file = self.control / "environment.json"
-        self.base = self.control / "base.json"
+        self.layers = self.control / "layers.json"
         self.tree = self.control / "tree"
         self.phase = self.control / "phase"
         self.asked = self.control / "asked"

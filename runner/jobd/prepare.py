@@ -9,6 +9,7 @@ from .bases import refresh
 from .carry import carry_over
 from .clone import fetch_commit
 from .environment import begin, decide, separate
+from .files import Failure
 from .git import find_clone
 from .stage import Stage
 
@@ -28,10 +29,18 @@ def prepare(stage: Stage) -> dict[str, Any]:
 
 
 def make_base(stage: Stage) -> dict[str, Any]:
-    """Make a repository's base, or bring it up to date. Raises `Failure`."""
+    """Make a repository's base, unless only one that is there should be kept up, or bring it up to date.
+
+    Raises `Failure`.
+    """
     make_folders(stage)
-    commit = fetch_commit(stage)
     shelf = decide(stage)
+    if stage.request["only_existing"] and shelf.read() is None:
+        return {"way": shelf.way, "base": None}
+    if shelf.way == "slot":
+        reason = "each slot has a base of its own, at the slot's place, and the slot's own jobs make it"
+        raise Failure("slots_own", reason)
+    commit = fetch_commit(stage)
     separate(shelf.way)
     base = refresh(stage, shelf, commit)
     return {"way": shelf.way, "base": {"commit": base.commit, "made_at": base.made_at}}

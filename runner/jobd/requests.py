@@ -62,7 +62,7 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "version": {},
     "capabilities": {"workspace": TEXT},
     "prepare": {"changes": CHANGES, "held_back": CHANGES, **_RECIPE, **_LIMITS, **_JOB},
-    "base": {**_RECIPE, **_LIMITS, **_JOB},
+    "base": {"only_existing": SWITCH, **_RECIPE, **_LIMITS, **_JOB},
     "start": {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
         **{"hidden": TEXTS, "files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},

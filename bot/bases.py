@@ -1,0 +1,94 @@
+"""`ptq-bot machines prepare`: makes the bases of a machine's environments now, and shows how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+from bot.config import Settings
+from bot.machine_commands import UnknownMachine, find_machine
+from bot.reports import show_for_terminal
+from handlers.sanitize import redact
+from runner.environment import Profile
+from runner.hosts import HostError, open_host
+from runner.jobd_client import JobdClient, JobdError, StageState
+from runner.machines import Machine, eligible
+
+POLL_S = 1.0
+
+NEWEST = "HEAD"
+"""What git calls the newest commit of a repository's default branch."""
+
+
+async def prepare_bases(settings: Settings, name: str, repository: str | None, show: Callable[[str], None]) -> bool:
+    """Make or refresh the bases on a machine: of one repository, or of all that may run there. Whether all are made.
+
+    Raises `UnknownMachine`, also when the machine is not for that repository.
+    """
+    machine = find_machine(settings, name)
+    profiles = [profile for profile in _list_profiles(settings, machine) if repository in (None, profile.repository)]
+    if not profiles:
+        wanted = show_for_terminal(repository) if repository else "any repository"
+        raise UnknownMachine(f"machine {machine.name} is not for {wanted}: see `repos` and `requires`")
+
+    def show_safely(text: str) -> None:
+        show(show_for_terminal(redact(text, settings.secret_values())))
+
+    host = open_host(machine)
+    try:
+        client = JobdClient(machine, host)
+        return all([await _prepare(settings, client, profile, show_safely) for profile in profiles])
+    finally:
+        await host.close()
+
+
+def _list_profiles(settings: Settings, machine: Machine) -> Iterator[Profile]:
+    return (profile for profile in settings.profiles() if eligible([machine], profile.requires))
+
+
+async def _prepare(settings: Settings, client: JobdClient, profile: Profile, show: Callable[[str], None]) -> bool:
+    table = settings.repos[profile.repository]
+    url = table.clone_url or f"{find_web_url(settings.github.api_url)}/{profile.repository}.git"
+    show(f"{profile.repository}:\n")
+    job_id = secrets.token_hex(5)
+    try:
+        await client.make_base(job_id, profile.recipe(url, table.base_branch or NEWEST))
+        made, words = await _follow(client, job_id, show)
+    except (HostError, JobdError) as error:
+        made, words = False, str(error)
+    finally:
+        # Also when somebody loses patience: what is done by then is gone on with the next time.
+        await asyncio.shield(_clean(client, job_id))
+    show(f"{profile.repository}: {words}\n")
+    return made
+
+
+async def _follow(client: JobdClient, job_id: str, show: Callable[[str], None]) -> tuple[bool, str]:
+    offset = 0
+    while True:
+        poll = await client.poll(job_id, "base", log_offset=offset)
+        offset += len(poll.log)
+        show(poll.log.decode(errors="replace"))
+        if poll.state is StageState.RUNNING or poll.log:
+            await asyncio.sleep(0 if poll.log else POLL_S)
+        elif poll.state is StageState.DONE:
+            about = poll.result.get("base") or {}
+            return True, f"its base is at commit {str(about.get('commit'))[:64]} ({poll.result.get('way')})"
+        else:
+            return False, poll.message or "the machine does not say how it ended"
+
+
+async def _clean(client: JobdClient, job_id: str) -> None:
+    try:
+        await client.clean(job_id)
+    except (HostError, JobdError):
+        return
+
+
+def find_web_url(api_url: str) -> str:
+    """Where repositories are cloned from, by the address of the API (docs.github.com, "Getting started with REST")."""
+    parts = urlsplit(api_url)
+    host = "github.com" if parts.hostname == "api.github.com" else parts.netloc
+    return f"{parts.scheme}://{host}"

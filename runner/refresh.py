@@ -1,0 +1,88 @@
+"""Keeps the bases of environments young: each is brought to its branch's newest commit once in a while.
+
+Nothing is written down for it. The id of a refresh follows from what is refreshed and when, and a machine lets no id
+begin twice: so another replica, or this one after a restart, follows the same refresh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+import structlog
+
+from runner import store
+from runner.bench import Bench
+from runner.environment import Profile
+from runner.hosts import HostError
+from runner.jobd_client import JobdClient, JobdError, StageState
+from runner.machine_states import fetch_machine_states
+from runner.machines import USABLE, Machine, eligible
+
+log = structlog.get_logger()
+
+EPOCH = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+
+
+def name_refresh(machine: Machine, profile: Profile, now: datetime) -> str:
+    """The id of the refresh that is due: with the default of a day, another one after each midnight, UTC."""
+    period = (now - EPOCH) // timedelta(hours=profile.refresh_hours)
+    return hashlib.sha256(f"{machine.name} {machine.workspace} {profile.repository} {period}".encode()).hexdigest()[:10]
+
+
+class Refresher:
+    """Looks at each machine and repository in turn. One replica at a time does it."""
+
+    def __init__(self, bench: Bench, machines: Mapping[str, Machine]) -> None:
+        self._bench = bench
+        self._machines = machines
+        self._ended: set[str] = set()
+
+    async def step(self) -> None:
+        """Begin what is due, and put away what has ended."""
+        async with self._bench.db.read() as connection:
+            states = await fetch_machine_states(connection)
+        due = set()
+        for machine, profile in self._list_pairs():
+            job_id = name_refresh(machine, profile, self._bench.now())
+            due.add(job_id)
+            if job_id in self._ended or not states.get(machine.name, USABLE).takes_jobs:
+                continue
+            with structlog.contextvars.bound_contextvars(machine=machine.name, repository=profile.repository):
+                try:
+                    if await self._follow(self._bench.clients[machine.name], job_id, profile):
+                        self._ended.add(job_id)
+                except HostError as error:
+                    log.info("base.not_refreshed_now", reason=str(error))
+                except JobdError as error:
+                    if error.code != "ended":
+                        log.error("base.refresh_failed", reason=error.message)
+                    self._ended.add(job_id)
+        self._ended &= due
+
+    def _list_pairs(self) -> Iterator[tuple[Machine, Profile]]:
+        for profile in self._bench.profiles.values():
+            if profile.refresh_hours:
+                for machine in eligible(self._machines.values(), profile.requires):
+                    if machine.name in self._bench.clients:
+                        yield machine, profile
+
+    async def _follow(self, client: JobdClient, job_id: str, profile: Profile) -> bool:
+        """Begin a refresh, or look how it stands. Whether it is over, and nothing of it is left."""
+        async with self._bench.db.read() as connection:
+            newest = await store.fetch_newest_job(connection, profile.repository)
+        if newest is None:  # No job, no base; and nobody knows where it would come from.
+            return False
+        poll = await client.poll(job_id, "base", log_limit=0)
+        if poll.state is StageState.ABSENT:
+            recipe = profile.recipe(newest.clone_url, newest.base_branch)
+            await client.make_base(job_id, recipe, only_existing=True)
+        if poll.state in (StageState.ABSENT, StageState.RUNNING):
+            return False
+        if poll.state is not StageState.DONE:
+            log.error("base.refresh_failed", reason=poll.message)
+        elif base := poll.result.get("base"):
+            log.info("base.refreshed", commit=str(base.get("commit"))[:64])
+        await client.clean(job_id)
+        return True

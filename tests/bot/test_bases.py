@@ -1,0 +1,85 @@
+"""`ptq-bot machines prepare` and `check`, as processes that an operator starts, on this machine."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bot.bases import find_web_url
+from tests.bot.test_cli import configure
+from tests.support import program
+from tests.support.jobd import Repository, make_repository, wait_until
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return make_repository(tmp_path / "origin")
+
+
+def write_config(folder: Path, repository: Repository, *lines: str) -> Path:
+    config = configure(folder, 0)
+    text = config.read_text()
+    head, table, rest = text.partition('[repos."octo/widgets"]\n')
+    assert table
+    config.write_text("\n".join([head + table, f'clone_url = "{repository.url}"', *lines, rest]))
+    return config
+
+
+def test_a_base_is_made_before_the_first_job_and_shown_as_it_goes(tmp_path: Path, repository: Repository) -> None:
+    config = write_config(tmp_path, repository, 'create_venv = ["mkdir"]', 'setup = ["echo being built"]')
+    made = program.run("machines", "prepare", "here", "--config", config)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert "\nbeing built\n" in made.stdout
+    assert f"octo/widgets: its base is at commit {repository.git('rev-parse', 'main')}" in made.stdout
+    again = program.run("machines", "prepare", "here", "--repo", "octo/widgets", "--config", config)
+    assert again.returncode == 0
+    assert "being built\n" not in again.stdout.replace("`echo being built`", "")
+
+
+def test_a_base_that_cannot_be_made_is_told_with_the_last_words(tmp_path: Path, repository: Repository) -> None:
+    config = write_config(
+        tmp_path, repository, 'create_venv = ["mkdir"]', 'setup = ["seq 60; echo no compiler; false"]'
+    )
+    made = program.run("machines", "prepare", "here", "--config", config)
+    assert made.returncode == 1
+    assert "no compiler" in made.stdout.splitlines()[-1]
+
+
+def test_what_was_broken_off_is_gone_on_with(tmp_path: Path, repository: Repository) -> None:
+    mark, go = tmp_path / "mark", tmp_path / "go"
+    setup = f'setup = ["date >> {mark}-1", "touch {mark}; until [ -e {go} ]; do sleep 0.1; done"]'
+    config = write_config(tmp_path, repository, 'create_venv = ["mkdir"]', setup)
+    with program.start(tmp_path, "machines", "prepare", "here", "--config", config) as running:
+        wait_until(mark.exists)
+        running.stop(signal.SIGINT)
+    go.touch()
+    made = program.run("machines", "prepare", "here", "--config", config)
+    assert made.returncode == 0, made.stdout
+    assert "cut short" in made.stdout
+    assert len(Path(f"{mark}-1").read_text().splitlines()) == 1
+
+
+def test_machines_and_repositories_that_do_not_go_together_are_refused(tmp_path: Path, repository: Repository) -> None:
+    config = write_config(tmp_path, repository)
+    for words in (["there"], ["here", "--repo", "octo/others"]):
+        done: subprocess.CompletedProcess[str] = program.run("machines", "prepare", *words, "--config", config)
+        assert done.returncode == 2
+        assert done.stderr.startswith("ptq-bot: ")
+        assert "Traceback" not in done.stderr
+
+
+def test_a_machine_says_whether_it_seals_jobs(tmp_path: Path, repository: Repository) -> None:
+    done = program.run("machines", "check", "--config", write_config(tmp_path, repository))
+    assert done.returncode == 0
+    assert done.stdout.startswith(("here  sealed: user, mount, pid, ipc", "here  not sealed: "))
+
+
+@pytest.mark.parametrize(
+    ("api_url", "web_url"),
+    [("https://api.github.com", "https://github.com"), ("https://ghe.example:8443/api/v3", "https://ghe.example:8443")],
+)
+def test_repositories_are_cloned_from_where_the_api_belongs_to(api_url: str, web_url: str) -> None:
+    assert find_web_url(api_url) == web_url

@@ -1,0 +1,152 @@
+"""Bases that are kept young, over a real database and a machine that runs our program right here."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from runner import store
+from runner.bench import Bench
+from runner.environment import Profile
+from runner.gauge import Gauge
+from runner.hosts import LocalHost
+from runner.jobd_client import JobdClient, StageState
+from runner.machine_states import drain
+from runner.machines import Machine
+from runner.refresh import Refresher, name_refresh
+from runner.spool import Spool
+from tests.support.clock import Clock
+from tests.support.jobd import Repository
+from tests.support.jobs import NOON, make_job, open_database
+
+PROFILE = Profile("octo/widgets", create_venv=("mkdir",))
+
+
+class Floor:
+    """A service's side of one machine, and the machine."""
+
+    def __init__(self, bench: Bench, machine: Machine, clock: Clock, repository: Repository) -> None:
+        self.bench, self.machine, self.clock, self.repository = bench, machine, clock, repository
+        self.client = bench.clients["here"]
+        self.refresher = self.start_again()
+
+    def start_again(self) -> Refresher:
+        return Refresher(self.bench, {"here": self.machine})
+
+    async def make_base(self) -> None:
+        recipe = PROFILE.recipe(self.repository.url, "main")
+        job_id = secrets.token_hex(5)
+        await self.client.make_base(job_id, recipe)
+        await self.settle(job_id)
+        await self.client.clean(job_id)
+
+    async def settle(self, job_id: str) -> None:
+        async with asyncio.timeout(20):
+            while (poll := await self.client.poll(job_id, "base")).state is StageState.RUNNING:
+                await asyncio.sleep(0.05)
+        assert poll.state in (StageState.DONE, StageState.ABSENT), poll.message
+
+    async def refresh(self) -> None:
+        """Let a whole refresh pass, if one is due."""
+        await self.refresher.step()
+        await self.settle(name_refresh(self.machine, PROFILE, self.clock()))
+        await self.refresher.step()
+
+    def count_layers(self) -> int:
+        return len([*Path(self.machine.workspace, "bases").glob("*/[0-9]*")])
+
+
+@asynccontextmanager
+async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floor]:
+    machine = Machine("here", str(folder / "machine"), kind="local", python=sys.executable)
+    clock, spool = Clock(), Spool(folder / "spool")
+    async with open_database(folder) as database:
+        client = JobdClient(machine, LocalHost())
+        bench = Bench(
+            db=database,
+            clients={"here": client},
+            profiles={PROFILE.repository: PROFILE},
+            agents={},
+            skills={},
+            spool=spool,
+            gauge=Gauge(spool, {}, clock),
+            now=clock,
+        )
+        async with database.write() as connection:
+            await store.insert_job(connection, make_job(clone_url=repository.url))
+        yield Floor(bench, machine, clock, repository)
+
+
+async def test_a_base_gets_one_more_layer_once_a_day(tmp_path: Path, repository: Repository) -> None:
+    async with open_floor(tmp_path, repository) as floor:
+        await floor.make_base()
+        repository.commit({"a.txt": "newer\n"})
+        await floor.refresh()
+        assert floor.count_layers() == 2
+        repository.commit({"a.txt": "newer still\n"})
+        await floor.refresh()
+        assert floor.count_layers() == 2
+        floor.clock.forward(86_400)
+        await floor.refresh()
+        assert floor.count_layers() == 3
+        assert not [*Path(floor.machine.workspace, "jobs").iterdir()]
+
+
+async def test_a_service_that_starts_again_follows_the_same_refresh(tmp_path: Path, repository: Repository) -> None:
+    async with open_floor(tmp_path, repository) as floor:
+        await floor.make_base()
+        repository.commit({"a.txt": "newer\n"})
+        await floor.refresher.step()
+        floor.refresher = floor.start_again()
+        await floor.refresh()
+        floor.refresher = floor.start_again()
+        await floor.refresh()
+        assert floor.count_layers() == 2
+        assert not [*Path(floor.machine.workspace, "jobs").iterdir()]
+
+
+async def test_where_no_job_has_made_a_base_none_is_made(tmp_path: Path, repository: Repository) -> None:
+    async with open_floor(tmp_path, repository) as floor:
+        await floor.refresh()
+        assert floor.count_layers() == 0
+
+
+async def test_a_machine_that_is_drained_is_left_alone(tmp_path: Path, repository: Repository) -> None:
+    async with open_floor(tmp_path, repository) as floor:
+        await floor.make_base()
+        repository.commit({"a.txt": "newer\n"})
+        async with floor.bench.db.write() as connection:
+            await drain(connection, "here", "operator", NOON)
+        await floor.refresh()
+        assert floor.count_layers() == 1
+
+
+async def test_a_refresh_that_fails_is_told_in_the_log_and_leaves_the_base_as_it_is(
+    tmp_path: Path, repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_floor(tmp_path, repository) as floor:
+        await floor.make_base()
+        repository.folder.rename(tmp_path / "gone")
+        await floor.refresher.step()
+        async with asyncio.timeout(20):
+            while "base.refresh_failed" not in capsys.readouterr().out:
+                await floor.refresher.step()
+                await asyncio.sleep(0.05)
+        assert floor.count_layers() == 1
+
+
+def test_each_machine_repository_and_day_has_a_name_of_its_own() -> None:
+    other = replace(PROFILE, repository="octo/other")
+    a, b = Machine("a", "/srv"), Machine("a", "/other")
+    names = [name_refresh(machine, profile, NOON) for machine in (a, b) for profile in (PROFILE, other)]
+    names += [name_refresh(a, PROFILE, NOON + timedelta(days=1))]
+    assert len(set(names)) == 5
+    assert name_refresh(a, PROFILE, NOON) == name_refresh(a, PROFILE, NOON + timedelta(hours=11))
