@@ -6,6 +6,7 @@ A field's docstring is its documentation; `ptq.example.toml` shows every one of 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,10 @@ SHIPPED_SKILLS = (
     Path(__file__).parent.parent / "prompts" / "skills",
     Path(__file__).parent.parent / "handlers" / "_prompts" / "skills",
 )
+
+
+PROFILES = Path(__file__).parent / "profiles"
+"""What a repository's table begins with when it names a profile; what it says itself comes before that."""
 
 
 def _check_preset(preset: str) -> str:
@@ -169,6 +174,7 @@ class RetentionTable(Table):
 class RepositoryTable(Table):
     """`[repos."owner/name"]`: one repository, and how its jobs are made."""
 
+    profile: str | None = None
     agent: Text
     agents: tuple[Text, ...] = ()
     clone_url: Text | None = None
@@ -185,9 +191,22 @@ class RepositoryTable(Table):
     create_venv: Command = ("python3", "-m", "venv")
     test_command: Text = "python -m pytest"
     import_names: tuple[str, ...] = ()
+    tools: tuple[Text, ...] = ()
     protected_paths: tuple[Text, ...] = PROTECTED_PATHS
     limits: LimitsTable = LimitsTable()
     caps: CapsTables = CapsTables()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begin_with_profile(cls, given: object) -> object:
+        if not isinstance(given, dict) or (name := given.get("profile")) is None:
+            return given
+        shipped = {path.stem: path for path in PROFILES.glob("*.toml")}
+        if name not in shipped:
+            raise ValueError(f"there is no profile of that name; there are: {', '.join(sorted(shipped))}")
+        profile = tomllib.loads(shipped[name].read_text())
+        limits = {**profile.pop("limits", {}), **given.get("limits", {})}
+        return {**profile, **given, "limits": limits}
 
     def as_rules(self, name: str) -> RepositoryRules:
         """What the handlers need of it."""
@@ -202,6 +221,7 @@ class RepositoryTable(Table):
             lint_command=" && ".join(self.lint) or None,
             rebuild_command=" && ".join(self.rebuild) or None,
             import_names=self.import_names,
+            tools=self.tools,
         )
 
     def as_profile(self, name: str, limits: Limits, caps: Mapping[Scope, Caps]) -> Profile:

@@ -45,5 +45,7 @@ class RepositoryRules:
     lint_command: str | None = None
     rebuild_command: str | None = None
     """What the brief tells the agent to run after it edited what is compiled."""
+    tools: tuple[str, ...] = ()
+    """Debugging tools that the brief names."""
     import_names: tuple[str, ...] = ()
     """The project's top-level modules: a code block that imports one is a repro. Empty: any import will do."""
