@@ -40,19 +40,21 @@ async def list_machines(settings: Settings) -> str:
 
 
 async def check_machines(settings: Settings) -> str:
-    """What each machine says when it is asked now, a line each, for a terminal: whether it can seal jobs."""
-    lines = [f"{machine.name}  {await _check(machine)}\n" for machine in settings.machine_list()]
-    return show_for_terminal(redact("".join(lines), settings.secret_values()))
+    """What each machine says when it is asked now, for a terminal: whether it can seal jobs, and what it leaves open."""
+    lines = [line for machine in settings.machine_list() for line in await _check(machine)]
+    return show_for_terminal(redact("".join(f"{line}\n" for line in lines), settings.secret_values()))
 
 
-async def _check(machine: Machine) -> str:
+async def _check(machine: Machine) -> list[str]:
     host = open_host(machine)
     try:
-        return one_line((await JobdClient(machine, host).capabilities()).words, 300)
+        found = await JobdClient(machine, host).capabilities()
     except (HostError, JobdError) as error:
-        return f"cannot be asked: {one_line(str(error), 300)}"
+        return [f"{machine.name}  cannot be asked: {one_line(str(error), 300)}"]
     finally:
         await host.close()
+    first = f"{machine.name}  {one_line(found.words, 300)}; environments by {one_line(found.way, 20)}"
+    return [first, *(f"  open: {one_line(clause, 300)}" for clause in found.open)]
 
 
 async def drain_machine(settings: Settings, name: str) -> str:

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from runner.claims import require_claim
 from runner.environment import Recipe
 from runner.hosts import Completed, Host
 from runner.job import FileChange
+from runner.jobd_program import INSTALL, build_program
 from runner.machines import Machine
 
-SOURCE = Path(__file__).with_name("jobd")
-ENTRY = "from jobd.main import main\n\nmain()\n"
 PATIENCE_S: Mapping[str, float] = {"prepare": 300.0, "start": 300.0, "result": 300.0, "kill": 120.0, "clean": 600.0}
 """How long a verb may take, where that is longer than a minute: an agent's session takes its time to travel, and large
 trees take theirs to go."""
@@ -41,35 +37,6 @@ WAYS: Mapping[str, Sequence[str]] = {
     **{way: (way,) for way in ("overlay", "copy", "slot")},
 }
 """The ways in which a job's environment may come from its base, best first, by a machine's setting `environment`."""
-
-INSTALL = """
-import errno, hashlib, json, os, sys
-
-def install(path, digest):
-    source = sys.stdin.buffer.read()
-    if hashlib.sha256(source).hexdigest() != digest:
-        return {"ok": False, "error": "internal", "message": "the upload of the machine-side program was cut short"}
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    part = "%s.%d" % (path, os.getpid())
-    try:
-        with open(part, "wb") as file:
-            file.write(source)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        if os.path.exists(part):
-            os.unlink(part)
-    return {"ok": True}
-
-try:
-    answer = install(*sys.argv[1:])
-except OSError as error:
-    name = "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "workspace_unusable"
-    answer = {"ok": False, "error": name, "message": "the workspace cannot be written: %s" % error.strerror}
-print(json.dumps(answer))
-"""
-"""Writes standard input to a path, whole or not at all, and answers like the program that it installs."""
 
 
 class StageState(StrEnum):
@@ -124,6 +91,10 @@ class Capabilities:
     sealed: bool
     words: str
     """What works, or why it does not, as a clause for people."""
+    way: str
+    """How environments come from their bases there."""
+    open: Sequence[str]
+    """What jobs can reach nevertheless, as clauses for people."""
 
 
 class JobdClient:
@@ -154,7 +125,10 @@ class JobdClient:
     async def capabilities(self) -> Capabilities:
         """Whether it can seal jobs, which is tried there and then."""
         answer = await self.call("capabilities")
-        return Capabilities(answer.get("sealed") is True, str(answer.get("words"))[:MAX_MESSAGE])
+        words, way = (str(answer.get(name))[:MAX_MESSAGE] for name in ("words", "way"))
+        return Capabilities(
+            answer.get("sealed") is True, words, way, [str(clause) for clause in answer.get("open", ())]
+        )
 
     async def check(self) -> None:
         """Raises `JobdError` also when jobs cannot run there as the operator wants."""
@@ -327,16 +301,6 @@ class JobdClient:
     async def _install(self) -> None:
         argv = [self._machine.python, "-I", "-c", INSTALL, self._path, self._digest]
         parse_answer(await self._host.run(argv, stdin=self._program))
-
-
-def build_program() -> bytes:
-    """The machine-side program as one file that Python runs (PEP 441); the same bytes for the same source."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as program:
-        program.writestr(zipfile.ZipInfo("__main__.py"), ENTRY)
-        for module in sorted(SOURCE.glob("*.py")):
-            program.writestr(zipfile.ZipInfo(f"jobd/{module.name}"), module.read_bytes())
-    return archive.getvalue()
 
 
 def _encode(content: bytes) -> str:

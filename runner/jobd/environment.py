@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from .bases import Base, Shelf, describe_use, take
 from .clone import changes_submodules
@@ -24,7 +25,7 @@ def decide(stage: Stage) -> Shelf:
     sealed, words = is_sealable(missing), describe_cell(missing)
     if request["must_seal"] and not sealed:
         raise Failure("not_sealed", f"the machine cannot seal the job, which its operator wants: {words}")
-    possible = {"overlay": sealed and OVERLAY not in missing, "copy": sealed, "slot": True}
+    possible = list_ways(missing)
     way = next((way for way in request["ways"] if possible.get(way)), None)
     if way is None:
         reason = missing.get(OVERLAY, words) if request["ways"] == ["overlay"] else words
@@ -34,6 +35,12 @@ def decide(stage: Stage) -> Shelf:
     write_file(job.environment_file, json.dumps(about))
     stage.log.write(f"[{words}]\n[environment by {way}: {WAYS[way]}]\n".encode())
     return shelf
+
+
+def list_ways(missing: Mapping[str, str]) -> dict[str, bool]:
+    """The ways of `WAYS`, best first, and whether a machine without what is `missing` can go them."""
+    sealed = is_sealable(missing)
+    return {"overlay": sealed and OVERLAY not in missing, "copy": sealed, "slot": True}
 
 
 def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:

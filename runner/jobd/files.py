@@ -69,7 +69,7 @@ class Job:
     @property
     def place(self) -> Path:
         """The folder of worktree, virtual environment and home, as processes of the job see it."""
-        return Path(read_json(self.environment_file).get("place") or self.root / "nowhere")
+        return Path(read_json(self.environment_file).get("place") or self.root)
 
     @property
     def worktree(self) -> Path:

@@ -16,7 +16,8 @@ from typing import Any
 from .agent import run_agent
 from .collect import collect
 from .ended import ended
-from .environment import clear
+from .environment import clear, list_ways
+from .exposure import find_exposures
 from .files import Failure, Job, describe, read_json
 from .home import notify
 from .namespaces import CLONE, OVERLAY, describe_cell, find_missing, is_sealable
@@ -57,12 +58,20 @@ def version(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def capabilities(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the namespaces that seal jobs from each other works here, and for the rest the reasons."""
+    """What of that which seals jobs from each other works here, for the rest the reasons, and what is open."""
     workspace = Path(request["workspace"])
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
     missing = find_missing(workspace)
     works = [name for name in (*CLONE, "proc", OVERLAY) if name not in missing]
-    return {"sealed": is_sealable(missing), "works": works, "missing": missing, "words": describe_cell(missing)}
+    way = next(name for name, works in list_ways(missing).items() if works)
+    return {
+        "sealed": is_sealable(missing),
+        "works": works,
+        "missing": missing,
+        "words": describe_cell(missing),
+        "way": way,
+        "open": find_exposures(),
+    }
 
 
 def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:

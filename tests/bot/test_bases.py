@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -74,7 +75,11 @@ def test_machines_and_repositories_that_do_not_go_together_are_refused(tmp_path:
 def test_a_machine_says_whether_it_seals_jobs(tmp_path: Path, repository: Repository) -> None:
     done = program.run("machines", "check", "--config", write_config(tmp_path, repository))
     assert done.returncode == 0
-    assert done.stdout.startswith(("here  sealed: user, mount, pid, ipc", "here  not sealed: "))
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith(("here  sealed: user, mount, pid, ipc", "here  not sealed: "))
+    assert first.rpartition(" ")[2] in ("overlay", "copy", "slot")
+    assert all(line.startswith("  open: ") for line in rest)
+    assert bool(os.getuid()) != ("  open: the account is root: give jobs one of their own" in rest)
 
 
 @pytest.mark.parametrize(

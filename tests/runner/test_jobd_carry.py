@@ -57,7 +57,7 @@ def test_a_commit_that_nobody_has_any_more_is_told_as_such(jobd: Jobd) -> None:
         "base_gone",
         "the commit that the earlier attempt started from is no longer in the repository",
     )
-    assert not jobd.place.exists()
+    assert not jobd.worktree.exists()
 
 
 def test_a_branch_that_is_gone_is_told_before_the_commit(jobd: Jobd, repository: Repository) -> None:

@@ -22,7 +22,7 @@ from runner.jobd.files import Job
 from runner.jobd.main import VERBS
 from runner.jobd.stage import poll_stage
 from runner.jobd.trees import WAYS
-from runner.jobd_client import build_program
+from runner.jobd_program import build_program
 
 PATIENCE_S = 15.0
 

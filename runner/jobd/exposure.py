@@ -1,0 +1,66 @@
+"""What a machine leaves open to jobs although they are sealed, or because they are not: for its operator to close."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+POWERFUL_GROUPS = ("docker", "podman", "lxd", "incus", "disk", "sudo", "wheel", "adm", "kvm", "libvirt")
+"""Groups by which an account becomes root, or reads what is others'. They are kept in a user namespace."""
+
+METADATA = ("169.254.169.254", 80)
+"""Where clouds tell a machine its own credentials (EC2, GCE and Azure alike)."""
+
+METADATA_TIMEOUT_S = 0.5
+LINGER = Path("/var/lib/systemd/linger")
+"""Whose services systemd runs also while they are not logged in (loginctl(1), enable-linger)."""
+
+
+def find_exposures() -> list[str]:
+    """What is open, as clauses for people."""
+    return [*_find_groups(), *_find_schedulers(), *_find_network()]
+
+
+def _find_groups() -> Iterator[str]:
+    names = []
+    for number in {os.getgid(), *os.getgroups()}:
+        with suppress(KeyError):
+            names.append(grp.getgrgid(number).gr_name)
+    powerful = sorted({*names}.intersection(POWERFUL_GROUPS))
+    if powerful and os.getuid():
+        yield f"the account is in the groups {', '.join(powerful)}, which give it more than its own files"
+    if not os.getuid():
+        yield "the account is root: give jobs one of their own"
+
+
+def _find_schedulers() -> Iterator[str]:
+    with suppress(KeyError):
+        if (LINGER / pwd.getpwuid(os.getuid()).pw_name).exists():
+            yield "systemd runs services of the account at any time (loginctl disable-linger)"
+    for program in ("crontab", "at"):
+        if shutil.which(program) and _may_schedule(program):
+            yield f"the account may use {program}, and so leave what runs later (/etc/{_denied(program)})"
+
+
+def _may_schedule(program: str) -> bool:
+    words = [program, "-l"]
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+    )
+    return b"not allowed" not in done.stderr and b"do not have permission" not in done.stderr
+
+
+def _denied(program: str) -> str:
+    return "cron.deny" if program == "crontab" else "at.deny"
+
+
+def _find_network() -> Iterator[str]:
+    with suppress(OSError), socket.create_connection(METADATA, METADATA_TIMEOUT_S):
+        yield f"the cloud's metadata at {METADATA[0]} answers, which may hold credentials of the machine"
