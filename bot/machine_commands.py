@@ -40,7 +40,7 @@ async def list_machines(settings: Settings) -> str:
 
 
 async def check_machines(settings: Settings) -> str:
-    """What each machine says when it is asked now, for a terminal: whether it can seal jobs, and what it leaves open."""
+    """What each machine says when it is asked now, for a terminal: if it can seal jobs, and what it leaves open."""
     lines = [line for machine in settings.machine_list() for line in await _check(machine)]
     return show_for_terminal(redact("".join(f"{line}\n" for line in lines), settings.secret_values()))
 
