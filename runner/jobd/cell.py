@@ -43,8 +43,7 @@ class Cell:
         prepared = find_recipe(job)
         self._job = job
         self._gpus: list[str] = prepared.get("gpus") or []
-        homes = (pwd.getpwuid(os.getuid()).pw_dir, os.environ.get("HOME", "/"))
-        covers = map(Path, (*homes, "/run", job.workspace, *(prepared.get("private") or ())))
+        covers = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))
         self._covers = {path for cover in covers for path in (cover, cover.resolve())} - {Path("/")} | {TMP}
         self._kept = self._find_kept((prepared, request))
 
@@ -88,6 +87,13 @@ class Cell:
             bind(Path(os.devnull), device, writable=True)
         with suppress(OSError):  # Some containers refuse. What it then shows of others are names (docs/machines.md).
             mount("proc", Path("/proc"), "proc")
+
+
+def find_homes() -> Iterator[str]:
+    """The account's home, by its name and by its environment. In a container an account may have no name."""
+    with suppress(KeyError):
+        yield pwd.getpwuid(os.getuid()).pw_dir
+    yield os.environ.get("HOME", "/")
 
 
 def open_cell(job: Job, request: Mapping[str, Any]) -> Cell | None:

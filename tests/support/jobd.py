@@ -54,7 +54,17 @@ COLLECT: Mapping[str, Any] = {
     **LIMITS,
 }
 
-GIT = ("git", "-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "protocol.file.allow=always")
+GIT = (
+    "git",
+    "-c",
+    "safe.directory=*",
+    "-c",
+    "user.name=Test",
+    "-c",
+    "user.email=test@example.org",
+    "-c",
+    "protocol.file.allow=always",
+)
 
 
 def obey_file_modes() -> None:
@@ -124,6 +134,9 @@ class Jobd:
 
     def __init__(self, folder: Path, repository: Repository, env: Mapping[str, str] | None = None) -> None:
         self.can_seal = True
+        self.python = sys.executable
+        self.account: int | None = None
+        """Whose account it has on its machine; None for ours."""
         """Whether the machine lets the program make namespaces, where it can at all."""
         self.program = folder / "jobd.pyz"
         self.workspace = folder / "workspace"
@@ -139,7 +152,7 @@ class Jobd:
     def beside(self) -> Jobd:
         """Another job on the same machine."""
         other = Jobd(self.program.parent, self.repository, self.env)
-        other.can_seal = self.can_seal
+        other.can_seal, other.account, other.python = self.can_seal, self.account, self.python
         return other
 
     @property
@@ -173,13 +186,17 @@ class Jobd:
 
     def _be_its_machine(self) -> None:
         obey_file_modes()
+        if self.account is not None:
+            os.setgroups([])
+            os.setgid(self.account)
+            os.setuid(self.account)
         if not self.can_seal:
             forbid_namespaces()
 
     def popen(self, verb: str, **options: Any) -> subprocess.Popen[bytes]:
         """The program at work, not yet told what to do."""
         return subprocess.Popen(
-            [sys.executable, "-I", str(self.program), verb],
+            [self.python, "-I", str(self.program), verb],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self.env,

@@ -1,0 +1,72 @@
+"""An account that is not root, as every account of a machine should be: it gets the same environments."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.jobd import namespaces
+from tests.support.jobd import Jobd, Repository
+
+MISSING = namespaces.find_missing(Path("/var/tmp"))
+ACCOUNT = 54321
+
+PYTHON = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")
+"""One that any account may run: ours may lie in somebody's home."""
+
+needs_root = pytest.mark.skipif(
+    os.getuid() != 0 or PYTHON is None, reason="all other tests run as such an account already, or none can run Python"
+)
+needs_overlay = pytest.mark.skipif(bool(MISSING), reason=f"this machine allows less: {MISSING}")
+
+
+@pytest.fixture
+def account(tmp_path: Path, repository: Repository) -> Iterator[Jobd]:
+    """The program as such an account has it, with a workspace of its own."""
+    for folder in tmp_path.parents:
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o001)
+    tmp_path.chmod(0o755)
+    jobd = Jobd(tmp_path, repository, {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"})
+    for path in (jobd.workspace, repository.folder, *repository.folder.rglob("*")):
+        os.chown(path, ACCOUNT, ACCOUNT)
+    jobd.account, jobd.python = ACCOUNT, PYTHON or ""
+    yield jobd
+    jobd.call("kill")
+
+
+@needs_root
+@needs_overlay
+@pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
+def test_it_runs_a_job_from_clone_to_change_in_every_way(account: Jobd, way: str) -> None:
+    prepared = account.prepare(ways=[way], setup=["echo built > built"])
+    assert prepared["state"] == "done", prepared["message"]
+    log = account.agent("id -u; cat built; echo bee >> a.txt; rm b.txt; mv dir moved; chmod 000 built")["log"].decode()
+    assert log == f"{ACCOUNT}\nbuilt\n"
+    collected = account.collect()
+    assert collected["state"] == "done", collected["message"]
+    assert {change["path"] for change in account.result()["changes"]} == {"a.txt", "b.txt", "dir/c.txt", "moved/c.txt"}
+    assert account.call("clean") == {"ok": True}
+    assert account.beside().prepare(ways=[way], setup=["echo built > built"])["state"] == "done"
+
+
+@needs_root
+@needs_overlay
+def test_what_it_started_is_found_and_killed(account: Jobd) -> None:
+    account.prepare()
+    account.start("env -i setsid sleep 60 & sleep 60")
+    assert account.call("kill")["alive"] == 0
+    assert account.wait("agent")["state"] == "lost"
+
+
+@needs_root
+@needs_overlay
+def test_it_has_no_right_over_its_cell(account: Jobd) -> None:
+    account.prepare()
+    log = account.agent("grep CapEff /proc/self/status; umount -l /tmp || echo refused")["log"].decode()
+    assert "CapEff:\t0000000000000000\n" in log
+    assert log.endswith("refused\n")
