@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -186,6 +186,7 @@ class RepositoryTable(Table):
     smoke_test: tuple[Text, ...] = ()
     rebuild: tuple[Text, ...] = ()
     submodules: bool = True
+    network: Literal["host", "none"] = "host"
     refresh_hours: Annotated[int, Field(ge=0)] = 24
     lint: tuple[Text, ...] = ()
     create_venv: Command = ("python3", "-m", "venv")
@@ -233,6 +234,7 @@ class RepositoryTable(Table):
             update=self.update,
             smoke_test=self.smoke_test,
             submodules=self.submodules,
+            network=self.network,
             refresh_hours=self.refresh_hours,
             lint=self.lint,
             create_venv=self.create_venv,

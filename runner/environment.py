@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from runner.caps import Caps, Scope
 
@@ -52,6 +53,8 @@ class Recipe:
     base_commit: str
     """Empty for the branch's newest."""
     submodules: bool
+    network: str
+    """`host`, or `none`: then agents and lint commands reach nothing; what makes the environment does."""
     create_venv: tuple[str, ...]
     setup: tuple[str, ...]
     update: tuple[str, ...]
@@ -75,6 +78,7 @@ class Profile:
     smoke_test: tuple[str, ...] = ()
     """Fails when a base is of no use."""
     submodules: bool = True
+    network: Literal["host", "none"] = "host"
     refresh_hours: int = 24
     """How old a base may become before it is brought to the newest commit; 0 leaves it as it is."""
     lint: tuple[str, ...] = ()
@@ -91,6 +95,7 @@ class Profile:
             base_branch=base_branch,
             base_commit=base_commit,
             submodules=self.submodules,
+            network=self.network,
             create_venv=self.create_venv,
             setup=self.setup,
             update=self.setup if self.update is None else self.update,

@@ -2,6 +2,7 @@
 
 - the job's folder as it is, but for `control`, which is empty; its environment at its place;
 - its own /tmp (the job's), /dev/shm and /proc; of the GPUs those of its slot, where that has some;
+- no network but its own loopback, where its repository's table says so;
 - nothing of the account's home, of /run, of the workspace: other jobs, other repositories. But programs that PATH or
   an operator's command leads to are there, to be read; so is the clone that the worktree's git needs.
 
@@ -43,13 +44,15 @@ class Cell:
         prepared = find_recipe(job)
         self._job = job
         self._gpus: list[str] = prepared.get("gpus") or []
+        # What makes an environment has to fetch what it is made of.
+        self._has_network = prepared.get("network") != "none" or request.keys() >= prepared.keys()
         covers = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))
         self._covers = {path for cover in covers for path in (cover, cover.resolve())} - {Path("/")} | {TMP}
         self._kept = self._find_kept((prepared, request))
 
     def enter(self, folder: Path) -> None:
         """Have this process, which is about to become a command, become it in the cell. Raises `OSError`."""
-        enter(self._arrange)
+        enter(self._arrange, network=self._has_network)
         # Not the folder that it was in, from which `..` led below what covers it now.
         os.chdir(folder)
 

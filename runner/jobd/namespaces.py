@@ -6,9 +6,12 @@ By ctypes: Python has `os.unshare` from 3.12 on, and `mount` never. The rules: `
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
+import socket
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +19,9 @@ from tempfile import TemporaryDirectory
 
 CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000}
 """The namespaces of a cell, by the flag that makes each; without any one of them there is none."""
+
+CLONE_NETWORK = 0x40000000
+"""What a cell has only where its repository's table wants it."""
 
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, NO_ATIME, NO_DIR_ATIME = 1, 2, 4, 8, 32, 1024, 2048
 BIND, RECURSIVE, PRIVATE, RELATIVE_ATIME = 4096, 16384, 1 << 18, 1 << 21
@@ -25,6 +31,8 @@ KEPT = NO_SUID | NO_DEVICES | NO_EXEC | NO_ATIME | NO_DIR_ATIME
 ROOT = Path("/")
 
 OVERLAY = "overlay"
+
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 
@@ -97,8 +105,10 @@ def have_own_mounts() -> None:
     mount("", ROOT, flags=RECURSIVE | PRIVATE)
 
 
-def enter(arrange: Callable[[], None]) -> None:
+def enter(arrange: Callable[[], None], *, network: bool = True) -> None:
     """Have this process, which is about to become a command, become it in namespaces of its own. Raises `OSError`.
+
+    Without `network` it reaches nothing but what listens in there.
 
     Three come of it: this one, outside the namespace of processes, ends as the command does; below it the namespace's
     first process, with whose end the kernel kills all the others; below that the command, which alone returns from
@@ -107,7 +117,7 @@ def enter(arrange: Callable[[], None]) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGCHLD})
     stage, ids = os.getppid(), (os.getuid(), os.getgid())
     descriptors = list_descriptors()  # For later: /proc will be another's.
-    unshare(sum(CLONE.values()))
+    unshare(sum(CLONE.values()) | (0 if network else CLONE_NETWORK))
     keep_ids(*ids)
     die_with(stage)
     first = os.fork()
@@ -116,6 +126,8 @@ def enter(arrange: Callable[[], None]) -> None:
         os._exit(_as_exit_status(os.waitpid(first, 0)[1]))
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     mount("", ROOT, flags=RECURSIVE | PRIVATE)
+    if not network:
+        bring_loopback_up()
     arrange()
     command = os.fork()
     if command:
@@ -129,6 +141,13 @@ def keep_ids(user: int, group: int) -> None:
     """In a new user namespace, let user and group be those of before, and nobody anyone else. Raises `OSError`."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         Path("/proc/self", name).write_text(text)
+
+
+def bring_loopback_up() -> None:
+    """In a new namespace of networks, let programs talk to each other by 127.0.0.1 (netdevice(7)). Raises `OSError`."""
+    request = struct.pack("16sh", b"lo", IFF_UP)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, request.ljust(40, b"\0"))
 
 
 def die_with(parent: int) -> None:

@@ -53,7 +53,7 @@ CHANGES = Kind(
 _JOB: Mapping[str, Kind] = {"workspace": TEXT, "job_id": TEXT}
 _LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
 _RECIPE: Mapping[str, Kind] = {
-    **{"clone_url": TEXT, "base_branch": TEXT, "base_commit": COMMIT, "submodules": SWITCH},
+    **{"clone_url": TEXT, "base_branch": TEXT, "base_commit": COMMIT, "submodules": SWITCH, "network": TEXT},
     **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS},
     **{"ways": TEXTS, "must_seal": SWITCH, "private": TEXTS, "slot": NUMBER, "gpus": TEXTS, "base_timeout_s": NUMBER},
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +165,38 @@ def test_nothing_outlives_the_namespace_whose_first_process_is_killed(jobd: Jobd
     os.kill(stage, 9)
     wait_until(lambda: processes_with(mark) == [])
     assert jobd.poll("agent")["state"] == "lost"
+
+
+LISTEN = """
+import socket, sys, threading
+server = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=server.accept, daemon=True).start()
+socket.create_connection(server.getsockname(), 5)
+print("own loopback works")
+for address in sys.argv[1:]:
+    try:
+        if address.isdigit():
+            socket.create_connection(("127.0.0.1", int(address)), 5)
+        else:
+            socket.socket(socket.AF_UNIX).connect("\\0" + address)
+        print("reached")
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+@needs_cells
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_without_a_network_a_job_reaches_nothing_but_itself(jobd: Jobd, network: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(f"\0{jobd.job_id}")
+        abstract.listen()
+        jobd.prepare(network=network)
+        port = server.getsockname()[1]
+        log = jobd.agent(f"{sys.executable} - {port} {jobd.job_id} <<'END'\n{LISTEN}END")["log"].decode()
+    works, *rest = log.splitlines()
+    assert works == "own loopback works", log
+    assert rest == (["reached"] * 2 if network == "host" else ["Connection refused"] * 2)
 
 
 # What a machine cannot do

@@ -33,7 +33,14 @@ UNSHARE = {"x86_64": 272, "aarch64": 97}
 
 PREPARE: Mapping[str, Any] = {
     **{"base_branch": "main", "base_commit": "", "changes": [], "held_back": []},
-    **{"create_venv": ["/bin/mkdir"], "setup": [], "update": [], "smoke_test": [], "submodules": False},
+    **{
+        "create_venv": ["/bin/mkdir"],
+        "setup": [],
+        "update": [],
+        "smoke_test": [],
+        "submodules": False,
+        "network": "host",
+    },
     **{"must_seal": False, "private": [], "gpus": [], "slot": 0, "ways": [*WAYS], "base_timeout_s": 60},
 }
 START: Mapping[str, Any] = {
