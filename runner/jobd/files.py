@@ -103,6 +103,7 @@ class Job:
             "PTQ_WORKTREE": str(self.worktree),
             "PTQ_OUTPUT_DIR": str(self.output),
             "PTQ_NOTICE_FILE": str(self.notice),
+            "PTQ_ENVIRONMENT": str(read_json(self.environment_file).get("way", "")),
         }
 
 

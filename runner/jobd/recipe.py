@@ -29,6 +29,8 @@ def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
     worktree = stage.job.worktree
     worktree.mkdir(mode=0o700, exist_ok=True)
     what = "the worktree could not be made"
+    for left in (worktree / ".git").glob("*.lock"):  # By a git that was killed: nobody else is at work here.
+        left.unlink()
     git(stage, what, "init", "--quiet", "--template=", f"--object-format={'sha256' if len(commit) == 64 else 'sha1'}")
     clone = find_clone(stage.job, stage.request["clone_url"])
     write(worktree / ".git" / "objects" / "info" / "alternates", str(clone / "objects"))

@@ -13,8 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.jobd import namespaces
 from runner.jobd.log import LineFilter
 from tests.support.jobd import LIMITS, START, Jobd, Repository, make_repository
+
+SEALED = not namespaces.find_missing(Path("/var/tmp"))
 
 REPORT = """
 printf 'It is mended.\\n' > "$PTQ_OUTPUT_DIR/report.md"
@@ -54,6 +57,7 @@ def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_pa
     log = jobd.agent("env; echo; pwd; cat; readlink /proc/self/fd/0", env={"MODEL": "x y", "LANG": "de"})["log"]
     variables, _, rest = log.decode().partition("\n\n")
     job = {"PTQ_WORKTREE": f"{jobd.place}/worktree", "PTQ_OUTPUT_DIR": f"{jobd.root}/output"}
+    job["PTQ_ENVIRONMENT"] = "overlay" if SEALED else "slot"
     assert dict(line.split("=", 1) for line in variables.splitlines()) == {
         "PATH": f"{jobd.place}/venv/bin:{os.environ['PATH']}",
         "HOME": f"{jobd.place}/home",
