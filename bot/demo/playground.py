@@ -82,6 +82,7 @@ class Playground:
         repository_toml: str = "",
         database_url: str = "sqlite+aiosqlite:///ptq.db",
         pace: Pace = PACE,
+        python: str = sys.executable,
     ) -> None:
         self.folder = folder
         self.git_dir = folder / "octo" / "widgets.git"
@@ -90,6 +91,7 @@ class Playground:
         self.ssh = ssh or self.embedded_ssh
         self.agent = agent or (sys.executable, str(Path(__file__).with_name("agent.py")))
         self._more_toml = more_toml
+        self._python = python
         self._repository_agent = repository_agent
         self._repository_toml = repository_toml
         self.pace = pace
@@ -186,7 +188,7 @@ known_hosts_file = {quote(str(self.ssh.known_hosts_file))}
 slots = 2
 labels = ["gpu"]
 workspace = {quote(str(self.folder / "machine" / "workspace"))}
-python = {quote(sys.executable)}
+python = {quote(self._python)}
 
 {self._more_toml}
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from .files import Failure, Job, read_json, write_file
 from .git import find_clone
 from .locks import locked
-from .recipe import check_out, list_left, make_venv, run_commands
+from .recipe import check_out, list_left, make_venv, refresh_index, run_commands
 from .stage import Stage
 from .trees import Tree, make, show, take_away, throw_away
 
@@ -190,6 +190,7 @@ def follow_recipe(stage: Stage, record: Record, commit: str, *, fresh: bool) -> 
         steps["venv"] = partial(make_venv, stage)
     for number, command in enumerate(request["setup"]):
         steps[f"setup {number}"] = partial(run_commands, stage, "setup", [command])
+    steps["index"] = partial(refresh_index, stage)
     steps["smoke test"] = partial(run_commands, stage, "smoke_test", request["smoke_test"])
     for name, do in steps.items():
         step = f"{name} at {commit}"

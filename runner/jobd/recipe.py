@@ -37,11 +37,17 @@ def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
     # By it submodules may be named, and agents ask for it.
     git(stage, what, "config", "remote.origin.url", stage.request["clone_url"])
     git(stage, what, "checkout", "--quiet", "--force", "--detach", commit)
-    if submodules and stage.request["submodules"]:
+    if submodules and stage.request["submodules"] and (worktree / ".gitmodules").is_file():
         words = ("submodule", "update", "--init", "--recursive", "--force", "--jobs=8", "--depth=1")
         git(stage, "the submodules could not be fetched", *words)
-    # With what git knows of every file's time, the first look that a job takes costs it no reading.
+
+
+def refresh_index(stage: Stage) -> None:
+    """Let git know every file's time, so that the first look that a job takes costs it no reading."""
+    what = "git's index could not be brought up to date"
     git(stage, what, "update-index", "-q", "--refresh", may_fail=True)
+    if (stage.job.worktree / ".gitmodules").is_file():
+        git(stage, what, *("submodule", "--quiet", "foreach", "--recursive", "git update-index -q --refresh || :"))
 
 
 def git(stage: Stage, what: str, *words: str, may_fail: bool = False) -> None:

@@ -26,7 +26,7 @@ ACTS = (
     ": collecting",
     "environment",
     "$ git ",
-    "worktree add",
+    "checkout",
     " -m venv ",
     "agent log",
     "Ran the issue's script: exit status 1",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.no_namespaces import write_interpreter
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,8 @@ async def start(world: World, agent_label: str = "ptq:fix") -> None:
 
 
 async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FORGE) as world:
+    python = write_interpreter(tmp_path)
+    async with open_world(tmp_path, agent=WRITE_REPORT + FORGE, python=python) as world:
         await start(world)
         assert "# harmless" in await world.wait_for_report()
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
@@ -49,8 +51,9 @@ async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(tmp_pat
 
 async def test_a_log_that_an_agent_has_blown_up_is_not_swallowed(tmp_path: Path) -> None:
     blow_up = "import os\nos.truncate(output.parent / 'control' / 'agent.log', 60_000_000)\ntime.sleep(60)\n"
-    agent = WRITE_REPORT + blow_up
-    async with open_world(tmp_path, agent=agent, more_toml="[limits]\nmax_log_bytes = 1000\n") as world:
+    agent, python = WRITE_REPORT + blow_up, write_interpreter(tmp_path)
+    limits = "[limits]\nmax_log_bytes = 1000\n"
+    async with open_world(tmp_path, agent=agent, more_toml=limits, python=python) as world:
         await start(world)
         assert "its cap of 1,000 bytes of output" in await world.wait_for_report()
         spooled = list((tmp_path / "var").rglob("*.log"))

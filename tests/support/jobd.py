@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import errno
 import json
 import os
 import secrets
-import struct
 import subprocess
 import sys
 import time
@@ -23,13 +21,12 @@ from runner.jobd.main import VERBS
 from runner.jobd.stage import poll_stage
 from runner.jobd.trees import WAYS
 from runner.jobd_program import build_program
+from tests.support.no_namespaces import forbid_namespaces
 
 PATIENCE_S = 15.0
 
 PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
-UNSHARE = {"x86_64": 272, "aarch64": 97}
 
 PREPARE: Mapping[str, Any] = {
     **{"base_branch": "main", "base_commit": "", "changes": [], "held_back": []},
@@ -78,26 +75,6 @@ def obey_file_modes() -> None:
     """Take from root what no user has: to read and to enter what its mode forbids."""
     for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-
-
-class Filter(ctypes.Structure):
-    """A program for seccomp: `struct sock_fprog` of Linux's `filter.h`."""
-
-    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
-
-
-def forbid_namespaces() -> None:
-    """Let this process and all that come of it make no namespaces, as Docker does: seccomp answers EPERM."""
-    instructions = [
-        (0x20, 0, 0, 0),  # The system call's number.
-        (0x15, 0, 1, UNSHARE[os.uname().machine]),
-        (0x06, 0, 0, 0x00050000 | errno.EPERM),
-        (0x06, 0, 0, 0x7FFF0000),  # Any other is allowed.
-    ]
-    code = b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
-    libc = ctypes.CDLL(None)
-    assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-    assert libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Filter(len(instructions), code)), 0, 0) == 0
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,7 @@ async def open_world(
     repository_toml: str = "",
     database_url: str = "sqlite+aiosqlite:///ptq.db",
     pace: Pace = PACE,
+    python: str = sys.executable,
 ) -> AsyncIterator[World]:
     """A running installation; `agent` is the source of its agent, in place of the demo's."""
     command = None
@@ -203,6 +204,7 @@ async def open_world(
         repository_toml=repository_toml,
         database_url=database_url,
         pace=pace,
+        python=python,
     )
     async with playground:
         playground.github.observers.append(load_openapi().check)
