@@ -144,7 +144,9 @@ def _build(stage: Stage, shelf: Shelf, below: Base | None, commit: str) -> Base:
         # A stage that fails has other things to do, with nothing of this in its way.
         take_away(tree)
     tree.content.rename(shelf.folder / str(number))
-    base = Base((str(number), *(below.layers if below else ())), commit, time.time(), tuple(left))
+    # By any other way it has the content of those below in it, which would cover it.
+    kept = below.layers if below and shelf.way == "overlay" else ()
+    base = Base((str(number), *kept), commit, time.time(), tuple(left))
     with locked(shelf.folder / "lock", stage.deadline):
         write_file(shelf.folder / "base.json", json.dumps(base._asdict()))
     record.begin({})

@@ -27,6 +27,8 @@ def collect(stage: Stage) -> dict[str, Any]:
     job, request = stage.job, stage.request
     kill_processes(job.id)
     enter(job)
+    if is_folder(job.place):
+        job.place.chmod(0o700)
     problems: list[str] = []
     found: dict[str, Any] = {"changes": [], "patch": ""}
     try:

@@ -12,7 +12,7 @@ from .git import find_clone
 from .namespaces import OVERLAY, describe_cell, find_missing, have_own_mounts, is_sealable
 from .recipe import check_out, list_left, run_commands
 from .stage import Stage
-from .trees import WAYS, Tree, make, show, throw_away
+from .trees import WAYS, Tree, empty, make, show, throw_away
 
 
 def decide(stage: Stage) -> Shelf:
@@ -91,6 +91,7 @@ def find_tree(job: Job) -> Tree | None:
 
 def clear(job: Job) -> None:
     """Have what a job leaves outside its own folder, and large copies, out of the way of the next. Raises `OSError`."""
-    tree = find_tree(job)
+    tree, trash = find_tree(job), job.workspace / "trash"
     if tree and tree.way != "overlay":
-        throw_away(tree.place if tree.way == "slot" else tree.content, job.workspace / "trash")
+        throw_away(tree.place if tree.way == "slot" else tree.content, trash)
+    empty(trash)

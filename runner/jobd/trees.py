@@ -116,13 +116,19 @@ def discard(path: Path) -> None:
 
 
 def throw_away(path: Path, trash: Path) -> None:
-    """Have a large tree out of the way at once, and removed by somebody who outlives us. Raises `OSError`."""
+    """Have a large tree out of the way at once. It is gone once `empty` was called. Raises `OSError`."""
     trash.mkdir(mode=0o700, exist_ok=True)
     if path.exists():
         path.rename(trash / secrets.token_hex(8))
-    empty = 'find "$0" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf "$0"/*'
+
+
+def empty(trash: Path) -> None:
+    """Have what was thrown away removed by somebody who outlives us. Not for a stage: with it all of its own ends."""
+    if not trash.is_dir() or not any(trash.iterdir()):
+        return
+    remove = 'find "$0" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf "$0"/*'
     subprocess.Popen(
-        ["/bin/sh", "-c", empty, str(trash)],
+        ["/bin/sh", "-c", remove, str(trash)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -219,10 +219,10 @@ class Jobd:
         answer = self.call("poll", stage=stage, log_offset=log_offset, log_limit=log_limit)
         return {**answer, "log": base64.b64decode(answer["log"])}
 
-    def wait(self, stage: str) -> dict[str, Any]:
+    def wait(self, stage: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         """How a stage stands once it has ended."""
         request = json.loads(self.body(log_offset=0, log_limit=1_000_000))
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while (answer := poll_stage(stage, request))["state"] == "running":
             assert time.monotonic() < deadline, answer
             time.sleep(0.01)

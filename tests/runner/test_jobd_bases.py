@@ -1,0 +1,347 @@
+"""The bases that environments begin from: made once, gone on with, refreshed, kept for as long as they are needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.jobd import bases, namespaces
+from tests.support.contents import find_differences, read_entries
+from tests.support.git_daemon import serve
+from tests.support.jobd import Jobd, Repository, make_repository, processes_with, wait_until
+
+MISSING = namespaces.find_missing(Path("/var/tmp"))
+needs_overlays = pytest.mark.skipif(bool({*MISSING} - {"proc"}), reason=f"this machine mounts no overlays: {MISSING}")
+
+COUNT = 'echo made >> "$PTQ_WORKTREE/../home/times"'
+"""A setup command that shows how often it was run, where a base keeps it."""
+
+
+def done(poll: dict[str, Any]) -> dict[str, Any]:
+    """The result of a stage that has ended well."""
+    assert poll["state"] == "done", (poll["error"], poll["message"])
+    result: dict[str, Any] = poll["result"]
+    return result
+
+
+def refresh(jobd: Jobd, **changes: Any) -> dict[str, Any]:
+    """Bring the base up to date, which is no job's work."""
+    request = jobd.prepare_request(**changes)
+    request["only_existing"] = False
+    jobd.call("base", **{name: request[name] for name in request if name not in ("changes", "held_back")})
+    return jobd.wait("base")
+
+
+def read_log(jobd: Jobd, script: str) -> str:
+    """What a script says in the job's environment."""
+    ended = jobd.agent(script)
+    assert ended["result"]["exit_status"] == 0, ended["log"]
+    text: str = ended["log"].decode()
+    return text
+
+
+def list_layers(jobd: Jobd) -> list[str]:
+    return sorted(path.name for path in jobd.workspace.glob("bases/*/*") if path.name.isdecimal())
+
+
+def list_shelves(jobd: Jobd) -> list[Path]:
+    return sorted((jobd.workspace / "bases").iterdir())
+
+
+# Made once
+
+
+def test_of_two_first_jobs_at_once_one_makes_the_base_and_both_have_it(jobd: Jobd) -> None:
+    jobs = [jobd, jobd.beside()]
+    with ThreadPoolExecutor(2) as pool:
+        polls = list(pool.map(lambda job: job.prepare(setup=["sleep 0.5", COUNT]), jobs))
+    results = [done(poll) for poll in polls]
+    assert results[0]["base"] == results[1]["base"]
+    logs = sorted(poll["log"].count(b"[making this repository's base]") for poll in polls)
+    assert logs == [0, 1]
+    assert any(b"[another job is making this repository's base: waiting for it]" in poll["log"] for poll in polls)
+    assert [read_log(job, 'cat "$HOME/times"') for job in jobs] == ["made\n"] * 2
+
+
+def test_a_later_job_makes_nothing(jobd: Jobd) -> None:
+    done(jobd.prepare(setup=[COUNT]))
+    later = jobd.beside()
+    poll = later.prepare(setup=[COUNT])
+    assert done(poll)["base"] == jobd.poll("prepare")["result"]["base"]
+    assert b"$ echo made" not in poll["log"]
+    assert read_log(later, 'cat "$HOME/times"') == "made\n"
+
+
+def test_other_commands_make_another_base(jobd: Jobd) -> None:
+    done(jobd.prepare(setup=["echo old > made"]))
+    later = jobd.beside()
+    poll = later.prepare(setup=["echo new > made"])
+    assert b"[making this repository's base]" in poll["log"]
+    assert len(list_shelves(jobd)) == 2
+    assert (read_log(jobd, "cat made"), read_log(later, "cat made")) == ("old\n", "new\n")
+
+
+@pytest.mark.parametrize("change", [{"create_venv": ["/bin/mkdir", "-p"]}, {"submodules": True}, {"smoke_test": [":"]}])
+def test_whatever_makes_a_base_tells_it_from_others(jobd: Jobd, change: dict[str, Any]) -> None:
+    done(jobd.prepare())
+    done(jobd.beside().prepare(update=["true"], timeout_s=19))
+    assert len(list_shelves(jobd)) == 1
+    done(jobd.beside().prepare(**change))
+    assert len(list_shelves(jobd)) == 2
+
+
+@pytest.mark.parametrize("command", ["setup", "smoke_test"])
+def test_a_base_that_cannot_be_made_is_told_and_made_once_the_cause_is_gone(
+    jobd: Jobd, tmp_path: Path, command: str
+) -> None:
+    cause = tmp_path / "cause"
+    cause.touch()
+    steps = {"setup": [COUNT], command: [COUNT, f"seq 30; test ! -e {cause} || {{ echo it is broken; exit 7; }}"]}
+    poll = jobd.prepare(**steps)
+    assert (poll["state"], poll["error"]) == ("failed", f"{command}_failed")
+    head, *tail = poll["message"].splitlines()
+    assert head.endswith("failed (exit status 7):")
+    assert (len(tail), tail[-1]) == (20, "it is broken")
+    assert list_layers(jobd) == []
+    assert jobd.ask("start")["ok"] is False
+    cause.unlink()
+    done(jobd.beside().prepare(**steps))
+    assert len(list_layers(jobd)) == 1
+
+
+# Cut short
+
+
+def kill_stage(jobd: Jobd, stage: str) -> None:
+    """Kill a stage, and nothing else, as a machine does that has no memory left."""
+    words = f"{jobd.control}/{stage}.request".encode()
+    found = [pid for pid in processes_with("stage") if words in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+    os.kill(min(found), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+@needs_overlays
+def test_a_base_whose_maker_was_killed_is_gone_on_with(jobd: Jobd, tmp_path: Path, cleaned: bool) -> None:
+    marker = tmp_path / "go-on"
+    setup = [COUNT, f"until [ -e {marker} ]; do sleep 0.01; done; {COUNT}"]
+    jobd.call("prepare", **jobd.prepare_request(setup=setup))
+    wait_until(lambda: b"until [ -e" in jobd.poll("prepare")["log"])
+    kill_stage(jobd, "prepare")
+    wait_until(lambda: jobd.poll("prepare")["state"] == "lost")
+    if cleaned:
+        jobd.call("clean")
+    marker.touch()
+    later = jobd.beside()
+    poll = later.prepare(setup=setup)
+    done(poll)
+    assert b"[going on with this repository's base, whose making was cut short]" in poll["log"]
+    assert poll["log"].count(b"checkout") == 0
+    assert read_log(later, 'cat "$HOME/times"; cat a.txt') == "made\nmade\none\ntwo\nthree\n"
+
+
+def test_a_job_that_is_cancelled_while_it_makes_the_base_leaves_the_next_one_free_to(jobd: Jobd) -> None:
+    jobd.call("prepare", **jobd.prepare_request(setup=["sleep 60"]))
+    wait_until(lambda: b"$ sleep 60" in jobd.poll("prepare")["log"])
+    jobd.call("clean")
+    assert jobd.poll("prepare")["state"] == "absent"
+    done(jobd.beside().prepare(setup=["sleep 0"]))
+
+
+# Refreshed
+
+
+@pytest.mark.parametrize("way", ["overlay", "copy"])
+@needs_overlays
+def test_a_refresh_leaves_jobs_at_work_alone_and_the_next_job_has_it(
+    jobd: Jobd, repository: Repository, way: str
+) -> None:
+    recipe = {"setup": [COUNT], "ways": [way]}
+    done(jobd.prepare(**recipe))
+    jobd.start('until [ -e "$PTQ_NOTICE_FILE" ]; do sleep 0.01; done; cat a.txt "$HOME/times"; git log --format=%H')
+    old = repository.git("rev-parse", "main")
+    layers = read_entries(jobd.workspace / "bases", [])
+    new = repository.commit({"a.txt": "newer\n"})
+    refreshed = done(refresh(jobd.beside(), **recipe))
+    assert refreshed["base"]["commit"] == new
+    first = [path for path in find_differences(layers, read_entries(jobd.workspace / "bases")) if "/1/" in path]
+    assert first == []
+    later = jobd.beside()
+    poll = later.prepare(**recipe)
+    assert done(poll)["base"] == refreshed["base"]
+    assert poll["log"].count(b"$ ") == 2  # To bring the clone up to date; the worktree needs nothing.
+    jobd.call("notify", text="go on")
+    assert jobd.wait("agent")["log"].decode() == f"one\ntwo\nthree\nmade\n{old}\n"
+    assert read_log(later, 'cat a.txt "$HOME/times"; git status --short') == "newer\nmade\nmade\n"
+    assert list_layers(jobd) == ["1", "2"]
+
+
+def test_a_refresh_to_the_commit_that_the_base_has_does_nothing(jobd: Jobd) -> None:
+    prepared = done(jobd.prepare(setup=[COUNT]))
+    assert done(refresh(jobd.beside(), setup=[COUNT]))["base"] == prepared["base"]
+    assert list_layers(jobd) == ["1"]
+
+
+def test_a_refresh_makes_the_base_where_there_is_none(jobd: Jobd) -> None:
+    refreshed = done(refresh(jobd.beside(), setup=[COUNT]))
+    poll = jobd.prepare(setup=[COUNT])
+    assert done(poll)["base"] == refreshed["base"]
+    assert b"[making this repository's base]" not in poll["log"]
+
+
+def test_a_refresh_that_fails_leaves_the_base_as_it_was(jobd: Jobd, repository: Repository) -> None:
+    setup = ["test ! -e broken"]
+    prepared = done(jobd.prepare(setup=setup))
+    repository.commit({"broken": ""})
+    failed = refresh(jobd.beside(), setup=setup)
+    assert (failed["state"], failed["error"]) == ("failed", "setup_failed")
+    later = jobd.beside()
+    assert done(later.prepare(setup=setup))["base"] == prepared["base"]
+    assert read_log(later, "ls") == "a.txt\nb.txt\nbroken\ndir\n"
+
+
+def test_after_so_many_layers_a_base_is_made_anew(jobd: Jobd, repository: Repository) -> None:
+    done(refresh(jobd))
+    (shelf,) = list_shelves(jobd)
+    record = json.loads((shelf / "base.json").read_text())
+    if len(record["layers"]) != 1 or jobd.poll("base")["result"]["way"] != "overlay":
+        pytest.skip("this machine mounts no overlays, and so no base has layers")
+    for number in range(bases.MAX_LAYERS - 1):
+        commit = repository.commit({"number": f"{number}\n"})
+        done(refresh(jobd.beside()))
+    newest = jobd.beside()
+    done(newest.prepare())
+    assert len(json.loads((shelf / "base.json").read_text())["layers"]) == bases.MAX_LAYERS
+    assert read_log(newest, "cat number; git rev-parse HEAD") == f"{number}\n{commit}\n"
+    repository.commit({"number": "last\n"})
+    poll = refresh(jobd.beside())
+    assert b"[making this repository's base]" in poll["log"]
+    assert json.loads((shelf / "base.json").read_text())["layers"] == [str(bases.MAX_LAYERS + 1)]
+    later = jobd.beside()
+    done(later.prepare())
+    assert read_log(later, "cat number") == "last\n"
+    assert newest.find("a.txt").read_text() == "one\ntwo\nthree\n"
+
+
+# What is still needed
+
+
+def test_layers_that_nobody_needs_go_and_those_of_jobs_stay(jobd: Jobd, repository: Repository) -> None:
+    for number in range(3):  # By a way in which a base is one folder.
+        repository.commit({"number": f"{number}\n"})
+        done(refresh(jobd.beside(), ways=["copy"]))
+        if number == 1:
+            done(jobd.prepare(ways=["copy"]))
+    assert list_layers(jobd) == ["2", "3"]
+    jobd.call("clean")
+    repository.commit()
+    done(refresh(jobd.beside(), ways=["copy"]))
+    assert list_layers(jobd) == ["4"]
+
+
+def test_what_was_thrown_away_is_gone_once_any_job_was_cleaned(jobd: Jobd) -> None:
+    done(jobd.prepare())
+    trash = jobd.workspace / "trash"
+    (trash / "layer" / "closed" / "deep").mkdir(parents=True)
+    (trash / "layer" / "closed").chmod(0o000)
+    jobd.call("clean")
+    wait_until(lambda: list(trash.iterdir()) == [])
+
+
+def test_a_base_that_nobody_began_from_for_long_goes_once_a_new_one_is_made(jobd: Jobd) -> None:
+    used = jobd.beside()
+    for job, name in ((used, "used"), (jobd, "unused")):
+        done(job.prepare(setup=[f"true {name}"]))
+    jobd.call("clean")
+    for shelf in list_shelves(jobd):
+        os.utime(shelf, (0, time.time() - bases.UNUSED_S - 60))
+    done(jobd.beside().prepare(setup=["true newest"]))
+    assert len(list_shelves(jobd)) == 2
+    assert read_log(used, "cat b.txt") == "bee\n"
+
+
+# At another commit than the base's
+
+
+def test_a_job_of_a_later_commit_has_it_and_its_update_commands_were_run(jobd: Jobd, repository: Repository) -> None:
+    recipe = {"setup": [COUNT], "update": ['git rev-parse HEAD > "$HOME/updated"']}
+    base = done(jobd.prepare(**recipe))
+    commit = repository.commit({"a.txt": "newer\n", "new.txt": "new\n"})
+    later = jobd.beside()
+    prepared = done(later.prepare(**recipe))
+    assert (prepared["base_commit"], prepared["base"]) == (commit, base["base"])
+    said = read_log(later, 'cat a.txt new.txt "$HOME/times" "$HOME/updated"; git status --short; git rev-parse HEAD')
+    assert said == f"newer\nnew\nmade\n{commit}\n{commit}\n"
+    assert read_log(jobd, 'cat a.txt; ls "$HOME"') == "one\ntwo\nthree\ntimes\n"
+
+
+def test_an_update_command_that_fails_is_told(jobd: Jobd, repository: Repository) -> None:
+    done(jobd.prepare())
+    repository.commit()
+    poll = jobd.beside().prepare(update=["echo no such thing; exit 3"])
+    assert poll["error"] == "update_failed"
+    assert poll["message"] == "the update command `echo no such thing; exit 3` failed (exit status 3):\nno such thing"
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Repository:
+    return make_repository(tmp_path / "library", {"version": "1\n"})
+
+
+def test_submodules_are_at_their_commits_also_when_a_later_one_moves_them(
+    tmp_path: Path, repository: Repository, library: Repository
+) -> None:
+    with serve(tmp_path) as address:
+        repository.git("submodule", "--quiet", "add", f"{address}/library/.git", "lib")
+        repository.commit()
+        first = Jobd(tmp_path, repository)
+        poll = first.prepare(submodules=True)
+        done(poll)
+        library.commit({"version": "2\n"})
+        repository.git("submodule", "--quiet", "update", "--remote")
+        repository.commit()
+        library.commit({"version": "3\n"})
+        later = first.beside()
+        done(later.prepare(submodules=True))
+    look = "cat lib/version; git status --short; git -C lib rev-parse HEAD"
+    newer, older = library.git("rev-parse", "main~1"), library.git("rev-parse", "main~2")
+    assert read_log(later, look) == f"2\n{newer}\n"
+    assert read_log(first, look) == f"1\n{older}\n"
+
+
+def test_a_submodule_on_the_machines_own_disk_is_not_fetched(
+    tmp_path: Path, repository: Repository, library: Repository
+) -> None:
+    repository.git("submodule", "--quiet", "add", library.url, "lib")
+    repository.commit()
+    poll = Jobd(tmp_path, repository).prepare(submodules=True)
+    assert poll["error"] == "checkout_failed"
+    assert "transport 'file' not allowed" in poll["message"]
+
+
+# The smoke test
+
+
+def test_a_smoke_test_that_fails_beside_the_agent_ends_it_and_says_why(jobd: Jobd, tmp_path: Path) -> None:
+    marker = tmp_path / "broken"
+    smoke_test = ["true", f"if [ -e {marker} ]; then echo no module named torch; exit 9; fi"]
+    done(jobd.prepare(smoke_test=smoke_test))
+    marker.touch()
+    began = time.monotonic()
+    result = done(jobd.agent("sleep 60"))
+    assert time.monotonic() - began < 15
+    head, *tail = result["objection"].splitlines()
+    assert head == f"the environment failed its smoke test `{smoke_test[1]}` (exit status 9):"
+    assert tail == ["no module named torch"]
+
+
+def test_a_smoke_test_that_succeeds_leaves_the_agent_alone(jobd: Jobd) -> None:
+    done(jobd.prepare(smoke_test=["true"]))
+    result = done(jobd.agent("sleep 1; echo done"))
+    assert (result["exit_status"], result["objection"]) == (0, None)
