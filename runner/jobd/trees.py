@@ -70,10 +70,10 @@ def show(tree: Tree) -> None:
     try:
         if tree.way == "overlay":
             # Where there is no layer yet, there is an empty one: there must be one.
-            empty = tree.top / "nothing"
+            nothing = tree.top / "nothing"
             if not tree.layers:
-                empty.mkdir(mode=0o700, exist_ok=True)
-            mount_overlay(tree.place, tree.layers or (empty,), tree.content, tree.top / "work")
+                nothing.mkdir(mode=0o700, exist_ok=True)
+            mount_overlay(tree.place, tree.layers or (nothing,), tree.content, tree.top / "work")
         elif tree.way == "copy":
             bind(tree.content, tree.place, writable=True)
     except OSError as error:
