@@ -272,11 +272,12 @@ async def test_what_is_edited_after_the_trigger_does_not_reach_the_agent(tmp_pat
 
 
 async def test_an_agent_whose_supervisor_is_shot_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
-    agent = WRITE_REPORT + f"open({str(tmp_path / 'parent')!r}, 'w').write(str(os.getppid()))\n" + SLEEP
+    agent = WRITE_REPORT + f"open({str(tmp_path / 'begun')!r}, 'w').close()\n" + SLEEP
     async with open_world(tmp_path, agent=agent) as world:
         await start(world)
-        parent = tmp_path / "parent"
-        pid = await world.wait(lambda: (parent.exists() and parent.read_text()) or None, "the agent's parent")
-        os.kill(int(pid), signal.SIGKILL)
+        await world.wait(lambda: (tmp_path / "begun").exists() or None, "the agent")
+        (job,) = await world.jobs()
+        request = tmp_path / "machine" / "workspace" / "jobs" / job.id / "control" / "agent.request"
+        os.kill(min(processes_with(str(request))), signal.SIGKILL)
         report = await world.wait_for_report()
         assert "killed from outside" in report
