@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
 
-.PHONY: demo test check test-agents bench crash chaos lint setup clean
+.PHONY: demo test check test-agents bench bench-environment crash chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -29,6 +29,10 @@ chaos: setup $(DESCRIPTIONS)
 # How fast deliveries are acknowledged, beside Probot. It needs two cores that nobody else is using.
 bench: setup $(DESCRIPTIONS)
 	$(BIN)/python -m tests.bench
+
+# How fast a job has its environment, beside the predecessor's recipe; ARGS="--scale 0.1" is a short one.
+bench-environment: setup
+	$(BIN)/python -m tests.bench.environment $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
