@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .admission import forget_keys
 from .ended import ended, not_ended
 from .files import Failure, Job
 from .processes import kill_processes
@@ -15,12 +16,13 @@ FILES = ("request", "lock", "log", "json", "json.part", "stop")
 
 
 def adopt(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the folder of the job `earlier` to this one; from then on, nothing of that can be started.
+    """Give the folder of the job `earlier` to this one; from then on, nothing of that can be started or entered.
 
-    Nothing happens when it was done before. Raises `Failure`.
+    Nothing happens when it was done before. Raises `Failure`, and `OSError`.
     """
     job, earlier = Job(request), Job({**request, "job_id": request["earlier"]})
     with not_ended(job), ended(earlier):
+        forget_keys(earlier)
         if job.root.is_dir():
             return {}
         if not earlier.root.is_dir():
