@@ -1,4 +1,4 @@
-"""The command line: `ptq-bot serve`, `report`, `costs`, `deliveries`, `replay`, `machines`, `db`, `demo`."""
+"""The command line: `ptq-bot serve`, the demo, and what operators ask and say beside a running service."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Coroutine
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from bot.command_options import Config, give_up, load
 from bot.config import load_settings
 from bot.deliveries import NotReplayed, read_deliveries, replay
 from bot.event_loop import new_event_loop
+from bot.hold_commands import HoldRefused, list_holds, release, take_over
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
 from bot.reports import UnknownJob, read_costs, read_report
@@ -60,6 +62,30 @@ def costs(config: Config, since: Day = None, until: Day = None) -> None:
     if since and until and until < since:
         raise typer.BadParameter("it is before --since", param_hint="--until")
     _print(read_costs(load(config), since and since.date(), until and until.date()))
+
+
+@app.command()
+def takeover(
+    job_id: str,
+    config: Config,
+    key: Annotated[Path, typer.Option(help="The person's public key, such as id_ed25519.pub.")],
+    hours: Annotated[float, typer.Option(help="How long the environment is kept.")] = 8.0,
+    by: Annotated[str, typer.Option(help="Who takes the job over; by default, whoever is logged in.")] = "",
+) -> None:
+    """End a job, collect it, and let a person into its environment by their own key."""
+    _print(take_over(load(config), job_id, key, hours=hours, by=by))
+
+
+@app.command(name="release")
+def release_(job_id: str, config: Config) -> None:
+    """Let nobody into a job any more, and have what the person changed collected as a new attempt."""
+    _print(release(load(config), job_id))
+
+
+@app.command()
+def holds(config: Config) -> None:
+    """List the jobs whose environments are kept for people."""
+    _print(list_holds(load(config)))
 
 
 @machines.command("list")
@@ -124,7 +150,7 @@ def _print(answering: Coroutine[None, None, str]) -> None:
         text = asyncio.run(answering)
     except UnknownMachine as error:
         give_up(f"ptq-bot: {error}", status=2)
-    except (DatabaseError, UnknownJob, NotReplayed) as error:
+    except (DatabaseError, UnknownJob, NotReplayed, HoldRefused) as error:
         give_up(f"ptq-bot: {error}")
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 

@@ -84,14 +84,14 @@ async def _tell(settings: Settings, name: str, *, drained: bool) -> None:
         await database.open_existing()
         async with database.write() as connection:
             if drained:
-                await drain(connection, name, _find_login(), datetime.now(UTC))
+                await drain(connection, name, find_login(), datetime.now(UTC))
             else:
                 await resume(connection, name)
     finally:
         await database.close()
 
 
-def _find_login() -> str:
+def find_login() -> str:
     """Who sits at the terminal, as far as the system knows: a container may have nobody."""
     with suppress(OSError, KeyError):
         return getpass.getuser()

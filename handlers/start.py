@@ -24,6 +24,7 @@ from handlers.rules import PRESETS, RepositoryRules
 from handlers.snapshot import Snapshot, freeze_issue
 from runner import store
 from runner.agents.skills import choose_skills
+from runner.holds import Hold, end_hold
 from runner.job import Job, JobState, derive_job_id
 
 log = structlog.get_logger()
@@ -98,7 +99,7 @@ async def _answer(
         await write_reply(connection, context, rules.name, number, occasion, refused.reply)
         return None
     job = _draft_job(context, rules, request, snapshot, plan)
-    await _open(connection, context, job, request.issue.title)
+    await _open(connection, context.public_url, job, request.issue.title)
     return job
 
 
@@ -152,11 +153,38 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
         created_at=now,
         changed_at=now,
     )
-    await _open(connection, context, again, title)
+    await _open(connection, context.public_url, again, title)
     return again
 
 
-async def _open(connection: AsyncConnection, context: Context, job: Job, title: str) -> None:
+async def start_collecting(
+    connection: AsyncConnection, held: Job, hold: Hold, *, secret: bytes, public_url: str, now: datetime
+) -> Job:
+    """End a hold: create the job that takes over the held environment, and its slot, and only collects what is there.
+
+    Raises `NotStarted` while another job of the issue is active.
+    """
+    case = await casebook.fetch_case(connection, held.case_key)
+    if case and case.active_job_id:
+        raise NotStarted("another job on this issue is under way; release this one when that has ended")
+    asked = {field.name: getattr(held, field.name) for field in fields(Job) if field.name in _ASKED_FOR}
+    job = Job(
+        id=derive_job_id(f"{held.case_key} by hand after {held.id}", secret),
+        **{**asked, "requested_by": hold.person, "may_change": True, "follows": held.id},
+        attempt=await store.count_attempts(connection, held.repository, held.issue_number) + 1,
+        base_commit=held.base_commit,
+        adopts=held.id,
+        state=JobState.QUEUED,
+        created_at=now,
+        changed_at=now,
+    )
+    await _open(connection, public_url, job, case.title if case else "")
+    await end_hold(connection, hold)
+    await store.pass_lease_on(connection, held.id, job.id)
+    return await store.move_job(connection, job, JobState.PREPARING, now, machine=held.machine)
+
+
+async def _open(connection: AsyncConnection, public_url: str, job: Job, title: str) -> None:
     """Insert the job with its case and its status comment."""
     case = await casebook.fetch_case(connection, job.case_key) or Case(
         job.case_key, job.repository, job.issue_number, title, CaseState.IDLE, job.created_at, job.created_at
@@ -164,7 +192,7 @@ async def _open(connection: AsyncConnection, context: Context, job: Job, title: 
     await store.insert_job(connection, job)
     await casebook.save_case(connection, begin_job(replace(case, title=title), job.id, job.created_at))
     queued_before = await store.count_queued_before(connection, job)
-    body = replies.render_status(job, context.public_url, queued_before)
+    body = replies.render_status(job, public_url, queued_before)
     await casebook.insert_reply(connection, casebook.draft_reply(job.id, "status", job, body, job.created_at))
 
 

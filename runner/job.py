@@ -33,11 +33,11 @@ _ENDS = {JobState.FAILED, JobState.CANCELLED, JobState.LOST}
 
 NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.PREPARING, JobState.FAILED, JobState.CANCELLED}),
-    JobState.PREPARING: frozenset({JobState.RUNNING, *_ENDS}),
+    JobState.PREPARING: frozenset({JobState.RUNNING, JobState.COLLECTING, *_ENDS}),
     JobState.RUNNING: frozenset({JobState.COLLECTING, *_ENDS}),
     JobState.COLLECTING: frozenset({JobState.SUCCEEDED, *_ENDS}),
 }
-"""Every legal move. States that are no key here are final."""
+"""Every legal move. States that are no key here are final. A job that adopts an environment only collects."""
 
 ACTIVE = frozenset(NEXT)
 FINAL = frozenset(JobState) - ACTIVE
@@ -85,6 +85,8 @@ class Job:
     """The earlier attempt that this one carries on from: its edits, its worklog, its session."""
     replaces: str | None = None
     """The lost job in whose place this one was made, by itself; its machine is the last resort."""
+    adopts: str | None = None
+    """The job whose environment this one takes over as a person left it; it runs no agent, and only collects."""
     stopped_as: str | None = None
     """How the run will have ended, if the service has told the agent to end (`runner.agents.events.Ending`)."""
     stopped_at: datetime | None = None

@@ -21,7 +21,11 @@ from runner.job import FileChange
 from runner.jobd_program import INSTALL, build_program
 from runner.machines import Machine
 
-PATIENCE_S: Mapping[str, float] = {"prepare": 300.0, "start": 300.0, "result": 300.0, "kill": 120.0, "clean": 600.0}
+PATIENCE_S: Mapping[str, float] = {
+    **dict.fromkeys(("prepare", "start", "result"), 300.0),
+    **dict.fromkeys(("kill", "dismiss", "adopt"), 120.0),
+    "clean": 600.0,
+}
 """How long a verb may take, where that is longer than a minute: an agent's session takes its time to travel, and large
 trees take theirs to go."""
 MAX_ANSWER_BYTES = 130_000_000
@@ -278,6 +282,18 @@ class JobdClient:
         if not isinstance(alive, int):
             raise JobdError("internal", "the machine did not say what is still alive")
         return alive
+
+    async def admit(self, job_id: str, public_key: str, lasts_s: int, context: str) -> None:
+        """Let whoever has this key into the job, and nobody else any more, for so many seconds; and tell them of it."""
+        await self.call("admit", job_id=job_id, public_key=public_key, lasts_s=lasts_s, context=context)
+
+    async def dismiss(self, job_id: str) -> None:
+        """Let nobody into the job any more, and end what whoever is in there has begun."""
+        await self.call("dismiss", job_id=job_id)
+
+    async def adopt(self, job_id: str, earlier: str) -> None:
+        """Give the environment of an earlier job, as it is, to this one. From then on that has ended for good."""
+        await self.call("adopt", job_id=job_id, earlier=earlier)
 
     async def clean(self, job_id: str) -> None:
         """Kill everything that belongs to the job, and remove its folder."""

@@ -92,6 +92,7 @@ jobs = Table(
     Column("skills", JSON, nullable=False),
     Column("follows", ForeignKey("jobs.id")),
     Column("replaces", ForeignKey("jobs.id"), unique=True),  # a lost job is started again once
+    Column("adopts", ForeignKey("jobs.id"), unique=True),  # an environment passes on once
     Column("stopped_as", String(20)),
     Column("stopped_at", UtcDateTime),
     Column("stop_reason", Text),
@@ -126,6 +127,18 @@ leases = Table(
     Column("slot", Integer, primary_key=True),
     Column("job_id", ForeignKey("jobs.id"), nullable=False, unique=True),
     Column("leased_at", UtcDateTime, nullable=False),
+)
+
+holds = Table(
+    "holds",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("person", String(100), nullable=False),
+    Column("public_key", Text, nullable=False),
+    Column("begun_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Column("admitted_at", UtcDateTime),  # NULL: the machine does not let the key in yet
+    Column("trouble", Text),  # why it does not
 )
 
 machine_states = Table(

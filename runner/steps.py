@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -18,9 +19,9 @@ from runner.agent_step import follow_agent, start_agent
 from runner.agents import Launch, Run
 from runner.agents.configuration import configures_agents
 from runner.artifacts import BadArtifacts, is_plain, read_report, read_session
-from runner.bench import Bench, end, explain, follow, update_job
+from runner.bench import Bench, end, explain, follow, move_on, update_job
 from runner.environment import Profile
-from runner.job import FileChange, Job, JobState
+from runner.job import FileChange, Job, JobState, Report
 from runner.jobd_client import JobdClient, JobdError, StageState
 from runner.spool import STAGES
 
@@ -54,6 +55,9 @@ def _is_to_be_killed(job: Job) -> bool:
 
 
 async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
+    if job.adopts:
+        await client.adopt(job.id, job.adopts)
+        return await move_on(bench, job, JobState.COLLECTING)
     poll = await follow(bench, client, job, "prepare")
     profile = bench.profiles[job.repository]
     if poll.state is StageState.ABSENT:
@@ -109,7 +113,7 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
             # Whoever cancelled waits, and nothing will be made of the diff as it is.
             lint=() if job.cancel_requested_at else profile.lint,
             hidden=launch.hidden,
-            session_glob=launch.session_glob,
+            session_glob="" if job.adopts else launch.session_glob,
             timeout_s=limits.collect_timeout_s,
             max_change_bytes=limits.max_change_bytes,
             max_changes=limits.max_changes,
@@ -136,7 +140,7 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
     report, session = None, None
     try:
         result = await client.result(job.id)
-        report = read_report(job, result, profile)
+        report = _tell_by_hand(job, read_report(job, result, profile))
         tally, _, _ = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
         glob, limit = _describe_launch(bench, job).session_glob, profile.limits.max_session_bytes
         session = read_session(result, tally.session_id, glob, limit)
@@ -148,6 +152,15 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
     if report and not report.body.strip():
         failure = failure or "the agent ended without writing a report"
     return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report, session)
+
+
+def _tell_by_hand(job: Job, report: Report) -> Report:
+    """The report of a job that only collects: its change has a person's edits, and its words may be older."""
+    if not job.adopts:
+        return report
+    by_hand = f"@{job.requested_by} has worked in this environment by hand"
+    body = report.body if report.body.strip() else f"{by_hand}. No report was written."
+    return replace(report, body=body, warnings=(f"{by_hand}: the words of the report may be older", *report.warnings))
 
 
 async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:

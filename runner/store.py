@@ -163,6 +163,11 @@ async def insert_lease(connection: AsyncConnection, lease: Lease, now: datetime)
     await connection.execute(insert(leases).values(**values))
 
 
+async def pass_lease_on(connection: AsyncConnection, job_id: str, to: str) -> None:
+    """Let another job have the slot of this one."""
+    await connection.execute(update(leases).where(leases.c.job_id == job_id).values(job_id=to))
+
+
 async def delete_lease(connection: AsyncConnection, job_id: str) -> None:
     """Give the job's slot back."""
     await connection.execute(delete(leases).where(leases.c.job_id == job_id))

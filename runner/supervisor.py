@@ -16,6 +16,8 @@ import structlog
 from runner import store
 from runner.bench import UNCONFIGURED, Bench, end, set_trouble
 from runner.claims import ClaimLost, Claims, fetch_claimed, require_claim
+from runner.holding import keep_for_person
+from runner.holds import fetch_holds
 from runner.hosts import HostError
 from runner.job import Job, JobState
 from runner.jobd_client import JobdError
@@ -57,9 +59,12 @@ class Supervisor:
             jobs = await store.fetch_active_jobs(connection)
             leases = await store.fetch_leases(connection)
             claimed = await fetch_claimed(connection)
+            holds = await fetch_holds(connection)
+        now = self._bench.now()
+        busy = claimed | {name_claim(hold.job_id) for hold in holds if hold.rests(now)}
         await self._place([job.id for job in jobs if job.state is JobState.QUEUED], await self.placement.fetch_due())
         for lease in leases:
-            if name_claim(lease.job_id) not in claimed:
+            if name_claim(lease.job_id) not in busy:
                 self._begin(lease.job_id, self._with_claim(lease.job_id, partial(self._look_after, lease)))
 
     async def stop(self) -> None:
@@ -112,11 +117,13 @@ class Supervisor:
             return await store.fetch_job(connection, job_id)
 
     async def _look_after(self, lease: Lease) -> bool:
-        """Drive the job that holds a slot to its end, then free the slot."""
+        """Drive the job that holds a slot to its end, then free the slot, unless a person holds its environment."""
         job = await self._read(lease.job_id)
         if job and job.active:
             await self._drive(job)
-        return await self._free(lease)
+        if await keep_for_person(self._bench, self._bell, lease, retry_s=10 * self._poll_s):
+            return False
+        return await self._free(lease, (job and job.adopts) or None)
 
     async def _drive(self, job: Job) -> None:
         """Take step after step until the job has ended."""
@@ -172,13 +179,17 @@ class Supervisor:
         await self._say(job, f"machine {job.machine} cannot be reached just now: {error}")
         return job
 
-    async def _free(self, lease: Lease) -> bool:
-        """Give the slot back once the machine says that nothing of the job is alive, and its folder is gone."""
+    async def _free(self, lease: Lease, adopted: str | None) -> bool:
+        """Give the slot back once the machine says that nothing of the job is alive, and its folder is gone.
+
+        The same goes for the job that it `adopted`: it may have been ended before it did so.
+        """
         with self._bell.listen() as listener:
             # Looked up anew each time: the operator may say in another way how the machine is reached.
             while client := self._bench.clients.get(lease.machine):
                 try:
-                    await client.clean(lease.job_id)
+                    for job_id in filter(None, (adopted, lease.job_id)):
+                        await client.clean(job_id)
                     break
                 except (HostError, JobdError) as error:
                     log.warning("lease.kept", machine=lease.machine, job=lease.job_id, reason=str(error))

@@ -1,7 +1,7 @@
 """A cell: what commands of a job see of their machine. Each runs in namespaces of its own, and finds there
 
 - the job's folder as it is, but for `control`, which is empty; its environment at its place;
-- its own /tmp (the job's), /dev/shm and /proc; of the GPUs those of its slot, where that has some;
+- its own /tmp (the job's), /dev/shm, /dev/pts and /proc; of the GPUs those of its slot, where that has some;
 - no network but its own loopback, where its repository's table says so;
 - nothing of the account's home, of /run, of the workspace: other jobs, other repositories. But programs that PATH or
   an operator's command leads to are there, to be read; so is the clone that the worktree's git needs.
@@ -22,6 +22,8 @@ from typing import Any
 from .files import Job, read_json
 from .git import find_own_clone, find_recipe
 from .namespaces import (
+    NO_EXEC,
+    NO_SUID,
     bind,
     enter,
     make_read_only,
@@ -31,6 +33,7 @@ from .namespaces import (
 from .tools import find_tools, is_below, is_there
 
 TMP, SHARED_MEMORY = Path("/tmp"), Path("/dev/shm")  # noqa: S108 - where everybody expects them
+TERMINALS = Path("/dev/pts")
 OPEN_TO_ALL = "mode=1777"
 
 PATHS = re.compile(r"/[^\s\"'`;:=,|&<>()$]+")
@@ -88,6 +91,8 @@ class Cell:
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
         for device in find_devices(self._gpus):
             bind(Path(os.devnull), device, writable=True)
+        with suppress(OSError):  # Terminals of the account's others are in nobody's reach but where that is refused.
+            mount("devpts", TERMINALS, "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=0620")
         with suppress(OSError):  # Some containers refuse. What it then shows of others are names (docs/machines.md).
             mount("proc", Path("/proc"), "proc")
 

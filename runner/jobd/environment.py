@@ -9,10 +9,14 @@ from .bases import Base, Shelf, describe_use, take
 from .clone import changes_submodules
 from .files import Failure, Job, read_json, write_file
 from .git import find_clone
+from .locks import keep_locked
 from .namespaces import OVERLAY, describe_cell, find_missing, have_own_mounts, is_sealable
 from .recipe import check_out, list_left, run_commands
 from .stage import Stage
 from .trees import WAYS, Tree, empty, make, show, throw_away
+
+PATIENCE_S = 20.0
+"""How long one that comes next waits for one that is just ending."""
 
 
 def decide(stage: Stage) -> Shelf:
@@ -46,6 +50,7 @@ def list_ways(missing: Mapping[str, str]) -> dict[str, bool]:
 def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
     """Make the job's environment at a commit, from its base. Raises `Failure`."""
     job = stage.job
+    keep_locked(job.tree_lock, PATIENCE_S)
     separate(shelf.way)
     base = take(stage, shelf, commit)
     tree = shelf.tree(base, job.tree)
@@ -60,8 +65,13 @@ def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
     return base
 
 
-def enter(job: Job) -> None:
-    """Let this process see the environment of a job that was prepared. Raises `Failure`."""
+def enter(job: Job, patience_s: float = PATIENCE_S) -> None:
+    """Let this process see the environment of a job that was prepared, and no other process until it ends.
+
+    An overlay whose top is mounted twice loses what is written there. Raises `Failure`, also when another process does
+    not end in time.
+    """
+    keep_locked(job.tree_lock, patience_s)
     tree = find_tree(job)
     if tree:
         separate(tree.way)

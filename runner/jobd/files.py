@@ -62,8 +62,11 @@ class Job:
         self.environment_file = self.control / "environment.json"
         self.layers = self.control / "layers.json"
         self.tree = self.control / "tree"
+        self.tree_lock = self.control / "tree.lock"
         self.phase = self.control / "phase"
         self.asked = self.control / "asked"
+        self.hold = self.control / "hold.json"
+        self.context = self.root / "CONTEXT.md"
         self.objection = self.control / "objection.json"
 
     @property
@@ -141,7 +144,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_file(path: Path, text: str) -> None:
     """Write whole or not at all."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with part.open("w", encoding="utf-8") as file:
+    # Some lie where a job may write as well: it could have put a link there.
+    with open(part, "w", encoding="utf-8", opener=open_plain) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""The verbs: reads one request, prints one answer.
+"""The verbs: reads one request, prints one answer. Only `enter` is for a person at a terminal.
 
 Every answer has `ok`. One that is not ok has `error`, a name of the protocol, and `message`, a clause for people.
 """
@@ -13,9 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .admission import admit, dismiss, forget_keys
+from .adopt import adopt
 from .agent import run_agent
 from .collect import collect
 from .ended import ended
+from .enter import run_enter
 from .environment import clear, list_ways
 from .exposure import find_exposures
 from .files import Failure, Job, describe, read_json
@@ -36,10 +39,12 @@ STAGES: Mapping[str, Callable[[Stage], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Answer one request; or, started by `start_stage`, be a stage."""
+    """Answer one request; or, started by `start_stage`, be a stage; or a person's session, started by sshd."""
     if len(sys.argv) == 4:
-        _, _, stage, request_path = sys.argv
-        run_stage(stage, STAGES[stage], request_path)
+        _, verb, first, second = sys.argv
+        if verb == "enter":
+            sys.exit(run_enter(workspace=first, job_id=second))
+        run_stage(first, STAGES[first], request_path=second)
         return
     try:
         verb = sys.argv[1] if len(sys.argv) == 2 else ""
@@ -118,6 +123,7 @@ def clean(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _clean(job: Job) -> dict[str, Any]:
+    forget_keys(job)
     if kill_processes(job.id)[1]:
         raise Failure("still_alive", "a process of the job cannot be killed")
     if not job.root.is_symlink():
@@ -138,5 +144,8 @@ VERBS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "stop": stop,
     "notify": lambda request: {"written": notify(Job(request), request["text"])},
     "kill": kill,
+    "admit": admit,
+    "dismiss": dismiss,
+    "adopt": adopt,
     "clean": clean,
 }

@@ -88,6 +88,9 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "stop": _JOB,
     "notify": {"text": TEXT, **_JOB},
     "kill": _JOB,
+    "admit": {"public_key": TEXT, "lasts_s": NUMBER, "context": TEXT, **_JOB},
+    "dismiss": _JOB,
+    "adopt": {"earlier": TEXT, **_JOB},
     "clean": _JOB,
 }
 """What the request of each verb holds. Numbers are seconds and bytes, durations end in `_s`."""
@@ -106,8 +109,14 @@ def read_request(verb: str, body: bytes) -> Mapping[str, Any]:
     for name, kind in REQUESTS[verb].items():
         if name not in request or not kind.fits(request[name]):
             raise Failure("bad_request", f"{verb} needs {name!r}, {kind.description}")
-    if "job_id" in REQUESTS[verb] and not re.fullmatch(r"[0-9a-f]{10}", request["job_id"]):
-        raise Failure("bad_request", "a job id has ten hexadecimal digits")
-    if "workspace" in REQUESTS[verb] and not Path(request["workspace"]).is_absolute():
-        raise Failure("bad_request", "the workspace is no absolute path")
+    check_job(request)
     return request
+
+
+def check_job(request: Mapping[str, Any]) -> None:
+    """Raises `Failure` where a request names a job, or a place for jobs, that cannot be."""
+    for name in ("job_id", "earlier"):
+        if name in request and not re.fullmatch(r"[0-9a-f]{10}", request[name]):
+            raise Failure("bad_request", "a job id has ten hexadecimal digits")
+    if "workspace" in request and not Path(request["workspace"]).is_absolute():
+        raise Failure("bad_request", "the workspace is no absolute path")

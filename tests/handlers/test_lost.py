@@ -147,3 +147,15 @@ async def test_a_cancel_after_a_lost_job_was_reported_finds_nothing(database_url
         await thread.work(thread.github.say(ISSUE, "boss", "/ptq cancel"))
         (_, answer) = await thread.answers()
         assert "nothing to cancel" in answer
+
+
+async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        desk.context = set_up(desk.context)
+        async with desk.db.write() as connection:
+            await store.insert_job(connection, lost(id="aaaaaaaaaa", attempt=2, state=JobState.FAILED))
+        await desk.add(lost(adopts="aaaaaaaaaa"))
+        assert len(await jobs_of(desk)) == 2
+        assert (
+            "not started again: it only collected what a person had done by hand" in (await desk.reply("report")).body
+        )

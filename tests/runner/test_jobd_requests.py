@@ -18,6 +18,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "collect": {"base_commit": "0" * 40, **COLLECT, **ANYBODY},
     "poll": {"stage": "agent", "log_offset": 0, "log_limit": 0, **ANYBODY},
     "notify": {"text": "", **ANYBODY},
+    "admit": {"public_key": "", "lasts_s": 0, "context": "", **ANYBODY},
+    "adopt": {"earlier": "a123456789", **ANYBODY},
     "stop": ANYBODY,
     "kill": ANYBODY,
 }
@@ -72,6 +74,8 @@ def test_edits_and_files_that_make_sense_are_taken() -> None:
         ("kill", {"job_id": "0123456789\n"}),
         ("kill", {"job_id": "ABCDEF0123"}),
         ("kill", {"job_id": None}),
+        ("adopt", {"earlier": "../../../etc"}),
+        ("adopt", {"earlier": None}),
         ("kill", {"workspace": "relative/path"}),
         ("kill", {"workspace": "/with/\0"}),
         ("kill", {"workspace": ["/tmp"]}),

@@ -52,10 +52,15 @@ def open_server(kind: str, folder: Path) -> SshServer:
     """
     if kind == "embedded":
         return EmbeddedSshServer(folder)
+    return OpenSshServer(folder, find_or_skip_sshd())
+
+
+def find_or_skip_sshd() -> Path:
+    """Where OpenSSH's server is. Skips the test, or fails it, as `open_server` says."""
     program = find_sshd()
     if program is None:
         (pytest.fail if os.environ.get("PTQ_TEST_REQUIRE_SSHD") == "1" else pytest.skip)("OpenSSH's sshd is missing")
-    return OpenSshServer(folder, program)
+    return program
 
 
 @pytest.fixture(params=["embedded", OPENSSH])

@@ -17,14 +17,14 @@ CONFIG = """\
 ListenAddress {address}
 Port {port}
 HostKey {folder}/host_key
-AuthorizedKeysFile {folder}/authorized_keys
+AuthorizedKeysFile {keys}
 PidFile none
 UsePAM no
 StrictModes no
 PermitRootLogin prohibit-password
 PasswordAuthentication no
 KbdInteractiveAuthentication no
-SetEnv SHLVL=1
+SetEnv SHLVL=1 {environment}
 """
 """The shell level keeps Debian's bash from reading `.bashrc`: what stands there is the developer's, and can be slow."""
 
@@ -38,13 +38,15 @@ def find_sshd() -> Path | None:
 class OpenSshServer:
     """One sshd, with its keys in `folder`. A second start takes the same port and keys."""
 
-    def __init__(self, folder: Path, program: Path) -> None:
+    def __init__(self, folder: Path, program: Path, home: Path | None = None) -> None:
+        """`home` stands for the account's own, to which the machine-side program may add keys."""
         self.client_key_file = folder / "client_key"
         self.known_hosts_file = folder / "known_hosts"
         self.user = getpass.getuser()
         self.port = 0
         self._folder = folder
         self._program = program
+        self._home = home
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -77,7 +79,11 @@ class OpenSshServer:
 
     async def _listen(self, port: int) -> bool:
         config, log = self._folder / "sshd_config", self._folder / "log"
-        config.write_text(CONFIG.format(address=ADDRESS, port=port, folder=self._folder))
+        words = {"keys": f"{self._folder}/authorized_keys", "environment": ""}
+        if self._home:
+            keys = f"{words['keys']} {self._home}/.ssh/authorized_keys"
+            words = {"keys": keys, "environment": f"HOME={self._home}"}
+        config.write_text(CONFIG.format(address=ADDRESS, port=port, folder=self._folder, **words))
         with log.open("wb") as stderr:
             self._process = await asyncio.create_subprocess_exec(
                 self._program, "-D", "-e", "-f", config, stdin=asyncio.subprocess.DEVNULL, stderr=stderr

@@ -1,0 +1,102 @@
+"""Keeps a job's environment for the person who holds it: lets their key in, and out again when the hold is over.
+
+Level-triggered like all that the supervisor does: it looks at the hold's row, and makes the machine like it.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from runner import store
+from runner.bench import Bench
+from runner.characters import show_invisible
+from runner.environment import Profile
+from runner.holds import Hold, change_hold, end_hold, fetch_hold
+from runner.hosts import HostError
+from runner.job import Job, JobState, Report
+from runner.jobd_client import JobdClient, JobdError
+from runner.loops import Bell
+from runner.machines import Lease
+
+log = structlog.get_logger()
+
+
+async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: float) -> bool:
+    """See to the hold on the environment of a job that has ended. False when nobody holds it, so that it may go.
+
+    Where the machine does not do what is wanted of it, that is written down, and `retry_s` passes.
+    """
+    async with bench.db.read() as connection:
+        leased = lease.job_id in {other.job_id for other in await store.fetch_leases(connection)}
+        hold = await fetch_hold(connection, lease.job_id)
+        job = await store.fetch_job(connection, lease.job_id)
+        report = await store.fetch_report(connection, lease.job_id)
+    if not leased:
+        return True  # It passed on to another job, which looks after it.
+    client = bench.clients.get(lease.machine)
+    if hold is None or job is None or client is None:
+        return False
+    try:
+        if hold.expires_at <= bench.now():
+            return not await _let_out(bench, client, hold)
+        if not hold.admitted_at:
+            await _let_in(bench, client, job, hold, describe_context(job, report, bench.profiles.get(job.repository)))
+            bell.ring()
+    except (HostError, JobdError) as error:
+        log.warning("hold.trouble", job=hold.job_id, machine=lease.machine, reason=str(error))
+        async with bench.db.write() as connection:
+            await change_hold(connection, hold, trouble=str(error))
+        with bell.listen() as listener:
+            await listener.wait(retry_s)
+    return True
+
+
+async def _let_in(bench: Bench, client: JobdClient, job: Job, hold: Hold, context: str) -> None:
+    if job.state is JobState.LOST and await client.kill(job.id):
+        raise JobdError("still_alive", "something of the job is still at work")
+    lasts_s = int((hold.expires_at - bench.now()).total_seconds())
+    await client.admit(job.id, hold.public_key, max(lasts_s, 1), context)
+    async with bench.db.write() as connection:
+        await change_hold(connection, hold, admitted_at=bench.now(), trouble=None)
+        await store.add_event(connection, job.id, bench.now(), f"held for @{hold.person} until {hold.expires_at:%F %R}")
+    log.info("hold.admitted", **job.log_context(), person=hold.person)
+
+
+async def _let_out(bench: Bench, client: JobdClient, hold: Hold) -> bool:
+    """End a hold whose time is over; False when it was released or made longer meanwhile."""
+    await client.dismiss(hold.job_id)
+    async with bench.db.write() as connection:
+        ended = await end_hold(connection, hold)
+        if ended:
+            await store.add_event(connection, hold.job_id, bench.now(), f"no longer held for @{hold.person}")
+    log.info("hold.over", job=hold.job_id, person=hold.person)
+    return ended
+
+
+def describe_context(job: Job, report: Report | None, profile: Profile | None) -> str:
+    """What a person, or an agent that they start, should know of a job. Pure.
+
+    Strangers and an agent wrote parts of it: they are shown so that a terminal does nothing of them.
+    """
+    commands = {
+        "Rebuild": ((profile.setup if profile.update is None else profile.update) if profile else ()),
+        "Try whether the environment works": profile.smoke_test if profile else (),
+        "Lint, as is done before the change is collected": profile.lint if profile else (),
+    }
+    facts = [
+        f"# Job {job.id}",
+        f"{job.case_key}, {job.preset}, attempt {job.attempt}, asked for by @{job.requested_by}; it is {job.state}.",
+        f"Base commit: {job.base_commit}, of `{job.base_branch}`.",
+        *([f"How it ended: {job.failure}"] if job.failure else []),
+        "What you change in the worktree is collected when the job is released. `$PTQ_OUTPUT_DIR/report.md` is the "
+        "report that goes with it: what the agent wrote there stands until you change it.",
+    ]
+    shown = [f"## {title}\n\n{_indent(commands[title])}" for title in commands if commands[title]]
+    texts = {"Last report": report.body, "Last worklog": report.worklog} if report else {}
+    texts["The brief that the agent had, with the issue and how tests are run"] = job.prompt
+    shown += [f"## {title}\n\n{text.strip()}" for title, text in texts.items() if text.strip()]
+    return show_invisible("\n\n".join([*facts, *shown])) + "\n"
+
+
+def _indent(commands: tuple[str, ...]) -> str:
+    return "\n".join(f"    {line}" for command in commands for line in command.splitlines())

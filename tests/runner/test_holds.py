@@ -1,0 +1,93 @@
+"""Rows of people's holds, and what a person is told of the job that they hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from handlers.hurdles import NotStarted
+from handlers.start import start_collecting
+from runner import store
+from runner.environment import Profile
+from runner.holding import describe_context
+from runner.holds import Hold, change_hold, end_hold, fetch_hold, fetch_holds, save_hold
+from runner.job import Job, JobState, Report
+from runner.machines import Lease
+from tests.support.jobs import NOON, make_job, open_database
+
+HELD = make_job(state=JobState.SUCCEEDED, machine="gpu-1", base_commit="ab" * 20, may_change=False)
+HOLD = Hold(HELD.id, "casey", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8))
+
+
+def test_a_hold_rests_from_admission_to_expiry() -> None:
+    admitted = replace(HOLD, admitted_at=NOON)
+    assert not HOLD.rests(NOON)
+    assert admitted.rests(HOLD.expires_at - timedelta(seconds=1))
+    assert not admitted.rests(HOLD.expires_at)
+
+
+async def test_a_hold_that_was_replaced_is_neither_changed_nor_ended_by_who_knew_the_earlier_one(
+    tmp_path: Path,
+) -> None:
+    later = replace(HOLD, expires_at=HOLD.expires_at + timedelta(hours=1))
+    async with open_database(tmp_path) as database, database.write() as connection:
+        await store.insert_job(connection, HELD)
+        await save_hold(connection, HOLD)
+        await save_hold(connection, later)
+        await change_hold(connection, HOLD, admitted_at=NOON)
+        assert not await end_hold(connection, HOLD)
+        assert await fetch_holds(connection) == [later]
+        await change_hold(connection, later, trouble="it is away")
+        assert await fetch_hold(connection, HELD.id) == replace(later, trouble="it is away")
+        assert await end_hold(connection, later)
+        assert await fetch_holds(connection) == []
+
+
+async def test_a_release_hands_slot_and_environment_to_a_job_that_only_collects(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database, database.write() as connection:
+        await store.insert_job(connection, HELD)
+        await store.insert_lease(connection, Lease("gpu-1", 1, HELD.id), NOON)
+        await save_hold(connection, HOLD)
+        job = await start_collecting(connection, HELD, HOLD, secret=b"x", public_url="https://x", now=NOON)
+        assert (job.state, job.adopts, job.follows, job.attempt) == (JobState.PREPARING, HELD.id, HELD.id, 2)
+        assert (job.machine, job.base_commit, job.may_change) == ("gpu-1", HELD.base_commit, True)
+        assert await store.fetch_job(connection, job.id) == job
+        assert await store.fetch_leases(connection) == [Lease("gpu-1", 1, job.id)]
+        assert await fetch_holds(connection) == []
+
+
+async def test_a_release_waits_for_the_issues_other_job_and_changes_nothing(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        async with database.write() as connection:
+            await store.insert_job(connection, HELD)
+            await store.insert_lease(connection, Lease("gpu-1", 1, HELD.id), NOON)
+            await save_hold(connection, HOLD)
+            first = await start_collecting(connection, HELD, HOLD, secret=b"x", public_url="https://x", now=NOON)
+            await save_hold(connection, HOLD)
+        with pytest.raises(NotStarted, match="another job on this issue is under way"):
+            async with database.write() as connection:
+                await start_collecting(connection, HELD, HOLD, secret=b"y", public_url="https://x", now=NOON)
+        async with database.read() as connection:
+            assert await fetch_holds(connection) == [HOLD]
+            assert [job.id for job in await store.fetch_active_jobs(connection)] == [first.id]
+
+
+def test_the_context_tells_all_and_moves_no_cursor() -> None:
+    job: Job = replace(HELD, failure="cut \x1b[2J short", prompt="The issue \x9b31m says so.")
+    report = Report(job.id, "fix staged\x07", "looked \u202e", "", "", "", (), None)
+    profile = Profile("octo/widgets", setup=("pip install -e .\nmake",), lint=("ruff check",), smoke_test=("true",))
+    text = describe_context(job, report, profile)
+    for words in (
+        "# Job 0123456789",
+        "ab" * 20,
+        "    pip install -e .\n    make",
+        "ruff check",
+        "fix staged",
+        "says so",
+    ):
+        assert words in text
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*text}
+    assert describe_context(job, None, None).startswith("# Job ")

@@ -1,0 +1,155 @@
+"""A person takes a job over, works in its environment by SSH, and hands it back: told with OpenSSH's own server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.config import load_settings
+from bot.hold_commands import HoldRefused, list_holds, release, take_over
+from runner import store
+from runner.holds import fetch_holds, save_hold
+from tests.support.machines import find_or_skip_sshd
+from tests.support.sshd import OpenSshServer
+from tests.support.terminal import Terminal
+from tests.support.world import FIX, WRITE_REPORT, World, open_world
+
+pytestmark = [pytest.mark.slow, pytest.mark.sshd]
+
+AGENT = WRITE_REPORT + FIX + "print('at work', flush=True)\ntime.sleep(60)\n"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """An installation whose machine is behind OpenSSH's server, and an agent that is at work."""
+    server = OpenSshServer(tmp_path / "sshd", find_or_skip_sshd(), tmp_path / "account")
+    (tmp_path / "account").mkdir()
+    await server.start()
+    async with open_world(tmp_path, agent=AGENT, ssh=server) as world:
+        await world.open_issue()
+        await world.label()
+        job = await world.wait_for_job("running")
+        await world.wait_for_log(job.id, b"at work")
+        yield world
+    await server.stop()
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """A person's public key."""
+    file = tmp_path / "me"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
+    return file.with_suffix(".pub")
+
+
+async def take(world: World, key: Path, hours: float = 1.0) -> str:
+    """The command line by which the person enters."""
+    (job,) = [job for job in await world.jobs() if job.attempt == 1]
+    said = await take_over(load_settings(world.playground.config), job.id, key, hours=hours, by="casey")
+    assert "and its machine lets you in. Enter it by:" in said, said
+    return next(line.strip() for line in said.splitlines() if line.startswith("    ssh "))
+
+
+def come(world: World, command: str) -> Terminal:
+    known = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={world.playground.ssh.known_hosts_file}"]
+    name, *words = command.split()
+    return Terminal([name, *known, *words], {"PATH": os.environ["PATH"], "TERM": "dumb"})
+
+
+def work(world: World, command: str) -> str:
+    """What a person sees who edits a file by hand, and leaves."""
+    person = come(world, command)
+    person.wait_for("] worktree")
+    person.be_quiet()
+    person.ask("echo by hand > HAND.md; echo '# more' >> widgets/chunks.py")
+    seen = person.ask("cat $PTQ_CONTEXT_FILE")
+    person.type("exit")
+    assert person.end() == 0
+    return seen
+
+
+def keys(world: World) -> str:
+    return (world.playground.folder / "account" / ".ssh" / "authorized_keys").read_text()
+
+
+async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World, key: Path) -> None:
+    command = await take(world, key)
+    first = await world.wait_for_job("cancelled")
+    await world.wait_for_reply("<!-- ptq:report=")
+    assert "fix staged" in world.reports()[0]
+    seen = await asyncio.to_thread(work, world, command)
+    assert f"# Job {first.id}" in seen
+    assert "looked, found, mended" in seen
+    assert "python -m unittest" in seen
+    assert await world.leases() == 1, "the slot stays taken"
+
+    said = await release(load_settings(world.playground.config), first.id)
+    report = await world.wait_for_report(2)
+    (second, _) = await world.jobs()
+    assert second.id in said
+    assert (second.state, second.follows, second.adopts) == ("succeeded", first.id, first.id)
+    assert (second.requested_by, second.base_commit) == ("casey", first.base_commit)
+    assert "+by hand" in report
+    assert "# more" in report
+    assert "casey has worked in this environment by hand" in report
+    assert keys(world) == ""
+    with pytest.raises(HoldRefused, match="nobody holds this job"):
+        await release(load_settings(world.playground.config), first.id)
+    person = come(world, command)
+    assert await asyncio.to_thread(person.end) == 255
+
+
+async def test_a_hold_outlives_the_service_and_frees_the_slot_when_it_is_over(world: World, key: Path) -> None:
+    await take(world, key)
+    settings = load_settings(world.playground.config)
+    await world.playground.stop_service()
+    assert "may be entered" in await list_holds(settings)
+    await world.playground.start_service()
+    command = await take(world, key, hours=0.5)
+    await asyncio.to_thread(work, world, command)
+    async with world.playground.service.context.db.write() as connection:
+        (hold,) = await fetch_holds(connection)
+        await save_hold(connection, replace(hold, expires_at=hold.begun_at))
+    await world.wait_for_report()
+    assert keys(world) == ""
+    assert await list_holds(settings) == "Nobody holds a job.\n"
+    (job,) = await world.jobs()
+    assert not (world.playground.folder / "machine" / "workspace" / "jobs" / job.id).exists()
+    async with world.playground.service.context.db.read() as connection:
+        events = [what for _, what in await store.fetch_events(connection, job.id)]
+    assert "no longer held for @casey" in events
+
+
+async def test_a_key_that_the_machine_refuses_is_told_and_another_one_helps(world: World, key: Path) -> None:
+    settings, (job,) = load_settings(world.playground.config), await world.jobs()
+    file = world.playground.folder / "account" / ".ssh" / "authorized_keys"
+    file.parent.mkdir()
+    file.write_text(key.read_text())
+    said = await take_over(settings, job.id, key, hours=1, by="casey")
+    assert "the account knows this key already" in said
+    assert "trouble: the account knows" in await list_holds(settings)
+    file.write_text("")
+    await asyncio.to_thread(work, world, await take(world, key))
+    await release(settings, job.id)
+    await world.wait_for_report(2)
+
+
+async def test_nobody_takes_over_what_is_not_there(world: World, key: Path, tmp_path: Path) -> None:
+    settings, (job,) = load_settings(world.playground.config), await world.jobs()
+    for hours, by in ((0, "casey"), (1000, "casey"), (1, "casey\n")):
+        with pytest.raises(HoldRefused):
+            await take_over(settings, job.id, key, hours=hours, by=by)
+    with pytest.raises(HoldRefused, match="cannot be read"):
+        await take_over(settings, job.id, tmp_path / "nothing", hours=1, by="casey")
+    with pytest.raises(HoldRefused, match="no line of a kind"):
+        await take_over(settings, job.id, key.with_suffix(""), hours=1, by="casey")
+    await world.comment("/ptq cancel")
+    await world.wait_for_report()
+    with pytest.raises(HoldRefused, match="its environment is gone"):
+        await take_over(settings, job.id, key, hours=1, by="casey")
