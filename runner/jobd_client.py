@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
-import zipfile
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from runner.claims import require_claim
 from runner.environment import Recipe
 from runner.hosts import Completed, Host
+from runner.inventory import Inventory, parse_inventory
 from runner.job import FileChange
-from runner.machines import Machine
+from runner.jobd_program import INSTALL, build_program
+from runner.machines import Devices, Machine
 
-SOURCE = Path(__file__).with_name("jobd")
-ENTRY = "from jobd.main import main\n\nmain()\n"
 PATIENCE_S: Mapping[str, float] = {"prepare": 300.0, "start": 300.0, "result": 300.0, "kill": 120.0, "clean": 600.0}
 """How long a verb may take, where that is longer than a minute: an agent's session takes its time to travel, and large
 trees take theirs to go."""
@@ -35,41 +33,13 @@ SHELL_CANNOT_RUN = (126, 127)
 MAX_MESSAGE = 8_000
 """Characters of a refusal that are kept; the longest holds the last lines of a log."""
 MAX_STDERR_SHOWN = 300
+MAX_FOLDERS = 1_000
 
 WAYS: Mapping[str, Sequence[str]] = {
     "auto": ("overlay", "copy", "slot"),
     **{way: (way,) for way in ("overlay", "copy", "slot")},
 }
 """The ways in which a job's environment may come from its base, best first, by a machine's setting `environment`."""
-
-INSTALL = """
-import errno, hashlib, json, os, sys
-
-def install(path, digest):
-    source = sys.stdin.buffer.read()
-    if hashlib.sha256(source).hexdigest() != digest:
-        return {"ok": False, "error": "internal", "message": "the upload of the machine-side program was cut short"}
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    part = "%s.%d" % (path, os.getpid())
-    try:
-        with open(part, "wb") as file:
-            file.write(source)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        if os.path.exists(part):
-            os.unlink(part)
-    return {"ok": True}
-
-try:
-    answer = install(*sys.argv[1:])
-except OSError as error:
-    name = "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "workspace_unusable"
-    answer = {"ok": False, "error": name, "message": "the workspace cannot be written: %s" % error.strerror}
-print(json.dumps(answer))
-"""
-"""Writes standard input to a path, whole or not at all, and answers like the program that it installs."""
 
 
 class StageState(StrEnum):
@@ -156,11 +126,23 @@ class JobdClient:
         answer = await self.call("capabilities")
         return Capabilities(answer.get("sealed") is True, str(answer.get("words"))[:MAX_MESSAGE])
 
-    async def check(self) -> None:
-        """Raises `JobdError` also when jobs cannot run there as the operator wants."""
-        await self.version()
+    async def check(self) -> Inventory:
+        """What there is on it. Raises `JobdError` also when jobs cannot run there as the operator wants."""
+        answer = await self.call("inventory")
         if self._machine.sandbox == "required" and not (found := await self.capabilities()).sealed:
             raise JobdError("not_sealed", f"its configuration requires a sandbox, but jobs are {found.words}")
+        try:
+            return parse_inventory(answer)
+        except ValueError as fault:
+            raise JobdError("internal", f"the machine's answer about what it has makes no sense: {fault}") from None
+
+    async def list_jobs(self) -> tuple[str, ...]:
+        """The jobs whose folders are there, the oldest first; of very many not all."""
+        told = (await self.call("jobs")).get("jobs")
+        if not isinstance(told, list):
+            raise JobdError("internal", "the machine's answer about its jobs makes no sense")
+        found = [str(job.get("id")) for job in told[:MAX_FOLDERS] if isinstance(job, dict)]
+        return tuple(job_id for job_id in found if re.fullmatch(r"[0-9a-f]{10}", job_id))
 
     async def prepare(
         self,
@@ -169,24 +151,26 @@ class JobdClient:
         *,
         changes: Sequence[FileChange] = (),
         held_back: Sequence[FileChange] = (),
+        gpus: Devices = (),
     ) -> bool:
         """Start to make the job's worktree and virtual environment. False when that had been started before.
 
+        From then on all commands of the job see these `gpus`, or all where none is given.
         The worktree has `changes` on top of the recipe's commit; `held_back` is written there when the result is
         collected, where the path is then still as in the commit.
         """
         answer = await self.call(
             "prepare",
             job_id=job_id,
-            **self._encode_recipe(recipe),
+            **self._encode_recipe(recipe, gpus),
             changes=[_encode_change(change) for change in changes],
             held_back=[_encode_change(change) for change in held_back],
         )
         return answer.get("started") is True
 
-    async def make_base(self, job_id: str, recipe: Recipe) -> bool:
+    async def make_base(self, job_id: str, recipe: Recipe, gpus: Devices = ()) -> bool:
         """Start to make a repository's base, or to bring it to the recipe's commit. False when that was started."""
-        return (await self.call("base", job_id=job_id, **self._encode_recipe(recipe))).get("started") is True
+        return (await self.call("base", job_id=job_id, **self._encode_recipe(recipe, gpus))).get("started") is True
 
     async def start(
         self,
@@ -305,13 +289,13 @@ class JobdClient:
         """Kill everything that belongs to the job, and remove its folder."""
         await self.call("clean", job_id=job_id)
 
-    def _encode_recipe(self, recipe: Recipe) -> dict[str, Any]:
+    def _encode_recipe(self, recipe: Recipe, gpus: Devices) -> dict[str, Any]:
         return {
             **asdict(recipe),
             "ways": WAYS[self._machine.environment],
             "must_seal": self._machine.sandbox == "required",
             "private": self._machine.private,
-            "gpus": (),
+            "gpus": dict(gpus),
         }
 
     async def _run(self, verb: str, body: bytes) -> Completed:
@@ -323,16 +307,6 @@ class JobdClient:
     async def _install(self) -> None:
         argv = [self._machine.python, "-I", "-c", INSTALL, self._path, self._digest]
         parse_answer(await self._host.run(argv, stdin=self._program))
-
-
-def build_program() -> bytes:
-    """The machine-side program as one file that Python runs (PEP 441); the same bytes for the same source."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as program:
-        program.writestr(zipfile.ZipInfo("__main__.py"), ENTRY)
-        for module in sorted(SOURCE.glob("*.py")):
-            program.writestr(zipfile.ZipInfo(f"jobd/{module.name}"), module.read_bytes())
-    return archive.getvalue()
 
 
 def _encode(content: bytes) -> str:

@@ -42,7 +42,7 @@ class Cell:
     def __init__(self, job: Job, request: Mapping[str, Any]) -> None:
         prepared = find_recipe(job)
         self._job = job
-        self._gpus: list[str] = prepared.get("gpus") or []
+        self._gpus: Mapping[str, str] = prepared.get("gpus") or {}
         homes = (pwd.getpwuid(os.getuid()).pw_dir, os.environ.get("HOME", "/"))
         covers = map(Path, (*homes, "/run", job.workspace, *(prepared.get("private") or ())))
         self._covers = {path for cover in covers for path in (cover, cover.resolve())} - {Path("/")} | {TMP}

@@ -19,7 +19,8 @@ import pytest
 from runner.environment import Profile
 from runner.hosts import Completed, Host, Unreachable, open_host
 from runner.job import FileChange
-from runner.jobd_client import JobdClient, JobdError, Poll, StageState, build_program, parse_answer, parse_poll
+from runner.jobd_client import JobdClient, JobdError, Poll, StageState, parse_answer, parse_poll
+from runner.jobd_program import build_program
 from runner.machines import Machine
 from tests.support.jobd import Repository
 from tests.support.machines import SshServer

@@ -22,7 +22,7 @@ from runner.jobd.files import Job
 from runner.jobd.main import VERBS
 from runner.jobd.stage import poll_stage
 from runner.jobd.trees import WAYS
-from runner.jobd_client import build_program
+from runner.jobd_program import build_program
 
 PATIENCE_S = 15.0
 
@@ -34,7 +34,7 @@ UNSHARE = {"x86_64": 272, "aarch64": 97}
 PREPARE: Mapping[str, Any] = {
     **{"base_branch": "main", "base_commit": "", "changes": [], "held_back": []},
     **{"create_venv": ["/bin/mkdir"], "setup": [], "update": [], "smoke_test": [], "submodules": False},
-    **{"must_seal": False, "private": [], "gpus": [], "slot": 0, "ways": [*WAYS], "base_timeout_s": 60},
+    **{"must_seal": False, "private": [], "gpus": {}, "slot": 0, "ways": [*WAYS], "base_timeout_s": 60},
 }
 START: Mapping[str, Any] = {
     **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "base_commit": ""},
