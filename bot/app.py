@@ -39,6 +39,7 @@ from runner.hosts import SILENCE_S
 from runner.loops import Bell, Loop
 from runner.spool import Spool
 from runner.supervisor import Supervisor
+from runner.sweep import INTERVAL_S
 
 log = structlog.get_logger()
 
@@ -68,6 +69,8 @@ class Pace:
     """How long a webhook may be under way: a label that is younger is left to it."""
     grace_s: float = 10.0
     """How long a stop waits for what is in hand."""
+    orphans_s: float = INTERVAL_S
+    """How often machines are asked what lies there."""
     claim_s: float = LASTS_S
     """How long a replica's claims outlive it."""
     silence_s: float = SILENCE_S
@@ -255,7 +258,7 @@ class Service:
             gauge=Gauge(spool, settings.price_list(), now),
             now=now,
         )
-        return Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s)
+        return Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s, self._pace.orphans_s)
 
     def _build_pages(self, spool: Spool, recovery: Recovery) -> Pages:
         max_pending = self._settings.server.max_pending_deliveries

@@ -187,6 +187,7 @@ slots = 2
 labels = ["gpu"]
 workspace = {quote(str(self.folder / "machine" / "workspace"))}
 python = {quote(sys.executable)}
+min_free_gb = 0
 
 {self._more_toml}
 
