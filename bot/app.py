@@ -40,6 +40,7 @@ from runner.loops import Bell, Loop
 from runner.refresh import Refresher
 from runner.spool import Spool
 from runner.supervisor import Supervisor
+from runner.sweep import INTERVAL_S
 
 log = structlog.get_logger()
 
@@ -72,6 +73,8 @@ class Pace:
     """How long a webhook may be under way: a label that is younger is left to it."""
     grace_s: float = 10.0
     """How long a stop waits for what is in hand."""
+    orphans_s: float = INTERVAL_S
+    """How often machines are asked what lies there."""
     claim_s: float = LASTS_S
     """How long a replica's claims outlive it."""
     silence_s: float = SILENCE_S
@@ -263,7 +266,8 @@ class Service:
             now=now,
         )
         refresher = Refresher(bench, roster.machines)
-        return Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s), refresher
+        supervisor = Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s, self._pace.orphans_s)
+        return supervisor, refresher
 
     def _build_pages(self, spool: Spool, recovery: Recovery) -> Pages:
         max_pending = self._settings.server.max_pending_deliveries

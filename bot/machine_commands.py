@@ -6,7 +6,7 @@ It speaks with the service through the database alone; the service sees it withi
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -16,8 +16,9 @@ from handlers.sanitize import one_line, redact
 from runner import store
 from runner.db import Database
 from runner.hosts import HostError, open_host
+from runner.inventory import Sighting, describe_disk, describe_gpus, describe_shares
 from runner.jobd_client import JobdClient, JobdError
-from runner.machine_states import drain, fetch_machine_states, resume
+from runner.machine_states import drain, fetch_machine_states, fetch_sightings, resume
 from runner.machines import USABLE, Lease, Machine, MachineState
 
 
@@ -26,16 +27,17 @@ class UnknownMachine(Exception):  # noqa: N818
 
 
 async def list_machines(settings: Settings) -> str:
-    """How every configured machine stands, a line each, for a terminal. Raises `DatabaseError`."""
+    """How every configured machine stands and what it has, for a terminal. Raises `DatabaseError`."""
     database = Database(settings.server.database_url)
     try:
         await database.open_existing()
         async with database.read() as connection:
             states = await fetch_machine_states(connection)
             leases = await store.fetch_leases(connection)
+            sightings = await fetch_sightings(connection)
     finally:
         await database.close()
-    text = render_machines(settings.machine_list(), states, leases)
+    text = render_machines(settings.machine_list(), states, leases, sightings)
     return show_for_terminal(redact(text, settings.secret_values()))
 
 
@@ -98,21 +100,49 @@ def find_login() -> str:
     return "an operator"
 
 
-def render_machines(machines: Iterable[Machine], states: Mapping[str, MachineState], leases: Iterable[Lease]) -> str:
-    """Name, taken slots and state of each machine, in columns. Pure."""
+def render_machines(
+    machines: Iterable[Machine],
+    states: Mapping[str, MachineState],
+    leases: Iterable[Lease],
+    sightings: Mapping[str, Sighting],
+) -> str:
+    """Name, taken slots and state of each machine, in columns, and below them what was last seen there. Pure."""
     held = [lease.machine for lease in leases]
     rows = [
-        (machine.name, f"{held.count(machine.name)}/{machine.slots} slots", _describe(states.get(machine.name, USABLE)))
+        (machine, f"{held.count(machine.name)}/{machine.slots} slots", _describe(states.get(machine.name, USABLE)))
         for machine in machines
     ]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return "".join(f"{name:<{widths[0]}}  {slots:<{widths[1]}}  {state}\n" for name, slots, state in rows)
+    name_width = max(len(machine.name) for machine, _, _ in rows)
+    slots_width = max(len(slots) for _, slots, _ in rows)
+    lines = []
+    for machine, slots, state in rows:
+        lines.append(f"{machine.name:<{name_width}}  {slots:<{slots_width}}  {state}\n")
+        if sighting := sightings.get(machine.name):
+            lines += [f"{'':<{name_width}}  {line}\n" for line in _describe_sighting(machine, sighting)]
+    return "".join(lines)
+
+
+def _describe_sighting(machine: Machine, sighting: Sighting) -> Iterator[str]:
+    """What a machine has, a line for each kind of thing."""
+    inventory = sighting.inventory
+    if inventory.gpus:
+        shares = describe_shares(inventory.gpus, machine.slots, machine.gpus_per_slot)
+        yield one_line(f"{describe_gpus(inventory.gpus)}; {shares}", 300)
+    if inventory.gpu_trouble:
+        yield f"GPUs unknown: {one_line(inventory.gpu_trouble, 300)}"
+    yield f"{describe_disk(inventory)} at {_say(sighting.at)}"
+    if sighting.stranger_count:
+        more = ", ..." * (sighting.stranger_count > len(sighting.strangers))
+        named = f"{', '.join(sighting.strangers)}{more}"
+        yield f"folders below jobs/ that this service does not know: {sighting.stranger_count} ({named})"
 
 
 def _describe(state: MachineState) -> str:
     said = [f"drained by {state.drained_by} at {_say(state.drained_at)}"] if state.drained_at else []
     if outage := state.outage:
         said.append(f"out since {_say(outage.since)}: {one_line(outage.reason, 300)}")
+    if state.faults and not state.outage:
+        said.append(f"{state.faults} jobs in a row could not be prepared there")
     return "; ".join(said) or "in use"
 
 

@@ -32,8 +32,9 @@ from handlers.transcript import Entry, EntryKind, redact_each, redact_log, rende
 from runner import store
 from runner.agents import Agent
 from runner.characters import show_invisible
+from runner.inventory import Sighting
 from runner.job import DIGEST_SHOWN, Job, Report
-from runner.machine_states import fetch_machine_states
+from runner.machine_states import fetch_machine_states, fetch_sightings
 from runner.machines import USABLE, Lease, MachineState
 from runner.meter import Meter
 from runner.spool import STAGES, Spool
@@ -139,10 +140,14 @@ class Pages:
             jobs = await store.fetch_active_jobs(connection)
             leases = await store.fetch_leases(connection)
             machine_states = await fetch_machine_states(connection)
+            sightings = await fetch_sightings(connection)
         states = [str(job.state) for job in jobs]
         counted = {state: states.count(state) for state in sorted(set(states))}
         deliveries = await count_deliveries(self._context.db, ("pending", "failed"))
-        machines = self._describe_machines(machine_states, leases)
+        machines = [
+            {**machine, "has": self._describe_sighting(sightings.get(machine["name"]))}
+            for machine in self._describe_machines(machine_states, leases)
+        ]
         backlog = asdict(await count_backlog(self._context.db))
         numbers = {"jobs": counted, "deliveries": deliveries, "replies": backlog, "held_labels": self._count_held()}
         values = {"machines": machines, **numbers}
@@ -160,6 +165,21 @@ class Pages:
             since = {"drained_since": state.drained_at, "out_since": state.outage and state.outage.since}
             described.append({"name": name, "slots": slots, "leased": leased, "trouble": trouble, **since})
         return described
+
+    def _describe_sighting(self, sighting: Sighting | None) -> dict[str, Any] | None:
+        """What was last seen on a machine; None where it was never asked."""
+        if sighting is None:
+            return None
+        shown = ("name", "memory_mib", "driver")
+        inventory = sighting.inventory
+        return {
+            "gpus": [{key: self._clean(getattr(gpu, key)) for key in shown} for gpu in inventory.gpus],
+            "gpu_trouble": self._redact(inventory.gpu_trouble) if inventory.gpu_trouble else None,
+            "disk": {"free_bytes": inventory.free_bytes, "total_bytes": inventory.total_bytes},
+            "free_inodes": inventory.free_inodes,
+            "unknown_job_folders": sighting.stranger_count,
+            "seen_at": sighting.at,
+        }
 
     async def show_jobs(self, request: web.Request) -> web.Response:
         """How the machines stand, and the newest jobs of public repositories."""

@@ -154,7 +154,8 @@ class Roster:
 
 def is_reached_alike(one: Machine, other: Machine) -> bool:
     """Whether two entries differ in nothing but what they offer. Pure."""
-    return replace(one, slots=other.slots, labels=other.labels) == other
+    offered = ("slots", "labels", "gpus_per_slot", "min_free_gb")
+    return replace(one, **{name: getattr(other, name) for name in offered}) == other
 
 
 def compare(old: Settings, new: Settings) -> Changes:

@@ -18,6 +18,7 @@ from sqlalchemy import make_url
 
 from handlers.receiving import MAX_PENDING
 from runner.agents import BACKENDS, AgentSpec
+from runner.inventory import MAX_GPUS
 from runner.machines import Machine
 
 SQLITE = "sqlite+aiosqlite:///"
@@ -203,6 +204,8 @@ class MachineTable(Table):
     python: Text = "python3"
     sandbox: Literal["auto", "required"] = "auto"
     environment: Literal["auto", "overlay", "copy", "slot"] = "auto"
+    gpus_per_slot: Annotated[int, Field(ge=0, le=MAX_GPUS)] | None = None
+    min_free_gb: Annotated[float, Field(ge=0)] = 10.0
 
     @model_validator(mode="after")
     def _complete(self) -> MachineTable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -17,9 +18,10 @@ from typing import Any
 from runner.claims import require_claim
 from runner.environment import Recipe
 from runner.hosts import Completed, Host
+from runner.inventory import Inventory, parse_inventory
 from runner.job import FileChange
 from runner.jobd_program import INSTALL, build_program
-from runner.machines import Machine
+from runner.machines import Devices, Machine
 
 PATIENCE_S: Mapping[str, float] = {
     **dict.fromkeys(("prepare", "start", "result"), 300.0),
@@ -35,6 +37,7 @@ SHELL_CANNOT_RUN = (126, 127)
 MAX_MESSAGE = 8_000
 """Characters of a refusal that are kept; the longest holds the last lines of a log."""
 MAX_STDERR_SHOWN = 300
+MAX_FOLDERS = 1_000
 
 WAYS: Mapping[str, Sequence[str]] = {
     "auto": ("overlay", "copy", "slot"),
@@ -134,11 +137,23 @@ class JobdClient:
             answer.get("sealed") is True, words, way, [str(clause) for clause in answer.get("open", ())]
         )
 
-    async def check(self) -> None:
-        """Raises `JobdError` also when jobs cannot run there as the operator wants."""
-        await self.version()
+    async def check(self) -> Inventory:
+        """What there is on it. Raises `JobdError` also when jobs cannot run there as the operator wants."""
+        answer = await self.call("inventory")
         if self._machine.sandbox == "required" and not (found := await self.capabilities()).sealed:
             raise JobdError("not_sealed", f"its configuration requires a sandbox, but jobs are {found.words}")
+        try:
+            return parse_inventory(answer)
+        except ValueError as fault:
+            raise JobdError("internal", f"the machine's answer about what it has makes no sense: {fault}") from None
+
+    async def list_jobs(self) -> tuple[str, ...]:
+        """The jobs whose folders are there, the oldest first; of very many not all."""
+        told = (await self.call("jobs")).get("jobs")
+        if not isinstance(told, list):
+            raise JobdError("internal", "the machine's answer about its jobs makes no sense")
+        found = [str(job.get("id")) for job in told[:MAX_FOLDERS] if isinstance(job, dict)]
+        return tuple(job_id for job_id in found if re.fullmatch(r"[0-9a-f]{10}", job_id))
 
     async def prepare(
         self,
@@ -147,24 +162,26 @@ class JobdClient:
         *,
         changes: Sequence[FileChange] = (),
         held_back: Sequence[FileChange] = (),
+        gpus: Devices = (),
     ) -> bool:
         """Start to make the job's worktree and virtual environment. False when that had been started before.
 
+        From then on all commands of the job see these `gpus`, or all where none is given.
         The worktree has `changes` on top of the recipe's commit; `held_back` is written there when the result is
         collected, where the path is then still as in the commit.
         """
         answer = await self.call(
             "prepare",
             job_id=job_id,
-            **self._encode_recipe(recipe),
+            **self._encode_recipe(recipe, gpus),
             changes=[_encode_change(change) for change in changes],
             held_back=[_encode_change(change) for change in held_back],
         )
         return answer.get("started") is True
 
-    async def make_base(self, job_id: str, recipe: Recipe, *, only_existing: bool = False) -> bool:
+    async def make_base(self, job_id: str, recipe: Recipe, gpus: Devices = (), *, only_existing: bool = False) -> bool:
         """Start to make a repository's base, or to bring it to the recipe's commit. False when that was started."""
-        recipe_fields = self._encode_recipe(recipe)
+        recipe_fields = self._encode_recipe(recipe, gpus)
         answer = await self.call("base", job_id=job_id, only_existing=only_existing, **recipe_fields)
         return answer.get("started") is True
 
@@ -299,13 +316,13 @@ class JobdClient:
         """Kill everything that belongs to the job, and remove its folder."""
         await self.call("clean", job_id=job_id)
 
-    def _encode_recipe(self, recipe: Recipe) -> dict[str, Any]:
+    def _encode_recipe(self, recipe: Recipe, gpus: Devices) -> dict[str, Any]:
         return {
             **asdict(recipe),
             "ways": WAYS[self._machine.environment],
             "must_seal": self._machine.sandbox == "required",
             "private": self._machine.private,
-            "gpus": (),
+            "gpus": dict(gpus),
         }
 
     async def _run(self, verb: str, body: bytes) -> Completed:

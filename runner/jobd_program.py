@@ -1,4 +1,4 @@
-"""Our machine-side program as one file, and how a machine gets it."""
+"""Our machine-side program, `runner/jobd`, as one file, and how it is put on a machine."""
 
 from __future__ import annotations
 

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 MAX_REST = timedelta(seconds=60)
-"""How long a machine that is out is left alone at most."""
+"""How long a machine that does not answer is left alone at most."""
+
+FAULTS: Mapping[str, str] = {
+    "disk_full": "its disk is full",
+    "environment_unusable": "environments cannot be mounted or copied there",
+    "internal": "our program fails there",
+    "no_environment": "it cannot make environments as its configuration wants them",
+    "no_git": "it has no git that can be run",
+    "no_python": "its Python cannot be run",
+    "not_sealed": "jobs cannot be sealed there",
+    "workspace_unusable": "its workspace cannot be written",
+}
+"""Why a preparation fails through its machine's fault, by the protocol's name, in words of ours: a machine's own may
+hold the last lines of somebody's log."""
+
+FAULTS_IN_A_ROW = 3
+"""So many preparations that fail through the machine's fault, with none that succeeds in between, put it out."""
+
+FAULTY_RESTS = (timedelta(minutes=5), timedelta(hours=1))
+"""How long it then gets no job: at first, and at most. It doubles with each further fault."""
+
+Devices = tuple[tuple[str, str], ...]
+"""GPUs: for each the number of its device file, and the name by which CUDA knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +57,10 @@ class Machine:
     """Whether jobs may run there as the account itself where the machine cannot seal them from each other."""
     environment: Literal["auto", "overlay", "copy", "slot"] = "auto"
     """How environments come from their base there: as well as the machine can, or only so."""
+    gpus_per_slot: int | None = None
+    """How many GPUs each slot has; None shares out all there are, 0 lets every job see all of them."""
+    min_free_gb: float = 0.0
+    """With less than so many GB (of 10^9 bytes) free on its workspace's disk it gets no new jobs."""
     private: tuple[str, ...] = ()
     """Folders there that no job sees."""
 
@@ -46,6 +72,30 @@ class Lease:
     machine: str
     slot: int
     job_id: str
+    gpus: Devices = ()
+    """Those that the job may use; none means all there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A lease, and on whose behalf it is held."""
+
+    lease: Lease
+    repository: str
+    requested_by: str
+    begins: bool = False
+    """Whether nobody knows yet if the job can be prepared there."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmBase:
+    """A base of environments that is there already: a job that begins from it is ready in seconds."""
+
+    machine: str
+    slot: int | None
+    """The one slot that it is good for; None for any of the machine's."""
+    recipe: str
+    """Names what it was made by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +111,8 @@ class Outage:
     retry_at: datetime
 
     def is_due(self, now: datetime) -> bool:
-        """Whether it is time to ask again. A time beyond every rest comes from a clock that went wrong."""
-        return not now < self.retry_at <= now + MAX_REST
+        """Whether it is time to ask again; also where the clock went back to before it was found out."""
+        return not self.seen_at <= now < self.retry_at
 
 
 def find_out(before: Outage | None, reason: str, *, permanent: bool, now: datetime, least: timedelta) -> Outage:
@@ -76,6 +126,19 @@ def find_out(before: Outage | None, reason: str, *, permanent: bool, now: dateti
     return Outage(reason, permanent, since, now, now + rest)
 
 
+def break_circuit(faults: int, code: str, now: datetime) -> Outage | None:
+    """The outage of a machine on which so many preparations failed in a row, the last with this code of `FAULTS`.
+
+    None while there are few of them. Whoever asks such a machine finds it well: only another job shows whether it is.
+    """
+    if faults < FAULTS_IN_A_ROW:
+        return None
+    first, longest = FAULTY_RESTS
+    rest = min(first * 2 ** min(faults - FAULTS_IN_A_ROW, 10), longest)
+    reason = f"{faults} jobs in a row could not be prepared there, the last because {FAULTS[code]}"
+    return Outage(reason, False, now, now, now + rest)
+
+
 @dataclass(frozen=True, slots=True)
 class MachineState:
     """What all replicas and the command line know of a machine."""
@@ -84,6 +147,13 @@ class MachineState:
     """Since when an operator lets it have no new jobs; None lets it."""
     drained_by: str | None = None
     outage: Outage | None = None
+    faults: int = 0
+    """How many preparations have failed there through its own fault since one succeeded."""
+
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether one job is to show first that the machine is well again."""
+        return self.faults >= FAULTS_IN_A_ROW
 
     @property
     def takes_jobs(self) -> bool:
@@ -114,24 +184,34 @@ def choose_machine(
     requires: Iterable[str],
     avoid: Iterable[str] = (),
     last_resort: str | None = None,
+    warm: Collection[WarmBase] = (),
 ) -> Lease | None:
-    """Pick a free slot on the least loaded machine that has every label of `requires`, or None.
+    """Pick a free slot on a machine that has every label of `requires`, or None.
 
-    Machines named in `avoid` (just now unreachable, say) are passed over, and `last_resort` too while there is any
-    other, be that full. The lease has no job yet.
+    One with a `warm` base goes first, for making one takes longer than any load; of equals the least loaded. Machines
+    named in `avoid` (just now unreachable, say) are passed over, and `last_resort` too while there is any other, be
+    that full. The lease has no job yet.
     """
     taken: defaultdict[str, set[int]] = defaultdict(set)
     for lease in leases:
         taken[lease.machine].add(lease.slot)
+    places = {(base.machine, base.slot) for base in warm}
 
     def load(machine: Machine) -> float:
         return len(taken[machine.name]) / machine.slots
 
+    def free(machine: Machine) -> set[int]:
+        return set(range(machine.slots)) - taken[machine.name]
+
+    def warm_slots(machine: Machine) -> set[int]:
+        return {slot for slot in free(machine) if not places.isdisjoint({(machine.name, slot), (machine.name, None)})}
+
     avoided = set(avoid)
     candidates = [machine for machine in eligible(machines, requires) if machine.name not in avoided]
     candidates = [machine for machine in candidates if machine.name != last_resort] or candidates
-    machine = min(candidates, key=load, default=None)  # of equals the first: the order of the configuration counts
-    if machine is None or load(machine) >= 1:
+    candidates = [machine for machine in candidates if load(machine) < 1]
+    if not candidates:
         return None
-    slot = min(set(range(machine.slots)) - taken[machine.name])
-    return Lease(machine.name, slot, job_id="")
+    # Of equals the first: the order of the configuration counts.
+    machine = min(candidates, key=lambda machine: (not warm_slots(machine), load(machine)))
+    return Lease(machine.name, min(warm_slots(machine) or free(machine)), job_id="")

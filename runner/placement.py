@@ -6,20 +6,41 @@ to see. It refuses to know what a job does on its machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import structlog
 
 from runner import store
+from runner.allotment import LONG, allot
 from runner.bench import UNCONFIGURED, Bench, end, set_trouble
 from runner.hosts import HostError, OutputTooLarge
+from runner.inventory import Inventory, Sighting, find_shortage, is_news, remember, share_gpus
 from runner.job import Job, JobState
 from runner.jobd_client import JobdError
 from runner.loops import finish
-from runner.machine_states import fetch_machine_states, forget_outage, save_outage
-from runner.machines import USABLE, Lease, Machine, MachineState, choose_machine, eligible, find_out
+from runner.machine_states import (
+    fetch_machine_states,
+    fetch_sightings,
+    fetch_warm_bases,
+    forget_outage,
+    save_inventory,
+    save_outage,
+)
+from runner.machines import (
+    USABLE,
+    Devices,
+    Holder,
+    Lease,
+    Machine,
+    MachineState,
+    WarmBase,
+    choose_machine,
+    eligible,
+    find_out,
+)
+from runner.preparations import name_recipe
 
 log = structlog.get_logger()
 
@@ -42,6 +63,40 @@ class _Pool:
         return f"no machine can be used ({named})"
 
 
+@dataclass(frozen=True, slots=True)
+class _Chooser:
+    """What the choice of a machine depends on, at one moment."""
+
+    bench: Bench
+    machines: Mapping[str, Machine]
+    states: Mapping[str, MachineState]
+    warm: Collection[WarmBase]
+    lost: Mapping[str, str | None]
+    """The machines of lost jobs, by the ids of those that replace them."""
+    beginning: Collection[str]
+    """The jobs with a slot of which nobody knows yet whether they can be prepared there."""
+
+    def choose(self, job: Job, leases: Sequence[Lease]) -> Lease | None:
+        """A free slot for a job."""
+        profile = self.bench.profiles.get(job.repository)
+        if profile is None:
+            return None
+        trials = {lease.machine for lease in leases if lease.job_id in self.beginning}
+        avoid = [
+            name
+            for name, state in self.states.items()
+            if not state.takes_jobs or (state.is_on_trial and name in trials)
+        ]
+        recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
+        warm = [base for base in self.warm if base.recipe == recipe]
+        return choose_machine(self.machines.values(), leases, profile.requires, avoid, self.lost.get(job.id), warm)
+
+    def alike(self, job: Job) -> tuple[object, ...]:
+        """Where there is no slot for a job, there is none for others with the same of this."""
+        profile = self.bench.profiles.get(job.repository)
+        return (profile and profile.requires, self.lost.get(job.id))
+
+
 class Placement:
     """The queue's side of the machines."""
 
@@ -49,17 +104,48 @@ class Placement:
         self._bench = bench
         self._machines = machines
         self._least_rest = timedelta(seconds=poll_s)
+        self._promised: dict[str, Holder] = {}
+        """The slots of jobs that are being placed, by their ids: nobody else is to be given one of them."""
 
-    async def place(self, job: Job) -> bool:
-        """Give a queued job a slot on a machine that answers, or say why it has none. Whether there is news of it."""
+    async def allot(self, jobs: Sequence[Job]) -> dict[str, Lease]:
+        """Choose, fairly, which of these queued jobs get a slot, and which.
+
+        Each is kept for its job until `release`, so that many can be placed at the same time.
+        """
+        if not jobs:
+            return {}
+        async with self._bench.db.read() as connection:
+            held = {holder.lease.job_id: holder for holder in await store.fetch_holders(connection)}
+            states = await fetch_machine_states(connection)
+            warm = await fetch_warm_bases(connection)
+            turns = await store.fetch_turns(connection, self._bench.now() - LONG)
+            lost = {job.id: await store.fetch_job(connection, job.replaces) for job in jobs if job.replaces}
+        holders = {**self._promised, **held}
+        beginning = {job_id for job_id, holder in holders.items() if holder.begins} | {job.id for job in jobs}
+        machines = {job_id: job.machine for job_id, job in lost.items() if job}
+        chooser = _Chooser(self._bench, self._machines, states, warm, machines, beginning)
+        allotted = allot(jobs, holders.values(), turns, self._bench.now(), chooser.choose, chooser.alike)
+        for job in jobs:
+            if lease := allotted.get(job.id):
+                self._promised[job.id] = Holder(lease, job.repository, job.requested_by, begins=True)
+        return allotted
+
+    def release(self, job_id: str) -> None:
+        """The job has its slot by now, or does not get it."""
+        self._promised.pop(job_id, None)
+
+    async def place(self, job: Job, lease: Lease | None) -> bool:
+        """Give a queued job the slot that was allotted to it, if the machine answers, or say why it has none.
+
+        Whether there is news of it.
+        """
         if job.cancel_requested_at:
             await end(self._bench, job, JobState.CANCELLED, f"cancelled by @{job.cancelled_by}")
             return True
         if failure := self._impossible(job, await self._look(job)):
             await end(self._bench, job, JobState.FAILED, failure)
             return True
-        lease = await self._choose(job)
-        if lease and await self._answers(lease.machine):
+        if lease and await self.answers(lease.machine):
             return await finish(self._lease(job, lease))
         return await set_trouble(self._bench, job, (await self._look(job)).describe())
 
@@ -73,14 +159,14 @@ class Placement:
 
     async def probe(self, machine: str) -> bool:
         """Ask a machine that is out whether it is back. Whether it is."""
-        if not await self._answers(machine):
+        if not await self.answers(machine):
             return False
         return await finish(self._note_back(machine))
 
     async def note_gone(self, machine: str, error: HostError) -> None:
         """A job on a machine cannot be followed: until a probe says otherwise, others need not try it."""
         if not isinstance(error, OutputTooLarge):  # That one command failed; the machine is there.
-            await finish(self._note_outage(machine, error, only_news=True))
+            await finish(self._note_outage(machine, str(error), permanent=error.permanent, only_news=True))
 
     async def _look(self, job: Job) -> _Pool:
         profile = self._bench.profiles.get(job.repository)
@@ -104,23 +190,31 @@ class Placement:
                 return None
         return pool.describe()
 
-    async def _choose(self, job: Job) -> Lease | None:
-        async with self._bench.db.read() as connection:
-            leases = await store.fetch_leases(connection)
-            states = await fetch_machine_states(connection)
-            lost = await store.fetch_job(connection, job.replaces) if job.replaces else None
-        unusable = [name for name, state in states.items() if not state.takes_jobs]
-        requires = self._bench.profiles[job.repository].requires
-        return choose_machine(self._machines.values(), leases, requires, unusable, lost.machine if lost else None)
-
-    async def _answers(self, machine: str) -> bool:
-        """Ask a machine whether it is there, so that no job gets a slot on one that is not."""
+    async def answers(self, machine: str) -> bool:
+        """Ask a machine whether it is there and can take jobs, so that none gets a slot where it cannot run."""
         try:
-            await self._bench.clients[machine].check()
-        except (HostError, JobdError) as error:
-            await finish(self._note_outage(machine, error))
+            inventory = await self._bench.clients[machine].check()
+        except HostError as error:
+            await finish(self._note_outage(machine, str(error), permanent=error.permanent))
             return False
-        return True
+        except JobdError as error:
+            await finish(self._note_outage(machine, str(error), permanent=True))
+            return False
+        shortage = await finish(self._note_inventory(machine, inventory))
+        if shortage:
+            await finish(self._note_outage(machine, shortage, permanent=False))
+        return shortage is None
+
+    async def _note_inventory(self, machine: str, inventory: Inventory) -> str | None:
+        """Write down what a machine has. What it lacks to take jobs, as a clause."""
+        async with self._bench.db.read() as connection:
+            before = (await fetch_sightings(connection)).get(machine)
+        now, inventory = self._bench.now(), remember(before.inventory if before else None, inventory)
+        if is_news(before, inventory, now):
+            async with self._bench.db.write() as connection:
+                await save_inventory(connection, machine, inventory, now)
+        configured = self._machines.get(machine)
+        return find_shortage(configured, inventory) if configured else None
 
     async def _note_back(self, machine: str) -> bool:
         async with self._bench.db.write() as connection:
@@ -129,17 +223,16 @@ class Placement:
             log.info("machine.back", machine=machine)
         return is_news
 
-    async def _note_outage(self, machine: str, error: HostError | JobdError, *, only_news: bool = False) -> None:
-        permanent = isinstance(error, JobdError) or error.permanent
+    async def _note_outage(self, machine: str, reason: str, *, permanent: bool, only_news: bool = False) -> None:
         async with self._bench.db.write() as connection:
             before = (await fetch_machine_states(connection)).get(machine, USABLE).outage
             if before and only_news:
                 return
             now, least = self._bench.now(), self._least_rest
-            outage = find_out(before, str(error), permanent=permanent, now=now, least=least)
+            outage = find_out(before, reason, permanent=permanent, now=now, least=least)
             await save_outage(connection, machine, outage)
         if not before:
-            log.error("machine.out", machine=machine, reason=str(error), permanent=permanent)
+            log.error("machine.out", machine=machine, reason=reason, permanent=permanent)
 
     async def _lease(self, job: Job, lease: Lease) -> bool:
         """Take the slot and move the job in one transaction. False when another job, or a drain, was quicker."""
@@ -150,7 +243,16 @@ class Placement:
             is_taken = any((taken.machine, taken.slot) == (lease.machine, lease.slot) for taken in leases)
             if is_taken or not states.get(lease.machine, USABLE).takes_jobs:
                 return False
-            await store.insert_lease(connection, replace(lease, job_id=job.id), now)
+            gpus = self._share((await fetch_sightings(connection)).get(lease.machine), lease)
+            await store.insert_lease(connection, replace(lease, job_id=job.id, gpus=gpus), now)
+            await store.note_turn(connection, job, now)
             moved = await store.move_job(connection, job, JobState.PREPARING, now, machine=lease.machine)
         log.info("job.leased", **moved.log_context(), slot=lease.slot)
         return True
+
+    def _share(self, sighting: Sighting | None, lease: Lease) -> Devices:
+        """The GPUs of a slot."""
+        machine = self._machines.get(lease.machine)
+        if machine is None or sighting is None:
+            return ()
+        return share_gpus(sighting.inventory.gpus, lease.slot, machine.slots, machine.gpus_per_slot)

@@ -127,6 +127,15 @@ leases = Table(
     Column("slot", Integer, primary_key=True),
     Column("job_id", ForeignKey("jobs.id"), nullable=False, unique=True),
     Column("leased_at", UtcDateTime, nullable=False),
+    Column("gpus", JSON),  # pairs: the number of a device file, and the name that CUDA knows
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("kind", String(20), primary_key=True),  # repository, person
+    Column("name", String(200), primary_key=True),
+    Column("at", UtcDateTime, nullable=False),  # when it last got a slot
 )
 
 holds = Table(
@@ -152,6 +161,31 @@ machine_states = Table(
     Column("since", UtcDateTime),
     Column("seen_at", UtcDateTime),
     Column("retry_at", UtcDateTime),
+    Column("faults", Integer, nullable=False, default=0, server_default="0"),  # of preparations, in a row
+)
+
+machine_sightings = Table(
+    "machine_sightings",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("gpus", JSON, nullable=False),
+    Column("gpu_trouble", Text),
+    Column("free_bytes", Integer, nullable=False),
+    Column("total_bytes", Integer, nullable=False),
+    Column("free_inodes", Integer),  # NULL is without bound
+    Column("strangers", JSON),  # folders of jobs that nobody knows
+    Column("stranger_count", Integer, nullable=False, default=0, server_default="0"),
+)
+
+warm_bases = Table(
+    "warm_bases",
+    metadata,
+    Column("machine", String(100), primary_key=True),
+    Column("repository", String(200), primary_key=True),
+    Column("slot", Integer, primary_key=True, autoincrement=False),  # -1 is any
+    Column("recipe", String(64), nullable=False),
+    Column("seen_at", UtcDateTime, nullable=False),
 )
 
 claims = Table(

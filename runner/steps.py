@@ -23,6 +23,8 @@ from runner.bench import Bench, end, explain, follow, move_on, update_job
 from runner.environment import Profile
 from runner.job import FileChange, Job, JobState, Report
 from runner.jobd_client import JobdClient, JobdError, StageState
+from runner.machines import Lease
+from runner.preparations import note_prepared, note_unprepared
 from runner.spool import STAGES
 
 log = structlog.get_logger()
@@ -41,7 +43,10 @@ async def take_step(bench: Bench, job: Job) -> Job:
         return await step(bench, client, job)
     except JobdError as error:
         log.warning("job.refused_by_machine", **job.log_context(), error=error.code, reason=error.message)
-        return await end(bench, job, JobState.FAILED, error.message)
+        ended = await end(bench, job, JobState.FAILED, error.message)
+        if job.state is JobState.PREPARING:
+            await note_unprepared(bench, job, error.code)
+        return ended
 
 
 def _is_to_be_killed(job: Job) -> bool:
@@ -63,11 +68,12 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
     if poll.state is StageState.ABSENT:
         earlier, changes = await _fetch_earlier(bench, job)
         async with bench.db.read() as connection:
-            slots = [lease.slot for lease in await store.fetch_leases(connection) if lease.job_id == job.id]
+            lease = await store.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
         commit = (earlier and earlier.base_commit) or ""
         await client.prepare(
             job.id,
-            profile.recipe(job.clone_url, job.base_branch, commit, *slots),
+            profile.recipe(job.clone_url, job.base_branch, commit, lease.slot),
+            gpus=lease.gpus,
             changes=[change for change in changes if not configures_agents(change.path)],
             held_back=[change for change in changes if configures_agents(change.path)],
         )
@@ -77,9 +83,12 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
     elif poll.state is StageState.DONE:
         # Recorded before the agent starts: from then on the machine's own word on it would be the agent's word.
         job = await _record_base_commit(bench, job, poll.result)
+        await note_prepared(bench, job, poll.result)
         return await start_agent(bench, client, job)
     elif poll.state in (StageState.FAILED, StageState.LOST):
-        return await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
+        ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
+        await note_unprepared(bench, job, poll.error)
+        return ended
     return job
 
 

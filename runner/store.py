@@ -16,11 +16,12 @@ from sqlalchemy import ColumnElement, Row, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.agents import Session
+from runner.allotment import Turns
 from runner.caps import Scope, Spent
 from runner.job import ACTIVE, FileChange, IllegalMove, Job, JobState, Report, move
-from runner.machines import Lease
+from runner.machines import Holder, Lease
 from runner.meter import Meter
-from runner.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions
+from runner.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions, turns
 from runner.sql import insert_new, upsert
 
 _ACTIVE = [str(state) for state in ACTIVE]
@@ -154,13 +155,55 @@ async def fetch_events(connection: AsyncConnection, job_id: str) -> list[tuple[d
 
 async def fetch_leases(connection: AsyncConnection) -> list[Lease]:
     """Every slot that is taken."""
-    return [Lease(row.machine, row.slot, row.job_id) for row in await connection.execute(select(leases))]
+    return [_lease(row) for row in await connection.execute(select(leases))]
+
+
+def _lease(row: Row[Any]) -> Lease:
+    return Lease(row.machine, row.slot, row.job_id, tuple((device, uuid) for device, uuid in row.gpus or ()))
+
+
+async def note_turn(connection: AsyncConnection, job: Job, now: datetime) -> None:
+    """Write down that the job's repository, and who asked for it, got a slot."""
+    for kind, name in (("repository", job.repository), ("person", job.requested_by)):
+        await upsert(connection, turns, {"kind": kind, "name": name, "at": now})
+
+
+async def fetch_turns(connection: AsyncConnection, since: datetime) -> Turns:
+    """Who got a slot since then, and when last."""
+    found: dict[str, dict[str, datetime]] = {"repository": {}, "person": {}}
+    for row in await connection.execute(select(turns).where(turns.c.at >= since)):
+        found[row.kind][row.name] = row.at
+    return Turns(found["repository"], found["person"])
+
+
+async def fetch_holders(connection: AsyncConnection) -> list[Holder]:
+    """Every slot that is taken, with whose job it is."""
+    query = select(leases, jobs.c.repository, jobs.c.requested_by, jobs.c.state).join(
+        jobs, jobs.c.id == leases.c.job_id
+    )
+    return [
+        Holder(_lease(row), row.repository, row.requested_by, row.state == JobState.PREPARING)
+        for row in await connection.execute(query)
+    ]
+
+
+async def fetch_leased(connection: AsyncConnection, job_id: str) -> Lease | None:
+    """The slot that a job holds."""
+    row = (await connection.execute(select(leases).where(leases.c.job_id == job_id))).one_or_none()
+    return _lease(row) if row else None
+
+
+async def fetch_standing(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, bool]:
+    """Of the jobs with these ids that are known: whether each has ended and holds no slot any more."""
+    query = select(jobs.c.id, jobs.c.state, leases.c.job_id).outerjoin(leases, leases.c.job_id == jobs.c.id)
+    rows = await connection.execute(query.where(jobs.c.id.in_(job_ids)))
+    return {row.id: row.state not in _ACTIVE and row.job_id is None for row in rows}
 
 
 async def insert_lease(connection: AsyncConnection, lease: Lease, now: datetime) -> None:
     """Take a slot. Raises `sqlalchemy.exc.IntegrityError` when it is taken."""
     values = {"machine": lease.machine, "slot": lease.slot, "job_id": lease.job_id, "leased_at": now}
-    await connection.execute(insert(leases).values(**values))
+    await connection.execute(insert(leases).values(**values, gpus=[list(gpu) for gpu in lease.gpus]))
 
 
 async def pass_lease_on(connection: AsyncConnection, job_id: str, to: str) -> None:

@@ -25,6 +25,7 @@ from runner.loops import Bell, Listener
 from runner.machines import Lease, Machine
 from runner.placement import Placement
 from runner.steps import take_step
+from runner.sweep import INTERVAL_S, Sweep
 
 log = structlog.get_logger()
 
@@ -44,7 +45,13 @@ class Supervisor:
     """One loop for the queue, the freed slots and machines that are out; one task for each job that holds a slot."""
 
     def __init__(
-        self, bench: Bench, machines: Mapping[str, Machine], bell: Bell, claims: Claims, poll_s: float
+        self,
+        bench: Bench,
+        machines: Mapping[str, Machine],
+        bell: Bell,
+        claims: Claims,
+        poll_s: float,
+        sweep_s: float = INTERVAL_S,
     ) -> None:
         self._bench = bench
         self._bell = bell
@@ -52,6 +59,7 @@ class Supervisor:
         self._claims = claims
         self._working: dict[str, asyncio.Task[bool]] = {}
         self.placement = Placement(bench, machines, poll_s)
+        self._sweep = Sweep(bench, machines, self.placement.answers, sweep_s)
 
     async def step(self) -> None:
         """Look once at every job and every lease; what takes long goes on in tasks of its own."""
@@ -62,7 +70,8 @@ class Supervisor:
             holds = await fetch_holds(connection)
         now = self._bench.now()
         busy = claimed | {name_claim(hold.job_id) for hold in holds if hold.rests(now)}
-        await self._place([job.id for job in jobs if job.state is JobState.QUEUED], await self.placement.fetch_due())
+        queued = [job for job in jobs if job.state is JobState.QUEUED and job.id not in self._working]
+        await self._place(queued, await self.placement.fetch_due())
         for lease in leases:
             if name_claim(lease.job_id) not in busy:
                 self._begin(lease.job_id, self._with_claim(lease.job_id, partial(self._look_after, lease)))
@@ -74,19 +83,28 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _place(self, queued: Sequence[str], out: Sequence[str]) -> None:
-        """Find slots, and machines that are back. One replica at a time does it: no two choose for the same slot."""
-        if not queued and not out:
+    async def _place(self, queued: Sequence[Job], out: Sequence[str]) -> None:
+        """Find slots, and machines that are back, and what lies on machines. One replica at a time does it."""
+        sweeps = self._sweep.take_turn()
+        if not queued and not out and not sweeps:
             return
         async with self._claims.keep("queue") as mine:
-            for job_id in queued if mine else ():
-                self._begin(job_id, self._place_one(job_id))
-            for machine in out if mine else ():
+            if not mine:
+                return
+            allotted = await self.placement.allot(queued)
+            for job in queued:
+                self._begin(job.id, self._place_one(job.id, allotted.get(job.id)))
+            for machine in out:
                 self._begin(f"machine:{machine}", self.placement.probe(machine))
+            if sweeps:
+                self._begin("sweep", self._sweep.run())
 
-    async def _place_one(self, job_id: str) -> bool:
-        job = await self._read(job_id)
-        return job is not None and job.state is JobState.QUEUED and await self.placement.place(job)
+    async def _place_one(self, job_id: str, lease: Lease | None) -> bool:
+        try:
+            job = await self._read(job_id)
+            return job is not None and job.state is JobState.QUEUED and await self.placement.place(job, lease)
+        finally:
+            self.placement.release(job_id)
 
     def _begin(self, subject: str, work: Coroutine[None, None, bool]) -> None:
         """Start work on a job or a machine, unless some is under way."""

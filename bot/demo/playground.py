@@ -189,6 +189,7 @@ slots = 2
 labels = ["gpu"]
 workspace = {quote(str(self.folder / "machine" / "workspace"))}
 python = {quote(self._python)}
+min_free_gb = 0
 
 {self._more_toml}
 

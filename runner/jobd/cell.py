@@ -46,7 +46,7 @@ class Cell:
     def __init__(self, job: Job, request: Mapping[str, Any]) -> None:
         prepared = find_recipe(job)
         self._job = job
-        self._gpus: list[str] = prepared.get("gpus") or []
+        self._gpus: Mapping[str, str] = prepared.get("gpus") or {}
         # What makes an environment has to fetch what it is made of.
         self._has_network = prepared.get("network") != "none" or request.keys() >= prepared.keys()
         covers = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))

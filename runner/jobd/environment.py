@@ -35,7 +35,7 @@ def decide(stage: Stage) -> Shelf:
         reason = missing.get(OVERLAY, words) if request["ways"] == ["overlay"] else words
         raise Failure("no_environment", f"the machine makes no environments as its operator wants them: {reason}")
     shelf = Shelf(job, request, way)
-    about = {"sealed": sealed, "way": way, "place": str(shelf.place)}
+    about = {"sealed": sealed, "way": way, "place": str(shelf.place), "gpus": request["gpus"]}
     write_file(job.environment_file, json.dumps(about))
     stage.log.write(f"[{words}]\n[environment by {way}: {WAYS[way]}]\n".encode())
     return shelf

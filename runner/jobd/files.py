@@ -94,7 +94,8 @@ class Job:
         return self.control / f"{stage}.{kind}"
 
     def environment(self) -> dict[str, str]:
-        """What a process of the job starts with: of the host it gets the PATH alone."""
+        """What a process of the job starts with: of the host it gets the PATH alone, and of the GPUs its slot's."""
+        gpus = read_json(self.environment_file).get("gpus")
         return {
             "PATH": f"{self.venv / 'bin'}:{os.environ.get('PATH', os.defpath)}",
             "HOME": str(self.home),
@@ -107,6 +108,8 @@ class Job:
             "PTQ_OUTPUT_DIR": str(self.output),
             "PTQ_NOTICE_FILE": str(self.notice),
             "PTQ_ENVIRONMENT": str(read_json(self.environment_file).get("way", "")),
+            # By name: a number means another GPU in a cell, where the others are not seen.
+            **({"CUDA_VISIBLE_DEVICES": ",".join(gpus.values())} if gpus else {}),
         }
 
 

@@ -23,6 +23,7 @@ from .environment import clear, list_ways
 from .exposure import find_exposures
 from .files import Failure, Job, describe, read_json
 from .home import notify
+from .inventory import list_jobs, take_inventory
 from .namespaces import CLONE, OVERLAY, describe_cell, find_missing, is_sealable
 from .prepare import make_base, prepare
 from .processes import kill_processes
@@ -135,6 +136,8 @@ def _clean(job: Job) -> dict[str, Any]:
 VERBS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "version": version,
     "capabilities": capabilities,
+    "inventory": take_inventory,
+    "jobs": list_jobs,
     "prepare": lambda request: {"started": start_stage("prepare", request)},
     "base": lambda request: {"started": start_stage("base", request)},
     "start": start_agent,

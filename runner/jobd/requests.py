@@ -55,12 +55,15 @@ _LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
 _RECIPE: Mapping[str, Kind] = {
     **{"clone_url": TEXT, "base_branch": TEXT, "base_commit": COMMIT, "submodules": SWITCH, "network": TEXT},
     **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS},
-    **{"ways": TEXTS, "must_seal": SWITCH, "private": TEXTS, "slot": NUMBER, "gpus": TEXTS, "base_timeout_s": NUMBER},
+    **{"ways": TEXTS, "must_seal": SWITCH, "private": TEXTS, "slot": NUMBER, "base_timeout_s": NUMBER},
+    "gpus": VARIABLES,  # Those of the job's slot: the number of each one's device file, and the name that CUDA knows.
 }
 
 REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "version": {},
     "capabilities": {"workspace": TEXT},
+    "inventory": {"workspace": TEXT},
+    "jobs": {"workspace": TEXT},
     "prepare": {"changes": CHANGES, "held_back": CHANGES, **_RECIPE, **_LIMITS, **_JOB},
     "base": {"only_existing": SWITCH, **_RECIPE, **_LIMITS, **_JOB},
     "start": {

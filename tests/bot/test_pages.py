@@ -14,7 +14,9 @@ from bot.pages import LEFT_OUT, MARGIN, REFRESH_S, SHOWN_LOG, split_diff
 from handlers import casebook
 from handlers.receiving import MAX_PENDING
 from runner import store
+from runner.inventory import Gpu, Inventory
 from runner.job import FINAL, Job, JobState
+from runner.machine_states import save_inventory, save_strangers
 from runner.machines import Lease
 from runner.schema import deliveries
 from tests.support.jobs import NOON
@@ -267,16 +269,36 @@ async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> Non
     noon = NOON.isoformat()
     assert await site.status() == {
         "machines": [
-            {"name": "gpu-1", "slots": 2, "leased": 1, "trouble": None, "drained_since": None, "out_since": None},
+            {
+                **{"name": "gpu-1", "slots": 2, "leased": 1, "trouble": None, "drained_since": None},
+                **{"out_since": None, "has": None},
+            },
             {
                 **{"name": "gpu-2", "slots": 1, "leased": 0, "trouble": "the host key has changed"},
-                **{"drained_since": None, "out_since": noon},
+                **{"drained_since": None, "out_since": noon, "has": None},
             },
         ],
         "jobs": {"queued": 1, "running": 1},
         "deliveries": {"pending": 0, "failed": 0},
         "replies": {"waiting": 0, "abandoned": 0, "reasons": {}},
         "held_labels": 0,
+    }
+
+
+async def test_the_status_tells_what_machines_have_without_the_names_of_single_gpus(site: Site) -> None:
+    gpu = Gpu("0", "GPU-one-of-a-kind", f"H200 {SECRET}", 143771, "580.95")
+    async with site.database.write() as connection:
+        await save_inventory(connection, "gpu-1", Inventory((gpu,), "it broke", 5, 10, None), NOON)
+        await save_strangers(connection, "gpu-1", ["00000000aa"])
+    first, second = (await site.status())["machines"]
+    assert second["has"] is None
+    assert first["has"] == {
+        "gpus": [{"name": "H200 [redacted]", "memory_mib": 143771, "driver": "580.95"}],
+        "gpu_trouble": "it broke",
+        "disk": {"free_bytes": 5, "total_bytes": 10},
+        "free_inodes": None,
+        "unknown_job_folders": 1,
+        "seen_at": NOON.isoformat(),
     }
 
 

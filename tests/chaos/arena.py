@@ -167,6 +167,7 @@ slots = {SLOTS}
 labels = ["gpu"]
 workspace = "{quoted[2]}"
 python = "{sys.executable}"
+min_free_gb = 0
 """
 
 

@@ -6,7 +6,20 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.machines import MAX_REST, Lease, Machine, Outage, choose_machine, eligible, find_out
+from runner.machines import (
+    FAULTS,
+    FAULTS_IN_A_ROW,
+    FAULTY_RESTS,
+    MAX_REST,
+    Lease,
+    Machine,
+    Outage,
+    WarmBase,
+    break_circuit,
+    choose_machine,
+    eligible,
+    find_out,
+)
 from tests.support.jobs import NOON
 
 
@@ -127,3 +140,61 @@ def test_a_rest_has_bounds_and_ends_whatever_the_clock_does(gaps: list[float]) -
         assert outage.is_due(outage.retry_at)
         # A clock that was hours ahead when it was found out must not keep it out for hours.
         assert outage.is_due(outage.seen_at - timedelta(hours=3))
+
+
+# A base that is there already
+
+
+def warm(name: str, slot: int | None = None) -> WarmBase:
+    return WarmBase(name, slot, "recipe")
+
+
+def chosen_warm(
+    machines: Sequence[Machine], taken: Sequence[Lease], *bases: WarmBase, avoid: Sequence[str] = ()
+) -> tuple[str, int] | None:
+    lease = choose_machine(machines, taken, [], avoid, warm=bases)
+    return (lease.machine, lease.slot) if lease else None
+
+
+def test_a_machine_with_a_warm_base_goes_before_a_less_loaded_one() -> None:
+    pool = [machine("cold", 4), machine("warm", 4)]
+    assert chosen_warm(pool, leases("warm", 0, 1, 2), warm("warm")) == ("warm", 3)
+
+
+def test_nobody_waits_for_a_warm_base_while_there_is_a_slot() -> None:
+    pool = [machine("cold", 4), machine("warm", 1)]
+    assert chosen_warm(pool, leases("warm", 0), warm("warm")) == ("cold", 0)
+    assert chosen_warm(pool, [], warm("warm"), avoid=["warm"]) == ("cold", 0)
+
+
+def test_of_warm_machines_the_least_loaded_is_chosen() -> None:
+    pool = [machine("a", 2), machine("b", 2), machine("c", 2)]
+    assert chosen_warm(pool, leases("a", 0), warm("a"), warm("b")) == ("b", 0)
+
+
+def test_a_base_made_in_place_counts_for_its_own_slot_alone() -> None:
+    pool = [machine("a", 3), machine("b", 3)]
+    assert chosen_warm(pool, [], warm("b", 2)) == ("b", 2)
+    assert chosen_warm(pool, leases("b", 2), warm("b", 2)) == ("a", 0)
+
+
+# Machines on which preparations fail
+
+
+def test_a_few_faults_are_borne_and_more_of_them_put_a_machine_out_for_ever_longer() -> None:
+    broken = [break_circuit(faults, "disk_full", NOON) for faults in range(9)]
+    assert broken[:FAULTS_IN_A_ROW] == [None] * FAULTS_IN_A_ROW
+    rests = [(outage.retry_at - NOON).total_seconds() / 60 for outage in broken if outage]
+    assert rests == [5, 10, 20, 40, 60, 60]
+    assert broken[3] is not None
+    assert broken[3].reason == "3 jobs in a row could not be prepared there, the last because its disk is full"
+    assert not broken[3].permanent
+
+
+@given(st.integers(3, 10**6), st.sampled_from(sorted(FAULTS)))
+def test_such_an_outage_ends_however_many_faults_there_were(faults: int, code: str) -> None:
+    outage = break_circuit(faults, code, NOON)
+    assert outage
+    assert not outage.is_due(NOON)
+    assert outage.is_due(NOON + FAULTY_RESTS[1])
+    assert outage.is_due(NOON - timedelta(seconds=1)), "the clock went back"

@@ -59,7 +59,9 @@ class Floor:
 
     async def place(self, job: Job) -> Job:
         """Try to find a slot for a job, and read how it then stands."""
-        await self.placement.place(await self.read(job))
+        allotted = await self.placement.allot([await self.read(job)])
+        await self.placement.place(await self.read(job), allotted.get(job.id))
+        self.placement.release(job.id)
         return await self.read(job)
 
     async def read(self, job: Job) -> Job:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +21,8 @@ import pytest
 from bot.demo.playground import PACE
 from runner import store
 from runner.jobd.processes import find_processes, kill_processes
+from runner.machine_states import fetch_warm_bases
+from runner.machines import FAULTS_IN_A_ROW
 from tests.support import program
 from tests.support.machines import open_server
 from tests.support.proxy import StallingSshServer
@@ -34,7 +38,7 @@ def until(sign: Path) -> str:
 
 def second_machine(folder: Path, python: str | Path = sys.executable) -> str:
     places = f"workspace = {json.dumps(str(folder / 'second'))}\npython = {json.dumps(str(python))}\n"
-    return f'[[machines]]\nname = "gpu-2"\nkind = "local"\nlabels = ["gpu"]\n{places}'
+    return f'[[machines]]\nname = "gpu-2"\nkind = "local"\nlabels = ["gpu"]\nmin_free_gb = 0\n{places}'
 
 
 async def start(world: World) -> None:
@@ -170,8 +174,8 @@ async def test_a_job_that_waits_for_a_machine_starts_when_that_is_back(tmp_path:
         await world.playground.embedded_ssh.stop()
         await start(world)
         await world.wait_for_reply("no machine can be used (gpu-1: ")
-        assert await fetch_machine(world) | {"out_since": ""} == {
-            **{"name": "gpu-1", "slots": 2, "leased": 0, "drained_since": None, "out_since": ""},
+        assert await fetch_machine(world) | {"out_since": "", "has": None} == {
+            **{"name": "gpu-1", "slots": 2, "leased": 0, "drained_since": None, "out_since": "", "has": None},
             "trouble": "the connection could not be made (connection refused)",
         }
         await world.playground.embedded_ssh.start()
@@ -221,6 +225,87 @@ async def test_a_machine_whose_clock_is_hours_wrong_and_jumps_changes_nothing(tm
             meter = await store.fetch_meter(connection, job.id)
         assert meter
         assert 1 < meter.run_s < PATIENCE_S
+
+
+NVIDIA_SMI = """#!/bin/sh
+cat <<EOF
+0, GPU-aa, 00000000:19:00.0, 81559, 550.54.15, NVIDIA H100
+1, GPU-bb, 00000000:3B:00.0, 81559, 550.54.15, NVIDIA H100
+EOF
+"""
+
+
+async def test_two_jobs_on_one_machine_have_gpus_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvidia-smi").write_text(NVIDIA_SMI)
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    go = tmp_path / "go"
+    agent = WRITE_REPORT + "print('mine:', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n" + until(go) + FIX
+    more_toml = f"{second_machine(tmp_path)}slots = 2\n"
+    async with open_world(tmp_path, agent=agent, more_toml=more_toml) as world:
+        await order(world, "drain", "gpu-1")
+        await start(world)
+        first = await world.wait_for_job("running")
+        await world.wait_for_log(first.id, b"mine: GPU-aa\n")
+        await start(world)
+        second = await world.wait_for_job("preparing")
+        await world.wait_for_log(second.id, b"mine: GPU-bb\n")
+        assert "2 × NVIDIA H100, 81559 MiB, driver 550.54.15; 1 for each slot\n" in await order(world, "list")
+        seen = (await fetch_machine(world, "gpu-2"))["has"]
+        assert [gpu["name"] for gpu in seen["gpus"]] == ["NVIDIA H100"] * 2
+        go.touch()
+        await world.wait_for_report()
+
+
+def lacking_git(folder: Path) -> Path:
+    """An interpreter for a machine that has all a job needs, but for git."""
+    (folder / "few").mkdir()
+    for name in ("find", "chmod", "rm", "cp", "mkdir", "sh"):
+        (folder / "few" / name).symlink_to(shutil.which(name) or name)
+    (folder / "python").write_text(f'#!/bin/sh\nPATH={folder / "few"} exec {sys.executable} "$@"\n')
+    (folder / "python").chmod(0o755)
+    return folder / "python"
+
+
+async def test_a_machine_on_which_no_job_can_be_prepared_is_out_and_the_next_one_runs_elsewhere(tmp_path: Path) -> None:
+    more_toml = second_machine(tmp_path, lacking_git(tmp_path))
+    async with open_world(tmp_path, more_toml=more_toml) as world:
+        await order(world, "drain", "gpu-1")
+        for _ in range(FAULTS_IN_A_ROW):
+            assert (await fetch_machine(world, "gpu-2"))["out_since"] is None
+            await start(world)
+            await world.wait_for_report()
+        assert "3 jobs in a row could not be prepared there, the last because it has no git" in await order(
+            world, "list"
+        )
+        await start(world)
+        await world.wait_for_reply("**Held up:**")
+        await order(world, "resume", "gpu-1")
+        await world.wait_for_report()
+        assert world.digest()
+        async with world.playground.service.context.db.read() as connection:
+            assert [base.machine for base in await fetch_warm_bases(connection)] == ["gpu-1"]
+
+
+async def test_what_a_job_left_behind_goes_when_the_service_starts_and_what_nobody_knows_stays(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await start(world)
+        await world.wait_for_report()
+        while await world.leases():
+            await asyncio.sleep(0.05)
+        (job,) = await world.jobs()
+        jobs = tmp_path / "machine" / "workspace" / "jobs"
+        left, unknown = jobs / job.id, jobs / "00000000aa"
+        assert not left.exists()
+        await world.playground.stop_service()
+        left.mkdir()
+        unknown.mkdir()
+        await world.playground.start_service()
+        await world.wait(lambda: not left.exists() or None, "the end of the folder")
+        while "does not know: 1 (00000000aa)" not in await order(world, "list"):
+            await asyncio.sleep(0.05)
+        assert unknown.exists()
 
 
 @asynccontextmanager

@@ -112,7 +112,7 @@ class ModelMachine:
     def _poll(self, request: Mapping[str, Any]) -> dict[str, Any]:
         stage = self.stages.get(request["job_id"], {}).get(request["stage"], Stage("absent"))
         piece = stage.log[request["log_offset"] :][: request["log_limit"]]
-        shown = {"log": base64.b64encode(piece).decode(), "log_size": len(stage.log), "boot_id": "1"}
+        shown = {"log": base64.b64encode(piece).decode(), "log_size": len(stage.log), "phase": "", "boot_id": "1"}
         return {"state": stage.state, "error": None, "message": None, "result": stage.result, **shown}
 
     def _collected(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,8 @@ class ModelMachine:
 
 
 _VERBS: Mapping[str, Callable[[ModelMachine, Mapping[str, Any]], dict[str, Any]]] = {
-    "version": lambda _machine, _request: {"python": "3.11.0", "git": "2.40"},
+    "inventory": lambda _machine, _request: {"gpus": [], "free_bytes": 10**12, "total_bytes": 10**12},
+    "jobs": lambda machine, _request: {"jobs": [{"id": job_id, "mtime": 0} for job_id in machine.stages]},
     "prepare": lambda machine, request: machine._start("prepare", request),
     "start": ModelMachine._start_agent,
     "collect": lambda machine, request: machine._start("collect", request),

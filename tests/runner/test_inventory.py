@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.inventory import (
+    FRESH,
+    GB,
+    MAX_GPUS,
+    Gpu,
+    Inventory,
+    Sighting,
+    find_shortage,
+    is_news,
+    parse_inventory,
+    remember,
+    share_gpus,
+)
+from runner.machines import Machine
+from tests.support.jobs import NOON
+
+GPU: Mapping[str, Any] = {"device": "0", "uuid": "GPU-0a", "name": "H100", "memory_mib": 81559, "driver": "550.54"}
+ANSWER: Mapping[str, Any] = {
+    **{"gpus": [{"index": 0, **GPU}], "gpu_trouble": None},
+    **{"free_bytes": 50 * GB, "total_bytes": 100 * GB, "free_inodes": 7},
+}
+SEEN = parse_inventory(ANSWER)
+
+
+def gpus(count: int) -> list[Gpu]:
+    return [Gpu(str(number), f"GPU-{number}", "H100", 81559, "550.54") for number in range(count)]
+
+
+def shares(count: int, slots: int, per_slot: int | None = None) -> list[list[int]]:
+    return [[int(device) for device, _ in share_gpus(gpus(count), slot, slots, per_slot)] for slot in range(slots)]
+
+
+def test_slots_share_gpus_out_among_themselves() -> None:
+    assert shares(8, 2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert shares(8, 3) == [[0, 1], [2, 3, 4], [5, 6, 7]]
+    assert shares(1, 1) == [[0]]
+
+
+def test_with_fewer_gpus_than_slots_they_go_round() -> None:
+    assert shares(2, 5) == [[0], [1], [0], [1], [0]]
+
+
+def test_a_slot_has_as_many_gpus_as_its_operator_says() -> None:
+    assert shares(8, 3, 2) == [[0, 1], [2, 3], [4, 5]]
+    assert shares(4, 3, 2) == [[0, 1], [2, 3], [0, 1]]
+    assert shares(3, 2, 2) == [[0, 1], [0, 2]]
+    assert shares(2, 2, 64) == [[0, 1], [0, 1]]
+    assert shares(8, 2, 0) == [[], []], "each job sees all of them"
+
+
+def test_a_machine_without_gpus_binds_nothing() -> None:
+    assert shares(0, 2) == shares(0, 2, 3) == [[], []]
+
+
+@given(count=st.integers(1, 16), slots=st.integers(1, 16))
+def test_where_there_are_enough_every_gpu_belongs_to_one_slot_and_slots_are_alike(count: int, slots: int) -> None:
+    found = shares(count, slots)
+    if count >= slots:
+        assert sorted(number for share in found for number in share) == list(range(count))
+        assert all(share == list(range(share[0], share[0] + len(share))) for share in found), "neighbours"
+        assert max(map(len, found)) - min(map(len, found)) <= 1
+    else:
+        assert all(len(share) == 1 for share in found)
+        assert {number for share in found for number in share} == set(range(count))
+
+
+@given(count=st.integers(1, 16), slots=st.integers(1, 8), per_slot=st.integers(1, 20), slot=st.integers(0, 30))
+def test_whatever_is_configured_a_slot_has_that_many_different_gpus_that_are_there(
+    count: int, slots: int, per_slot: int, slot: int
+) -> None:
+    share = share_gpus(gpus(count), slot, slots, per_slot)  # A slot may be beyond those of a new configuration.
+    assert len(set(share)) == len(share) == min(per_slot, count)
+    assert {device for device, _ in share} <= {gpu.device for gpu in gpus(count)}
+
+
+# What a machine may say
+
+
+def test_what_a_machine_says_is_read() -> None:
+    assert Inventory((Gpu(**GPU),), None, 50 * GB, 100 * GB, 7) == SEEN
+
+
+@pytest.mark.parametrize(
+    "oddity",
+    [
+        {"gpus": None},
+        {"gpus": ["x"]},
+        {"gpus": [{**GPU, "device": "../x"}]},
+        {"gpus": [{**GPU, "device": None}]},
+        {"gpus": [{**GPU, "uuid": "a,b"}]},
+        {"gpus": [{**GPU, "uuid": ""}]},
+        {"gpus": [{**GPU, "memory_mib": "x"}]},
+        {"gpus": [GPU] * (MAX_GPUS + 1)},
+        {"free_bytes": -1},
+        {"free_bytes": None},
+        {"free_bytes": True},
+        {"total_bytes": 10**30},
+        {"free_inodes": 0.5},
+    ],
+)
+def test_what_makes_no_sense_is_refused(oddity: Mapping[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"no |without"):
+        parse_inventory({**ANSWER, **oddity})
+
+
+def test_long_words_are_cut() -> None:
+    seen = parse_inventory({**ANSWER, "gpu_trouble": "x" * 10**6, "gpus": [{**GPU, "name": "y" * 10**6}]})
+    assert len(seen.gpu_trouble or "") + len(seen.gpus[0].name) < 1000
+
+
+# What follows from it
+
+
+def test_a_machine_with_too_little_room_takes_no_jobs() -> None:
+    machine = Machine("a", "/srv", min_free_gb=10.0)
+    assert find_shortage(machine, replace(SEEN, free_bytes=10 * GB)) is None
+    assert find_shortage(machine, replace(SEEN, free_bytes=9_940_000_000)) == (
+        "its disk has 9.9 GB free, and min_free_gb is 10"
+    )
+    assert find_shortage(replace(machine, min_free_gb=0.0), replace(SEEN, free_bytes=0)) is None
+
+
+def test_a_machine_that_cannot_name_the_gpus_it_had_takes_no_jobs() -> None:
+    failing = replace(SEEN, gpus=(), gpu_trouble="nvidia-smi failed")
+    assert find_shortage(Machine("a", "/srv"), remember(SEEN, failing)) == "its GPUs cannot be asked: nvidia-smi failed"
+    for before in (None, replace(SEEN, gpus=()), failing):
+        assert find_shortage(Machine("a", "/srv"), remember(before, failing)) is None, "it may never have had any"
+    assert remember(SEEN, replace(SEEN, gpus=())).gpus == (), "somebody has taken them out"
+
+
+def test_what_changes_all_the_time_is_written_down_now_and_then() -> None:
+    sighting, fuller = Sighting(NOON, SEEN), replace(SEEN, free_bytes=1, free_inodes=1)
+    assert is_news(None, SEEN, NOON)
+    assert not is_news(sighting, fuller, NOON + FRESH / 2)
+    assert is_news(sighting, fuller, NOON + FRESH)
+    assert is_news(sighting, replace(SEEN, gpus=()), NOON)
+    assert is_news(sighting, SEEN, NOON - timedelta(hours=1)), "the clock went back"
