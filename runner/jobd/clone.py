@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
-from .files import Failure, write_file
+from .files import Failure, read_json, read_piece, write_file
 from .git import CLONE_CONFIG, GIT, find_clone, git_environment
 from .locks import locked
 from .stage import Stage
@@ -29,18 +32,51 @@ def fetch_commit(stage: Stage) -> str:
     source = branch if branch.startswith("refs/") or branch == HEAD else f"refs/heads/{branch}"
     base = stage.request["base_commit"] or ref
     clone.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fetched, wanted_at = clone / "fetched.json", time.monotonic()
     with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):
-        disarm(clone)
-        run_git(stage, clone, "the machine's clone could not be made", "init", "--quiet", "--bare", "--template=")
-        try:
-            fetch(stage, clone, f"+{source}:{ref}")
-        except Failure as failure:
-            if "find remote ref" in failure.message:
-                raise Failure("branch_missing", f"the repository has no branch {branch}") from None
-            raise
+        make_usable(stage, clone)
+        if was_fetched_since(wanted_at, read_json(fetched).get(source), read_boot_id()):
+            stage.log.write(b"[another job has just fetched the repository]\n")
+        else:
+            began_at = time.monotonic()
+            fetch_branch(stage, clone, branch, f"+{source}:{ref}")
+            write_file(fetched, json.dumps({source: [began_at, read_boot_id()]}))
         if not find_commit(clone, base):
             fetch_lost(stage, clone, base)
         return find_commit(clone, base)
+
+
+def was_fetched_since(wanted_at: float, record: Any, boot_id: str) -> bool:
+    """Whether a fetch that is on record, with the boot of its clock, began no earlier than something was wanted.
+
+    Of jobs that come at once the first fetches for all, and nobody gets less than what was there when it asked.
+    """
+    if not isinstance(record, list) or len(record) != 2 or not isinstance(record[0], float):
+        return False
+    began_at, boot = record
+    return bool(boot == boot_id and wanted_at <= began_at <= time.monotonic())
+
+
+def read_boot_id() -> str:
+    """Tells this run of the machine, and its clock, from others."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def fetch_branch(stage: Stage, clone: Path, branch: str, refspec: str) -> None:
+    """Fetch a branch. Raises `Failure`, which says so where there is no such branch."""
+    try:
+        fetch(stage, clone, refspec)
+    except Failure as failure:
+        if "find remote ref" in failure.message:
+            raise Failure("branch_missing", f"the repository has no branch {branch}") from None
+        raise
+
+
+def make_usable(stage: Stage, clone: Path) -> None:
+    """Make the clone, unless it is there, and safe to use. Raises `Failure`."""
+    disarm(clone)
+    if not all((clone / name).exists() for name in ("HEAD", "objects", "refs")):
+        run_git(stage, clone, "the machine's clone could not be made", "init", "--quiet", "--bare", "--template=")
 
 
 def run_git(stage: Stage, clone: Path, what: str, *words: str) -> None:
@@ -79,7 +115,9 @@ def disarm(clone: Path) -> None:
     # We hold the clone's own lock: git's are left from a git that was killed.
     for path in [*settings, *clone.glob("*.lock"), *clone.glob("refs/ptq/*.lock")]:
         path.unlink(missing_ok=True)
-    write_file(clone / "config", CLONE_CONFIG)
+    config = read_piece(clone / "config", 0, len(CLONE_CONFIG) + 1)
+    if not config or config.data != CLONE_CONFIG.encode():
+        write_file(clone / "config", CLONE_CONFIG)
 
 
 def changes_submodules(clone: Path, before: str, after: str) -> bool:

@@ -175,7 +175,7 @@ def test_a_refresh_leaves_jobs_at_work_alone_and_the_next_job_has_it(
     later = jobd.beside()
     poll = later.prepare(**recipe)
     assert done(poll)["base"] == refreshed["base"]
-    assert poll["log"].count(b"$ ") == 2  # To bring the clone up to date; the worktree needs nothing.
+    assert poll["log"].count(b"$ ") == 1  # To bring the clone up to date; the worktree needs nothing.
     jobd.call("notify", text="go on")
     assert jobd.wait("agent")["log"].decode() == f"one\ntwo\nthree\nmade\n{old}\n"
     assert read_log(later, 'cat a.txt "$HOME/times"; git status --short') == "newer\nmade\nmade\n"

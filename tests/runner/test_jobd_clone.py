@@ -1,0 +1,107 @@
+"""The machine's clone, which all jobs of a repository fetch into: as seldom as they can, and never too seldom."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.jobd.clone import read_boot_id, was_fetched_since
+from runner.jobd.git import find_clone
+from tests.support.jobd import Jobd, Repository, wait_until
+
+
+@contextmanager
+def clone_taken(jobd: Jobd, jobs: int) -> Iterator[None]:
+    """Hold the clone's lock until so many others want it; inside the block nobody else does yet."""
+    clone = find_clone(jobd.job, jobd.repository.url)
+    path = clone.with_name(f"{clone.name}.lock")
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        wait_until(lambda: count_who_has_open(path) == jobs + 1)
+
+
+def count_who_has_open(path: Path) -> int:
+    found = 0
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            found += descriptor.readlink() == path
+        except OSError:
+            continue
+    return found
+
+
+def prepare_together(jobd: Jobd, jobs: int) -> list[dict[str, Any]]:
+    """Jobs that all had asked for their environment before the first one could fetch."""
+    many = [jobd.beside() for _ in range(jobs)]
+    with clone_taken(jobd, jobs):
+        for job in many:
+            job.call("prepare", **job.prepare_request())
+    return [job.wait("prepare") for job in many]
+
+
+def test_of_jobs_that_come_at_once_one_fetches_for_all(jobd: Jobd, repository: Repository) -> None:
+    jobd.prepare()
+    newest = repository.commit({"a.txt": "newer\n"})
+    polls = prepare_together(jobd, 4)
+    assert [poll["result"]["base_commit"] for poll in polls] == [newest] * 4
+    assert sorted(poll["log"].count(b" fetch ") for poll in polls) == [0, 0, 0, 1]
+    assert sorted(poll["log"].count(b"[another job has just fetched the repository]") for poll in polls) == [0, 1, 1, 1]
+
+
+def test_when_the_first_one_cannot_fetch_the_next_one_tries(jobd: Jobd, repository: Repository) -> None:
+    jobd.prepare()
+    repository.folder.rename(repository.folder.with_name("away"))
+    polls = prepare_together(jobd, 2)
+    assert [poll["error"] for poll in polls] == ["clone_failed"] * 2
+
+
+def test_another_branch_is_fetched_however_new_the_first_one_is(jobd: Jobd, repository: Repository) -> None:
+    repository.git("branch", "other")
+    jobd.prepare()
+    many = [jobd.beside(), jobd.beside()]
+    with clone_taken(jobd, 2):
+        for job, branch in zip(many, ("main", "other"), strict=True):
+            job.call("prepare", **job.prepare_request(base_branch=branch))
+    assert [job.wait("prepare")["log"].count(b" fetch ") for job in many] == [1, 1]
+
+
+@pytest.mark.parametrize("began_at", [1e300, -1.0, True, "soon", None])
+def test_a_record_that_somebody_made_up_keeps_nobody_from_what_is_new(
+    jobd: Jobd, repository: Repository, began_at: object
+) -> None:
+    jobd.prepare()
+    record = find_clone(jobd.job, repository.url) / "fetched.json"
+    assert list(json.loads(record.read_text())) == ["refs/heads/main"]
+    record.write_text(json.dumps({"refs/heads/main": [began_at, read_boot_id()]}))
+    newest = repository.commit()
+    assert jobd.beside().prepare()["result"]["base_commit"] == newest
+
+
+def test_a_record_of_before_the_machine_was_started_says_nothing() -> None:
+    now = time.monotonic()
+    assert was_fetched_since(now - 2, [now - 1, "this"], "this")
+    assert not was_fetched_since(now - 2, [now - 1, "before"], "this")
+    assert not was_fetched_since(now - 1, [now - 2, "this"], "this")
+
+
+def test_a_clone_that_is_there_is_not_made_again(jobd: Jobd) -> None:
+    assert jobd.prepare()["log"].count(b" init --quiet --bare") == 1
+    assert jobd.beside().prepare()["log"].count(b" init --quiet --bare") == 0
+
+
+@pytest.mark.parametrize("name", ["HEAD", "objects", "refs"])
+def test_a_clone_whose_making_was_cut_short_is_made(jobd: Jobd, name: str) -> None:
+    jobd.prepare()
+    clone = find_clone(jobd.job, jobd.repository.url)
+    (clone / name).rename(jobd.workspace / "away")
+    jobd.call("clean")
+    later = jobd.beside().prepare()
+    assert later["state"] == "done", later["message"]
