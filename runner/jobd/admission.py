@@ -13,7 +13,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,16 @@ def dismiss(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def forget_keys(job: Job) -> None:
     """Remove the lines of a job. Raises `OSError`."""
-    path = find_keys_file()
-    if path.exists() and f"{MARK}{job.id}".encode() in path.read_bytes():
+    if f"{MARK}{job.id}".encode() in read_keys():
         with changing_keys() as lines:
             lines[:] = [line for line in lines if not is_ours(line, job)]
+
+
+def read_keys() -> bytes:
+    """What is in the file; nothing where we can read none, for then we have written none."""
+    with suppress(OSError, RuntimeError):  # The second: an account without a name has no home.
+        return find_keys_file().read_bytes()
+    return b""
 
 
 def find_limit_s(job: Job) -> float:

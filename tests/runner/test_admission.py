@@ -135,6 +135,12 @@ def test_a_cleaned_job_leaves_no_key_behind_and_gets_none(jobd: Jobd, home: Path
     assert admit(jobd)["error"] == "ended"
 
 
+def test_a_job_is_cleaned_also_where_no_keys_can_be_read(jobd: Jobd, home: Path) -> None:
+    (home / ".ssh").mkdir(mode=0o000)
+    assert jobd.call("clean") == {"ok": True}
+    (home / ".ssh").chmod(0o700)
+
+
 def test_a_job_without_an_environment_gets_no_key(jobd: Jobd, home: Path) -> None:
     other = jobd.beside()
     assert admit(other)["error"] == "not_prepared"
