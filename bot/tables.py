@@ -200,6 +200,7 @@ class MachineTable(Table):
     known_hosts_file: Annotated[Path, AfterValidator(_check_file)] | None = None
     slots: Annotated[int, Field(ge=1, le=1000)] = 1
     labels: frozenset[str] = frozenset()
+    serves: Annotated[frozenset[Literal["public", "private"]], Field(min_length=1)] = frozenset({"public"})
     workspace: Annotated[str, AfterValidator(_check_absolute)]
     python: Text = "python3"
     sandbox: Literal["auto", "required"] = "auto"

@@ -35,6 +35,10 @@ Devices = tuple[tuple[str, str], ...]
 """GPUs: for each the number of its device file, and the name by which CUDA knows it."""
 
 
+PUBLIC, PRIVATE = "public", "private"
+"""The kinds of repositories."""
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """One `[[machines]]` entry: a host with slots. `kind = "local"` is the service's own machine."""
@@ -51,6 +55,8 @@ class Machine:
     known_hosts_file: Path | None = None
     slots: int = 1
     labels: frozenset[str] = field(default_factory=frozenset)
+    serves: frozenset[str] = frozenset({PUBLIC})
+    """The kinds of repositories whose jobs may run there: what one job leaves in reach of others depends on it."""
     python: str = "python3"
     """The interpreter (3.9 or newer) that runs our machine-side program there."""
     sandbox: Literal["auto", "required"] = "auto"
@@ -173,9 +179,18 @@ USABLE = MachineState()
 
 
 def eligible(machines: Iterable[Machine], requires: Iterable[str]) -> list[Machine]:
-    """The machines that carry every label of `requires`."""
+    """The machines that carry every label of `requires`; one that `needs` named may be among these."""
     wanted = set(requires)
-    return [machine for machine in machines if wanted <= machine.labels]
+    return [machine for machine in machines if wanted <= machine.labels | set(map(_name_kind, machine.serves))]
+
+
+def needs(requires: Iterable[str], *, private: bool) -> tuple[str, ...]:
+    """What the machine of a job has to carry: the labels that its repository requires, and that it serves its kind."""
+    return (*requires, _name_kind(PRIVATE if private else PUBLIC))
+
+
+def _name_kind(kind: str) -> str:
+    return f"{kind} repositories"
 
 
 def choose_machine(

@@ -39,6 +39,7 @@ from runner.machines import (
     choose_machine,
     eligible,
     find_out,
+    needs,
 )
 from runner.preparations import name_recipe
 
@@ -89,12 +90,19 @@ class _Chooser:
         ]
         recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
         warm = [base for base in self.warm if base.recipe == recipe]
-        return choose_machine(self.machines.values(), leases, profile.requires, avoid, self.lost.get(job.id), warm)
+        return choose_machine(
+            self.machines.values(),
+            leases,
+            needs(profile.requires, private=job.private),
+            avoid,
+            self.lost.get(job.id),
+            warm,
+        )
 
     def alike(self, job: Job) -> tuple[object, ...]:
         """Where there is no slot for a job, there is none for others with the same of this."""
         profile = self.bench.profiles.get(job.repository)
-        return (profile and profile.requires, self.lost.get(job.id))
+        return (profile and profile.requires, job.private, self.lost.get(job.id))
 
 
 class Placement:
@@ -172,7 +180,8 @@ class Placement:
         profile = self._bench.profiles.get(job.repository)
         async with self._bench.db.read() as connection:
             states = await fetch_machine_states(connection)
-        return _Pool(eligible(self._machines.values(), profile.requires) if profile else (), states)
+        wanted = needs(profile.requires if profile else (), private=job.private)
+        return _Pool(eligible(self._machines.values(), wanted) if profile else (), states)
 
     def _impossible(self, job: Job, pool: _Pool) -> str | None:
         """Why no waiting will help this job, as a sentence; None when it may still run."""
@@ -180,7 +189,8 @@ class Placement:
         if profile is None or job.agent not in self._bench.agents:
             return UNCONFIGURED
         if not pool.fitting:
-            return f"no machine has the labels that this repository requires: {', '.join(profile.requires)}"
+            wanted = ", ".join(needs(profile.requires, private=job.private))
+            return f"no machine has what this repository requires: {wanted}"
         waited = self._bench.now() - job.created_at > timedelta(seconds=profile.limits.unreachable_after_s)
         for state in map(pool.of, pool.fitting):
             outage = state.outage

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given
@@ -19,6 +20,7 @@ from runner.machines import (
     choose_machine,
     eligible,
     find_out,
+    needs,
 )
 from tests.support.jobs import NOON
 
@@ -41,6 +43,14 @@ def test_only_a_machine_with_every_required_label_is_chosen() -> None:
     assert [found.name for found in eligible(pool, ["gpu"])] == ["gpu", "both"]
     assert chosen(pool, (), "h100", "gpu") == ("both", 0)
     assert chosen(pool, (), "tpu") is None
+
+
+def test_jobs_of_private_repositories_run_only_where_the_operator_lets_them() -> None:
+    pool = [machine("plain"), replace(machine("secret"), serves=frozenset({"private"}))]
+    pool += [replace(machine("both"), serves=frozenset({"private", "public"}))]
+    assert [found.name for found in eligible(pool, needs((), private=False))] == ["plain", "both"]
+    assert [found.name for found in eligible(pool, needs((), private=True))] == ["secret", "both"]
+    assert chosen(pool[:1], (), *needs((), private=True)) is None
 
 
 def test_the_least_loaded_machine_is_chosen_by_its_share_of_taken_slots() -> None:

@@ -125,6 +125,13 @@ async def test_a_drained_machine_gets_no_job_until_it_is_resumed(tmp_path: Path)
         assert (job.state, job.machine, job.trouble) == (JobState.PREPARING, "gpu-1", None)
 
 
+async def test_a_job_of_a_private_repository_that_no_machine_serves_fails_with_the_reason(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, "gpu-1") as floor:
+        job = await floor.place(await floor.queue(private=True))
+        assert job.state is JobState.FAILED
+        assert job.failure == "no machine has what this repository requires: private repositories"
+
+
 async def test_a_drain_keeps_its_first_time_and_what_is_known_of_the_machine(tmp_path: Path) -> None:
     async with open_floor(tmp_path, "gpu-1") as floor:
         await floor.placement.note_gone("gpu-1", Unreachable("it is silent"))
