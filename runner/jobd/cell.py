@@ -25,6 +25,7 @@ from .namespaces import (
     NO_EXEC,
     NO_SUID,
     bind,
+    close_device,
     enter,
     make_read_only,
     mount,
@@ -90,7 +91,7 @@ class Cell:
         if SHARED_MEMORY.is_dir():
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
         for device in find_devices(self._gpus):
-            bind(Path(os.devnull), device, writable=True)
+            close_device(device)
         with suppress(OSError):  # Terminals of the account's others are in nobody's reach but where that is refused.
             mount("devpts", TERMINALS, "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=0620")
         with suppress(OSError):  # Some containers refuse. What it then shows of others are names (docs/machines.md).

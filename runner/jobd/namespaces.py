@@ -66,6 +66,12 @@ def bind(source: Path, target: Path, *, writable: bool) -> None:
         mount("", target, flags=REMOUNT | BIND | READ_ONLY | relative | about & KEPT)
 
 
+def close_device(device: Path) -> None:
+    """Let nobody open a device; whoever tries is told so, as where cgroups forbid it. Raises `OSError`."""
+    mount(device, device, flags=BIND)
+    mount("", device, flags=REMOUNT | BIND | NO_DEVICES | os.statvfs(device).f_flag & KEPT)
+
+
 def mount_empty(target: Path, options: str = "mode=0755") -> None:
     """Mount an empty folder, in memory. Raises `OSError`."""
     mount("tmpfs", target, "tmpfs", NO_SUID | NO_DEVICES, options)

@@ -281,7 +281,8 @@ class Jobs(RuleBasedStateMachine):
     @invariant()
     def check(self) -> None:
         if hasattr(self, "lives"):
-            check_moves(self.witness.read_moves(), "job", "queued", LEGAL)
+            # Somebody may cancel one that is lost: it is not started again.
+            check_moves(self.witness.read_moves(), "job", "queued", LEGAL, may_change=("lost",))
             jobs = {job["id"]: job for job in self.witness.ask("SELECT * FROM jobs")}
             self.check_jobs(jobs)
             self.check_slots(jobs)

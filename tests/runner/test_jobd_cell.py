@@ -10,6 +10,7 @@ import pwd
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -291,3 +292,18 @@ def test_the_accounts_real_home_is_hidden_whatever_the_environment_says(jobd: Jo
 def test_a_job_without_gpus_of_its_own_sees_all_of_them() -> None:
     assert cell.find_devices([]) == []
     assert cell.find_devices(["none"]) == sorted(Path("/dev").glob("nvidia[0-9]*"))
+
+
+@needs_cells
+def test_a_device_that_is_not_a_jobs_cannot_be_opened() -> None:
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            namespaces.have_own_mounts()
+            namespaces.close_device(Path("/dev/full"))
+            with suppress(PermissionError), Path("/dev/full").open("rb"):
+                os._exit(1)
+            os._exit(0)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    Path("/dev/full").open("rb").close()

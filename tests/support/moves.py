@@ -50,15 +50,23 @@ class Witness:
 
 
 def check_moves(
-    moves: Collection[Mapping[str, Any]], subject: str, first: str, legal: Collection[tuple[str, str]]
+    moves: Collection[Mapping[str, Any]],
+    subject: str,
+    first: str,
+    legal: Collection[tuple[str, str]],
+    *,
+    may_change: Collection[str] = (),
 ) -> None:
-    """Each begins in the `first` state, and goes on by `legal` moves alone; one that cannot move never changes."""
-    can_move = {before for before, _ in legal}
+    """Each begins in the `first` state, and goes on by `legal` moves alone.
+
+    One that cannot move never changes, but in a state in which it `may_change`.
+    """
+    can_change = {before for before, _ in legal} | {*may_change}
     for seen in (seen for seen in moves if seen["subject"] == subject):
         before, after = seen["before"], seen["after"]
         if before is None:
             assert after == first, f"{subject} {seen['name']} began as {after}"
         elif before == after:
-            assert before in can_move, f"{subject} {seen['name']} had ended as {before}, and was changed"
+            assert before in can_change, f"{subject} {seen['name']} had ended as {before}, and was changed"
         else:
             assert (before, after) in legal, f"{subject} {seen['name']} went from {before} to {after}"
