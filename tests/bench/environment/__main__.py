@@ -41,14 +41,14 @@ def say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def measure(name: str, way: Way, rounds: int) -> Row:
+def measure(name: str, way: Way, rounds: int, cold_rounds: int) -> Row:
     """The figures of one way; the first time only warms up."""
     try:
         way.measure()
         warm = [way.measure() for _ in range(rounds)]
         say(f"{name}: {', '.join(f'{one.ready:.2f}' for one in warm)} s")
         cold = []
-        for _ in range(rounds if disk.can_forget() else 0):
+        for _ in range(cold_rounds):
             disk.forget()
             cold.append(way.measure())
         return Row(name, warm, cold, *way.measure_extra())
@@ -81,6 +81,7 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-environment", description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="of PyTorch's size (default 1)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", action="store_true", help="leave a cold disk out: to have one slows all else down")
     parser.add_argument("--jobs", type=int, default=20, help="how many begin at once")
     parser.add_argument("--way", choices=["overlay", "copy", "slot"], help="by default the best that this machine has")
     parser.add_argument("--torch", action="store_true", help="with torch's own wheel, which pip has to bring")
@@ -90,7 +91,7 @@ def read_options() -> argparse.Namespace:
 
 def measure_all(folder: Path, options: argparse.Namespace, wheels: Path | None) -> int:
     """Measure, print, judge: the exit status."""
-    size = scene.Size(options.scale)
+    size, cold_rounds = scene.Size(options.scale), 0 if options.warm or not disk.can_forget() else options.rounds
     project = scene.make_repositories(folder / "served", size)
     say("the repositories are made")
     with serve(folder / "served") as address:
@@ -103,7 +104,7 @@ def measure_all(folder: Path, options: argparse.Namespace, wheels: Path | None) 
         print(f"By {way}; the base was made in {made_s:.0f} s: {describe(layer)}, {options.scale} of PyTorch's.")
         place, plain = ours.jobd.place, folder / "plain"
         subprocess.run(["cp", "-a", layer, plain], check=True)
-        mine = Base(layer).judge(measure("ptq-bot", ours, options.rounds), ours.write_everywhere)
+        mine = Base(layer).judge(measure("ptq-bot", ours, options.rounds, cold_rounds), ours.write_everywhere)
         environment_s = median(ours.environment_s)
         at_once_s = median(ours.measure_at_once(options.jobs) for _ in range(3))
         smoke_test = str(recipe["smoke_test"][0])  # type: ignore[index]
@@ -111,9 +112,10 @@ def measure_all(folder: Path, options: argparse.Namespace, wheels: Path | None) 
         rows = [mine]
         for name, kind in {"its predecessor's recipe": Recipe, "cp -a": Copy, "cp -a --reflink": Reflink}.items():
             rival = kind(plain, folder / "target", place, smoke_test)
-            rows.append(their_base.judge(measure(name, rival, options.rounds), rival.write_everywhere))
+            rows.append(their_base.judge(measure(name, rival, options.rounds, cold_rounds), rival.write_everywhere))
         scene.commit_some(project, CHANGED_FILES)
-        rows.insert(1, replace(measure(f"ptq-bot, {CHANGED_FILES} files later", ours, options.rounds), base=mine.base))
+        later = measure(f"ptq-bot, {CHANGED_FILES} files later", ours, options.rounds, cold_rounds)
+        rows.insert(1, replace(later, base=mine.base))
     print(f"\n{render_table(rows)}\n")
     print(f"Of ours, the environment alone takes {environment_s:.2f} s, by its log.")
     print(f"{options.jobs} jobs at once: {at_once_s:.2f} s.\n")
