@@ -112,7 +112,7 @@ class JobdClient:
         self._host = host
         self._program = build_program()
         self._digest = hashlib.sha256(self._program).hexdigest()
-        self._path = f"{machine.workspace}/jobd/{self._digest}.pyz"
+        self._path = f"{machine.workspace}/jobd/{self._digest}"
 
     async def call(self, verb: str, **request: Any) -> dict[str, Any]:
         """Run one verb and return its answer."""

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -50,7 +51,7 @@ def here(tmp_path: Path) -> Machine:
 def installed(machine: Machine) -> Path:
     """Where the program of the present content is on a machine."""
     digest = hashlib.sha256(build_program()).hexdigest()
-    return Path(machine.workspace) / "jobd" / f"{digest}.pyz"
+    return Path(machine.workspace) / "jobd" / digest
 
 
 def plant(machine: Machine, program: str) -> JobdClient:
@@ -69,7 +70,8 @@ async def refusal(client: JobdClient) -> JobdError:
 
 async def test_the_program_puts_itself_there_on_first_use(client: JobdClient, any_machine: Machine) -> None:
     assert (await client.version()).python.startswith("3.")
-    assert installed(any_machine).read_bytes() == build_program()
+    for name in ("__main__.py", "jobd/main.py", "jobd/prepare.py"):
+        assert (installed(any_machine) / name).is_file()
     assert [path.name for path in installed(any_machine).parent.iterdir()] == [installed(any_machine).name]
 
 
@@ -77,7 +79,7 @@ async def test_the_program_is_put_there_again_when_somebody_removes_it(
     client: JobdClient, any_machine: Machine
 ) -> None:
     await client.version()
-    installed(any_machine).unlink()
+    shutil.rmtree(installed(any_machine))
     assert (await client.version()).python.startswith("3.")
 
 
