@@ -219,10 +219,18 @@ def remove_unused(job: Job, shelf: Shelf) -> None:
         if path.name.isdecimal() and not is_needed:
             throw_away(path, trash)
     for folder in shelf.folder.parent.glob(f"{shelf.name.rpartition('-')[0]}-*"):
-        with suppress(OSError):
-            is_used = any(name == folder.name for name, _ in used)
-            if folder != shelf.folder and not is_used and folder.stat().st_mtime < time.time() - UNUSED_S:
-                throw_away(folder, trash)
+        if folder != shelf.folder and is_old(folder):
+            # Not while somebody takes or makes it; what was taken since we looked is not old any more.
+            with suppress(OSError, Failure), locked(folder / "building.lock", 0.0), locked(folder / "lock", 0.0):
+                if is_old(folder) and not any(about.get("base") == folder.name for about in list_uses(job)):
+                    throw_away(folder, trash)
+
+
+def is_old(folder: Path) -> bool:
+    """Whether no job has begun from a base for long."""
+    with suppress(OSError):
+        return folder.stat().st_mtime < time.time() - UNUSED_S
+    return False
 
 
 def list_uses(job: Job) -> Iterator[Mapping[str, Any]]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .command import TICK_S
 from .files import Failure, open_plain, try_lock
+
+TICK_S = 0.01
 
 
 @contextmanager

@@ -48,6 +48,8 @@ def make(tree: Tree) -> None:
     """Make a tree, in place of what may be left there of another one. Raises `Failure`."""
     discard(tree.top)
     tree.top.mkdir(mode=0o700)
+    if tree.place.parent.is_dir() and not tree.place.parent.is_symlink():
+        tree.place.parent.chmod(0o700)  # A job of the slot before may have closed it.
     tree.place.mkdir(mode=0o700, parents=True, exist_ok=True)
     if tree.way == "overlay":
         tree.content.mkdir(mode=0o700)

@@ -39,7 +39,8 @@ def watch_over(stage: Stage) -> None:
     smoke_test = find_recipe(stage.job).get("smoke_test")
     if smoke_test:
         _fork(stage.job, lambda: try_environment(stage, smoke_test))
-    _fork(stage.job, lambda: watch_job(stage.job, stage.request))
+    written = list_written(stage.job)  # While nobody writes yet.
+    _fork(stage.job, lambda: watch_job(stage.job, stage.request, written))
 
 
 def read_objection(job: Job) -> str | None:
@@ -76,9 +77,9 @@ def try_environment(stage: Stage, commands: Iterable[str]) -> None:
             return
 
 
-def watch_job(job: Job, request: Mapping[str, Any]) -> None:
+def watch_job(job: Job, request: Mapping[str, Any], written: tuple[list[Path], tuple[int, int]]) -> None:
     """Look again and again, until there is something to object to."""
-    folders, (bytes_before, files_before) = list_written(job)
+    folders, (bytes_before, files_before) = written
     began = time.monotonic()
     while True:
         looked_at = time.monotonic()
