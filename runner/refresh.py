@@ -25,10 +25,16 @@ log = structlog.get_logger()
 EPOCH = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 
+def find_period(profile: Profile, now: datetime) -> datetime:
+    """Since when bases should be as they are: with the default of a day, since midnight, UTC."""
+    length = timedelta(hours=profile.refresh_hours)
+    return EPOCH + (now - EPOCH) // length * length
+
+
 def name_refresh(machine: Machine, profile: Profile, now: datetime) -> str:
-    """The id of the refresh that is due: with the default of a day, another one after each midnight, UTC."""
-    period = (now - EPOCH) // timedelta(hours=profile.refresh_hours)
-    return hashlib.sha256(f"{machine.name} {machine.workspace} {profile.repository} {period}".encode()).hexdigest()[:10]
+    """The id of the refresh that is due."""
+    text = f"{machine.name} {machine.workspace} {profile.repository} {find_period(profile, now):%F %R}"
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 class Refresher:
@@ -71,8 +77,9 @@ class Refresher:
     async def _follow(self, client: JobdClient, job_id: str, profile: Profile) -> bool:
         """Begin a refresh, or look how it stands. Whether it is over, and nothing of it is left."""
         async with self._bench.db.read() as connection:
-            newest = await store.fetch_newest_job(connection, profile.repository)
-        if newest is None:  # No job, no base; and nobody knows where it would come from.
+            period = find_period(profile, self._bench.now())
+            newest = await store.fetch_newest_job(connection, profile.repository, period)
+        if newest is None:  # No earlier job, no base that is old.
             return False
         poll = await client.poll(job_id, "base", log_limit=0)
         if poll.state is StageState.ABSENT:

@@ -50,9 +50,10 @@ async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
     return _job(row) if row else None
 
 
-async def fetch_newest_job(connection: AsyncConnection, repository: str) -> Job | None:
-    """The newest job of a repository."""
-    query = select(jobs).where(jobs.c.repository == repository).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1)
+async def fetch_newest_job(connection: AsyncConnection, repository: str, before: datetime) -> Job | None:
+    """The newest job of a repository that was made before a time."""
+    query = select(jobs).where(jobs.c.repository == repository, jobs.c.created_at < before)
+    query = query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1)
     row = (await connection.execute(query)).one_or_none()
     return _job(row) if row else None
 

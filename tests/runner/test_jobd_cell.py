@@ -143,11 +143,13 @@ def test_the_same_job_gets_everywhere_on_a_machine_that_seals_none(
 @needs_cells
 def test_a_job_has_its_tools_its_git_and_its_folders(victim: Jobd) -> None:
     jobd = victim.beside()
-    prepared = jobd.prepare(setup=["echo kept > /tmp/kept"])
+    # Where our own Python lies below /tmp, that has to be seen, and nothing is kept there.
+    tmp = "$TMPDIR" if sys.executable.startswith("/tmp/") else "/tmp"
+    prepared = jobd.prepare(setup=[f"echo kept > {tmp}/kept"])
     assert b"\n[sealed: user, mount, pid, ipc" in prepared["log"]
     identity = "-c user.name=a -c user.email=a@b"
     log = jobd.agent(
-        f"tool; cat /tmp/kept; id -u; git {identity} commit -q --allow-empty -m mine; git log --format=%s -1; "
+        f"tool; cat {tmp}/kept; id -u; git {identity} commit -q --allow-empty -m mine; git log --format=%s -1; "
         "for place in $HOME $TMPDIR $PTQ_OUTPUT_DIR $PTQ_WORKTREE /tmp /dev/shm; do echo > $place/x; done; echo $$"
     )["log"]
     assert log.decode() == f"tool at work\nkept\n{os.getuid()}\nmine\n{log.split()[-1].decode()}\n"

@@ -81,7 +81,7 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
             now=clock,
         )
         async with database.write() as connection:
-            await store.insert_job(connection, make_job(clone_url=repository.url))
+            await store.insert_job(connection, make_job(clone_url=repository.url, created_at=NOON - timedelta(days=1)))
         yield Floor(bench, machine, clock, repository)
 
 

@@ -36,7 +36,7 @@ mended = "size + 1" not in pathlib.Path("widgets/chunks.py").read_text()
 for name, text in ({SECOND!r} if mended else {FIRST!r}).items():
     pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
     pathlib.Path(name).write_text(text)
-for line in pathlib.Path({str(TRANSCRIPTS / "cursor" / "finished.jsonl")!r}).read_text().splitlines():
+for line in {(TRANSCRIPTS / "cursor" / "finished.jsonl").read_text()!r}.splitlines():
     print(line.replace("All done.", said), flush=True)
 """
 
