@@ -1,15 +1,17 @@
-"""The machine-side program as a machine has it: a file that Python runs, with real git and real processes."""
+"""The machine-side program as a machine has it: a folder that Python runs, with real git and real processes."""
 
 from __future__ import annotations
 
 import base64
 import ctypes
+import io
 import json
 import os
 import secrets
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +118,7 @@ class Jobd:
         self.account: int | None = None
         """Whose account it has on its machine; None for ours."""
         """Whether the machine lets the program make namespaces, where it can at all."""
-        self.program = folder / "jobd.pyz"
+        self.program = folder / "jobd"
         self.workspace = folder / "workspace"
         self.repository = repository
         # Processes are found by it on the whole machine, and so by tests that run at the same time.
@@ -125,7 +127,9 @@ class Jobd:
         self.root = self.workspace / "jobs" / self.job_id
         self.control = self.root / "control"
         self.workspace.mkdir(exist_ok=True)
-        self.program.write_bytes(build_program())
+        if not self.program.exists():  # Otherwise somebody may just be reading it.
+            with zipfile.ZipFile(io.BytesIO(build_program())) as program:
+                program.extractall(self.program)
 
     def beside(self) -> Jobd:
         """Another job on the same machine."""
