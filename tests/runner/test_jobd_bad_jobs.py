@@ -22,6 +22,8 @@ from runner.jobd.watch import LOOK_EVERY_S
 from tests.support.contents import Entry, find_differences, read_entries
 from tests.support.jobd import Change, Jobd, wait_until
 
+pytestmark = pytest.mark.slow
+
 MAX_RESULT_BYTES = 20_000
 
 SETUP = """

@@ -17,6 +17,8 @@ from tests.support.contents import find_differences, read_entries
 from tests.support.git_daemon import serve
 from tests.support.jobd import Jobd, Repository, make_repository, processes_with, wait_until
 
+pytestmark = pytest.mark.slow
+
 MISSING = namespaces.find_missing(Path("/var/tmp"))
 needs_overlays = pytest.mark.skipif(bool({*MISSING} - {"proc"}), reason=f"this machine mounts no overlays: {MISSING}")
 

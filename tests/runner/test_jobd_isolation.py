@@ -30,6 +30,8 @@ from tests.support.writes import (
     name_folder,
 )
 
+pytestmark = pytest.mark.slow
+
 TIME_S = 100
 VENV = (sys.executable, "-m", "venv", "--without-pip")
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.jobd import Jobd, make_repository
 
+pytestmark = pytest.mark.slow
+
 MODULE = """\
 #include <Python.h>
 extern "C" int part();
