@@ -54,7 +54,7 @@ def test_one_file_that_is_edited_is_compiled_and_the_base_is_as_before(tmp_path:
     }
     repository = make_repository(tmp_path / "origin", files)
     jobd = Jobd(tmp_path, repository)
-    recipe = {"setup": ["make"], "smoke_test": [IMPORT], "ways": [way]}
+    recipe = {"setup": ["make", IMPORT], "ways": [way]}
     first = jobd.prepare(**recipe)
     if first["error"] == "no_environment":
         pytest.skip(first["message"])
