@@ -12,7 +12,7 @@ from bot.config import Settings
 from bot.reports import show_for_terminal
 from handlers.events import CANCEL_LANE
 from handlers.sanitize import redact
-from runner.db import Database
+from runner.db import open_beside
 from runner.schema import deliveries
 
 LISTED = 100
@@ -43,14 +43,9 @@ async def read_deliveries(settings: Settings, *, failed: bool) -> str:
     """The newest deliveries as a table, or of these the failed ones. Raises `DatabaseError`."""
     columns = [deliveries.c[name] for name in Listed.__dataclass_fields__]
     query = select(*columns).order_by(deliveries.c.sequence.desc()).limit(LISTED)
-    database = Database(settings.server.database_url)
-    try:
-        await database.open_existing()
-        async with database.read() as connection:
-            found = await connection.execute(query.where(deliveries.c.state == "failed") if failed else query)
-            rows = [Listed(**{**row._mapping, "error": row.error or ""}) for row in found]
-    finally:
-        await database.close()
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        found = await connection.execute(query.where(deliveries.c.state == "failed") if failed else query)
+        rows = [Listed(**{**row._mapping, "error": row.error or ""}) for row in found]
     return redact(render_deliveries(rows), settings.secret_values(), shapes=())
 
 
@@ -73,19 +68,14 @@ def _cells(row: Listed) -> tuple[str, ...]:
 
 async def replay(settings: Settings, delivery_id: str, *, force: bool) -> str:
     """Let a delivery be worked again. What to tell the operator. Raises `NotReplayed` and `DatabaseError`."""
-    database = Database(settings.server.database_url)
-    try:
-        await database.open_existing()
-        async with database.begin() as connection:
-            query = select(deliveries.c.state, deliveries.c.lane).where(deliveries.c.id == delivery_id)
-            found = (await connection.execute(query)).one_or_none()
-            if refusal := find_refusal(found and found.state, found and found.lane, force=force):
-                raise NotReplayed(f"delivery {show_for_terminal(delivery_id)} {refusal}")
-            again = {"state": "pending", "attempts": 0, "error": None, "finished_at": None}
-            statement = update(deliveries).where(deliveries.c.id == delivery_id)
-            await connection.execute(statement.values(**again, next_attempt_at=deliveries.c.received_at))
-    finally:
-        await database.close()
+    async with open_beside(settings.server.database_url) as database, database.begin() as connection:
+        query = select(deliveries.c.state, deliveries.c.lane).where(deliveries.c.id == delivery_id)
+        found = (await connection.execute(query)).one_or_none()
+        if refusal := find_refusal(found and found.state, found and found.lane, force=force):
+            raise NotReplayed(f"delivery {show_for_terminal(delivery_id)} {refusal}")
+        again = {"state": "pending", "attempts": 0, "error": None, "finished_at": None}
+        statement = update(deliveries).where(deliveries.c.id == delivery_id)
+        await connection.execute(statement.values(**again, next_attempt_at=deliveries.c.received_at))
     return f"Delivery {delivery_id} will be worked again within seconds, where a service is running.\n"
 
 

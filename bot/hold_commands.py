@@ -10,8 +10,7 @@ import asyncio
 import re
 import shlex
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +25,7 @@ from handlers.replies import job_url
 from handlers.sanitize import one_line
 from handlers.start import start_collecting
 from runner import store
-from runner.db import Database
+from runner.db import Database, open_beside
 from runner.holds import Hold, fetch_hold, fetch_holds, save_hold
 from runner.job import Job, JobState
 from runner.jobd.admission import read_key
@@ -57,7 +56,7 @@ async def take_over(
         raise HoldRefused("a person's name has letters, digits, dots, dashes and underscores")
     if not 0 < hours <= MAX_HOURS:
         raise HoldRefused(f"a job is held for up to {MAX_HOURS} hours")
-    async with open_database(settings) as database:
+    async with open_beside(settings.server.database_url) as database:
         async with database.write() as connection:
             job = await _fetch_job(connection, job_id)
             _require_takeable(job, await fetch_hold(connection, job.id))
@@ -133,7 +132,7 @@ async def release(settings: Settings, job_id: str) -> str:
 
     Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
     """
-    async with open_database(settings) as database, database.write() as connection:
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
         held, now = await _fetch_job(connection, job_id), datetime.now(UTC)
         hold = await fetch_hold(connection, held.id)
         if hold is None or hold.expires_at <= now:
@@ -150,7 +149,7 @@ async def release(settings: Settings, job_id: str) -> str:
 
 async def list_holds(settings: Settings) -> str:
     """Every hold, a line each, for a terminal. Raises `DatabaseError`."""
-    async with open_database(settings) as database, database.read() as connection:
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
         holds = await fetch_holds(connection)
         jobs = {hold.job_id: await _fetch_job(connection, hold.job_id) for hold in holds}
     return show_for_terminal(render_holds(holds, jobs))
@@ -170,14 +169,3 @@ def _describe_state(hold: Hold) -> str:
     if hold.trouble:
         return f"trouble: {one_line(hold.trouble, 300)}"
     return "may be entered" if hold.admitted_at else "not yet"
-
-
-@asynccontextmanager
-async def open_database(settings: Settings) -> AsyncIterator[Database]:
-    """The service's database. Raises `DatabaseError`."""
-    database = Database(settings.server.database_url)
-    try:
-        await database.open_existing()
-        yield database
-    finally:
-        await database.close()

@@ -14,7 +14,7 @@ from bot.config import Settings
 from bot.reports import show_for_terminal
 from handlers.sanitize import one_line, redact
 from runner import store
-from runner.db import Database
+from runner.db import open_beside
 from runner.hosts import HostError, open_host
 from runner.inventory import Sighting, describe_disk, describe_gpus, describe_shares
 from runner.jobd_client import JobdClient, JobdError
@@ -28,15 +28,10 @@ class UnknownMachine(Exception):  # noqa: N818
 
 async def list_machines(settings: Settings) -> str:
     """How every configured machine stands and what it has, for a terminal. Raises `DatabaseError`."""
-    database = Database(settings.server.database_url)
-    try:
-        await database.open_existing()
-        async with database.read() as connection:
-            states = await fetch_machine_states(connection)
-            leases = await store.fetch_leases(connection)
-            sightings = await fetch_sightings(connection)
-    finally:
-        await database.close()
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        states = await fetch_machine_states(connection)
+        leases = await store.fetch_leases(connection)
+        sightings = await fetch_sightings(connection)
     text = render_machines(settings.machine_list(), states, leases, sightings)
     return show_for_terminal(redact(text, settings.secret_values()))
 
@@ -81,16 +76,11 @@ def find_machine(settings: Settings, name: str) -> Machine:
 
 async def _tell(settings: Settings, name: str, *, drained: bool) -> None:
     find_machine(settings, name)
-    database = Database(settings.server.database_url)
-    try:
-        await database.open_existing()
-        async with database.write() as connection:
-            if drained:
-                await drain(connection, name, find_login(), datetime.now(UTC))
-            else:
-                await resume(connection, name)
-    finally:
-        await database.close()
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        if drained:
+            await drain(connection, name, find_login(), datetime.now(UTC))
+        else:
+            await resume(connection, name)
 
 
 def find_login() -> str:

@@ -15,7 +15,7 @@ from bot.config import Settings
 from handlers.sanitize import redact
 from runner import store
 from runner.characters import show_invisible
-from runner.db import Database
+from runner.db import open_beside
 from runner.job import Job, Report
 
 
@@ -25,14 +25,9 @@ class UnknownJob(Exception):  # noqa: N818
 
 async def read_report(settings: Settings, job_id: str) -> str:
     """Everything that came out of a job, as text for a terminal. Raises `UnknownJob` and `DatabaseError`."""
-    database = Database(settings.server.database_url)
-    try:
-        await database.open_existing()
-        async with database.read() as connection:
-            job = await store.fetch_job(connection, job_id)
-            report = await store.fetch_report(connection, job_id)
-    finally:
-        await database.close()
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        job = await store.fetch_job(connection, job_id)
+        report = await store.fetch_report(connection, job_id)
     if job is None:
         raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     # Its own secrets stay hidden; what only looks like one may be the very thing that the report is about.
@@ -55,14 +50,9 @@ def show_for_terminal(text: str) -> str:
 
 async def read_costs(settings: Settings, since: date | None, until: date | None) -> str:
     """What each job took, as CSV, of those created on these days (UTC, both included). Raises `DatabaseError`."""
-    database = Database(settings.server.database_url)
-    try:
-        await database.open_existing()
-        async with database.read() as connection:
-            after = _begin(until + timedelta(days=1)) if until else None
-            bill = await store.fetch_bill(connection, _begin(since) if since else None, after)
-    finally:
-        await database.close()
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        after = _begin(until + timedelta(days=1)) if until else None
+        bill = await store.fetch_bill(connection, _begin(since) if since else None, after)
     configured = {spec.name: spec.model for spec in settings.agent_specs()}
     return render_costs([{**row, "model": row["model"] or configured.get(row["agent"])} for row in bill])
 

@@ -105,6 +105,8 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
         moved = await store.move_job(
             connection, job, JobState.COLLECTING, bench.now(), failure, exit_status=exit_status
         )
+    if doubt := poll.result.get("doubt"):
+        log.warning("agent.environment_doubted", **job.log_context(), reason=str(doubt))
     if meter.unknown_events:
         # A new version of a command line may say things that we should read.
         log.warning("agent.unknown_events", **job.log_context(), agent=job.agent, count=meter.unknown_events)

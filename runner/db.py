@@ -210,6 +210,17 @@ class Database:
             await self._wire.listen(ring)
 
 
+@asynccontextmanager
+async def open_beside(url: str) -> AsyncIterator[Database]:
+    """Have the database of a service that may be running. Raises `DatabaseError` where there is none."""
+    database = Database(url)
+    try:
+        await database.open_existing()
+        yield database
+    finally:
+        await database.close()
+
+
 def _upgrades() -> ModuleType:
     """Alembic takes memory and time that a service on a database of today need not spend."""
     from runner import upgrades  # noqa: PLC0415

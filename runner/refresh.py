@@ -37,6 +37,11 @@ def name_refresh(machine: Machine, profile: Profile, now: datetime) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
+def name_refreshes(bench: Bench, machine: Machine) -> set[str]:
+    """The ids of all that may be under way on a machine."""
+    return {name_refresh(machine, profile, bench.now()) for profile in bench.profiles.values()}
+
+
 class Refresher:
     """Looks at each machine and repository in turn. One replica at a time does it."""
 

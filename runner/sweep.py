@@ -18,6 +18,7 @@ from runner.jobd_client import JobdError
 from runner.loops import finish
 from runner.machine_states import fetch_machine_states, fetch_sightings, save_strangers
 from runner.machines import USABLE, Machine
+from runner.refresh import name_refreshes
 
 log = structlog.get_logger()
 
@@ -74,7 +75,8 @@ class Sweep:
         for job_id in [job_id for job_id in found if standing.get(job_id)][:MAX_CLEANED]:
             await client.clean(job_id)
             log.info("sweep.cleaned", machine=name, job=job_id)
-        await finish(self._tell(name, [job_id for job_id in found if job_id not in standing]))
+        known = standing.keys() | name_refreshes(self._bench, self._machines[name])
+        await finish(self._tell(name, [job_id for job_id in found if job_id not in known]))
 
     async def _tell(self, name: str, strangers: list[str]) -> None:
         async with self._bench.db.write() as connection:

@@ -12,7 +12,7 @@ from .hide import hide
 from .home import copy_skills, expand_home, find_bash_env, lay_out
 from .stage import Stage
 from .tail import Tail
-from .watch import read_objection, watch_over
+from .watch import read_doubt, read_objection, watch_over
 
 
 def run_agent(stage: Stage) -> dict[str, Any]:
@@ -44,6 +44,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         "timed_out": ended.timed_out,
         "stopped": ended.stopped,
         "objection": read_objection(job) if ended.reason == "objected" else None,
+        "doubt": read_doubt(job),
         "log_truncated": stage.log.truncated,
         "run_s": time.monotonic() - started_at,  # Of a clock that nobody can set in between.
     }

@@ -68,6 +68,7 @@ class Job:
         self.hold = self.control / "hold.json"
         self.context = self.root / "CONTEXT.md"
         self.objection = self.control / "objection.json"
+        self.doubt = self.control / "doubt.json"
 
     @property
     def place(self) -> Path:

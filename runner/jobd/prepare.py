@@ -31,11 +31,11 @@ def prepare(stage: Stage) -> dict[str, Any]:
 def make_base(stage: Stage) -> dict[str, Any]:
     """Make a repository's base, unless only one that is there should be kept up, or bring it up to date.
 
-    Raises `Failure`.
+    By the way `slot` there is none for all. Raises `Failure`.
     """
     make_folders(stage)
     shelf = decide(stage)
-    if stage.request["only_existing"] and shelf.read() is None:
+    if stage.request["only_existing"] and (shelf.way == "slot" or shelf.read() is None):
         return {"way": shelf.way, "base": None}
     if shelf.way == "slot":
         reason = "each slot has a base of its own, at the slot's place, and the slot's own jobs make it"

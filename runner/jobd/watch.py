@@ -38,32 +38,47 @@ def watch_over(stage: Stage) -> None:
     """Start the watchers. They end with the job's other processes."""
     smoke_test = find_recipe(stage.job).get("smoke_test")
     if smoke_test:
-        _fork(stage.job, lambda: try_environment(stage, smoke_test))
+        _fork(lambda: try_environment(stage, smoke_test))
     written = list_written(stage.job)  # While nobody writes yet.
-    _fork(stage.job, lambda: watch_job(stage.job, stage.request, written))
+    _fork(lambda: watch_job(stage.job, stage.request, written))
 
 
 def read_objection(job: Job) -> str | None:
     """Why a watcher ended the agent, as a clause for people; None when none did."""
-    said = read_json(job.objection).get("reason")
+    return _read_reason(job.objection)
+
+
+def read_doubt(job: Job) -> str | None:
+    """What a watcher would have ended the agent for, had it been sure; None when there was nothing."""
+    return _read_reason(job.doubt)
+
+
+def _read_reason(path: Path) -> str | None:
+    said = read_json(path).get("reason")
     return str(said) if said else None
 
 
-def object_to(job: Job, reason: str) -> None:
-    """Have the agent end. The first reason counts."""
-    if not job.objection.exists():
-        write_file(job.objection, json.dumps({"reason": reason}))
+def object_to(job: Job, reason: str, *, is_sure: bool = True) -> None:
+    """Have the agent end, or only say that it might have been ended. The first reason counts."""
+    path = job.objection if is_sure else job.doubt
+    if not path.exists():
+        write_file(path, json.dumps({"reason": reason}))
 
 
 def try_environment(stage: Stage, commands: Iterable[str]) -> None:
-    """Run the operator's smoke test, and object when it fails."""
+    """Run the operator's smoke test, and object when it fails.
+
+    The agent is at work beside it. What it had begun to change by then may be what failed.
+    """
     job = stage.job
+    began = job.control / "smoke.began"
+    write_file(began, "")
     with open(job.control / "smoke.log", "ab", opener=open_plain) as file:
         os.dup2(file.fileno(), 1)
     log = Log(MAX_SMOKE_LOG_BYTES)
     for command in commands:
+        shell, nothing = ["/bin/sh", "-ec", command], Path(os.devnull)
         try:
-            shell, nothing = ["/bin/sh", "-ec", command], Path(os.devnull)
             process = start(shell, job.environment(), job.worktree, nothing, open_cell(job, stage.request))
         except (NotRunnable, OSError):
             return
@@ -73,8 +88,16 @@ def try_environment(stage: Stage, commands: Iterable[str]) -> None:
         output.finish()
         if status := process.wait():
             tail = "\n".join(log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
-            object_to(job, f"the environment failed its smoke test `{command}` (exit status {status}):\n{tail}")
+            reason = f"the environment failed its smoke test `{command}` (exit status {status}):\n{tail}"
+            object_to(job, reason, is_sure=not has_changed((job.worktree, job.venv), began))
             return
+
+
+def has_changed(folders: Iterable[Path], since: Path) -> bool:
+    """Whether anything below folders is younger than a file, but for what Python writes when it imports."""
+    look = ["-name", "__pycache__", "-prune", "-o", "-newer", str(since), "-print", "-quit"]
+    done = subprocess.run(["find", *map(str, folders), *look], capture_output=True, check=False)
+    return bool(done.stdout)
 
 
 def watch_job(job: Job, request: Mapping[str, Any], written: tuple[list[Path], tuple[int, int]]) -> None:
@@ -95,11 +118,11 @@ def watch_job(job: Job, request: Mapping[str, Any], written: tuple[list[Path], t
 def find_reason(request: Mapping[str, Any], used: int, files: int, unasked_s: float) -> str | None:
     """What there is to object to, as a clause for people."""
     if used > request["max_disk_bytes"]:
-        return f"the job wrote {used} bytes to its machine's disk, and {request['max_disk_bytes']} are allowed"
+        return f"the job wrote {used:,} bytes to its machine's disk, and {request['max_disk_bytes']:,} are allowed"
     if files > request["max_files"]:
-        return f"the job made {files} files on its machine, and {request['max_files']} are allowed"
+        return f"the job made {files:,} files on its machine, and {request['max_files']:,} are allowed"
     if unasked_s > request["orphan_after_s"]:
-        return f"nobody had asked for the job for {request['orphan_after_s']} seconds"
+        return f"nobody had asked for the job for {request['orphan_after_s']:,} seconds"
     return None
 
 
@@ -133,7 +156,7 @@ def _run_du(what: str, paths: Iterable[str]) -> int:
     return sum(int(line.split()[0]) for line in done.stdout.splitlines())
 
 
-def _fork(job: Job, work: Callable[[], None]) -> None:
+def _fork(work: Callable[[], None]) -> None:
     """Have work done by a child of ours, which ends with it, or with us."""
     stage = os.getpid()
     if os.fork():

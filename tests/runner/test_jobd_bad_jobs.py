@@ -154,7 +154,7 @@ def test_a_job_that_fills_the_disk_is_ended_and_what_it_found_is_there(jobd: Job
     result = jobd.agent(f"{fill}; sleep 60", max_disk_bytes=8_000_000)["result"]
     assert time.monotonic() - began < 2 * LOOK_EVERY_S + 2
     assert re.fullmatch(
-        r"the job wrote 9\d{6} bytes to its machine's disk, and 8000000 are allowed", result["objection"]
+        r"the job wrote 9,\d{3},\d{3} bytes to its machine's disk, and 8,000,000 are allowed", result["objection"]
     )
     jobd.collect()
     assert jobd.result()["report"] == "found\n"
@@ -168,7 +168,7 @@ def test_a_job_that_makes_very_many_files_is_ended_and_that_it_did_is_told(jobd:
     ended = jobd.agent(f"{make}; sleep 60", max_files=10_000)
     assert ended["log"] == b""
     result = ended["result"]
-    assert re.fullmatch(r"the job made 2\d{4} files on its machine, and 10000 are allowed", result["objection"])
+    assert re.fullmatch(r"the job made 2\d,\d{3} files on its machine, and 10,000 are allowed", result["objection"])
     collected = jobd.collect()
     assert collected["error"] == "change_too_large"
     assert collected["message"] == "20000 files are changed, and 50 are allowed"
@@ -193,4 +193,4 @@ def test_what_the_agent_writes_in_its_first_moment_is_counted(jobd: Jobd, way: s
     if poll["error"] == "no_environment":
         pytest.skip(poll["message"])
     result = jobd.agent("head -c 4000000 /dev/urandom > x; sleep 60", max_disk_bytes=2_000_000)["result"]
-    assert re.fullmatch(r"the job wrote 4\d{6} bytes to .*", result["objection"])
+    assert re.fullmatch(r"the job wrote 4,\d{3},\d{3} bytes to .*", result["objection"])

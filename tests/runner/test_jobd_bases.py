@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from runner.jobd import bases, namespaces
+from runner.jobd.trees import WAYS
 from tests.support.contents import find_differences, read_entries
 from tests.support.git_daemon import serve
 from tests.support.jobd import Jobd, Repository, make_repository, processes_with, wait_until
@@ -33,10 +35,9 @@ def done(poll: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def refresh(jobd: Jobd, **changes: Any) -> dict[str, Any]:
+def refresh(jobd: Jobd, *, only_existing: bool = False, **changes: Any) -> dict[str, Any]:
     """Bring the base up to date, which is no job's work."""
-    request = jobd.prepare_request(**changes)
-    request["only_existing"] = False
+    request = {**jobd.prepare_request(**changes), "only_existing": only_existing}
     jobd.call("base", **{name: request[name] for name in request if name not in ("changes", "held_back")})
     return jobd.wait("base")
 
@@ -164,7 +165,7 @@ def test_a_job_that_is_cancelled_while_it_makes_the_base_leaves_the_next_one_fre
 def test_a_refresh_leaves_jobs_at_work_alone_and_the_next_job_has_it(
     jobd: Jobd, repository: Repository, way: str
 ) -> None:
-    recipe = {"setup": [COUNT], "ways": [way]}
+    recipe: dict[str, Any] = {"setup": [COUNT], "ways": [way]}
     done(jobd.prepare(**recipe))
     jobd.start('until [ -e "$PTQ_NOTICE_FILE" ]; do sleep 0.01; done; cat a.txt "$HOME/times"; git log --format=%H')
     old = repository.git("rev-parse", "main")
@@ -347,3 +348,40 @@ def test_a_smoke_test_that_succeeds_leaves_the_agent_alone(jobd: Jobd) -> None:
     done(jobd.prepare(smoke_test=["true"]))
     result = done(jobd.agent("sleep 1; echo done"))
     assert (result["exit_status"], result["objection"]) == (0, None)
+
+
+EDITS: Mapping[str, str] = {
+    "a file edited": "echo oops >> $PTQ_WORKTREE/a.txt",
+    "a file removed": "rm $PTQ_WORKTREE/dir/c.txt",
+    "a file renamed": "mv $PTQ_WORKTREE/b.txt $PTQ_WORKTREE/dir/",
+    "a package installed": "mkdir $VIRTUAL_ENV/package",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_a_smoke_test_that_fails_after_the_agent_began_its_changes_is_told_and_ends_nothing(
+    jobd: Jobd, tmp_path: Path, way: str, edit: str
+) -> None:
+    smoke_test = [f"if [ -e {tmp_path}/gate ]; then until [ -e /tmp/edited ]; do sleep 0.01; done; exit 9; fi"]
+    done(jobd.prepare(smoke_test=smoke_test, ways=[way]))
+    (tmp_path / "gate").touch()
+    result = done(jobd.agent(f"{edit}; touch /tmp/edited; sleep 2; echo done"))
+    assert (result["exit_status"], result["objection"]) == (0, None)
+    assert result["doubt"] == f"the environment failed its smoke test `{smoke_test[0]}` (exit status 9):\n"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_python_writes_when_it_imports_is_no_change(jobd: Jobd, tmp_path: Path, way: str) -> None:
+    compiles = "cd dir; mkdir -p __pycache__; echo $$ > __pycache__/c.pyc"
+    done(jobd.prepare(setup=[compiles], smoke_test=[f"{compiles}; test ! -e {tmp_path}/gate"], ways=[way]))
+    (tmp_path / "gate").touch()
+    assert done(jobd.agent("sleep 60"))["objection"]
+
+
+def test_by_a_base_for_each_slot_there_is_nothing_to_refresh(jobd: Jobd) -> None:
+    done(jobd.prepare(ways=["slot"]))
+    later = jobd.beside()
+    assert done(refresh(later, ways=["slot"], only_existing=True)) == {"way": "slot", "base": None}
+    asked = refresh(jobd.beside(), ways=["slot"])
+    assert (asked["state"], asked["error"]) == ("failed", "slots_own")

@@ -22,6 +22,7 @@ from runner.job import JobState
 from runner.machine_states import fetch_sightings, fetch_warm_bases
 from runner.machines import FAULTS_IN_A_ROW, USABLE, Lease
 from runner.preparations import name_recipe, note_prepared, note_unprepared
+from runner.refresh import name_refresh
 from runner.sweep import Sweep
 from tests.runner.test_placement import Floor, open_floor
 from tests.support.jobs import NOON
@@ -323,6 +324,14 @@ async def test_folders_of_jobs_that_have_ended_go_and_all_others_stay(floor: Flo
     with capture_logs() as logs:
         await sweep(floor).run()
     assert logs == [], "it is news once"
+
+
+async def test_the_folder_of_a_refresh_is_no_stranger(floor: Floor) -> None:
+    machine, profile = floor.machines[0], next(iter(floor.bench.profiles.values()))
+    job_id = name_refresh(machine, profile, floor.bench.now())
+    (floor.folder / "gpu-1" / "workspace" / "jobs" / job_id / "control").mkdir(parents=True)
+    await sweep(floor).run()
+    assert (await see(floor)).strangers == ()
     assert (await see(floor, "gpu-2")).stranger_count == 0
 
 
