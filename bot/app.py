@@ -35,10 +35,10 @@ from runner.claims import LASTS_S, Claims
 from runner.db import Database
 from runner.db_errors import DatabaseError, UnavailableDatabase
 from runner.gauge import Gauge
-from runner.hosts import SILENCE_S
 from runner.loops import Bell, Loop
 from runner.refresh import Refresher
 from runner.spool import Spool
+from runner.ssh import SILENCE_S
 from runner.supervisor import Supervisor
 from runner.sweep import INTERVAL_S
 

@@ -12,7 +12,8 @@ from bot.machine_commands import UnknownMachine, find_machine
 from bot.reports import show_for_terminal
 from handlers.sanitize import redact
 from runner.environment import Profile
-from runner.hosts import HostError, open_host
+from runner.host_errors import HostError
+from runner.hosts import open_host
 from runner.jobd_client import JobdClient, JobdError, StageState
 from runner.machines import Machine, eligible
 
@@ -49,8 +50,7 @@ def _list_profiles(settings: Settings, machine: Machine) -> Iterator[Profile]:
 
 
 async def _prepare(settings: Settings, client: JobdClient, profile: Profile, show: Callable[[str], None]) -> bool:
-    table = settings.repos[profile.repository]
-    url = table.clone_url or f"{find_web_url(settings.github.api_url)}/{profile.repository}.git"
+    table, url = settings.repos[profile.repository], find_clone_url(settings, profile.repository)
     show(f"{profile.repository}:\n")
     job_id = secrets.token_hex(5)
     try:
@@ -85,6 +85,11 @@ async def _clean(client: JobdClient, job_id: str) -> None:
         await client.clean(job_id)
     except (HostError, JobdError):
         return
+
+
+def find_clone_url(settings: Settings, repository: str) -> str:
+    """Where machines fetch a configured repository from."""
+    return settings.repos[repository].clone_url or f"{find_web_url(settings.github.api_url)}/{repository}.git"
 
 
 def find_web_url(api_url: str) -> str:

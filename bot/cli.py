@@ -25,6 +25,7 @@ from bot.hold_commands import HoldRefused, list_holds, release, take_over
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
 from bot.reports import UnknownJob, read_costs, read_report
+from bot.worktree_commands import give_task, make_worktree
 from runner.db_errors import DatabaseError, OldDatabase
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -32,6 +33,10 @@ app.add_typer(db_commands.app, name="db")
 machines = typer.Typer(no_args_is_help=True, help="How the machines stand, and which get new jobs.")
 app.add_typer(machines, name="machines")
 
+Held = Annotated[str, typer.Argument(help="A job's id, or a worktree's name.")]
+Key = Annotated[Path, typer.Option(help="The person's public key, such as id_ed25519.pub.")]
+Hours = Annotated[float, typer.Option(help="How long the environment is kept.")]
+By = Annotated[str, typer.Option(help="Who it is for; by default, whoever is logged in.")]
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day, UTC; included.")]
 
 
@@ -65,21 +70,47 @@ def costs(config: Config, since: Day = None, until: Day = None) -> None:
 
 
 @app.command()
-def takeover(
-    job_id: str,
+def takeover(job: Held, config: Config, key: Key, hours: Hours = 8.0, by: By = "") -> None:
+    """Let a person into a job's environment by their own key: end the job first, or make what is gone anew."""
+    _print(take_over(load(config), job, key, hours=hours, by=by))
+
+
+@app.command()
+def worktree(
+    name: str,
     config: Config,
-    key: Annotated[Path, typer.Option(help="The person's public key, such as id_ed25519.pub.")],
-    hours: Annotated[float, typer.Option(help="How long the environment is kept.")] = 8.0,
-    by: Annotated[str, typer.Option(help="Who takes the job over; by default, whoever is logged in.")] = "",
+    key: Key,
+    repo: Annotated[str, typer.Option(help="The repository, as owner/name.")],
+    machine: Annotated[str, typer.Option(help="Where it is made.")],
+    ref: Annotated[str | None, typer.Option(help="A branch, refs/tags/..., refs/pull/12/head, or a commit.")] = None,
+    hours: Hours = 8.0,
+    by: By = "",
 ) -> None:
-    """End a job, collect it, and let a person into its environment by their own key."""
-    _print(take_over(load(config), job_id, key, hours=hours, by=by))
+    """Make an environment for a person, without an agent, and let them in by their own key."""
+    making = make_worktree(load(config), name, key, repository=repo, machine=machine, ref=ref, hours=hours, by=by)
+    _print(making)
+
+
+@app.command()
+def assign(
+    name: str,
+    task: Annotated[str, typer.Argument(help="What it is to do, in your own words.")],
+    config: Config,
+    agent: Annotated[str | None, typer.Option(help="By default the repository's.")] = None,
+    model: Annotated[str | None, typer.Option(help="By default the agent's.")] = None,
+) -> None:
+    """Let an agent go on in a worktree, as its person leaves it."""
+    _print(give_task(load(config), name, task, agent=agent, model=model))
 
 
 @app.command(name="release")
-def release_(job_id: str, config: Config) -> None:
-    """Let nobody into a job any more, and have what the person changed collected as a new attempt."""
-    _print(release(load(config), job_id))
+def release_(
+    job: Held,
+    config: Config,
+    drop: Annotated[bool, typer.Option("--drop", help="Collect nothing.")] = False,
+) -> None:
+    """Let nobody into a job or worktree any more, and have what the person changed collected as a new attempt."""
+    _print(release(load(config), job, drop=drop))
 
 
 @app.command()

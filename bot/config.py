@@ -53,7 +53,7 @@ NOT_SETTINGS = ("PTQ_TEST_", "PTQ_JOB_", "PTQ_PROMPT_", "PTQ_WORKTREE", "PTQ_OUT
 PATHS = {
     "github": ("private_key_file",),
     "server": ("data_dir",),
-    "machines": ("client_key_file", "known_hosts_file"),
+    "machines": ("client_key_file", "known_hosts_file", "ssh_config_file"),
     "skills": ("folder",),
 }
 """Keys whose relative paths start at the configuration's folder."""

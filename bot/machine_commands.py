@@ -15,7 +15,8 @@ from bot.reports import show_for_terminal
 from handlers.sanitize import one_line, redact
 from runner import store
 from runner.db import open_beside
-from runner.hosts import HostError, open_host
+from runner.host_errors import HostError
+from runner.hosts import open_host
 from runner.inventory import Sighting, describe_disk, describe_gpus, describe_shares
 from runner.jobd_client import JobdClient, JobdError
 from runner.machine_states import drain, fetch_machine_states, fetch_sightings, resume

@@ -20,6 +20,7 @@ from handlers.receiving import MAX_PENDING
 from runner.agents import BACKENDS, AgentSpec
 from runner.inventory import MAX_GPUS
 from runner.machines import Machine
+from runner.ssh import parse_hop
 
 SQLITE = "sqlite+aiosqlite:///"
 POSTGRESQL = re.compile(
@@ -80,6 +81,11 @@ def _check_file(path: Path) -> Path:
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     return path
+
+
+def _check_hop(hop: str) -> str:
+    parse_hop(hop)
+    return hop
 
 
 def _check_kind(kind: str) -> str:
@@ -194,10 +200,12 @@ class MachineTable(Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
     kind: Literal["ssh", "local"] = "ssh"
     host: str | None = None
-    port: Annotated[int, Field(ge=1, le=65535)] = 22
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
     user: str | None = None
     client_key_file: Annotated[Path, AfterValidator(_check_file)] | None = None
     known_hosts_file: Annotated[Path, AfterValidator(_check_file)] | None = None
+    jump_hosts: tuple[Annotated[str, AfterValidator(_check_hop)], ...] = ()
+    ssh_config_file: Annotated[Path, AfterValidator(_check_file)] | None = None
     slots: Annotated[int, Field(ge=1, le=1000)] = 1
     labels: frozenset[str] = frozenset()
     serves: Annotated[frozenset[Literal["public", "private"]], Field(min_length=1)] = frozenset({"public"})
@@ -210,7 +218,8 @@ class MachineTable(Table):
 
     @model_validator(mode="after")
     def _complete(self) -> MachineTable:
-        needed = ("host", "user", "client_key_file", "known_hosts_file") if self.kind == "ssh" else ()
+        user = () if self.ssh_config_file else ("user",)
+        needed = ("host", *user, "client_key_file", "known_hosts_file") if self.kind == "ssh" else ()
         missing = [name for name in needed if not getattr(self, name)]
         if missing:
             raise ValueError(f"a machine behind SSH also needs: {', '.join(missing)}")

@@ -20,13 +20,20 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from handlers.earlier import EarlierAttempt
 from handlers.hidden_text import reveal
-from handlers.report import OUTCOMES
+from handlers.report import OUTCOMES, SECURITY_CONCERN
 from handlers.rules import PRESETS, Preset, RepositoryRules
 from handlers.snapshot import Snapshot, SnapshotComment
 from runner.environment import PROTECTED_PATHS
 
 MAX_STEERING = 10_000
 """Characters."""
+
+TASK_OUTCOMES: Mapping[str, str] = {
+    "done": "the task is done, and you saw that it is",
+    "not done": "it is not, or only in part: say what is left",
+    SECURITY_CONCERN: OUTCOMES[SECURITY_CONCERN],
+}
+"""What a task that has nothing to do with an issue can come to."""
 
 _FORGED_MARKER = re.compile(r"<(?=\s*/?\s*(?:untrusted|steering)\b)", re.IGNORECASE)
 _UNFIT_FOR_MARKER = re.compile(r"[^\w .,:#()\[\]-]", re.ASCII)
@@ -90,7 +97,25 @@ def render_brief(
         "skills": skills,
         "earlier": _describe_earlier(earlier) if earlier else None,
     }
-    return _templates().get_template(f"{preset}.md.j2").render(values | _describe(snapshot))
+    return _templates().get_template(f"{preset}.md.j2").render(values | _describe(snapshot) | {"task": None})
+
+
+def render_task(worktree: str, rules: RepositoryRules, task: str, nonce: str) -> str:
+    """The prompt for an agent that goes on in a worktree as a person left it, by that person's own words."""
+    words = reveal(task)[:MAX_STEERING]
+    values = {
+        "preset": Preset("task", True, "do the task below, in a worktree that they began"),
+        "rules": rules,
+        "outcomes": TASK_OUTCOMES,
+        "protected_paths": PROTECTED_PATHS,
+        "nonce": choose_nonce(nonce, (words,)),
+        "steering": None,
+        "skills": (),
+        "earlier": None,
+        "worktree": worktree,
+        "task": Untrusted(words, "the person who gave the task"),
+    }
+    return _templates().get_template("task.md.j2").render(values)
 
 
 def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:

@@ -175,9 +175,10 @@ async def change_reply(connection: AsyncConnection, reply: Reply, **changes: Any
 
 
 async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
-    """Jobs that have ended and have no report yet."""
+    """Jobs of issues that have ended and have no report yet."""
     reported = select(replies.c.job_id).where(replies.c.kind == "report", replies.c.job_id.is_not(None))
-    query = select(jobs.c.id).where(jobs.c.state.in_([str(state) for state in FINAL]), jobs.c.id.not_in(reported))
+    ended = jobs.c.state.in_([str(state) for state in FINAL])
+    query = select(jobs.c.id).where(ended, jobs.c.issue_number > 0, jobs.c.id.not_in(reported))
     return list((await connection.execute(query)).scalars())
 
 

@@ -56,7 +56,7 @@ async def check_may_replace(connection: AsyncConnection, context: Context, lost:
     """Raise `NotStarted`, with a sentence for the report, when a lost job is not to be started again by itself."""
     if lost.replaces:
         raise NotStarted(replies.render_lost_twice(lost))
-    if lost.adopts:
+    if lost.by_hand:
         raise NotStarted(replies.render_not_again("it only collected what a person had done by hand"))
     if lost.cancel_requested_at:
         raise NotStarted(replies.render_not_again(f"@{lost.cancelled_by} had asked for its end"))

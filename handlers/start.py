@@ -1,4 +1,7 @@
-"""The only place that creates a job: freezes the issue, writes the brief, and commits case, job and first reply."""
+"""Creates the jobs of issues: freezes the issue, writes the brief, and commits case, job and first reply.
+
+Nothing else creates a job but `handlers.by_hand`, for people who work in an environment themselves.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,6 @@ from handlers.rules import PRESETS, RepositoryRules
 from handlers.snapshot import Snapshot, freeze_issue
 from runner import store
 from runner.agents.skills import choose_skills
-from runner.holds import Hold, end_hold
 from runner.job import Job, JobState, derive_job_id
 
 log = structlog.get_logger()
@@ -33,7 +35,7 @@ RETRY = "retry"
 """In place of a preset: carry on from the issue's last attempt, with its preset."""
 
 
-_ASKED_FOR = frozenset(
+ASKED_FOR = frozenset(
     (
         *("repository", "private", "issue_number", "preset", "may_change", "agent", "model", "requested_by"),
         *("clone_url", "base_branch", "prompt", "skills", "follows"),
@@ -99,7 +101,7 @@ async def _answer(
         await write_reply(connection, context, rules.name, number, occasion, refused.reply)
         return None
     job = _draft_job(context, rules, request, snapshot, plan)
-    await _open(connection, context.public_url, job, request.issue.title)
+    await open_job(connection, context.public_url, job, request.issue.title)
     return job
 
 
@@ -146,46 +148,19 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
     now = context.now()
     again = Job(
         id=derive_job_id(f"{lost.case_key} in place of {lost.id}", context.db.secret),
-        **{field.name: getattr(lost, field.name) for field in fields(Job) if field.name in _ASKED_FOR},
+        **{field.name: getattr(lost, field.name) for field in fields(Job) if field.name in ASKED_FOR},
         attempt=lost.attempt + 1,
         replaces=lost.id,
         state=JobState.QUEUED,
         created_at=now,
         changed_at=now,
     )
-    await _open(connection, context.public_url, again, title)
+    await open_job(connection, context.public_url, again, title)
     return again
 
 
-async def start_collecting(
-    connection: AsyncConnection, held: Job, hold: Hold, *, secret: bytes, public_url: str, now: datetime
-) -> Job:
-    """End a hold: create the job that takes over the held environment, and its slot, and only collects what is there.
-
-    Raises `NotStarted` while another job of the issue is active.
-    """
-    case = await casebook.fetch_case(connection, held.case_key)
-    if case and case.active_job_id:
-        raise NotStarted("another job on this issue is under way; release this one when that has ended")
-    asked = {field.name: getattr(held, field.name) for field in fields(Job) if field.name in _ASKED_FOR}
-    job = Job(
-        id=derive_job_id(f"{held.case_key} by hand after {held.id}", secret),
-        **{**asked, "requested_by": hold.person, "may_change": True, "follows": held.id},
-        attempt=await store.count_attempts(connection, held.repository, held.issue_number) + 1,
-        base_commit=held.base_commit,
-        adopts=held.id,
-        state=JobState.QUEUED,
-        created_at=now,
-        changed_at=now,
-    )
-    await _open(connection, public_url, job, case.title if case else "")
-    await end_hold(connection, hold)
-    await store.pass_lease_on(connection, held.id, job.id)
-    return await store.move_job(connection, job, JobState.PREPARING, now, machine=held.machine)
-
-
-async def _open(connection: AsyncConnection, public_url: str, job: Job, title: str) -> None:
-    """Insert the job with its case and its status comment."""
+async def open_job(connection: AsyncConnection, public_url: str, job: Job, title: str) -> None:
+    """Insert the job of an issue with its case and its status comment."""
     case = await casebook.fetch_case(connection, job.case_key) or Case(
         job.case_key, job.repository, job.issue_number, title, CaseState.IDLE, job.created_at, job.created_at
     )

@@ -5,6 +5,8 @@ Level-triggered like all that the supervisor does: it looks at the hold's row, a
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import structlog
 
 from runner import store
@@ -12,7 +14,7 @@ from runner.bench import Bench
 from runner.characters import show_invisible
 from runner.environment import Profile
 from runner.holds import Hold, change_hold, end_hold, fetch_hold
-from runner.hosts import HostError
+from runner.host_errors import HostError
 from runner.job import Job, JobState, Report
 from runner.jobd_client import JobdClient, JobdError
 from runner.loops import Bell
@@ -36,6 +38,8 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
     client = bench.clients.get(lease.machine)
     if hold is None or job is None or client is None:
         return False
+    if job.by_hand and not job.adopts and job.state is not JobState.SUCCEEDED:
+        return False  # The environment never came to be.
     try:
         if hold.expires_at <= bench.now():
             return not await _let_out(bench, client, hold)
@@ -49,6 +53,15 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
         with bell.listen() as listener:
             await listener.wait(retry_s)
     return True
+
+
+async def end_vain_holds(bench: Bench, holds: Iterable[Hold], kept: Collection[str]) -> None:
+    """End the holds on environments that are not there, and never will be; `kept` are the jobs that may have one."""
+    for hold in (hold for hold in holds if hold.job_id not in kept):
+        async with bench.db.write() as connection:
+            ended = await end_hold(connection, hold)
+        if ended:
+            log.warning("hold.in_vain", job=hold.job_id, person=hold.person)
 
 
 async def _let_in(bench: Bench, client: JobdClient, job: Job, hold: Hold, context: str) -> None:

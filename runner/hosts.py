@@ -1,6 +1,6 @@
 """Where bytes go: runs one command on a machine, over SSH or locally, and brings back what it wrote.
 
-It refuses to know what the commands are for. It reads nothing of the operator's own SSH set-up (`~/.ssh`, agent).
+It refuses to know what the commands are for, and how a connection is made (`runner.ssh`).
 """
 
 from __future__ import annotations
@@ -9,25 +9,20 @@ import asyncio
 import os
 import shlex
 import signal
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, cast
+from typing import Protocol, cast
 
 import asyncssh
 
+from runner.host_errors import HostError, OutputTooLarge, Unreachable, silent_for
 from runner.machines import Machine
+from runner.ssh import SILENCE_S, connect
 
 MAX_SESSIONS = 5
 """Commands at once on one connection: OpenSSH's `MaxSessions` is 10, and it frees a slot late."""
-SILENCE_S = 15.0
-"""A machine that is silent for so long is not there: while we connect, and later when asked for a sign of life."""
-SIGNS_OF_LIFE = 3
-"""How often it is asked for one within that time."""
 CHANNEL_RETRY_S = 0.1
-HOST_KEY_KINDS = "+ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
-"""Accepted after the kinds that known_hosts has: a host with none of those must show its key to be told mismatched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +32,6 @@ class Completed:
     exit_status: int
     stdout: bytes
     stderr: bytes
-
-
-class HostError(Exception):
-    """A machine could not be asked. The message is a clause for people, without addresses, paths or secrets."""
-
-    permanent: ClassVar[bool] = False
-    """Whether trying again is useless until an operator has acted."""
-
-
-class Unreachable(HostError):  # noqa: N818 - says what is the case
-    """Refused, unknown, silent for too long, or lost in mid-command: then nobody knows how far the command went."""
-
-
-class HostKeyMismatch(HostError):  # noqa: N818 - says what is the case
-    """The machine is not provably the one that the known_hosts file names."""
-
-    permanent = True
-
-
-class AccessDenied(HostError):  # noqa: N818 - says what is the case
-    """The machine does not accept our user and key, or we have no key."""
-
-    permanent = True
-
-
-class OutputTooLarge(HostError):  # noqa: N818 - says what is the case
-    """The command wrote more than its caller allows; it was cut off."""
-
-    permanent = True
 
 
 class Host(Protocol):
@@ -121,10 +87,6 @@ class _Output:
         return Completed(exit_status, bytes(self.stdout), bytes(self.stderr))
 
 
-def _silent_for(timeout_s: float) -> Unreachable:
-    return Unreachable(f"it did not answer within {timeout_s:g} seconds")
-
-
 def _lost() -> Unreachable:
     return Unreachable("the connection was lost in mid-command")
 
@@ -158,7 +120,7 @@ class SshHost:
             async with asyncio.timeout(timeout_s), self._sessions:
                 return await self._exchange(command, stdin, max_output_bytes)
         except TimeoutError:
-            raise _silent_for(timeout_s) from None
+            raise silent_for(timeout_s) from None
 
     async def close(self) -> None:
         """End the connection, and with it what still runs over it."""
@@ -209,7 +171,7 @@ class SshHost:
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         if self._connecting is None or _is_over(self._connecting):
-            self._connecting = asyncio.create_task(_connect(self._machine, self._silence_s))
+            self._connecting = asyncio.create_task(connect(self._machine, self._silence_s))
         # Shielded: others may wait for the same connection when this caller's time is up.
         return await asyncio.shield(self._connecting)
 
@@ -243,64 +205,6 @@ def _is_over(connecting: asyncio.Task[asyncssh.SSHClientConnection]) -> bool:
     return connecting.cancelled() or connecting.exception() is not None or connecting.result().is_closed()
 
 
-async def _connect(machine: Machine, silence_s: float) -> asyncssh.SSHClientConnection:
-    """Connect with exactly our key, our known hosts and nothing of the operator's own set-up."""
-    asyncssh.set_log_level("WARNING")  # At INFO it writes addresses and every command.
-    known_hosts, client_key = _read_known_hosts(machine), _read_client_key(machine)
-    try:
-        return await asyncssh.connect(
-            machine.host,
-            machine.port,
-            username=machine.user,
-            known_hosts=known_hosts,
-            server_host_key_algs=HOST_KEY_KINDS,
-            client_keys=[client_key],
-            config=None,
-            agent_path=None,
-            x509_trusted_certs=None,
-            gss_host=None,
-            host_based_auth=False,
-            kbdint_auth=False,
-            password_auth=False,
-            connect_timeout=silence_s,
-            login_timeout=silence_s,
-            keepalive_interval=silence_s / SIGNS_OF_LIFE,
-            keepalive_count_max=SIGNS_OF_LIFE,
-        )
-    except (OSError, ValueError, asyncssh.Error) as error:
-        raise _classify_connect_error(error, silence_s) from error
-
-
-def _classify_connect_error(error: OSError | ValueError | asyncssh.Error, silence_s: float) -> HostError:
-    match error:
-        case asyncssh.HostKeyNotVerifiable():
-            return HostKeyMismatch("it showed a host key that the known_hosts file does not hold for it")
-        case asyncssh.PermissionDenied():
-            return AccessDenied("it did not accept our user name and key")
-        case TimeoutError():
-            return _silent_for(silence_s)
-        case socket.gaierror():
-            return Unreachable("its host name is not known")
-        case OSError(errno=int(number)):
-            return Unreachable(f"the connection could not be made ({os.strerror(number).lower()})")
-        case _:
-            return Unreachable("the connection broke off before it was set up")
-
-
-def _read_known_hosts(machine: Machine) -> asyncssh.SSHKnownHosts:
-    try:
-        return asyncssh.read_known_hosts(str(machine.known_hosts_file or ""))
-    except (OSError, ValueError) as error:
-        raise HostKeyMismatch("its known_hosts file cannot be read, so its host key cannot be checked") from error
-
-
-def _read_client_key(machine: Machine) -> asyncssh.SSHKey:
-    try:
-        return asyncssh.read_private_key(str(machine.client_key_file or ""))
-    except (OSError, ValueError) as error:
-        raise AccessDenied("the key file for it cannot be read") from error
-
-
 class LocalHost:
     """The service's own machine. Commands see none of the service's environment beyond what a login has."""
 
@@ -317,7 +221,7 @@ class LocalHost:
             async with asyncio.timeout(timeout_s):
                 return await self._exchange(argv, stdin, max_output_bytes)
         except TimeoutError:
-            raise _silent_for(timeout_s) from None
+            raise silent_for(timeout_s) from None
 
     async def close(self) -> None:
         """Nothing is held open between commands."""

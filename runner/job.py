@@ -33,11 +33,12 @@ _ENDS = {JobState.FAILED, JobState.CANCELLED, JobState.LOST}
 
 NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.PREPARING, JobState.FAILED, JobState.CANCELLED}),
-    JobState.PREPARING: frozenset({JobState.RUNNING, JobState.COLLECTING, *_ENDS}),
+    JobState.PREPARING: frozenset({JobState.RUNNING, JobState.COLLECTING, JobState.SUCCEEDED, *_ENDS}),
     JobState.RUNNING: frozenset({JobState.COLLECTING, *_ENDS}),
     JobState.COLLECTING: frozenset({JobState.SUCCEEDED, *_ENDS}),
 }
-"""Every legal move. States that are no key here are final. A job that adopts an environment only collects."""
+"""Every legal move. States that are no key here are final. Where a person works by hand, no agent runs:
+such a job ends once its environment is there, or only collects what is in the one that it adopts."""
 
 ACTIVE = frozenset(NEXT)
 FINAL = frozenset(JobState) - ACTIVE
@@ -59,6 +60,7 @@ class Job:
     private: bool
     """Whether the repository is; its jobs are then in no public list."""
     issue_number: int
+    """Below 0 for a worktree, which belongs to no issue."""
     attempt: int
     preset: str
     may_change: bool
@@ -86,7 +88,13 @@ class Job:
     replaces: str | None = None
     """The lost job in whose place this one was made, by itself; its machine is the last resort."""
     adopts: str | None = None
-    """The job whose environment this one takes over as a person left it; it runs no agent, and only collects."""
+    """The job whose environment this one takes over as a person left it."""
+    by_hand: bool = False
+    """Whether a person works in its environment, and no agent."""
+    name: str | None = None
+    """What its person calls a worktree."""
+    pinned_to: str | None = None
+    """The one machine that it may run on; None leaves the choice."""
     stopped_as: str | None = None
     """How the run will have ended, if the service has told the agent to end (`runner.agents.events.Ending`)."""
     stopped_at: datetime | None = None
@@ -104,9 +112,14 @@ class Job:
         return self.state in ACTIVE
 
     @property
+    def has_thread(self) -> bool:
+        """Whether it belongs to an issue, where people read of it."""
+        return self.issue_number > 0
+
+    @property
     def case_key(self) -> str:
-        """The issue that the job belongs to, as `owner/name#number`."""
-        return f"{self.repository}#{self.issue_number}"
+        """The issue that the job belongs to, as `owner/name#number`; or the worktree, as `owner/name~name`."""
+        return f"{self.repository}#{self.issue_number}" if self.has_thread else f"{self.repository}~{self.name}"
 
     def log_context(self) -> dict[str, object]:
         """The ids that every log line about this job carries."""

@@ -49,10 +49,15 @@ class Machine:
     """Absolute path on the machine of the folder that is ours."""
     kind: Literal["ssh", "local"] = "ssh"
     host: str = ""
-    port: int = 22
+    port: int | None = None
+    """None means 22, or what `ssh_config_file` says."""
     user: str = ""
     client_key_file: Path | None = None
     known_hosts_file: Path | None = None
+    jump_hosts: tuple[str, ...] = ()
+    """The hosts that one comes there through, each as `user@host:port`, in the order in which they are passed."""
+    ssh_config_file: Path | None = None
+    """Says what this leaves open: address, port, user, jump hosts, algorithms. Never keys and known hosts."""
     slots: int = 1
     labels: frozenset[str] = field(default_factory=frozenset)
     serves: frozenset[str] = frozenset({PUBLIC})

@@ -15,7 +15,7 @@ import structlog
 from runner import store
 from runner.allotment import LONG, allot
 from runner.bench import UNCONFIGURED, Bench, end, set_trouble
-from runner.hosts import HostError, OutputTooLarge
+from runner.host_errors import HostError, OutputTooLarge
 from runner.inventory import Inventory, Sighting, find_shortage, is_news, remember, share_gpus
 from runner.job import Job, JobState
 from runner.jobd_client import JobdError
@@ -91,7 +91,7 @@ class _Chooser:
         recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
         warm = [base for base in self.warm if base.recipe == recipe]
         return choose_machine(
-            self.machines.values(),
+            _list_allowed(job, self.machines),
             leases,
             needs(profile.requires, private=job.private),
             avoid,
@@ -102,7 +102,7 @@ class _Chooser:
     def alike(self, job: Job) -> tuple[object, ...]:
         """Where there is no slot for a job, there is none for others with the same of this."""
         profile = self.bench.profiles.get(job.repository)
-        return (profile and profile.requires, job.private, self.lost.get(job.id))
+        return (profile and profile.requires, job.private, job.pinned_to, self.lost.get(job.id))
 
 
 class Placement:
@@ -181,7 +181,7 @@ class Placement:
         async with self._bench.db.read() as connection:
             states = await fetch_machine_states(connection)
         wanted = needs(profile.requires if profile else (), private=job.private)
-        return _Pool(eligible(self._machines.values(), wanted) if profile else (), states)
+        return _Pool(eligible(_list_allowed(job, self._machines), wanted) if profile else (), states)
 
     def _impossible(self, job: Job, pool: _Pool) -> str | None:
         """Why no waiting will help this job, as a sentence; None when it may still run."""
@@ -190,7 +190,8 @@ class Placement:
             return UNCONFIGURED
         if not pool.fitting:
             wanted = ", ".join(needs(profile.requires, private=job.private))
-            return f"no machine has what this repository requires: {wanted}"
+            which = f"there is no machine {job.pinned_to} that" if job.pinned_to else "no machine"
+            return f"{which} has what this repository requires: {wanted}"
         waited = self._bench.now() - job.created_at > timedelta(seconds=profile.limits.unreachable_after_s)
         for state in map(pool.of, pool.fitting):
             outage = state.outage
@@ -266,3 +267,8 @@ class Placement:
         if machine is None or sighting is None:
             return ()
         return share_gpus(sighting.inventory.gpus, lease.slot, machine.slots, machine.gpus_per_slot)
+
+
+def _list_allowed(job: Job, machines: Mapping[str, Machine]) -> list[Machine]:
+    """The machines that a job may run on, as far as that does not depend on what they are like."""
+    return [machine for machine in machines.values() if job.pinned_to in (None, machine.name)]

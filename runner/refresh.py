@@ -15,7 +15,7 @@ import structlog
 from runner import store
 from runner.bench import Bench
 from runner.environment import Profile
-from runner.hosts import HostError
+from runner.host_errors import HostError
 from runner.jobd_client import JobdClient, JobdError, StageState
 from runner.machine_states import fetch_machine_states
 from runner.machines import USABLE, Machine, eligible

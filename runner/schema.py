@@ -18,6 +18,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -70,7 +71,7 @@ jobs = Table(
     Column("id", String(20), primary_key=True),  # derived from the trigger: the same trigger is the same job
     Column("repository", String(200), nullable=False),
     Column("private", Boolean, nullable=False),
-    Column("issue_number", Integer, nullable=False),
+    Column("issue_number", Integer, nullable=False),  # below 0: of no issue
     Column("attempt", Integer, nullable=False),
     Column("preset", String(50), nullable=False),
     Column("may_change", Boolean, nullable=False),
@@ -93,6 +94,9 @@ jobs = Table(
     Column("follows", ForeignKey("jobs.id")),
     Column("replaces", ForeignKey("jobs.id"), unique=True),  # a lost job is started again once
     Column("adopts", ForeignKey("jobs.id"), unique=True),  # an environment passes on once
+    Column("by_hand", Boolean, nullable=False, default=False, server_default=false()),
+    Column("name", String(50)),  # of a worktree
+    Column("pinned_to", String(100)),  # the one machine that it may run on
     Column("stopped_as", String(20)),
     Column("stopped_at", UtcDateTime),
     Column("stop_reason", Text),

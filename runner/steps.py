@@ -62,14 +62,14 @@ def _is_to_be_killed(job: Job) -> bool:
 async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
     if job.adopts:
         await client.adopt(job.id, job.adopts)
-        return await move_on(bench, job, JobState.COLLECTING)
+        return await (move_on(bench, job, JobState.COLLECTING) if job.by_hand else start_agent(bench, client, job))
     poll = await follow(bench, client, job, "prepare")
     profile = bench.profiles[job.repository]
     if poll.state is StageState.ABSENT:
         earlier, changes = await _fetch_earlier(bench, job)
         async with bench.db.read() as connection:
             lease = await store.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
-        commit = (earlier and earlier.base_commit) or ""
+        commit = job.base_commit or (earlier and earlier.base_commit) or ""
         await client.prepare(
             job.id,
             profile.recipe(job.clone_url, job.base_branch, commit, lease.slot),
@@ -84,7 +84,7 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         # Recorded before the agent starts: from then on the machine's own word on it would be the agent's word.
         job = await _record_base_commit(bench, job, poll.result)
         await note_prepared(bench, job, poll.result)
-        return await start_agent(bench, client, job)
+        return await (end(bench, job, JobState.SUCCEEDED, None) if job.by_hand else start_agent(bench, client, job))
     elif poll.state in (StageState.FAILED, StageState.LOST):
         ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
         await note_unprepared(bench, job, poll.error)
@@ -122,7 +122,7 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
             # Whoever cancelled waits, and nothing will be made of the diff as it is.
             lint=() if job.cancel_requested_at else profile.lint,
             hidden=launch.hidden,
-            session_glob="" if job.adopts else launch.session_glob,
+            session_glob="" if job.by_hand else launch.session_glob,
             timeout_s=limits.collect_timeout_s,
             max_change_bytes=limits.max_change_bytes,
             max_changes=limits.max_changes,
@@ -165,7 +165,7 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
 
 def _tell_by_hand(job: Job, report: Report) -> Report:
     """The report of a job that only collects: its change has a person's edits, and its words may be older."""
-    if not job.adopts:
+    if not job.by_hand:
         return report
     by_hand = f"@{job.requested_by} has worked in this environment by hand"
     body = report.body if report.body.strip() else f"{by_hand}. No report was written."

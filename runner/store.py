@@ -71,10 +71,11 @@ async def fetch_recent_jobs(connection: AsyncConnection, limit: int) -> list[Job
 
 
 async def fetch_public_jobs(connection: AsyncConnection, limit: int) -> list[tuple[Job, Meter | None]]:
-    """The newest jobs of public repositories, newest first, each with what it has taken."""
+    """The newest jobs of public issues, newest first, each with what it has taken."""
     columns = {name: column.label(f"meter_{name}") for name, column in meters.c.items()}
     query = select(jobs, *columns.values()).outerjoin(meters, meters.c.job_id == jobs.c.id)
-    query = query.where(~jobs.c.private).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+    query = query.where(~jobs.c.private, jobs.c.issue_number > 0)
+    query = query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
     found = []
     for row in await connection.execute(query):
         values = dict(row._mapping)
@@ -99,6 +100,12 @@ async def count_attempts(connection: AsyncConnection, repository: str, issue_num
     """How many jobs this issue has had."""
     query = select(func.count()).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
     return (await connection.execute(query)).scalar_one()
+
+
+async def find_unused_number(connection: AsyncConnection, repository: str) -> int:
+    """A number below 0 that no job of a repository has, for one that belongs to no issue."""
+    query = select(func.min(jobs.c.issue_number)).where(jobs.c.repository == repository)
+    return min((await connection.execute(query)).scalar_one() or 0, 0) - 1
 
 
 async def count_queued_before(connection: AsyncConnection, job: Job) -> int:

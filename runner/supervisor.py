@@ -16,9 +16,9 @@ import structlog
 from runner import store
 from runner.bench import UNCONFIGURED, Bench, end, set_trouble
 from runner.claims import ClaimLost, Claims, fetch_claimed, require_claim
-from runner.holding import keep_for_person
+from runner.holding import end_vain_holds, keep_for_person
 from runner.holds import fetch_holds
-from runner.hosts import HostError
+from runner.host_errors import HostError
 from runner.job import Job, JobState
 from runner.jobd_client import JobdError
 from runner.loops import Bell, Listener
@@ -70,6 +70,7 @@ class Supervisor:
             holds = await fetch_holds(connection)
         now = self._bench.now()
         busy = claimed | {name_claim(hold.job_id) for hold in holds if hold.rests(now)}
+        await end_vain_holds(self._bench, holds, {job.id for job in jobs} | {lease.job_id for lease in leases})
         queued = [job for job in jobs if job.state is JobState.QUEUED and job.id not in self._working]
         await self._place(queued, await self.placement.fetch_due())
         for lease in leases:

@@ -13,7 +13,7 @@ import structlog
 
 from runner import store
 from runner.bench import Bench
-from runner.hosts import HostError
+from runner.host_errors import HostError
 from runner.jobd_client import JobdError
 from runner.loops import finish
 from runner.machine_states import fetch_machine_states, fetch_sightings, save_strangers

@@ -39,7 +39,8 @@ def write(folder: Path, change: Callable[[str], str] = str) -> Path:
     """The example, changed as text, with the files that it names."""
     (folder / "app.pem").write_text(PEM)
     (folder / "id_ed25519").touch()
-    (folder / "known_hosts").touch()
+    for name in ("known_hosts", "ssh_config"):
+        (folder / name).touch()
     path = folder / "ptq.toml"
     path.write_text(change(EXAMPLE.read_text()))
     return path
@@ -164,6 +165,7 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ('kind = "claude"', 'kind = "cloud"', "agents.mine.kind: must be one of: claude, codex, command, cursor, pi"),
         ('command = ["/opt/claude"]', "command = []", "agents.mine.command: must not be empty"),
         ('host = "10.0.0.5"', "", "machines[0]: a machine behind SSH also needs: host"),
+        ('"ops@bastion.example:22"', '"-oX=y"', "machines[0].jump_hosts[0]: is no host like user@host:port"),
         ('"known_hosts"', '"elsewhere"', "machines[0].known_hosts_file: is not there"),
         ('"known_hosts"', '"/"', "machines[0].known_hosts_file: cannot be read: Is a directory"),
         ('"known_hosts"', f'"{"x" * 5000}"', "machines[0].known_hosts_file: cannot be read: File name too long"),

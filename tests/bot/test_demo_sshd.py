@@ -10,7 +10,8 @@ import asyncssh
 import pytest
 
 from bot.demo.sshd import EmbeddedSshServer
-from runner.hosts import SshHost, Unreachable
+from runner.host_errors import Unreachable
+from runner.hosts import SshHost
 from tests.support.machines import machine_behind
 
 

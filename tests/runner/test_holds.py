@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from handlers.by_hand import start_collecting
 from handlers.hurdles import NotStarted
-from handlers.start import start_collecting
 from runner import store
 from runner.environment import Profile
 from runner.holding import describe_context

@@ -18,17 +18,8 @@ import asyncssh
 import pytest
 
 from bot.demo.sshd import ADDRESS
-from runner.hosts import (
-    AccessDenied,
-    Host,
-    HostError,
-    HostKeyMismatch,
-    LocalHost,
-    OutputTooLarge,
-    SshHost,
-    Unreachable,
-    open_host,
-)
+from runner.host_errors import AccessDenied, HostError, HostKeyMismatch, OutputTooLarge, Unreachable
+from runner.hosts import Host, LocalHost, SshHost, open_host
 from runner.machines import Machine
 from tests.support.machines import SshServer
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from runner.environment import Profile
-from runner.hosts import Completed, Host, Unreachable, open_host
+from runner.host_errors import Unreachable
+from runner.hosts import Completed, Host, open_host
 from runner.job import FileChange
 from runner.jobd_client import JobdClient, JobdError, Poll, StageState, parse_answer, parse_poll
 from runner.jobd_program import build_program

@@ -17,7 +17,8 @@ from runner.bench import Bench
 from runner.db import Database
 from runner.environment import Limits, Profile
 from runner.gauge import Gauge
-from runner.hosts import LocalHost, OutputTooLarge, Unreachable
+from runner.host_errors import OutputTooLarge, Unreachable
+from runner.hosts import LocalHost
 from runner.job import Job, JobState
 from runner.jobd_client import JobdClient
 from runner.machine_states import drain, fetch_machine_states, resume

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +14,8 @@ from bot.hold_commands import HoldRefused, list_holds, release, take_over
 from runner import store
 from runner.holds import fetch_holds, save_hold
 from tests.support.machines import find_or_skip_sshd
+from tests.support.people import come, find_way_in, make_key, work
 from tests.support.sshd import OpenSshServer
-from tests.support.terminal import Terminal
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = [pytest.mark.slow, pytest.mark.sshd]
@@ -42,36 +40,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
-    """A person's public key."""
-    file = tmp_path / "me"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
-    return file.with_suffix(".pub")
+    return make_key(tmp_path)
 
 
 async def take(world: World, key: Path, hours: float = 1.0) -> str:
     """The command line by which the person enters."""
     (job,) = [job for job in await world.jobs() if job.attempt == 1]
     said = await take_over(load_settings(world.playground.config), job.id, key, hours=hours, by="casey")
-    assert "and its machine lets you in. Enter it by:" in said, said
-    return next(line.strip() for line in said.splitlines() if line.startswith("    ssh "))
-
-
-def come(world: World, command: str) -> Terminal:
-    known = ["-F", "/dev/null", "-o", f"UserKnownHostsFile={world.playground.ssh.known_hosts_file}"]
-    name, *words = command.split()
-    return Terminal([name, *known, *words], {"PATH": os.environ["PATH"], "TERM": "dumb"})
-
-
-def work(world: World, command: str) -> str:
-    """What a person sees who edits a file by hand, and leaves."""
-    person = come(world, command)
-    person.wait_for("] worktree")
-    person.be_quiet()
-    person.ask("echo by hand > HAND.md; echo '# more' >> widgets/chunks.py")
-    seen = person.ask("cat $PTQ_CONTEXT_FILE")
-    person.type("exit")
-    assert person.end() == 0
-    return seen
+    return find_way_in(said)
 
 
 def keys(world: World) -> str:
@@ -149,7 +125,23 @@ async def test_nobody_takes_over_what_is_not_there(world: World, key: Path, tmp_
         await take_over(settings, job.id, tmp_path / "nothing", hours=1, by="casey")
     with pytest.raises(HoldRefused, match="no line of a kind"):
         await take_over(settings, job.id, key.with_suffix(""), hours=1, by="casey")
+
+
+async def test_a_job_whose_environment_is_gone_has_it_made_anew_with_its_edits(world: World, key: Path) -> None:
+    settings, (first,) = load_settings(world.playground.config), await world.jobs()
     await world.comment("/ptq cancel")
     await world.wait_for_report()
-    with pytest.raises(HoldRefused, match="its environment is gone"):
-        await take_over(settings, job.id, key, hours=1, by="casey")
+    said_before = len(world.replies())
+    command = find_way_in(await take_over(settings, first.id, key, hours=1, by="casey"))
+    assert f"octo/widgets~{first.id}" in await list_holds(settings)
+    assert len(world.replies()) == said_before, "nobody on GitHub hears of it yet"
+    seen = await asyncio.to_thread(work, world, command, "git diff > seen.patch; echo '# more' >> widgets/chunks.py")
+    assert f"octo/widgets~{first.id}" in seen
+    assert find_way_in(await take_over(settings, first.id, key, hours=2, by="casey")) == command
+    said = await release(settings, first.id)
+    report = await world.wait_for_report(2)
+    second = (await world.jobs())[0]
+    assert f"/jobs/{second.id}" in said
+    assert (second.state, second.attempt, second.follows) == ("succeeded", 2, first.id)
+    assert "-    for start in range(0, len(items) - size + 1, size):" in report, "the agent's edit"
+    assert "+# more" in report

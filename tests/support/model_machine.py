@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.hosts import AccessDenied, Completed, HostError, Unreachable
+from runner.host_errors import AccessDenied, HostError, Unreachable
+from runner.hosts import Completed
 from runner.job import FileChange
 from tests.support.patches import render_patch
 

@@ -1,0 +1,119 @@
+"""`ptq-bot worktree`: an environment for a person, without an agent, until one is given to it.
+
+It speaks with the service through the database alone, as `bot.hold_commands` does, by which a worktree is then listed,
+entered and released.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bot.bases import NEWEST, find_clone_url
+from bot.config import Settings
+from bot.hold_commands import NAME, WAIT_S, HoldRefused, find_held, read_person, wait_for_way_in
+from bot.machine_commands import find_machine
+from bot.policy_tables import RepositoryTable
+from bot.reports import show_for_terminal
+from handlers.by_hand import Source, start_task, start_worktree
+from handlers.hurdles import NotStarted
+from handlers.options import Choice, OptionRefused, Options, choose, list_offers
+from runner import store
+from runner.db import open_beside
+from runner.holds import fetch_holds
+from runner.machines import PUBLIC, Machine, eligible, needs
+
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+MAX_TASK = 10_000
+"""Characters."""
+
+
+async def make_worktree(
+    settings: Settings,
+    name: str,
+    key_file: Path,
+    *,
+    repository: str,
+    machine: str,
+    ref: str | None,
+    hours: float,
+    by: str,
+    wait_s: float = WAIT_S,
+) -> str:
+    """Have an environment made on a machine, at a ref or the newest commit, and let its person in.
+
+    The text, for a terminal, says how to enter it. Raises `HoldRefused`, `UnknownMachine` and `DatabaseError`.
+    """
+    person = read_person(key_file, hours=hours, by=by)
+    if not NAME.fullmatch(name):
+        raise HoldRefused("a worktree's name has letters, digits, dots, dashes and underscores, at most 50")
+    where = find_machine(settings, machine)
+    source = _find_source(settings, repository, where, ref)
+    async with open_beside(settings.server.database_url) as database:
+        now = datetime.now(UTC).replace(microsecond=0)
+        async with database.write() as connection:
+            await _require_unused(connection, name)
+            try:
+                job = await start_worktree(
+                    connection, person, source, name, machine=where.name, secret=database.secret, now=now
+                )
+            except NotStarted as refused:
+                raise HoldRefused(refused.reply) from None
+        return await wait_for_way_in(settings, database, person.hold(job.id, now), key_file, wait_s)
+
+
+def _find_source(settings: Settings, repository: str, machine: Machine, ref: str | None) -> Source:
+    table = _find_repository(settings, repository)
+    private = PUBLIC not in machine.serves
+    if not eligible([machine], needs(table.requires, private=private)):
+        raise HoldRefused(f"machine {machine.name} is not for {repository}: see `repos` and `requires`")
+    is_commit = ref is not None and COMMIT.fullmatch(ref) is not None
+    branch = (None if is_commit else ref) or table.base_branch or NEWEST
+    url = find_clone_url(settings, repository)
+    return Source(repository, private, url, branch, ref if is_commit else None, table.agent)
+
+
+def _find_repository(settings: Settings, repository: str) -> RepositoryTable:
+    if repository not in settings.repos:
+        known = ", ".join(settings.repos)
+        raise HoldRefused(f"there is no repository {show_for_terminal(repository)!r}; configured: {known}")
+    return settings.repos[repository]
+
+
+async def _require_unused(connection: AsyncConnection, name: str) -> None:
+    for hold in await fetch_holds(connection):
+        job = await store.fetch_job(connection, hold.job_id)
+        if job and job.name == name:
+            raise HoldRefused(f"there is a worktree {name} already: enter it by ptq-bot takeover, or release it")
+
+
+async def give_task(settings: Settings, name: str, task: str, *, agent: str | None, model: str | None) -> str:
+    """Let an agent go on in a worktree, whose person leaves it. Raises `HoldRefused`, `UnknownJob`, `DatabaseError`."""
+    if not task.strip() or len(task) > MAX_TASK:
+        raise HoldRefused(f"a task has 1 to {MAX_TASK:,} characters")
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        held, hold = await find_held(connection, name)
+        if held.has_thread or held.follows:
+            raise HoldRefused("this environment is a job's: release it, and comment /ptq retry with your advice")
+        rules = _find_repository(settings, held.repository).as_rules(held.repository)
+        offers = list_offers(rules, {spec.name: spec for spec in settings.agent_specs()})
+        try:
+            choice = choose(Options(agent=agent, model=model), offers, Choice(rules.agent))
+        except OptionRefused as refused:
+            raise HoldRefused(f"{refused}; there are: {', '.join(offers)}") from None
+        job = await start_task(
+            connection,
+            held,
+            hold,
+            rules,
+            task,
+            agent=choice.agent,
+            model=choice.model,
+            secret=database.secret,
+            now=datetime.now(UTC),
+        )
+    return f"{choice.agent} goes on in {held.name} as job {job.id}. See what came of it by: ptq-bot report {job.id}\n"

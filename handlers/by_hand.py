@@ -1,0 +1,173 @@
+"""Jobs of people who work in an environment themselves: worktrees, and what becomes of an environment that they held.
+
+A worktree is a job without an agent. Once its environment is made it has ended, and its person's hold keeps that. It
+belongs to no issue, and so nobody reads of it on GitHub.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from secrets import token_hex
+from typing import Any
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers import casebook
+from handlers.brief import render_task
+from handlers.hurdles import NotStarted
+from handlers.rules import RepositoryRules
+from handlers.start import ASKED_FOR, open_job
+from runner import store
+from runner.holds import Hold, end_hold, save_hold
+from runner.job import Job, JobState, derive_job_id
+
+log = structlog.get_logger()
+
+WORKTREE, TASK = "worktree", "task"
+"""In place of presets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who is to be let in, by which key, and for how long."""
+
+    name: str
+    public_key: str
+    lasts: timedelta
+
+    def hold(self, job_id: str, now: datetime) -> Hold:
+        """Their hold on a job's environment from now on."""
+        return Hold(job_id, self.name, self.public_key, begun_at=now, expires_at=now + self.lasts)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a worktree begins from."""
+
+    repository: str
+    private: bool
+    clone_url: str
+    base_branch: str
+    base_commit: str | None
+    """None means the newest of the branch."""
+    agent: str
+    """The one that may be started in it later by default."""
+    follows: str | None = None
+    """The job whose edits it has."""
+
+
+async def start_worktree(
+    connection: AsyncConnection,
+    person: Person,
+    source: Source,
+    name: str,
+    *,
+    machine: str | None,
+    secret: bytes,
+    now: datetime,
+) -> Job:
+    """Create the job that makes a worktree, on a machine or wherever there is room, and its person's hold.
+
+    Raises `NotStarted` when somebody makes another one of the repository at this very moment.
+    """
+    number = await store.find_unused_number(connection, source.repository)
+    job = Job(
+        id=derive_job_id(f"{source.repository}#{number} worktree", secret),
+        repository=source.repository,
+        private=source.private,
+        issue_number=number,
+        attempt=1,
+        preset=WORKTREE,
+        may_change=True,
+        agent=source.agent,
+        requested_by=person.name,
+        clone_url=source.clone_url,
+        base_branch=source.base_branch,
+        base_commit=source.base_commit,
+        prompt="",
+        state=JobState.QUEUED,
+        created_at=now,
+        changed_at=now,
+        follows=source.follows,
+        by_hand=True,
+        name=name,
+        pinned_to=machine,
+    )
+    if not await store.insert_job(connection, job):
+        raise NotStarted("somebody else is making a worktree just now: try again")
+    await save_hold(connection, person.hold(job.id, now))
+    return job
+
+
+async def start_collecting(
+    connection: AsyncConnection, held: Job, hold: Hold, *, secret: bytes, public_url: str, now: datetime
+) -> Job:
+    """End a hold: create the job that takes over the held environment, and its slot, and only collects what is there.
+
+    It is an attempt on the issue that the environment has to do with, if any. Raises `NotStarted` while another job of
+    that is active.
+    """
+    origin = (None if held.has_thread or not held.follows else await store.fetch_job(connection, held.follows)) or held
+    case = await casebook.fetch_case(connection, origin.case_key)
+    if case and case.active_job_id:
+        raise NotStarted("another job on this issue is under way; release this one when that has ended")
+    by_person = {"requested_by": hold.person, "may_change": True, "follows": origin.id, "by_hand": True}
+    job = await _adopt(connection, origin, held, f"by hand after {held.id}", by_person, secret=secret, now=now)
+    if job.has_thread:
+        await open_job(connection, public_url, job, case.title if case else "")
+    else:
+        await store.insert_job(connection, job)
+    return await _pass_on(connection, job, held, hold, now)
+
+
+async def start_task(
+    connection: AsyncConnection,
+    held: Job,
+    hold: Hold,
+    rules: RepositoryRules,
+    task: str,
+    *,
+    agent: str,
+    model: str | None,
+    secret: bytes,
+    now: datetime,
+) -> Job:
+    """End a hold on a worktree: create the job in which an agent goes on there, by a person's own words."""
+    given = {
+        "preset": TASK,
+        "agent": agent,
+        "model": model,
+        "requested_by": hold.person,
+        "prompt": render_task(held.name or held.id, rules, task, token_hex(8)),
+        "follows": None,
+        "name": held.name,
+    }
+    job = await _adopt(connection, held, held, f"task after {held.id}", given, secret=secret, now=now)
+    await store.insert_job(connection, job)
+    return await _pass_on(connection, job, held, hold, now)
+
+
+async def _adopt(
+    connection: AsyncConnection, like: Job, held: Job, what: str, other: dict[str, Any], *, secret: bytes, now: datetime
+) -> Job:
+    """A job that asks for what another one did, but for what is `other`, in the environment of one that is held."""
+    asked = {name: getattr(like, name) for name in ASKED_FOR}
+    return Job(
+        id=derive_job_id(f"{held.case_key} {what}", secret),
+        **{**asked, "name": like.name, **other},
+        attempt=await store.count_attempts(connection, like.repository, like.issue_number) + 1,
+        base_commit=held.base_commit,
+        adopts=held.id,
+        state=JobState.QUEUED,
+        created_at=now,
+        changed_at=now,
+    )
+
+
+async def _pass_on(connection: AsyncConnection, job: Job, held: Job, hold: Hold, now: datetime) -> Job:
+    """Give a job the slot of the one that is held, and let nobody in any more."""
+    await end_hold(connection, hold)
+    await store.pass_lease_on(connection, held.id, job.id)
+    return await store.move_job(connection, job, JobState.PREPARING, now, machine=held.machine)

@@ -1,0 +1,146 @@
+"""An environment for a person, without an issue and without an agent, until they give it one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bot.config import load_settings
+from bot.hold_commands import WAIT_S, HoldRefused, list_holds, release
+from bot.machine_commands import UnknownMachine
+from bot.reports import read_report
+from bot.worktree_commands import give_task, make_worktree
+from runner.job import Job
+from tests.support.machines import find_or_skip_sshd
+from tests.support.people import find_way_in, make_key, work
+from tests.support.sshd import OpenSshServer
+from tests.support.world import WRITE_REPORT, World, open_world
+
+pytestmark = [pytest.mark.slow, pytest.mark.sshd]
+
+AGENT = WRITE_REPORT + (
+    "hand = pathlib.Path('HAND.md'); print(sys.stdin.read() if not sys.stdin.isatty() else '')\n"
+    "hand.write_text(hand.read_text() + 'and by an agent\\n')\n"
+)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """An installation whose machine is behind OpenSSH's server."""
+    server = OpenSshServer(tmp_path / "sshd", find_or_skip_sshd(), tmp_path / "account")
+    (tmp_path / "account").mkdir()
+    await server.start()
+    async with open_world(tmp_path, agent=AGENT, ssh=server) as world:
+        world.number = await world.open_issue()
+        yield world
+        assert world.replies() == [], "GitHub hears of none of it"
+    await server.stop()
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    return make_key(tmp_path)
+
+
+async def make(world: World, key: Path, name: str = "try", ref: str | None = None, wait_s: float = WAIT_S) -> str:
+    wanted = {"repository": "octo/widgets", "machine": "gpu-1", "ref": ref, "by": "casey"}
+    settings = load_settings(world.playground.config)
+    return await make_worktree(settings, name, key, **wanted, hours=1, wait_s=wait_s)  # type: ignore[arg-type]
+
+
+async def end(world: World) -> Job:
+    """The newest job, once it has ended and nothing is held."""
+    await world.settle()
+    return (await world.jobs())[0]
+
+
+async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own(world: World, key: Path) -> None:
+    settings = load_settings(world.playground.config)
+    command = find_way_in(await make(world, key))
+    listed = await list_holds(settings)
+    assert "gpu-1  octo/widgets~try  casey" in listed
+    assert "may be entered" in listed
+    with pytest.raises(HoldRefused, match="there is a worktree try already"):
+        await make(world, key)
+    seen = await asyncio.to_thread(work, world, command)
+    assert "octo/widgets~try, worktree, attempt 1, asked for by @casey" in seen
+    said = await release(settings, "try")
+    job = await end(world)
+    assert (job.state, job.by_hand, job.preset) == ("succeeded", True, "worktree")
+    assert f"ptq-bot report {job.id}" in said
+    report = await read_report(settings, job.id)
+    assert "+by hand" in report
+    assert "casey has worked in this environment by hand. No report was written." in report
+    assert find_way_in(await make(world, key)), "its name is free again"
+    await release(settings, "try", drop=True)
+    assert (await end(world)).state == "succeeded"
+    assert len(await world.jobs()) == 3
+
+
+async def test_an_agent_goes_on_where_a_person_left_off(world: World, key: Path) -> None:
+    settings = load_settings(world.playground.config)
+    await asyncio.to_thread(work, world, find_way_in(await make(world, key)))
+    with pytest.raises(HoldRefused, match="names none that may work here; there are: script"):
+        await give_task(settings, "try", "go on", agent="other", model=None)
+    with pytest.raises(HoldRefused, match="a task has 1 to"):
+        await give_task(settings, "try", "  ", agent=None, model=None)
+    said = await give_task(settings, "try", "Say in HAND.md that you were here.", agent=None, model=None)
+    job = await end(world)
+    assert (job.state, job.failure, job.preset, job.by_hand) == ("succeeded", None, "task", False)
+    assert f"script goes on in try as job {job.id}" in said
+    report = await read_report(settings, job.id)
+    assert "+by hand\n+and by an agent" in report
+    assert "+# more" in report
+    assert "Say in HAND.md that you were here." in job.prompt
+    assert await list_holds(settings) == "Nobody holds a job.\n"
+
+
+async def test_a_worktree_begins_at_any_ref(world: World, key: Path) -> None:
+    old = world.git("rev-parse", "HEAD").strip()
+    world.git("branch", "topic")
+    world.commit({"later.txt": "later\n"})
+    await make(world, key, "newest")
+    await make(world, make_key(Path(key.parent, "two")), "topic", "topic")
+    await make(world, make_key(Path(key.parent, "three")), "commit", old)
+    commits = {job.name: job.base_commit for job in await world.jobs()}
+    assert commits == {"newest": world.git("rev-parse", "HEAD").strip(), "topic": old, "commit": old}
+    for name in ("newest", "topic", "commit"):
+        await release(load_settings(world.playground.config), name, drop=True)
+    await world.settle()
+
+
+async def test_a_worktree_that_waits_for_its_slot_can_be_dropped(world: World, key: Path, tmp_path: Path) -> None:
+    settings = load_settings(world.playground.config)
+    for name in ("one", "two"):
+        await make(world, make_key(tmp_path / name), name)
+    said = await make(world, key, "three", wait_s=0.0)
+    assert "lets you in once its environment is made" in said
+    assert "ssh " not in said, "nobody knows the machine yet"
+    with pytest.raises(HoldRefused, match="its environment is not made yet"):
+        await release(settings, "three")
+    for name in ("three", "one", "two"):
+        await release(settings, name, drop=True)
+    await world.settle()
+    assert await list_holds(settings) == "Nobody holds a job.\n"
+    assert {job.name: job.state for job in await world.jobs()}["three"] == "cancelled"
+
+
+async def test_what_cannot_be_made_is_told_and_holds_nothing(world: World, key: Path) -> None:
+    settings = load_settings(world.playground.config)
+    with pytest.raises(HoldRefused, match="the repository has no branch nowhere"):
+        await make(world, key, ref="nowhere")
+    await world.settle()
+    assert await list_holds(settings) == "Nobody holds a job.\n"
+    for name, repository, machine, refusal in (
+        ("a b", "octo/widgets", "gpu-1", "a worktree's name has letters"),
+        ("try", "octo/other", "gpu-1", "there is no repository 'octo/other'; configured: octo/widgets"),
+        ("try", "octo/widgets", "gpu-9", "there is no machine 'gpu-9'; configured: gpu-1"),
+    ):
+        with pytest.raises((HoldRefused, UnknownMachine), match=refusal):
+            await make_worktree(
+                settings, name, key, repository=repository, machine=machine, ref=None, hours=1, by="casey"
+            )
+    assert len(await world.jobs()) == 1
