@@ -38,7 +38,7 @@ async def fill(folder: Path) -> None:
     async with open_database(folder) as database, database.write() as connection:
         for day, job_id in enumerate(("0123456789", "1123456789", "2123456789")):
             created_at = NOON.replace(hour=0) + timedelta(days=day)
-            changes: dict[str, Any] = {"state": JobState.FAILED, "issue_number": day, "requested_by": "-dash"}
+            changes: dict[str, Any] = {"state": JobState.FAILED, "issue_number": day + 1, "requested_by": "-dash"}
             await store.insert_job(connection, make_job(id=job_id, created_at=created_at, **changes))
         await store.save_meter(connection, METER)
         await store.insert_report(connection, REPORT)
@@ -52,7 +52,7 @@ async def test_a_report_is_printed_whole_and_does_nothing_to_the_terminal(tmp_pa
     await fill(tmp_path)
     done = program.run("report", "0123456789", "--config", configure(tmp_path, 0))
     assert done.returncode == 0, done.stderr
-    for part in ("octo/widgets#0", "=== Report ===", "Anyone", "=== Diff ===\n\n--- a/a.py", "print('it')"):
+    for part in ("octo/widgets#1", "=== Report ===", "Anyone", "=== Diff ===\n\n--- a/a.py", "print('it')"):
         assert part in done.stdout
     assert "user:password@host" in done.stdout, "it may be what the report is about"
     assert AGENT_VALUE not in done.stdout
@@ -96,7 +96,7 @@ async def test_costs_are_a_table_in_which_unknown_is_empty_and_no_cell_is_a_form
     )
     first, second, _ = read(done.stdout)
     assert first == {
-        **{"job": "0123456789", "created_at": "2026-03-01T00:00:00+00:00", "repository": "octo/widgets", "issue": "0"},
+        **{"job": "0123456789", "created_at": "2026-03-01T00:00:00+00:00", "repository": "octo/widgets", "issue": "1"},
         **{"requested_by": "'-dash", "preset": "fix", "attempt": "1", "agent": "mine", "model": "'=model()"},
         **{"state": "failed", "ending": "finished", "turns": "12", "tool_calls": "34", "input_tokens": "1000"},
         **{
@@ -116,9 +116,9 @@ async def test_costs_are_a_table_in_which_unknown_is_empty_and_no_cell_is_a_form
 @pytest.mark.parametrize(
     ("days", "issues"),
     [
-        (("--since", "2026-03-02"), ["1", "2"]),
-        (("--until", "2026-03-02"), ["0", "1"]),
-        (("--since", "2026-03-02", "--until", "2026-03-02"), ["1"]),
+        (("--since", "2026-03-02"), ["2", "3"]),
+        (("--until", "2026-03-02"), ["1", "2"]),
+        (("--since", "2026-03-02", "--until", "2026-03-02"), ["2"]),
         (("--since", "2026-04-01"), []),
     ],
 )

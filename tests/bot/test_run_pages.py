@@ -191,7 +191,7 @@ async def test_what_is_not_known_has_no_row(site: Site) -> None:
 
 
 async def test_the_list_says_what_each_run_cost(site: Site) -> None:
-    for number, cost in enumerate((0.42, 1234.5, None)):
+    for number, cost in enumerate((0.42, 1234.5, None), 1):
         job = await site.add(id=f"job{number}", issue_number=number, state=JobState.FAILED)
         await site.take(job, turns=1, input_tokens=10, cost_usd=cost)
     await site.add(id="waiting", issue_number=9)

@@ -154,7 +154,7 @@ async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(da
         desk.context = set_up(desk.context)
         async with desk.db.write() as connection:
             await store.insert_job(connection, lost(id="aaaaaaaaaa", attempt=2, state=JobState.FAILED))
-        await desk.add(lost(adopts="aaaaaaaaaa"))
+        await desk.add(lost(adopts="aaaaaaaaaa", by_hand=True))
         assert len(await jobs_of(desk)) == 2
         assert (
             "not started again: it only collected what a person had done by hand" in (await desk.reply("report")).body

@@ -112,7 +112,10 @@ def victims_of(jobd: Jobd) -> list[int]:
 
 
 def read_words(pid: int) -> list[bytes]:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    """Its command line; nothing when it has ended meanwhile, as what a watcher runs soon has."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return []
 
 
 @pytest.fixture
