@@ -2,25 +2,27 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
+# Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 
 .PHONY: demo test check test-agents bench bench-environment crash chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
 test: setup $(DESCRIPTIONS) lint
-	$(BIN)/pytest -n auto -m "not agents"
+	$(BIN)/pytest -n $(WORKERS) -m "not agents"
 
 check: setup $(DESCRIPTIONS) lint
-	$(BIN)/pytest -n auto -m "not slow and not agents"
+	$(BIN)/pytest -n $(WORKERS) -m "not slow and not agents"
 
 # The service is killed at every point of a story, on both databases; `make test` takes a few of the points.
 crash: setup
-	PTQ_CRASH=all $(BIN)/pytest -n auto tests/crash $(ARGS)
+	PTQ_CRASH=all $(BIN)/pytest -n $(WORKERS) tests/crash $(ARGS)
 
 # The whole story with the real command lines of agents, against a scripted model.
 test-agents: setup $(DESCRIPTIONS)
 	$(BIN)/python -m tests.support.clis
-	$(BIN)/pytest -n auto -m agents
+	$(BIN)/pytest -n $(WORKERS) -m agents
 
 # Replicas, machines and GitHub break while 200 jobs run; ARGS="--seed N --jobs M" repeats a run.
 chaos: setup $(DESCRIPTIONS)

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.jobd import Change, Jobd, Repository, make_repository
 
+pytestmark = pytest.mark.slow
+
 
 def edit(path: str, content: bytes | None, mode: str | None = "100644", old_mode: str | None = None) -> dict[str, Any]:
     """An edit as a request has it."""

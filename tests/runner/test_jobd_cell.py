@@ -20,6 +20,8 @@ from runner.jobd.processes import find_processes
 from runner.jobd.tools import find_tools
 from tests.support.jobd import Jobd, Repository, processes_with, wait_until
 
+pytestmark = pytest.mark.slow
+
 MISSING = namespaces.find_missing(Path("/var/tmp"))
 SEALED = namespaces.is_sealable(MISSING)
 

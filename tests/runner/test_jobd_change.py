@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.jobd import Jobd, Repository, make_repository
 
+pytestmark = pytest.mark.slow
+
 
 def make_jobd(folder: Path, files: dict[str, str | bytes]) -> Jobd:
     """A job of a repository with these files."""

@@ -27,6 +27,8 @@ from runner.machines import Machine
 from tests.support.jobd import Repository
 from tests.support.machines import SshServer
 
+pytestmark = pytest.mark.slow
+
 JOB = secrets.token_hex(5)
 """Another one in each process: tests run side by side, and a job's id is how a machine finds its processes."""
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.jobd import Jobd, make_repository
 
+pytestmark = pytest.mark.slow
+
 REPORT = 'echo report > "$PTQ_OUTPUT_DIR/report.md"; echo log > "$PTQ_OUTPUT_DIR/worklog.md";'
 JOB_ROOT = '"${PTQ_OUTPUT_DIR%/*}"'
 PLACE = '"${PTQ_WORKTREE%/*}"'

@@ -16,6 +16,8 @@ from runner.jobd.processes import find_processes
 from tests.support.jobd import LIMITS, START, Jobd, Repository, processes_with, wait_until
 from tests.support.terminal import Terminal
 
+pytestmark = pytest.mark.slow
+
 SEALED = namespaces.is_sealable(namespaces.find_missing(Path("/var/tmp")))
 needs_cells = pytest.mark.skipif(not SEALED, reason="this machine seals no jobs")
 

@@ -14,6 +14,8 @@ from runner.jobd.collect import NO_ROOM_FOR_SESSION
 from runner.jobd.home import MAX_SKILL_BYTES, PROFILE, SHOW_NOTICE
 from tests.support.jobd import Jobd, Repository, make_repository, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def encode(content: bytes) -> str:
     return base64.b64encode(content).decode()

@@ -14,6 +14,8 @@ import pytest
 from tests.support.hiding import HIDES
 from tests.support.jobd import Jobd, processes_with, wait_until
 
+pytestmark = pytest.mark.slow
+
 SAYS_ITS_COST = """
 import signal, sys, time
 def say(*_):

@@ -19,6 +19,8 @@ from runner.jobd.below import find_newest
 from runner.jobd.tail import Followed, Tail
 from tests.support.jobd import Jobd, wait_until
 
+pytestmark = pytest.mark.slow
+
 GLOB = "sessions/**/s-*.jsonl"
 TAIL: dict[str, Any] = {"tail_glob": GLOB, "tail_word": '"tokens"'}
 SESSION = 'mkdir -p "$HOME/sessions/day"; s="$HOME/sessions/day/s-1.jsonl";'
