@@ -23,7 +23,8 @@ from bot.reports import UnknownJob, show_for_terminal
 from handlers.by_hand import Person, Source, start_collecting, start_worktree
 from handlers.hurdles import NotStarted
 from handlers.replies import job_url
-from handlers.sanitize import one_line
+from handlers.report import is_confidential
+from handlers.sanitize import one_line, redact
 from runner import store
 from runner.db import Database, open_beside
 from runner.holds import Hold, fetch_hold, fetch_holds, save_hold
@@ -61,7 +62,8 @@ async def take_over(
                 job = await _start_again(connection, settings, job, person, database.secret, now)
                 hold = person.hold(job.id, now)
             elif job.state in (JobState.QUEUED, JobState.PREPARING):
-                raise HoldRefused("the job has no environment yet; wait until its agent is at work")
+                wait = "it is being made" if job.by_hand else "wait until its agent is at work"
+                raise HoldRefused(f"the job has no environment yet; {wait}")
             else:
                 await save_hold(connection, hold)
             await store.add_event(connection, job.id, now, f"taken over by @{person.name}")
@@ -94,6 +96,11 @@ async def _start_again(
     connection: AsyncConnection, settings: Settings, ended: Job, person: Person, secret: bytes, now: datetime
 ) -> Job:
     """Make the environment of a job that has ended anew."""
+    if ended.by_hand and not ended.adopts:
+        raise HoldRefused("this worktree is gone, and nothing was collected from it: make a new one")
+    report = await store.fetch_report(connection, ended.id)
+    if report and is_confidential(report.body):
+        raise HoldRefused("its report is for you alone, and a release would publish its edits: see ptq-bot report")
     agent = settings.repos[ended.repository].agent if ended.repository in settings.repos else ended.agent
     source = Source(
         ended.repository, ended.private, ended.clone_url, ended.base_branch, ended.base_commit, agent, ended.id
@@ -127,12 +134,13 @@ async def wait_for_way_in(
             found, job = await fetch_hold(connection, hold.job_id), await store.fetch_job(connection, hold.job_id)
         if found is None:
             reason = job.failure if job and job.failure else "it was released meanwhile"
-            raise HoldRefused(f"job {hold.job_id} is not held any more: {one_line(reason, 2_000)}")
+            reason = redact(one_line(reason, 2_000), settings.secret_values())
+            raise HoldRefused(f"job {hold.job_id} is not held any more: {reason}")
         now = found
     async with database.read() as connection:
         job = await store.fetch_job(connection, hold.job_id)
     machines = {machine.name: machine for machine in settings.machine_list()}
-    return show_for_terminal(_describe_success(now, job, machines, key_file))
+    return show_for_terminal(redact(_describe_success(now, job, machines, key_file), settings.secret_values()))
 
 
 def _describe_success(hold: Hold, job: Job | None, machines: Mapping[str, Machine], key_file: Path) -> str:
@@ -141,7 +149,7 @@ def _describe_success(hold: Hold, job: Job | None, machines: Mapping[str, Machin
         state = f"but its machine does not let you in yet: {one_line(hold.trouble, 300)}"
     elif hold.admitted_at:
         state = "and its machine lets you in"
-    elif job and job.by_hand:
+    elif job and job.by_hand and not job.adopts:
         state = "and its machine lets you in once its environment is made: see ptq-bot holds"
     else:
         state = "and its machine lets you in once the job's result is collected"
@@ -189,7 +197,9 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
 async def _drop(connection: AsyncConnection, named: str, now: datetime) -> str:
     job = await find_job(connection, named)
     if job.active and job.by_hand and not job.adopts:
-        await store.request_cancel(connection, job.id, job.requested_by, now)
+        await store.request_cancel(connection, job.id, find_login(), now)
+        if hold := await fetch_hold(connection, job.id):  # It may just have been made.
+            await save_hold(connection, replace(hold, begun_at=now, expires_at=now))
         return f"Job {job.id} ends: its environment is not wanted any more.\n"
     held, hold = await find_held(connection, named)
     await save_hold(connection, replace(hold, expires_at=now))
@@ -203,8 +213,11 @@ async def find_held(connection: AsyncConnection, named: str) -> tuple[Job, Hold]
     if hold is None or hold.expires_at <= datetime.now(UTC):
         raise HoldRefused("nobody holds this job, or not any more")
     if held.active:
-        result = "its environment is not made yet" if held.by_hand else "its result is still to come"
+        is_new = held.by_hand and not held.adopts
+        result = "its environment is not made yet" if is_new else "its result is still to come"
         raise HoldRefused(f"the job has not ended yet; {result}")
+    if held.by_hand and not held.adopts and held.state is not JobState.SUCCEEDED:
+        raise HoldRefused(f"its environment was never made: {one_line(held.failure or 'it was lost', 300)}")
     return held, hold
 
 

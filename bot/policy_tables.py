@@ -239,6 +239,7 @@ class RepositoryTable(Table):
             lint=self.lint,
             create_venv=self.create_venv,
             protected_paths=self.protected_paths,
+            base_branch=self.base_branch or "HEAD",
             limits=limits,
             caps=caps,
         )

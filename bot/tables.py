@@ -20,7 +20,7 @@ from handlers.receiving import MAX_PENDING
 from runner.agents import BACKENDS, AgentSpec
 from runner.inventory import MAX_GPUS
 from runner.machines import Machine
-from runner.ssh import parse_hop
+from runner.ssh import HOST, USER, check_ssh_config, parse_hop
 
 SQLITE = "sqlite+aiosqlite:///"
 POSTGRESQL = re.compile(
@@ -80,6 +80,11 @@ def _check_file(path: Path) -> Path:
         raise ValueError(f"is not there: {path}") from None
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
+    return path
+
+
+def _check_ssh_config(path: Path) -> Path:
+    check_ssh_config(path)
     return path
 
 
@@ -199,13 +204,13 @@ class MachineTable(Table):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
     kind: Literal["ssh", "local"] = "ssh"
-    host: str | None = None
+    host: Annotated[str, Field(pattern=rf"^({HOST}|[0-9A-Fa-f:]+)$")] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    user: str | None = None
+    user: Annotated[str, Field(pattern=rf"^({USER})$")] | None = None
     client_key_file: Annotated[Path, AfterValidator(_check_file)] | None = None
     known_hosts_file: Annotated[Path, AfterValidator(_check_file)] | None = None
     jump_hosts: tuple[Annotated[str, AfterValidator(_check_hop)], ...] = ()
-    ssh_config_file: Annotated[Path, AfterValidator(_check_file)] | None = None
+    ssh_config_file: Annotated[Path, AfterValidator(_check_file), AfterValidator(_check_ssh_config)] | None = None
     slots: Annotated[int, Field(ge=1, le=1000)] = 1
     labels: frozenset[str] = frozenset()
     serves: Annotated[frozenset[Literal["public", "private"]], Field(min_length=1)] = frozenset({"public"})

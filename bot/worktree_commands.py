@@ -24,8 +24,10 @@ from handlers.options import Choice, OptionRefused, Options, choose, list_offers
 from runner import store
 from runner.db import open_beside
 from runner.holds import fetch_holds
+from runner.job import Job
 from runner.machines import PUBLIC, Machine, eligible, needs
 
+JOB_ID = re.compile(r"[0-9a-f]{10}")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 MAX_TASK = 10_000
@@ -51,12 +53,17 @@ async def make_worktree(
     person = read_person(key_file, hours=hours, by=by)
     if not NAME.fullmatch(name):
         raise HoldRefused("a worktree's name has letters, digits, dots, dashes and underscores, at most 50")
+    if JOB_ID.fullmatch(name):
+        raise HoldRefused("this name could be a job's id: choose another one")
     where = find_machine(settings, machine)
-    source = _find_source(settings, repository, where, ref)
     async with open_beside(settings.server.database_url) as database:
         now = datetime.now(UTC).replace(microsecond=0)
         async with database.write() as connection:
             await _require_unused(connection, name)
+            newest = await store.fetch_newest_job(connection, repository, now)
+            # Who has never seen a job of it goes by what its machine is for.
+            private = newest.private if newest else PUBLIC not in where.serves
+            source = _find_source(settings, repository, where, ref, private=private)
             try:
                 job = await start_worktree(
                     connection, person, source, name, machine=where.name, secret=database.secret, now=now
@@ -66,11 +73,10 @@ async def make_worktree(
         return await wait_for_way_in(settings, database, person.hold(job.id, now), key_file, wait_s)
 
 
-def _find_source(settings: Settings, repository: str, machine: Machine, ref: str | None) -> Source:
+def _find_source(settings: Settings, repository: str, machine: Machine, ref: str | None, *, private: bool) -> Source:
     table = _find_repository(settings, repository)
-    private = PUBLIC not in machine.serves
     if not eligible([machine], needs(table.requires, private=private)):
-        raise HoldRefused(f"machine {machine.name} is not for {repository}: see `repos` and `requires`")
+        raise HoldRefused(f"machine {machine.name} is not for {repository}: see `requires`, and `serves`")
     is_commit = ref is not None and COMMIT.fullmatch(ref) is not None
     branch = (None if is_commit else ref) or table.base_branch or NEWEST
     url = find_clone_url(settings, repository)
@@ -97,23 +103,26 @@ async def give_task(settings: Settings, name: str, task: str, *, agent: str | No
         raise HoldRefused(f"a task has 1 to {MAX_TASK:,} characters")
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
         held, hold = await find_held(connection, name)
-        if held.has_thread or held.follows:
-            raise HoldRefused("this environment is a job's: release it, and comment /ptq retry with your advice")
+        await _require_assignable(connection, held)
         rules = _find_repository(settings, held.repository).as_rules(held.repository)
         offers = list_offers(rules, {spec.name: spec for spec in settings.agent_specs()})
         try:
             choice = choose(Options(agent=agent, model=model), offers, Choice(rules.agent))
         except OptionRefused as refused:
             raise HoldRefused(f"{refused}; there are: {', '.join(offers)}") from None
-        job = await start_task(
-            connection,
-            held,
-            hold,
-            rules,
-            task,
-            agent=choice.agent,
-            model=choice.model,
-            secret=database.secret,
-            now=datetime.now(UTC),
-        )
+        chosen = {"agent": choice.agent, "model": choice.model}
+        secret, now = database.secret, datetime.now(UTC)
+        try:
+            job = await start_task(connection, held, hold, rules, task, **chosen, secret=secret, now=now)  # type: ignore[arg-type]
+        except NotStarted as refused:
+            raise HoldRefused(refused.reply) from None
     return f"{choice.agent} goes on in {held.name} as job {job.id}. See what came of it by: ptq-bot report {job.id}\n"
+
+
+async def _require_assignable(connection: AsyncConnection, held: Job) -> None:
+    """Raise `HoldRefused` where an issue has commands of its own, or where an agent may have left its configuration."""
+    followed = await store.fetch_job(connection, held.follows) if held.follows else None
+    if held.has_thread or (followed and followed.has_thread):
+        raise HoldRefused("this environment is an issue's: release it, and comment /ptq retry with your advice")
+    if not held.by_hand or held.adopts:
+        raise HoldRefused("an agent was at work here: release it, and begin anew with the edits by ptq-bot takeover")

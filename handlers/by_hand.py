@@ -6,12 +6,11 @@ belongs to no issue, and so nobody reads of it on GitHub.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any
 
-import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers import casebook
@@ -23,10 +22,11 @@ from runner import store
 from runner.holds import Hold, end_hold, save_hold
 from runner.job import Job, JobState, derive_job_id
 
-log = structlog.get_logger()
-
 WORKTREE, TASK = "worktree", "task"
 """In place of presets."""
+
+AT_LEAST = timedelta(days=1)
+"""For so long an environment that passed on is still held for its person, should nothing come of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Source:
     base_commit: str | None
     """None means the newest of the branch."""
     agent: str
-    """The one that may be started in it later by default."""
+    """One that is configured: no job is without, and this one is told which files configure it."""
     follows: str | None = None
     """The job whose edits it has."""
 
@@ -104,7 +104,7 @@ async def start_worktree(
 async def start_collecting(
     connection: AsyncConnection, held: Job, hold: Hold, *, secret: bytes, public_url: str, now: datetime
 ) -> Job:
-    """End a hold: create the job that takes over the held environment, and its slot, and only collects what is there.
+    """Create the job that takes over the held environment, and its slot, and only collects what is there.
 
     It is an attempt on the issue that the environment has to do with, if any. Raises `NotStarted` while another job of
     that is active.
@@ -113,12 +113,18 @@ async def start_collecting(
     case = await casebook.fetch_case(connection, origin.case_key)
     if case and case.active_job_id:
         raise NotStarted("another job on this issue is under way; release this one when that has ended")
-    by_person = {"requested_by": hold.person, "may_change": True, "follows": origin.id, "by_hand": True}
+    by_person = {
+        "requested_by": hold.person,
+        "may_change": True,
+        "follows": origin.id,
+        "by_hand": True,
+        "agent": held.agent,
+    }
     job = await _adopt(connection, origin, held, f"by hand after {held.id}", by_person, secret=secret, now=now)
     if job.has_thread:
         await open_job(connection, public_url, job, case.title if case else "")
     else:
-        await store.insert_job(connection, job)
+        await _insert(connection, job)
     return await _pass_on(connection, job, held, hold, now)
 
 
@@ -134,7 +140,7 @@ async def start_task(
     secret: bytes,
     now: datetime,
 ) -> Job:
-    """End a hold on a worktree: create the job in which an agent goes on there, by a person's own words."""
+    """Create the job in which an agent goes on in a held worktree, by a person's own words. Raises `NotStarted`."""
     given = {
         "preset": TASK,
         "agent": agent,
@@ -145,8 +151,13 @@ async def start_task(
         "name": held.name,
     }
     job = await _adopt(connection, held, held, f"task after {held.id}", given, secret=secret, now=now)
-    await store.insert_job(connection, job)
+    await _insert(connection, job)
     return await _pass_on(connection, job, held, hold, now)
+
+
+async def _insert(connection: AsyncConnection, job: Job) -> None:
+    if not await store.insert_job(connection, job):
+        raise NotStarted("another job of this worktree is under way")
 
 
 async def _adopt(
@@ -167,7 +178,12 @@ async def _adopt(
 
 
 async def _pass_on(connection: AsyncConnection, job: Job, held: Job, hold: Hold, now: datetime) -> Job:
-    """Give a job the slot of the one that is held, and let nobody in any more."""
+    """Give a job the slot of the one that is held, and let nobody in while it is under way.
+
+    The hold goes with the environment: it ends once the result is stored, and not where there is none.
+    """
     await end_hold(connection, hold)
+    lasts = max(hold.expires_at, now + AT_LEAST)
+    await save_hold(connection, replace(hold, job_id=job.id, expires_at=lasts, admitted_at=None, trouble=None))
     await store.pass_lease_on(connection, held.id, job.id)
     return await store.move_job(connection, job, JobState.PREPARING, now, machine=held.machine)

@@ -48,6 +48,8 @@ class Recipe:
     """How a machine makes one environment, as the machine-side program is told it."""
 
     clone_url: str
+    trunk: str
+    """Where a base begins that is missing."""
     base_branch: str
     """Or a full name, `refs/...`."""
     base_commit: str
@@ -85,14 +87,19 @@ class Profile:
     create_venv: tuple[str, ...] = ("python3", "-m", "venv")
     """The command that makes a virtual environment at the path appended to it."""
     protected_paths: tuple[str, ...] = PROTECTED_PATHS
+    base_branch: str = "HEAD"
+    """The branch whose newest commit is anybody's base; git's name for the default one."""
     limits: Limits = Limits()
     caps: Mapping[Scope, Caps] = field(default_factory=dict)
 
-    def recipe(self, clone_url: str, base_branch: str, base_commit: str = "", slot: int = 0) -> Recipe:
-        """How an environment at a commit is made."""
+    def recipe(
+        self, clone_url: str, base_branch: str, base_commit: str = "", slot: int = 0, trunk: str | None = None
+    ) -> Recipe:
+        """How an environment at a commit is made; a base that is missing begins at `trunk`, or at the same branch."""
         return Recipe(
             clone_url=clone_url,
             base_branch=base_branch,
+            trunk=base_branch if trunk is None else trunk,
             base_commit=base_commit,
             submodules=self.submodules,
             network=self.network,

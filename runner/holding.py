@@ -6,6 +6,7 @@ Level-triggered like all that the supervisor does: it looks at the hold's row, a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 import structlog
 
@@ -38,13 +39,17 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
     client = bench.clients.get(lease.machine)
     if hold is None or job is None or client is None:
         return False
-    if job.by_hand and not job.adopts and job.state is not JobState.SUCCEEDED:
-        return False  # The environment never came to be.
+    if not _has_environment(job) or (job.adopts and report and hold.begun_at < job.created_at):
+        return False  # It never came to be; or all that was edited in it is stored.
     try:
+        if job.adopts:
+            await client.adopt(job.id, job.adopts)
+        if job.by_hand and not job.adopts and not hold.admitted_at:
+            hold = await _begin_now(bench, hold)
         if hold.expires_at <= bench.now():
             return not await _let_out(bench, client, hold)
         if not hold.admitted_at:
-            await _let_in(bench, client, job, hold, describe_context(job, report, bench.profiles.get(job.repository)))
+            await _let_in(bench, client, job, hold, await _find_context(bench, job, report))
             bell.ring()
     except (HostError, JobdError) as error:
         log.warning("hold.trouble", job=hold.job_id, machine=lease.machine, reason=str(error))
@@ -53,6 +58,29 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
         with bell.listen() as listener:
             await listener.wait(retry_s)
     return True
+
+
+def _has_environment(job: Job) -> bool:
+    """Whether a person may still find one."""
+    return not job.by_hand or job.adopts is not None or job.state is JobState.SUCCEEDED
+
+
+async def _begin_now(bench: Bench, hold: Hold) -> Hold:
+    """Count a hold's time from now on: until now its environment was only being made."""
+    now = bench.now()
+    expires_at = now + (hold.expires_at - hold.begun_at)
+    async with bench.db.write() as connection:
+        await change_hold(connection, hold, begun_at=now, expires_at=expires_at)
+    return replace(hold, begun_at=now, expires_at=expires_at)
+
+
+async def _find_context(bench: Bench, job: Job, report: Report | None) -> str:
+    """What is known of a job; of one whose environment was made anew, what is known of the first."""
+    if job.by_hand and not job.adopts and job.follows:
+        async with bench.db.read() as connection:
+            job = await store.fetch_job(connection, job.follows) or job
+            report = await store.fetch_report(connection, job.id)
+    return describe_context(job, report, bench.profiles.get(job.repository))
 
 
 async def end_vain_holds(bench: Bench, holds: Iterable[Hold], kept: Collection[str]) -> None:

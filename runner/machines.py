@@ -57,7 +57,7 @@ class Machine:
     jump_hosts: tuple[str, ...] = ()
     """The hosts that one comes there through, each as `user@host:port`, in the order in which they are passed."""
     ssh_config_file: Path | None = None
-    """Says what this leaves open: address, port, user, jump hosts, algorithms. Never keys and known hosts."""
+    """Says what this leaves open: address, port, user, jump hosts. Nothing else is taken from it."""
     slots: int = 1
     labels: frozenset[str] = field(default_factory=frozenset)
     serves: frozenset[str] = frozenset({PUBLIC})

@@ -1,7 +1,7 @@
 """How an SSH connection to a machine is made: by exactly our key and our known hosts, through jump hosts if need be.
 
-Nothing of the operator's own set-up is read (`~/.ssh`, agent), but for a file that the configuration names. That may
-say where a machine is and how one comes there; never who we are, and never whom we trust.
+Nothing of the operator's own set-up is read (`~/.ssh`, agent), but for a file that the configuration names. From that
+come addresses, ports, users and jump hosts, and nothing else.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncssh
+import structlog
 
 from runner.host_errors import AccessDenied, HostError, HostKeyMismatch, Unreachable, silent_for
 from runner.machines import Machine
 
+log = structlog.get_logger()
+
+DEFAULT_PORT = 22
 SILENCE_S = 15.0
 """A machine that is silent for so long is not there: while we connect, and later when asked for a sign of life."""
 SIGNS_OF_LIFE = 3
@@ -24,11 +29,12 @@ SIGNS_OF_LIFE = 3
 HOST_KEY_KINDS = "+ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
 """Accepted after the kinds that known_hosts has: a host with none of those must show its key to be told mismatched."""
 
-_HOP = re.compile(
-    r"((?P<user>[^@\s,-][^@\s,]*)@)?"
-    r"(?P<host>\[[0-9A-Fa-f:]+\]|[^@:\s\[\],/-][^@:\s\[\],/]*)"
-    r"(:(?P<port>[0-9]{1,5}))?"
-)
+HOST = r"[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]"
+USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+"""Nothing in them is special to a shell: ssh has one run what passes a jump host."""
+
+_HOP = re.compile(rf"((?P<user>{USER})@)?(?P<host>{HOST})(:(?P<port>[0-9]{{1,5}}))?")
+_RUNS_MORE = re.compile(rb"^\s*(match|include)\b", re.IGNORECASE | re.MULTILINE)
 
 
 class Hop(NamedTuple):
@@ -43,12 +49,12 @@ async def connect(machine: Machine, silence_s: float) -> asyncssh.SSHClientConne
     """Connect to a machine; each host may be silent for so long. Raises `HostError`."""
     asyncssh.set_log_level("WARNING")  # At INFO it writes addresses and every command.
     options = _make_options(machine, silence_s)
-    target = Hop(machine.host, machine.port, machine.user)
+    hops = list_hops(machine)
     tunnel: asyncssh.SSHClientConnection | None = None
     try:
-        for number, hop in enumerate(_list_jumps(machine, options), 1):
+        for number, hop in enumerate(hops[:-1], 1):
             tunnel = await _connect_to(hop, tunnel, options, silence_s, f"its jump host (number {number}): ")
-        return await _connect_to(target, tunnel, options, silence_s, "")
+        return await _connect_to(hops[-1], tunnel, options, silence_s, "")
     except BaseException:
         if tunnel:
             tunnel.close()
@@ -61,9 +67,9 @@ async def _connect_to(
     """Connect to a host through the one before, which is closed with it."""
     try:
         connection = await asyncssh.connect(
-            hop.host, hop.port or (), username=hop.user or (), tunnel=tunnel, proxy_command=None, **options
+            hop.host, hop.port or DEFAULT_PORT, username=hop.user or (), tunnel=tunnel, **options
         )
-    except (OSError, ValueError, asyncssh.Error) as error:
+    except (OSError, ValueError, OverflowError, asyncssh.Error) as error:
         found = _classify(error, silence_s)
         raise type(found)(f"{what}{found}") from error
     connection.set_tunnel(tunnel)
@@ -76,7 +82,7 @@ def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
         "known_hosts": _read_known_hosts(machine),
         "client_keys": [_read_client_key(machine)],
         "server_host_key_algs": HOST_KEY_KINDS,
-        "config": [str(machine.ssh_config_file)] if machine.ssh_config_file else None,
+        "config": None,
         "agent_path": None,
         "x509_trusted_certs": None,
         "gss_host": None,
@@ -90,27 +96,50 @@ def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
     }
 
 
-def _list_jumps(machine: Machine, options: Mapping[str, Any]) -> list[Hop]:
-    """The hosts before a machine, in the order in which they are passed."""
-    names = machine.jump_hosts
-    if machine.ssh_config_file and not names:
-        try:
-            found = asyncssh.SSHClientConnectionOptions(host=machine.host, **options).tunnel
-        except (OSError, ValueError, asyncssh.Error) as error:
-            raise Unreachable(f"its ssh_config_file cannot be used ({error})") from error
-        names = tuple(found.split(",")) if isinstance(found, str) else ()
-    return [parse_hop(name) for name in names]
+def list_hops(machine: Machine) -> list[Hop]:
+    """The hosts on the way to a machine, itself the last. Raises `HostError`."""
+    target = Hop(machine.host, machine.port, machine.user)
+    try:
+        if not machine.ssh_config_file:
+            return [*map(parse_hop, machine.jump_hosts), target]
+        check_ssh_config(machine.ssh_config_file)
+        target, jumps = _look_up(target, machine.ssh_config_file)
+        names = machine.jump_hosts or jumps
+        return [*(_look_up(parse_hop(name), machine.ssh_config_file)[0] for name in names), target]
+    except (OSError, ValueError, asyncssh.Error) as error:
+        log.warning("ssh.configuration_unusable", machine=machine.name, reason=str(error))
+        raise Unreachable("its ssh_config_file cannot be used, for a reason that the log has") from error
+
+
+def check_ssh_config(path: Path) -> None:
+    """Raise `ValueError` for a configuration that runs programs, or reads other files; `OSError` for none."""
+    if _RUNS_MORE.search(path.read_bytes()):
+        raise ValueError("may have neither Match nor Include")
+
+
+def _look_up(hop: Hop, config: Path) -> tuple[Hop, tuple[str, ...]]:
+    """Where a host of this name is, and the names of those before it. Nothing else is taken from a configuration."""
+    found = asyncssh.SSHClientConnectionOptions(
+        host=hop.host,
+        port=hop.port or (),
+        username=hop.user or (),
+        config=[str(config)],
+        **{"known_hosts": None, "client_keys": None, "client_certs": (), "agent_path": None, "pkcs11_provider": None},
+    )
+    jumps = tuple(found.tunnel.split(",")) if isinstance(found.tunnel, str) else ()
+    return Hop(found.host, found.port, found.username), jumps
 
 
 def parse_hop(text: str) -> Hop:
     """A host as ssh's option -J names it. Raises `ValueError`."""
-    found = _HOP.fullmatch(text.strip())
-    if not found:
+    found = _HOP.fullmatch(text)
+    port = int(found["port"]) if found and found["port"] else None
+    if not found or (port is not None and not 1 <= port <= 65_535):
         raise ValueError("is no host like user@host:port")
-    return Hop(found["host"].strip("[]"), int(found["port"]) if found["port"] else None, found["user"] or "")
+    return Hop(found["host"].strip("[]"), port, found["user"] or "")
 
 
-def _classify(error: OSError | ValueError | asyncssh.Error, silence_s: float) -> HostError:
+def _classify(error: Exception, silence_s: float) -> HostError:
     match error:
         case asyncssh.HostKeyNotVerifiable():
             return HostKeyMismatch("it showed a host key that the known_hosts file does not hold for it")

@@ -69,10 +69,12 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         earlier, changes = await _fetch_earlier(bench, job)
         async with bench.db.read() as connection:
             lease = await store.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
+        # A worktree may begin anywhere, and must not be what all others begin from.
+        trunk = job.base_branch if job.has_thread else profile.base_branch
         commit = job.base_commit or (earlier and earlier.base_commit) or ""
         await client.prepare(
             job.id,
-            profile.recipe(job.clone_url, job.base_branch, commit, lease.slot),
+            profile.recipe(job.clone_url, job.base_branch, commit, lease.slot, trunk),
             gpus=lease.gpus,
             changes=[change for change in changes if not configures_agents(change.path)],
             held_back=[change for change in changes if configures_agents(change.path)],

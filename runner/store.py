@@ -51,8 +51,8 @@ async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
 
 
 async def fetch_newest_job(connection: AsyncConnection, repository: str, before: datetime) -> Job | None:
-    """The newest job of a repository that was made before a time."""
-    query = select(jobs).where(jobs.c.repository == repository, jobs.c.created_at < before)
+    """The newest job on an issue of a repository that was made before a time. Worktrees may begin anywhere."""
+    query = select(jobs).where(jobs.c.repository == repository, jobs.c.issue_number > 0, jobs.c.created_at < before)
     query = query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1)
     row = (await connection.execute(query)).one_or_none()
     return _job(row) if row else None
@@ -316,7 +316,8 @@ async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> S
         )
     ]
     query = select(func.count(), *totals).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
-    return Spent(*(await connection.execute(query.where(*which))).one())
+    # What people did by hand was no run of an agent.
+    return Spent(*(await connection.execute(query.where(~jobs.c.by_hand, *which))).one())
 
 
 async def save_session(connection: AsyncConnection, job_id: str, session: Session) -> None:

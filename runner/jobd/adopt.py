@@ -32,7 +32,7 @@ def adopt(request: Mapping[str, Any]) -> dict[str, Any]:
         for stage in STAGES:
             for kind in FILES:
                 earlier.of_stage(stage, kind).unlink(missing_ok=True)
-        for path in (earlier.result, earlier.objection, earlier.hold, earlier.context):
+        for path in (earlier.result, earlier.objection, earlier.doubt, earlier.hold, earlier.context):
             path.unlink(missing_ok=True)
         earlier.root.rename(job.root)
     return {}

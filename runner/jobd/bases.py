@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .clone import fetch_commit
 from .files import Failure, Job, read_json, write_file
 from .git import find_clone
 from .locks import locked
@@ -74,10 +75,11 @@ RECIPE = ("create_venv", "setup", "submodules", "smoke_test")
 
 
 def take(stage: Stage, shelf: Shelf, commit: str) -> Base:
-    """The base that a job begins from, which is made when there is none. From then on it is kept for the job.
+    """The base that a job at a commit begins from, which is made when there is none. It is kept for the job.
 
-    Raises `Failure`.
+    A commit that is not the trunk's may be a stranger's, and others begin from the base too. Raises `Failure`.
     """
+    request, trunk = stage.request, stage.request["trunk"]
     shelf.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
         with locked(shelf.folder / "lock", stage.deadline):
@@ -86,7 +88,9 @@ def take(stage: Stage, shelf: Shelf, commit: str) -> Base:
                 os.utime(shelf.folder)
                 describe_use(stage.job, shelf, base)
                 return base
-        build(stage, shelf, commit, only_if_missing=True)
+        is_trunk = trunk == request["base_branch"] and not request["base_commit"]
+        of_trunk = commit if is_trunk else fetch_commit(stage, trunk)
+        build(stage, shelf, of_trunk, only_if_missing=True)
 
 
 def refresh(stage: Stage, shelf: Shelf, commit: str) -> Base:

@@ -24,13 +24,13 @@ COMMIT_IS_GONE = ("not our ref", "unadvertised object", "find remote ref")
 """How servers say, one way or another, that they have no such commit to give."""
 
 
-def fetch_commit(stage: Stage) -> str:
-    """Fetch the commit that a request wants, and return its full name. Raises `Failure`."""
-    clone, branch = find_clone(stage.job, stage.request["clone_url"]), stage.request["base_branch"]
+def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
+    """Fetch a commit, or the newest of a branch, and return its full name. Raises `Failure`."""
+    clone = find_clone(stage.job, stage.request["clone_url"])
     # A name of its own kind: `release` may give way to `release/1.0`, and as files the two exclude each other.
     ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
     source = branch if branch.startswith("refs/") or branch == HEAD else f"refs/heads/{branch}"
-    base = stage.request["base_commit"] or ref
+    base = commit or ref
     clone.mkdir(mode=0o700, parents=True, exist_ok=True)
     fetched, wanted_at = clone / "fetched.json", time.monotonic()
     with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):

@@ -18,7 +18,7 @@ def prepare(stage: Stage) -> dict[str, Any]:
     """Make the environment. Raises `Failure` with the last words of what went wrong."""
     job, request = stage.job, stage.request
     make_folders(stage)
-    commit = fetch_commit(stage)
+    commit = fetch_commit(stage, request["base_branch"], request["base_commit"])
     shelf = decide(stage)
     began = time.monotonic()
     base = begin(stage, shelf, commit)
@@ -40,7 +40,7 @@ def make_base(stage: Stage) -> dict[str, Any]:
     if shelf.way == "slot":
         reason = "each slot has a base of its own, at the slot's place, and the slot's own jobs make it"
         raise Failure("slots_own", reason)
-    commit = fetch_commit(stage)
+    commit = fetch_commit(stage, stage.request["trunk"])
     separate(shelf.way)
     base = refresh(stage, shelf, commit)
     return {"way": shelf.way, "base": {"commit": base.commit, "made_at": base.made_at}}

@@ -53,7 +53,14 @@ CHANGES = Kind(
 _JOB: Mapping[str, Kind] = {"workspace": TEXT, "job_id": TEXT}
 _LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
 _RECIPE: Mapping[str, Kind] = {
-    **{"clone_url": TEXT, "base_branch": TEXT, "base_commit": COMMIT, "submodules": SWITCH, "network": TEXT},
+    **{
+        "clone_url": TEXT,
+        "trunk": TEXT,
+        "base_branch": TEXT,
+        "base_commit": COMMIT,
+        "submodules": SWITCH,
+        "network": TEXT,
+    },
     **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS},
     **{"ways": TEXTS, "must_seal": SWITCH, "private": TEXTS, "slot": NUMBER, "base_timeout_s": NUMBER},
     "gpus": VARIABLES,  # Those of the job's slot: the number of each one's device file, and the name that CUDA knows.

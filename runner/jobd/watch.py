@@ -30,6 +30,8 @@ REST_FACTOR = 20
 
 MAX_SMOKE_LOG_BYTES = 100_000
 
+CACHES = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
+
 MAX_DESCRIPTORS = 1024
 """More than a stage has open."""
 
@@ -38,7 +40,9 @@ def watch_over(stage: Stage) -> None:
     """Start the watchers. They end with the job's other processes."""
     smoke_test = find_recipe(stage.job).get("smoke_test")
     if smoke_test:
-        _fork(lambda: try_environment(stage, smoke_test))
+        began = stage.job.control / "smoke.began"
+        write_file(began, "")
+        _fork(lambda: try_environment(stage, smoke_test, began))
     written = list_written(stage.job)  # While nobody writes yet.
     _fork(lambda: watch_job(stage.job, stage.request, written))
 
@@ -65,14 +69,14 @@ def object_to(job: Job, reason: str, *, is_sure: bool = True) -> None:
         write_file(path, json.dumps({"reason": reason}))
 
 
-def try_environment(stage: Stage, commands: Iterable[str]) -> None:
+def try_environment(stage: Stage, commands: Iterable[str], began: Path) -> None:
     """Run the operator's smoke test, and object when it fails.
 
-    The agent is at work beside it. What it had begun to change by then may be what failed.
+    The agent is at work beside it since `began`. What it had begun to change by then, or somebody had before it, may be
+    what failed.
     """
-    job = stage.job
-    began = job.control / "smoke.began"
-    write_file(began, "")
+    job, recipe = stage.job, find_recipe(stage.job)
+    is_new = recipe.get("job_id") == job.id and not recipe.get("changes")
     with open(job.control / "smoke.log", "ab", opener=open_plain) as file:
         os.dup2(file.fileno(), 1)
     log = Log(MAX_SMOKE_LOG_BYTES)
@@ -89,13 +93,17 @@ def try_environment(stage: Stage, commands: Iterable[str]) -> None:
         if status := process.wait():
             tail = "\n".join(log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
             reason = f"the environment failed its smoke test `{command}` (exit status {status}):\n{tail}"
-            object_to(job, reason, is_sure=not has_changed((job.worktree, job.venv), began))
+            object_to(job, reason, is_sure=is_new and not has_changed((job.worktree, job.venv), began))
             return
 
 
 def has_changed(folders: Iterable[Path], since: Path) -> bool:
-    """Whether anything below folders is younger than a file, but for what Python writes when it imports."""
-    look = ["-name", "__pycache__", "-prune", "-o", "-newer", str(since), "-print", "-quit"]
+    """Whether a file below folders was written or moved since another was, but for caches and what is git's own.
+
+    That one was deleted is not seen.
+    """
+    names = [word for name in CACHES for word in ("-name", name, "-o")][:-1]
+    look = ["(", *names, ")", "-prune", "-o", "!", "-type", "d", "-newercm", str(since), "-print", "-quit"]
     done = subprocess.run(["find", *map(str, folders), *look], capture_output=True, check=False)
     return bool(done.stdout)
 

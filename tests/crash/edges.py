@@ -137,7 +137,7 @@ def _watch_machines(announce: Announce) -> None:
             announce("sent", name)
 
     _surround(hosts.SshHost, "run", run_announced)
-    _surround(hosts, "_connect", lambda connect, *given: _announced(announce, "ssh: connect", connect(*given)))
+    _surround(hosts, "connect", lambda connect, *given: _announced(announce, "ssh: connect", connect(*given)))
     _surround(asyncssh.SSHClientChannel, "write_eof", write_eof_announced)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handlers.by_hand import start_collecting
+from handlers.by_hand import AT_LEAST, start_collecting
 from handlers.hurdles import NotStarted
 from runner import store
 from runner.environment import Profile
@@ -56,7 +56,9 @@ async def test_a_release_hands_slot_and_environment_to_a_job_that_only_collects(
         assert (job.machine, job.base_commit, job.may_change) == ("gpu-1", HELD.base_commit, True)
         assert await store.fetch_job(connection, job.id) == job
         assert await store.fetch_leases(connection) == [Lease("gpu-1", 1, job.id)]
-        assert await fetch_holds(connection) == []
+        (hold,) = await fetch_holds(connection)
+        assert (hold.job_id, hold.person, hold.admitted_at) == (job.id, HOLD.person, None), "until the result is stored"
+        assert hold.expires_at == NOON + AT_LEAST
 
 
 async def test_a_release_waits_for_the_issues_other_job_and_changes_nothing(tmp_path: Path) -> None:
@@ -66,12 +68,13 @@ async def test_a_release_waits_for_the_issues_other_job_and_changes_nothing(tmp_
             await store.insert_lease(connection, Lease("gpu-1", 1, HELD.id), NOON)
             await save_hold(connection, HOLD)
             first = await start_collecting(connection, HELD, HOLD, secret=b"x", public_url="https://x", now=NOON)
+            passed_on = await fetch_hold(connection, first.id)
             await save_hold(connection, HOLD)
         with pytest.raises(NotStarted, match="another job on this issue is under way"):
             async with database.write() as connection:
                 await start_collecting(connection, HELD, HOLD, secret=b"y", public_url="https://x", now=NOON)
         async with database.read() as connection:
-            assert await fetch_holds(connection) == [HOLD]
+            assert {hold.job_id: hold for hold in await fetch_holds(connection)} == {HELD.id: HOLD, first.id: passed_on}
             assert [job.id for job in await store.fetch_active_jobs(connection)] == [first.id]
 
 

@@ -352,9 +352,8 @@ def test_a_smoke_test_that_succeeds_leaves_the_agent_alone(jobd: Jobd) -> None:
 
 EDITS: Mapping[str, str] = {
     "a file edited": "echo oops >> $PTQ_WORKTREE/a.txt",
-    "a file removed": "rm $PTQ_WORKTREE/dir/c.txt",
     "a file renamed": "mv $PTQ_WORKTREE/b.txt $PTQ_WORKTREE/dir/",
-    "a package installed": "mkdir $VIRTUAL_ENV/package",
+    "a package installed": "mkdir $VIRTUAL_ENV/package; touch $VIRTUAL_ENV/package/module.py",
 }
 
 
@@ -373,8 +372,8 @@ def test_a_smoke_test_that_fails_after_the_agent_began_its_changes_is_told_and_e
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_python_writes_when_it_imports_is_no_change(jobd: Jobd, tmp_path: Path, way: str) -> None:
-    compiles = "cd dir; mkdir -p __pycache__; echo $$ > __pycache__/c.pyc"
-    done(jobd.prepare(setup=[compiles], smoke_test=[f"{compiles}; test ! -e {tmp_path}/gate"], ways=[way]))
+    compiles = "cd dir; mkdir -p __pycache__; echo $$ > __pycache__/c.pyc; git status > /dev/null"
+    done(jobd.prepare(smoke_test=[f"{compiles}; test ! -e {tmp_path}/gate"], ways=[way]))
     (tmp_path / "gate").touch()
     assert done(jobd.agent("sleep 60"))["objection"]
 

@@ -143,7 +143,8 @@ async def test_what_the_machines_own_table_says_goes_before_the_configuration(ro
 
 async def test_who_we_are_and_whom_we_trust_is_never_the_configurations_to_say(route: Route) -> None:
     other = route.folder / "first" / "client_key"
-    text = f"Host *\n  IdentityFile {other}\n  UserKnownHostsFile /dev/null\n  ProxyCommand false\n"
+    text = f"Host *\n  IdentityFile {other}\n  UserKnownHostsFile /dev/null\n  ProxyCommand false\n  HostKeyAlias x\n"
+    text += "  ForwardAgent yes\n  SendEnv *\n  RemoteCommand false\n  CertificateFile /nowhere\n"
     assert await greet(route.configured(text)) == b"there\n"
     (route.folder / "known_hosts").write_bytes(b"")
     with pytest.raises(HostKeyMismatch):
@@ -151,8 +152,20 @@ async def test_who_we_are_and_whom_we_trust_is_never_the_configurations_to_say(r
 
 
 async def test_a_configuration_that_makes_no_sense_is_told(route: Route) -> None:
-    with pytest.raises(Unreachable, match="its ssh_config_file cannot be used"):
-        await greet(route.configured("Host gpu\n  Port many\n", host="gpu"))
+    mark = route.folder / "ran"
+    for text in (
+        "Host gpu\n  Port many\n",
+        "Host gpu\n  ProxyJump ssh://bastion\n",
+        f'Match exec "touch {mark}"\n  Port 1\n',
+        "Include other\n",
+    ):
+        with pytest.raises(Unreachable) as caught:
+            await greet(route.configured(text, host="gpu"))
+        assert str(caught.value) == "its ssh_config_file cannot be used, for a reason that the log has"
+    assert not mark.exists()
+    (route.folder / "ssh_config").unlink()
+    with pytest.raises(Unreachable):
+        await greet(replace(route.machine, ssh_config_file=route.folder / "ssh_config"))
 
 
 @pytest.mark.parametrize(
@@ -165,6 +178,11 @@ async def test_a_configuration_that_makes_no_sense_is_told(route: Route) -> None
         ("a@corp@bastion", None),
         ("-oProxyCommand=x", None),
         ("a b", None),
+        ("$(id)@bastion", None),
+        ("bastion;id", None),
+        ("bastion:0", None),
+        ("bastion:99999", None),
+        ("ssh://bastion", None),
         ("one,two", None),
         ("::1", None),
         ("", None),

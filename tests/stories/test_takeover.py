@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from bot.config import load_settings
 from bot.hold_commands import HoldRefused, list_holds, release, take_over
 from runner import store
 from runner.holds import fetch_holds, save_hold
+from runner.schema import reports
 from tests.support.machines import find_or_skip_sshd
 from tests.support.people import come, find_way_in, make_key, work
 from tests.support.sshd import OpenSshServer
@@ -77,6 +79,7 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert keys(world) == ""
     with pytest.raises(HoldRefused, match="nobody holds this job"):
         await release(load_settings(world.playground.config), first.id)
+    assert await list_holds(load_settings(world.playground.config)) == "Nobody holds a job.\n"
     person = come(world, command)
     assert await asyncio.to_thread(person.end) == 255
 
@@ -136,7 +139,8 @@ async def test_a_job_whose_environment_is_gone_has_it_made_anew_with_its_edits(w
     assert f"octo/widgets~{first.id}" in await list_holds(settings)
     assert len(world.replies()) == said_before, "nobody on GitHub hears of it yet"
     seen = await asyncio.to_thread(work, world, command, "git diff > seen.patch; echo '# more' >> widgets/chunks.py")
-    assert f"octo/widgets~{first.id}" in seen
+    assert f"# Job {first.id}" in seen
+    assert "looked, found, mended" in seen
     assert find_way_in(await take_over(settings, first.id, key, hours=2, by="casey")) == command
     said = await release(settings, first.id)
     report = await world.wait_for_report(2)
@@ -145,3 +149,14 @@ async def test_a_job_whose_environment_is_gone_has_it_made_anew_with_its_edits(w
     assert (second.state, second.attempt, second.follows) == ("succeeded", 2, first.id)
     assert "-    for start in range(0, len(items) - size + 1, size):" in report, "the agent's edit"
     assert "+# more" in report
+
+
+async def test_what_is_confidential_is_not_made_anew_to_be_published(world: World, key: Path) -> None:
+    settings, (job,) = load_settings(world.playground.config), await world.jobs()
+    await world.comment("/ptq cancel")
+    await world.wait_for_report()
+    async with world.playground.service.context.db.write() as connection:
+        said = {"body": "security concern\n\n## Summary\nAnyone can."}
+        await connection.execute(update(reports).where(reports.c.job_id == job.id).values(**said))
+    with pytest.raises(HoldRefused, match="its report is for you alone"):
+        await take_over(settings, job.id, key, hours=1, by="casey")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,7 +34,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     server = OpenSshServer(tmp_path / "sshd", find_or_skip_sshd(), tmp_path / "account")
     (tmp_path / "account").mkdir()
     await server.start()
-    async with open_world(tmp_path, agent=AGENT, ssh=server) as world:
+    gone = '[agents.gone]\nkind = "command"\ncommand = ["/nowhere/agent"]\n\n'
+    may = 'agents = ["gone"]\n'
+    async with open_world(tmp_path, agent=AGENT, ssh=server, more_toml=gone, repository_toml=may) as world:
         world.number = await world.open_issue()
         yield world
         assert world.replies() == [], "GitHub hears of none of it"
@@ -83,7 +86,7 @@ async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own(world: World
 async def test_an_agent_goes_on_where_a_person_left_off(world: World, key: Path) -> None:
     settings = load_settings(world.playground.config)
     await asyncio.to_thread(work, world, find_way_in(await make(world, key)))
-    with pytest.raises(HoldRefused, match="names none that may work here; there are: script"):
+    with pytest.raises(HoldRefused, match="names none that may work here; there are: script, gone"):
         await give_task(settings, "try", "go on", agent="other", model=None)
     with pytest.raises(HoldRefused, match="a task has 1 to"):
         await give_task(settings, "try", "  ", agent=None, model=None)
@@ -96,6 +99,39 @@ async def test_an_agent_goes_on_where_a_person_left_off(world: World, key: Path)
     assert "+# more" in report
     assert "Say in HAND.md that you were here." in job.prompt
     assert await list_holds(settings) == "Nobody holds a job.\n"
+
+
+async def test_what_a_person_did_outlives_an_agent_that_cannot_be_started(world: World, key: Path) -> None:
+    settings = load_settings(world.playground.config)
+    command = find_way_in(await make(world, key))
+    await asyncio.to_thread(work, world, command)
+    await give_task(settings, "try", "Go on.", agent="gone", model=None)
+    job = await world.wait_for_job("failed")
+    async with asyncio.timeout(20):
+        while "may be entered" not in await list_holds(settings):
+            await asyncio.sleep(0.1)
+    assert job.id in await list_holds(settings)
+    await asyncio.to_thread(work, world, command, "echo again >> HAND.md")
+    with pytest.raises(HoldRefused, match="an agent was at work here"):
+        await give_task(settings, "try", "Go on.", agent=None, model=None)
+    await release(settings, "try")
+    report = await read_report(settings, (await end(world)).id)
+    assert "+by hand\n+again" in report
+    assert await list_holds(settings) == "Nobody holds a job.\n"
+
+
+async def test_no_worktree_is_what_others_begin_from(world: World, key: Path) -> None:
+    world.git("branch", "topic")
+    newest = world.git("rev-parse", "HEAD").strip()
+    world.commit({"later.txt": "later\n"})
+    trunk = world.git("rev-parse", "HEAD").strip()
+    await make(world, key, ref="topic")
+    job = (await world.jobs())[0]
+    assert job.base_commit == newest
+    (base,) = Path(world.playground.folder, "machine", "workspace", "bases").glob("*/base.json")
+    assert json.loads(base.read_text())["commit"] == trunk
+    await release(load_settings(world.playground.config), "try", drop=True)
+    await world.settle()
 
 
 async def test_a_worktree_begins_at_any_ref(world: World, key: Path) -> None:
@@ -136,6 +172,7 @@ async def test_what_cannot_be_made_is_told_and_holds_nothing(world: World, key: 
     assert await list_holds(settings) == "Nobody holds a job.\n"
     for name, repository, machine, refusal in (
         ("a b", "octo/widgets", "gpu-1", "a worktree's name has letters"),
+        ("0123456789", "octo/widgets", "gpu-1", "this name could be a job's id"),
         ("try", "octo/other", "gpu-1", "there is no repository 'octo/other'; configured: octo/widgets"),
         ("try", "octo/widgets", "gpu-9", "there is no machine 'gpu-9'; configured: gpu-1"),
     ):
