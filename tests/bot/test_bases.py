@@ -14,6 +14,8 @@ from tests.bot.test_cli import configure
 from tests.support import program
 from tests.support.jobd import Repository, make_repository, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:

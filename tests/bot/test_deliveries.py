@@ -24,6 +24,8 @@ from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
 from tests.support.jobs import NOON, open_database
 
+pytestmark = pytest.mark.slow
+
 
 def in_database(folder: Path, work: Callable[[Database], Awaitable[Any]]) -> Any:
     async def run() -> Any:

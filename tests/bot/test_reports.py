@@ -20,6 +20,8 @@ from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
 from tests.support.jobs import NOON, make_job, open_database
 
+pytestmark = pytest.mark.slow
+
 REPORT = Report(
     "0123456789",
     body="security concern\n\n## Summary\nAnyone\x1b[2J may\rwrite. \u202eevil\n",

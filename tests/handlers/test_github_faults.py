@@ -14,6 +14,8 @@ from handlers.outbox import count_backlog, list_troubles
 from handlers.refusals import MAX_WAIT_S
 from tests.support.mishaps import NAME, URL, Counter, open_counter
 
+pytestmark = pytest.mark.slow
+
 FOR_EVER = 10_000
 DONE = "done"
 SHORT = f"What belongs here could not be posted as it is: [read it]({URL}/jobs/0123456789)."

@@ -22,6 +22,8 @@ from tests.support.machines import find_or_skip_sshd
 from tests.support.sshd import OpenSshServer
 from tests.support.terminal import Terminal
 
+pytestmark = pytest.mark.slow
+
 KEYS = {
     "ed25519": "AAAAC3NzaC1lZDI1NTE5AAAAIDJ0PUABuj6t3Mn2bKImLBfLzt131jvOJ3Um3hWPUbEK",
     "other": "AAAAC3NzaC1lZDI1NTE5AAAAIH1/WL2oHMoj4DycNlWH8SKlua+2oHeGQULteYRNrA8H",

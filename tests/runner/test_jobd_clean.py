@@ -16,6 +16,8 @@ from runner.jobd.files import MAX_MESSAGE
 from runner.jobd.processes import find_processes
 from tests.support.jobd import COLLECT, LIMITS, START, Jobd, Repository, wait_until
 
+pytestmark = pytest.mark.slow
+
 DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)\n"
 
 

@@ -16,6 +16,8 @@ from runner.jobd.clone import read_boot_id, was_fetched_since
 from runner.jobd.git import find_clone
 from tests.support.jobd import Jobd, Repository, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def clone_taken(jobd: Jobd, jobs: int) -> Iterator[None]:

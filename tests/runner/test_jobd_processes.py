@@ -14,6 +14,8 @@ import pytest
 from runner.jobd.processes import find_processes, read_process
 from tests.support.jobd import COLLECT, LIMITS, PATIENCE_S, START, Jobd, processes_with, wait_until
 
+pytestmark = pytest.mark.slow
+
 STUBBORN = """
 import os, signal, sys, time
 mark, how = sys.argv[1:]

@@ -37,6 +37,8 @@ from runner.db_errors import DatabaseError, OldDatabase
 from runner.schema import metadata
 from tests.support.jobs import make_job, open_database
 
+pytestmark = pytest.mark.slow
+
 SCHEMAS = Path(__file__).with_name("schemas")
 EARLIER = versions.list_versions()[:-1]
 BEFORE_ALEMBIC = ("1", "2")
