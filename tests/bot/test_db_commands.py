@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from bot.demo.playground import find_free_port
 from handlers import casebook
 from runner import store
@@ -19,6 +21,8 @@ from runner.job import JobState
 from tests.bot.test_cli import assert_no_secret, configure, refuse_to_start
 from tests.support import program
 from tests.support.jobs import NOON, make_job, open_database
+
+pytestmark = pytest.mark.slow
 
 SCHEMAS = Path(__file__).parents[1] / "runner" / "schemas"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bot.machine_commands import render_machines
 from runner.inventory import Gpu, Inventory, Sighting
 from runner.machine_states import fetch_machine_states, save_inventory, save_outage
@@ -12,6 +14,8 @@ from runner.machines import Lease, Machine, MachineState, Outage
 from tests.bot.test_cli import configure
 from tests.support import program
 from tests.support.jobs import NOON, open_database
+
+pytestmark = pytest.mark.slow
 
 
 async def test_a_machine_is_drained_and_comes_back_by_word_of_the_operator(tmp_path: Path) -> None:

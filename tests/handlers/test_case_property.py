@@ -51,6 +51,8 @@ from tests.support.model_machine import BASE
 from tests.support.moves import Witness, check_moves
 from tests.support.patches import render_patch
 
+pytestmark = pytest.mark.slow
+
 LEGAL = {
     *(("idle", "active"), ("awaiting_note", "active"), ("pull_open", "active")),
     *(("active", "idle"), ("active", "awaiting_note"), ("active", "pull_open")),

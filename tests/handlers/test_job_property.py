@@ -42,6 +42,8 @@ from tests.support.model_machine import BASE, COLLECTED, MOODS, ModelMachine, Mo
 from tests.support.moves import Witness, check_moves
 from tests.support.replica import Process, expire_claims
 
+pytestmark = pytest.mark.slow
+
 NAME = "octo/widgets"
 ON_A_MACHINE = ("preparing", "running", "collecting")
 ENDED = ("succeeded", "failed", "cancelled", "lost")
