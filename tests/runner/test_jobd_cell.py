@@ -10,7 +10,7 @@ import pwd
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -191,6 +191,32 @@ for address in sys.argv[1:]:
     except OSError as error:
         print(error.strerror)
 """
+
+
+@needs_cells
+def test_a_job_without_a_network_reaches_a_socket_that_lies_in_its_own_folder_and_no_siblings(
+    victim: Jobd, tmp_path: Path
+) -> None:
+    jobd = victim.beside()
+    jobd.prepare(network="none")
+    speak = (
+        "import os, socket, sys; os.chdir(sys.argv[1]); one = socket.socket(socket.AF_UNIX); "
+        "one.connect('relay.sock'); print(one.recv(9).decode())"
+    )
+    with closing(socket.socket(socket.AF_UNIX)) as mine, closing(socket.socket(socket.AF_UNIX)) as theirs:
+        for listener, folder in ((mine, jobd.root), (theirs, victim.root)):
+            short = tmp_path / f"to-{folder.name}"  # The path of a socket has 108 bytes at most.
+            short.symlink_to(folder)
+            listener.bind(str(short / "relay.sock"))
+            listener.listen()
+        jobd.start(f'{sys.executable} -c "{speak}" {jobd.root}; {sys.executable} -c "{speak}" {victim.root} 2>&1')
+        mine.settimeout(15)
+        connection, _ = mine.accept()
+        with closing(connection):
+            connection.sendall(b"reached")
+        log = jobd.wait("agent")["log"].decode()
+    assert log.startswith("reached\n")
+    assert "FileNotFoundError" in log
 
 
 @needs_cells
