@@ -18,6 +18,7 @@ from runner.bench import Bench
 from runner.environment import Profile
 from runner.gauge import Gauge
 from runner.hosts import LocalHost
+from runner.job import JobState
 from runner.jobd_client import JobdClient, StageState
 from runner.machine_states import drain
 from runner.machines import Machine
@@ -98,6 +99,18 @@ async def test_a_base_gets_one_more_layer_once_a_day(tmp_path: Path, repository:
         await floor.refresh()
         assert floor.count_layers() == 3
         assert not [*Path(floor.machine.workspace, "jobs").iterdir()]
+
+
+async def test_where_a_worktree_began_is_nobodys_base(tmp_path: Path, repository: Repository) -> None:
+    async with open_floor(tmp_path, repository) as floor:
+        await floor.make_base()
+        stray = {"id": "aaaaaaaaaa", "issue_number": -1, "base_branch": "elsewhere", "state": JobState.SUCCEEDED}
+        async with floor.bench.db.write() as connection:
+            made_at = NOON - timedelta(hours=14)
+            await store.insert_job(connection, make_job(clone_url=repository.url, created_at=made_at, **stray))
+        repository.commit({"a.txt": "newer\n"})
+        await floor.refresh()
+        assert floor.count_layers() == 2
 
 
 async def test_a_service_that_starts_again_follows_the_same_refresh(tmp_path: Path, repository: Repository) -> None:
