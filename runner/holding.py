@@ -39,8 +39,12 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
     client = bench.clients.get(lease.machine)
     if hold is None or job is None or client is None:
         return False
-    if not _has_environment(job) or (job.adopts and report and hold.begun_at < job.created_at):
-        return False  # It never came to be; or all that was edited in it is stored.
+    if not _has_environment(job):
+        return False
+    if job.adopts and report and hold.begun_at < job.created_at:  # All that was edited by its person is stored.
+        async with bench.db.write() as connection:
+            await end_hold(connection, hold)
+        return False
     try:
         if job.adopts:
             await client.adopt(job.id, job.adopts)
@@ -52,6 +56,8 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
             await _let_in(bench, client, job, hold, await _find_context(bench, job, report))
             bell.ring()
     except (HostError, JobdError) as error:
+        if isinstance(error, JobdError) and error.code == "gone":
+            return False  # Somebody else has removed it.
         log.warning("hold.trouble", job=hold.job_id, machine=lease.machine, reason=str(error))
         async with bench.db.write() as connection:
             await change_hold(connection, hold, trouble=str(error))
