@@ -51,8 +51,6 @@ from tests.support.model_machine import BASE
 from tests.support.moves import Witness, check_moves
 from tests.support.patches import render_patch
 
-pytestmark = pytest.mark.slow
-
 LEGAL = {
     *(("idle", "active"), ("awaiting_note", "active"), ("pull_open", "active")),
     *(("active", "idle"), ("active", "awaiting_note"), ("active", "pull_open")),
@@ -397,5 +395,5 @@ def read_marker(body: str) -> str:
     return found[0]
 
 
-TestCases = pytest.mark.timeout(600)(Cases.TestCase)  # A failure is made small before it is shown.
+TestCases = pytest.mark.slow(pytest.mark.timeout(600)(Cases.TestCase))  # A failure is made small before it is shown.
 TestCases.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)

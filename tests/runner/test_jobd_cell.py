@@ -104,9 +104,13 @@ def attack(jobd: Jobd, victim: Jobd, home: Path, deed: str) -> int:
     account, name = str(home).rsplit("/", 1)
     script = f'home="{account[:5]}""{account[5:]}/{name}"; stage_pid=$(cat "$PTQ_OUTPUT_DIR/../stage"); {deed}'
     jobd.start(f'until [ -s "$PTQ_OUTPUT_DIR/../stage" ]; do sleep 0.01; done; {script}', env=job)
-    stage = [pid for pid in processes_with("stage") if f"{jobd.control}/agent.request".encode() in read_words(pid)]
-    (jobd.root / "stage").write_text(str(min(stage)))
+    wait_until(lambda: bool(stages_of(jobd)))
+    (jobd.root / "stage").write_text(str(min(stages_of(jobd))))
     return int(jobd.wait("agent")["result"]["exit_status"])
+
+
+def stages_of(jobd: Jobd) -> list[int]:
+    return [pid for pid in processes_with("stage") if f"{jobd.control}/agent.request".encode() in read_words(pid)]
 
 
 def victims_of(jobd: Jobd) -> list[int]:
