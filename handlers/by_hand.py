@@ -119,6 +119,7 @@ async def start_collecting(
         "follows": origin.id,
         "by_hand": True,
         "agent": held.agent,
+        "model": None,
     }
     job = await _adopt(connection, origin, held, f"by hand after {held.id}", by_person, secret=secret, now=now)
     if job.has_thread:

@@ -44,6 +44,11 @@ class Context:
         return self.caps.get(repository.lower(), {})
 
     def model_of(self, job: Job) -> str | None:
-        """The model that a job asks for: disclosed wherever its work is shown. None leaves it to the agent."""
+        """The model that a job asks for: disclosed wherever its work is shown. None leaves it to the agent.
+
+        Where a person works by hand there is none.
+        """
+        if job.by_hand:
+            return None
         spec = self.agents.get(job.agent)
         return job.model or (spec.model if spec else None)

@@ -23,7 +23,9 @@ def render_pull_title(report: Report, issue_title: str, secrets: Collection[str]
 def render_commit_message(title: str, job: Job, pull: Pull) -> str:
     """The commit's message: what, for which issue, on whose approval."""
     approval = f"Approved by {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
-    return f"{title}\n\nFor issue #{job.issue_number}. Written by a coding agent ({job.agent}).\n{approval}\n"
+    return (
+        f"{title}\n\nFor issue #{job.issue_number}. Written by {_name_authors(job, f' ({job.agent})')}.\n{approval}\n"
+    )
 
 
 def render_pull_body(
@@ -44,10 +46,15 @@ def render_pull_body(
 def _render_disclosure(pull: Pull, job: Job, model: str | None, url: str) -> str:
     agent = f"`{job.agent}`" + (f" ({model})" if model else "")
     return (
-        f"The change was written by a coding agent, {agent}, on base `{(job.base_commit or '')[:10]}` "
+        f"The change was written by {_name_authors(job, f', {agent},')} on base `{(job.base_commit or '')[:10]}` "
         f"([log]({url})). @{pull.approver} read it and approved digest "
         f"`{pull.digest[:DIGEST_SHOWN]}` with [the note above]({pull.note_url})."
     )
+
+
+def _name_authors(job: Job, named: str) -> str:
+    """Who wrote a change: where a person went on by hand, which agent was there before is not sure."""
+    return f"a coding agent and, by hand, by {job.requested_by}" if job.by_hand else f"a coding agent{named}"
 
 
 def _fit(parts: Sequence[str], room: int, url: str) -> list[str]:

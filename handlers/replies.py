@@ -63,7 +63,7 @@ def render_status(
     lines = [head, f"**Now:** {phase} · {page}"]
     if job.trouble:
         lines.append(f"**Held up:** {defuse(one_line(job.trouble, 300))}")
-    if job.state is JobState.QUEUED:
+    if job.state is JobState.QUEUED and not job.by_hand:
         lines.append(f"The agent will {PRESETS[job.preset].goal}. Stop it with `/ptq cancel`.")
     status = "\n\n".join(lines)
     progress = _render_progress(meter, secrets) if meter and job.state is JobState.RUNNING else ""

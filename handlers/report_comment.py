@@ -205,7 +205,7 @@ def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: C
 
 def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str) -> str:
     facts = [f"machine `{job.machine}`"] if job.machine else []
-    facts.append(f"agent `{job.agent}`" + (f" ({model})" if model else ""))
+    facts.append("by hand" if job.by_hand else f"agent `{job.agent}`" + (f" ({model})" if model else ""))
     if job.started_at and job.ended_at:
         facts.append(render_duration(job.ended_at - job.started_at))
     if meter:

@@ -34,7 +34,7 @@ USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 """Nothing in them is special to a shell: ssh has one run what passes a jump host."""
 
 _HOP = re.compile(rf"((?P<user>{USER})@)?(?P<host>{HOST})(:(?P<port>[0-9]{{1,5}}))?")
-_RUNS_MORE = re.compile(rb"^\s*(match|include)\b", re.IGNORECASE | re.MULTILINE)
+_RUNS_MORE = re.compile(r"^[\s\"']*(match|include)\b", re.IGNORECASE | re.MULTILINE)
 
 
 class Hop(NamedTuple):
@@ -113,7 +113,7 @@ def list_hops(machine: Machine) -> list[Hop]:
 
 def check_ssh_config(path: Path) -> None:
     """Raise `ValueError` for a configuration that runs programs, or reads other files; `OSError` for none."""
-    if _RUNS_MORE.search(path.read_bytes()):
+    if _RUNS_MORE.search(path.read_text()):
         raise ValueError("may have neither Match nor Include")
 
 
@@ -124,7 +124,10 @@ def _look_up(hop: Hop, config: Path) -> tuple[Hop, tuple[str, ...]]:
         port=hop.port or (),
         username=hop.user or (),
         config=[str(config)],
-        **{"known_hosts": None, "client_keys": None, "client_certs": (), "agent_path": None, "pkcs11_provider": None},
+        known_hosts=None,
+        client_keys=None,
+        agent_path=None,
+        pkcs11_provider=None,
     )
     jumps = tuple(found.tunnel.split(",")) if isinstance(found.tunnel, str) else ()
     return Hop(found.host, found.port, found.username), jumps

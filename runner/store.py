@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.agents import Session
@@ -271,14 +271,16 @@ async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
 
 
 BILL = (
-    *(jobs.c.id.label("job"), jobs.c.created_at, jobs.c.repository, jobs.c.issue_number.label("issue")),
-    *(jobs.c.requested_by, jobs.c.preset, jobs.c.attempt, jobs.c.agent),
+    *(jobs.c.id.label("job"), jobs.c.created_at, jobs.c.repository),
+    case((jobs.c.issue_number > 0, jobs.c.issue_number)).label("issue"),
+    *(jobs.c.requested_by, jobs.c.preset, jobs.c.attempt, case((~jobs.c.by_hand, jobs.c.agent)).label("agent")),
     func.coalesce(meters.c.model, jobs.c.model).label("model"),
     *(jobs.c.state, meters.c.ending, meters.c.turns, meters.c.tool_calls, meters.c.retries, meters.c.unknown_events),
     *(meters.c.input_tokens, meters.c.cached_tokens, meters.c.output_tokens),
     *(meters.c.cost_usd, meters.c.cost_is_estimate, meters.c.run_s),
 )
-"""The columns of a bill. What a meter says is None where the agent never started."""
+"""The columns of a bill. What a meter says is None where the agent never started; so is the agent of what was done by
+hand, and the issue of a worktree."""
 
 
 async def fetch_bill(

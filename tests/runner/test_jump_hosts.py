@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,10 +84,11 @@ async def test_one_comes_to_a_machine_through_any_number_of_hosts_in_their_order
 async def test_with_the_connection_those_before_it_are_closed(route: Route) -> None:
     host = SshHost(route.via(route.name(0), route.name(1)))
     await host.run(["true"])
+    assert all(jump._connections() for jump in route.jumps)
     await host.close()
-    for jump in route.jumps:
-        while jump._connections():
-            pass
+    async with asyncio.timeout(10):
+        while any(jump._connections() for jump in route.jumps):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_host_in_between_that_falls_is_a_lost_connection_and_found_again(route: Route) -> None:
@@ -157,6 +159,7 @@ async def test_a_configuration_that_makes_no_sense_is_told(route: Route) -> None
         "Host gpu\n  Port many\n",
         "Host gpu\n  ProxyJump ssh://bastion\n",
         f'Match exec "touch {mark}"\n  Port 1\n',
+        f'Host x\r"match" exec "touch {mark}"\r  Port 1\r',
         "Include other\n",
     ):
         with pytest.raises(Unreachable) as caught:

@@ -18,7 +18,7 @@ from runner.schema import reports
 from tests.support.machines import find_or_skip_sshd
 from tests.support.people import come, find_way_in, make_key, work
 from tests.support.sshd import OpenSshServer
-from tests.support.world import FIX, WRITE_REPORT, World, open_world
+from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = [pytest.mark.slow, pytest.mark.sshd]
 
@@ -76,6 +76,13 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert "+by hand" in report
     assert "# more" in report
     assert "casey has worked in this environment by hand" in report
+    assert "· by hand ·" in report
+    assert "agent `" not in report
+    assert not any("The agent will" in body for body in world.statuses())
+    await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+    pull = await world.wait_for_pull()
+    assert "was written by a coding agent and, by hand, by casey on base" in (pull.body or "")
+    assert "by hand, by casey." in world.git("log", "--format=%B", "-1", pull.head)
     assert keys(world) == ""
     with pytest.raises(HoldRefused, match="nobody holds this job"):
         await release(load_settings(world.playground.config), first.id)
