@@ -109,10 +109,10 @@ class Receiver:
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
         room = await self._find_room()
         rows = [
-            {"id": arrival.id, "event": arrival.event, "lane": arrival.lane, "body": arrival.body, **common}
+            {"id": arrival.id, "event": arrival.event, "lane": arrival.lane, "body": arrival.body}
             for arrival in batch[:room]
         ]
-        taken = await self._db.append(deliveries, rows, "id") if rows else []
+        taken = await self._db.append(deliveries, rows, "id", common) if rows else []
         stored = [arrival.id for arrival, is_new in zip(batch, taken, strict=False) if is_new]
         self._room -= len(stored)
         self._crowd.note(time.monotonic(), len(stored))

@@ -51,11 +51,12 @@ KEY_SHAPES: tuple[Rule, ...] = (
     # One whose end is missing, because a log was cut: the lines of base64 that follow its head.
     _replace("cut private keys", rf"{_PEM_BEGIN}(?:(?:[\s\"'+|>,-]|\\[nr])*+[A-Za-z0-9+/=]{{16,}}+)++"),
     _replace("github tokens", r"gh[pousr]_[A-Za-z0-9._]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
-    _replace("api keys", r"(?<![A-Za-z0-9])sk-(?=[A-Za-z_-]{0,80}[0-9])[A-Za-z0-9_-]{20,}"),
-    _replace("hugging face tokens", r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}"),
-    _replace("aws keys", r"(?<![A-Z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Z0-9])"),
+    _replace("api keys", r"sk-(?<![A-Za-z0-9]sk-)(?=[A-Za-z_-]{0,80}[0-9])[A-Za-z0-9_-]{20,}"),
+    _replace("hugging face tokens", r"hf_(?<![A-Za-z0-9]hf_)[A-Za-z0-9]{30,}"),
+    _replace("aws keys", r"A[KS]IA(?<![A-Z0-9]A[KS]IA)[A-Z0-9]{16}(?![A-Z0-9])"),
+    _replace("tokens of jobs", r"ptq-[0-9a-f]{10}-[0-9a-f]{40}"),
     _replace("slack tokens", r"xox[a-z]-[A-Za-z0-9-]{10,}"),
-    _replace("json web tokens", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"),
+    _replace("json web tokens", r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"),
     _replace(
         "authorization headers",
         r"(authorization[\"']?\s{0,5}[:=]\s{0,5}[\"']?(?:bearer|basic|token)\s{1,5})"
@@ -64,9 +65,13 @@ KEY_SHAPES: tuple[Rule, ...] = (
         re.IGNORECASE,
     ),
     # Not `{user}:{password}@` and other places that code leaves open.
-    _replace("passwords in addresses", r"(?<=://)[^\s/:@]{0,100}:[^\s/@{<$%*\[][^\s/@]{0,200}@", f"{REDACTED}@"),
+    _replace("passwords in addresses", r"://[^\s/:@]{0,100}:[^\s/@{<$%*\[][^\s/@]{0,200}@", f"://{REDACTED}@"),
 )
-"""What credentials look like. GitHub's installation tokens can be some 520 characters since 2026."""
+"""What credentials look like. GitHub's installation tokens can be some 520 characters since 2026.
+
+A shape begins with its letters, and what may not stand before them comes after: the search for plain letters is the
+fastest there is, and every line of the log is searched.
+"""
 
 
 def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KEY_SHAPES) -> str:

@@ -11,6 +11,8 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Dialect, Table
@@ -23,6 +25,17 @@ def _keep(value: Any) -> Any:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """How rows with certain columns are written; what they have in common is said once."""
+
+    begin: str
+    row: str
+    """The places of a row's values, those of what is common first."""
+    common: Sequence[tuple[str, Binder]]
+    own: Sequence[tuple[str, Binder]]
+
+
 class Appender:
     """A connection to one database, which `connect` opens; `append` is for one caller at a time."""
 
@@ -31,35 +44,41 @@ class Appender:
         self._dialect = dialect
         self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
-        self._prepared: dict[tuple[str, tuple[str, ...]], tuple[str, Sequence[tuple[str, Binder]]]] = {}
+        self._prepared: dict[tuple[str, tuple[str, ...], tuple[str, ...]], _Statement] = {}
 
-    async def append(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+    async def append(self, table: Table, rows: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> list[bool]:
         """Commit the rows, all with the same columns; False for each of which one that must be unique is there.
 
         Raises `sqlite3.Error`; nothing is stored then.
         """
-        into, binders = self._prepare(table, tuple(rows[0]))
-        values = [[bind(row[name]) for name, bind in binders] for row in rows]
+        statement = self._prepare(table, tuple(common), tuple(rows[0]))
+        first = [bind(common[name]) for name, bind in statement.common]
+        values = [[bind(row[name]) for name, bind in statement.own] for row in rows]
         self._thread = self._thread or ThreadPoolExecutor(1, "appender")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, into, values)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, statement, first, values)
 
-    def _prepare(self, table: Table, names: tuple[str, ...]) -> tuple[str, Sequence[tuple[str, Binder]]]:
-        """How the statement begins, and a binder for each value: found once."""
-        if (table.name, names) not in self._prepared:
-            binders = [(name, table.c[name].type.bind_processor(self._dialect)) for name in names]
-            into = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES "  # noqa: S608
-            self._prepared[table.name, names] = into, [(name, bind or _keep) for name, bind in binders]
-        return self._prepared[table.name, names]
+    def _prepare(self, table: Table, common: tuple[str, ...], own: tuple[str, ...]) -> _Statement:
+        """How to write such rows: found once."""
+        if (table.name, common, own) not in self._prepared:
+            begin = f"INSERT INTO {table.name} ({', '.join(common + own)}) VALUES "  # noqa: S608
+            places = [f"?{number}" for number in range(1, len(common) + 1)] + ["?"] * len(own)
+            binders = [[(name, self._find_binder(table, name)) for name in names] for names in (common, own)]
+            self._prepared[table.name, common, own] = _Statement(begin, f"({', '.join(places)})", *binders)
+        return self._prepared[table.name, common, own]
 
-    def _write(self, into: str, rows: Sequence[Sequence[Any]]) -> list[bool]:
+    def _find_binder(self, table: Table, name: str) -> Binder:
+        return table.c[name].type.dialect_impl(self._dialect).bind_processor(self._dialect) or _keep
+
+    def _write(self, statement: _Statement, common: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[bool]:
         if self._connection is None:
             self._connection = self._connect()
-        one = f"({', '.join('?' * len(rows[0]))})"
         try:
             # Each statement lets go of the interpreter, and waits for its turn to have it back: so there is but one.
-            self._connection.execute(into + ", ".join([one] * len(rows)), [value for row in rows for value in row])
+            whole = statement.begin + ", ".join([statement.row] * len(rows))
+            self._connection.execute(whole, [*common, *chain.from_iterable(rows)])
         except sqlite3.IntegrityError:  # Some are there already, and nothing is stored.
-            return self._write_new(f"{into}{one} ON CONFLICT DO NOTHING", rows)
+            one = f"{statement.begin}{statement.row} ON CONFLICT DO NOTHING"
+            return self._write_new(one, [[*common, *row] for row in rows])
         return [True] * len(rows)
 
     def _write_new(self, statement: str, rows: Sequence[Sequence[Any]]) -> list[bool]:

@@ -9,6 +9,11 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
+PAUSE = 4
+"""Turns of the event loop between two turns of work: so many it takes until whoever was answered has passed that on,
+and a request that lay ready has been read and asks for work. Without them it often is one alone, then all others, then
+one again."""
+
 
 class Stopped(Exception):  # noqa: N818 - what is the case
     """The turn was cancelled, so that nobody knows whether it was done."""
@@ -42,17 +47,23 @@ class Batches(Generic[Item, Answer]):
             await asyncio.wait([self._working])
 
     async def _work_all(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-            try:
-                answers = await self._work([item for item, _ in batch])
-            except Exception as error:
-                answers = [error] * len(batch)
-            except asyncio.CancelledError:
-                batch, self._waiting = [*batch, *self._waiting], []
-                _answer(batch, [Stopped("it was cancelled")] * len(batch))
-                raise
-            _answer(batch, answers)
+        batch: list[tuple[Item, asyncio.Future[Answer]]] = []
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                _answer(batch, await self._work_on([item for item, _ in batch]))
+                for _ in range(PAUSE):
+                    await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            batch, self._waiting = [*batch, *self._waiting], []
+            _answer(batch, [Stopped("it was cancelled")] * len(batch))
+            raise
+
+    async def _work_on(self, items: Sequence[Item]) -> Sequence[Answer | Exception]:
+        try:
+            return await self._work(items)
+        except Exception as error:
+            return [error] * len(items)
 
 
 def _answer(batch: Sequence[tuple[Item, asyncio.Future[Answer]]], answers: Sequence[Answer | Exception]) -> None:

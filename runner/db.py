@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Table, make_url, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner import postgresql, sqlite, versions
+from runner import sqlite, versions
 from runner.appending import Appender
 from runner.db_errors import DatabaseError, UnavailableDatabase
 from runner.schema import installation
 from runner.sql import insert_all_new
 
+if TYPE_CHECKING:
+    from runner.postgresql import Wire
+
 GUARD: ContextVar[Callable[[AsyncConnection], Awaitable[None]] | None] = ContextVar("guard", default=None)
 """What must be so for a transaction of this task to write anything; `runner.claims` sets it."""
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Database:
@@ -39,12 +43,13 @@ class Database:
         self.url = make_url(url)
         self.is_embedded = self.url.get_backend_name() == "sqlite"
         """Whether it is a file of this machine, which one service has for itself."""
-        self.engine = (sqlite if self.is_embedded else postgresql).make_engine(self.url)
+        self._kind = sqlite if self.is_embedded else _postgresql()
+        self.engine = self._kind.make_engine(self.url)
         # SQLite's own queue of writers sleeps between its looks, and is not fair; and a process that stands still must
         # not have many places in PostgreSQL's.
         self._turn = asyncio.Lock()
         self._appender = Appender(partial(sqlite.connect, self.file), self.engine.dialect) if self.is_embedded else None
-        self._wire = None if self.is_embedded else postgresql.Wire(self.engine)
+        self._wire: Wire | None = None if self.is_embedded else self._kind.Wire(self.engine)
 
     @property
     def name(self) -> str:
@@ -125,16 +130,10 @@ class Database:
             yield
         except DatabaseError as error:
             raise type(error)(f"the database {self.name}: {error}") from None
-        except (SQLAlchemyError, OSError, *postgresql.FAILURES) as error:
+        except (SQLAlchemyError, OSError, *self._kind.FAILURES) as error:
             advice = "" if self.is_embedded else "; check that it runs, and server.database_url"
-            kind = UnavailableDatabase if self._is_passing(_find_cause(error)) else DatabaseError
+            kind = UnavailableDatabase if self._kind.is_passing(_find_cause(error)) else DatabaseError
             raise kind(f"the database {self.name}: {_describe(error)}{advice}") from None
-
-    def _is_passing(self, cause: BaseException) -> bool:
-        """Whether what a driver raised may be over a moment later, with nothing changed."""
-        if self.is_embedded:
-            return getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_OK) == sqlite3.SQLITE_BUSY
-        return postgresql.is_passing(cause)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -156,32 +155,33 @@ class Database:
     @asynccontextmanager
     async def begin(self, **options: Any) -> AsyncIterator[AsyncConnection]:
         """The same whatever claims are held, with these execution options of SQLAlchemy's."""
-        impatience = nullcontext() if self.is_embedded else postgresql.impatience(self.engine)
         async with self._turn, self.engine.connect() as connection, AsyncExitStack() as stack:
             if options:
                 await connection.execution_options(**options)
-            async with impatience:
+            async with self._kind.impatience(self.engine):
                 await stack.enter_async_context(connection.begin())
             yield connection
 
-    async def append(self, table: Table, rows: Sequence[Mapping[str, Any]], key: str) -> list[bool]:
+    async def append(
+        self, table: Table, rows: Sequence[Mapping[str, Any]], key: str, common: Mapping[str, Any] = NOTHING
+    ) -> list[bool]:
         """Commit many rows at once, whatever claims are held: for each, whether it is new by its `key`.
 
-        All have the same columns. Raises what the driver raises; nothing is stored then.
+        All have the same columns, and all of them the `common` values too. Raises what the driver raises; nothing is
+        stored then.
         """
         if self._appender:
             async with self._turn:
-                return await self._appender.append(table, rows)
+                return await self._appender.append(table, rows, common)
         async with self.begin() as connection:
-            stored = Counter(await insert_all_new(connection, table, rows, key))
+            stored = Counter(await insert_all_new(connection, table, [{**row, **common} for row in rows], key))
         return [_take_one(stored, row[key]) for row in rows]
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that sees one moment of the database and writes nothing."""
-        options = {} if self.is_embedded else postgresql.READ_OPTIONS
         async with self.engine.connect() as connection:
-            await connection.execution_options(reads_only=True, **options)
+            await connection.execution_options(reads_only=True, **self._kind.READ_OPTIONS)
             yield connection
 
     async def fold(self) -> None:
@@ -219,6 +219,13 @@ async def open_beside(url: str) -> AsyncIterator[Database]:
         yield database
     finally:
         await database.close()
+
+
+def _postgresql() -> ModuleType:
+    """Its driver takes memory that a service on SQLite need not spend. What both kinds have, `sqlite` shows."""
+    from runner import postgresql  # noqa: PLC0415
+
+    return postgresql
 
 
 def _upgrades() -> ModuleType:

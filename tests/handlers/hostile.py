@@ -26,6 +26,7 @@ SECRETS: dict[str, tuple[str, str]] = {
         "sk-learn-is-a-library-with-estimators risk-1234567890123456789012",
     ),
     "a Hugging Face token": (f"hf_{TOKEN[:34]}", "[redacted]"),
+    "a job's token": (f"ptq-0123456789-{'0a' * 20}", "[redacted]"),
     "an AWS key": ("AKIA" + "ABCDEFGHIJKLMNOP", "[redacted]"),
     "a longer word in capitals": ("XAKIAABCDEFGHIJKLMNOP", "XAKIAABCDEFGHIJKLMNOP"),
     "a Slack token": ("xoxb-" + "123456789012-abcdef", "[redacted]"),

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from runner.db import Database
 from runner.schema import deliveries
@@ -39,6 +39,27 @@ async def test_what_was_appended_reads_like_what_was_inserted(database_url: str)
         appended, inserted = await fetch(database)
         assert appended.received_at == AT
         assert appended._asdict() | {"id": "b", "sequence": inserted.sequence} == inserted._asdict()
+
+
+async def test_what_was_appended_is_stored_as_what_was_inserted_is(database_url: str) -> None:
+    async with open_database(database_url) as database:
+        await database.append(deliveries, [row("a")], "id")
+        async with database.write() as connection:
+            await connection.execute(deliveries.insert().values(row("b")))
+            stored = await connection.execute(text("SELECT received_at, next_attempt_at, lane, state FROM deliveries"))
+        appended, inserted = stored
+        assert appended == inserted
+
+
+async def test_what_rows_have_in_common_is_in_each(database_url: str) -> None:
+    async with open_database(database_url) as database:
+        common = {name: value for name, value in row("").items() if name not in ("id", "body")}
+        for names in ("ab", "bc"):  # The second time one of them is there already.
+            rows = [{"id": name, "body": name.encode()} for name in names]
+            await database.append(deliveries, rows, "id", common)
+        assert [(one.id, one.lane, one.body, one.next_attempt_at) for one in await fetch(database)] == [
+            (name, common["lane"], name.encode(), AT) for name in "abc"
+        ]
 
 
 async def test_a_row_that_cannot_be_stored_takes_all_with_it_and_not_those_that_come_later(database_url: str) -> None:

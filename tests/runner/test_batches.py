@@ -74,3 +74,32 @@ async def test_whoever_waits_for_a_turn_that_is_cancelled_is_told() -> None:
     for one in added:
         with pytest.raises(Stopped):
             await one
+
+
+async def test_those_who_ask_again_soon_after_they_were_answered_share_the_next_turn() -> None:
+    work = Work()
+    work.may_end.set()
+    batches = Batches[int, int](work, 9)
+
+    async def ask_again(number: int) -> None:
+        for _ in range(3):
+            await batches.add(number)
+            for _ in range(number):
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*map(ask_again, (1, 2, 3)))
+    assert [sorted(turn) for turn in work.turns] == [[1, 2, 3]] * 3
+
+
+async def test_whoever_waits_between_two_turns_is_told_of_a_cancellation() -> None:
+    work = Work()
+    work.may_end.set()
+    batches = Batches[int, int](work, 1)
+    (first,) = await add_all(batches, [1])
+    assert await first == 2
+    second = asyncio.create_task(batches.add(2))
+    await asyncio.sleep(0)
+    await batches.cancel()
+    with pytest.raises(Stopped):
+        await second
+    assert work.turns == [[1]]

@@ -24,6 +24,9 @@ from runner.sqlite import MAX_REST
 from tests.support.jobs import NOON, make_job, open_database
 from tests.support.postgres import Server
 
+MEGABYTES = 2 * MAX_REST // 1_000_000
+"""More than SQLite's log may keep."""
+
 NASTY = "a\0b\ud800c"
 
 
@@ -362,16 +365,16 @@ async def test_sqlites_log_is_brought_into_its_file_beside_readers_and_writers_a
         small = database.file.stat().st_size
         await database.fold()
         assert database.file.stat().st_size == small, "it is not worth the trouble yet"
-        await write(8)
+        await write(MEGABYTES)
         async with database.write() as writing:
             await writing.execute(text("INSERT INTO filling VALUES ('')"))
             await database.fold()
-        assert database.file.stat().st_size > 8_000_000
+        assert database.file.stat().st_size > MEGABYTES * 1_000_000
         await database.fold()
         await write(1)
         assert log.stat().st_size <= MAX_REST
         async with database.read() as connection:
-            assert (await connection.execute(text("SELECT count(*) FROM filling"))).scalar_one() == 11
+            assert (await connection.execute(text("SELECT count(*) FROM filling"))).scalar_one() == MEGABYTES + 3
 
 
 async def test_postgresql_has_no_log_to_fold(postgres_url: str) -> None:
