@@ -110,10 +110,9 @@ async def give_task(settings: Settings, name: str, task: str, *, agent: str | No
             choice = choose(Options(agent=agent, model=model), offers, Choice(rules.agent))
         except OptionRefused as refused:
             raise HoldRefused(f"{refused}; there are: {', '.join(offers)}") from None
-        chosen = {"agent": choice.agent, "model": choice.model}
         secret, now = database.secret, datetime.now(UTC)
         try:
-            job = await start_task(connection, held, hold, rules, task, **chosen, secret=secret, now=now)  # type: ignore[arg-type]
+            job = await start_task(connection, held, hold, rules, task, choice, secret=secret, now=now)
         except NotStarted as refused:
             raise HoldRefused(refused.reply) from None
     return f"{choice.agent} goes on in {held.name} as job {job.id}. See what came of it by: ptq-bot report {job.id}\n"

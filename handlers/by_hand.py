@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers import casebook
 from handlers.brief import render_task
 from handlers.hurdles import NotStarted
+from handlers.options import Choice
 from handlers.rules import RepositoryRules
 from handlers.start import ASKED_FOR, open_job
 from runner import store
@@ -135,17 +136,16 @@ async def start_task(
     hold: Hold,
     rules: RepositoryRules,
     task: str,
+    choice: Choice,
     *,
-    agent: str,
-    model: str | None,
     secret: bytes,
     now: datetime,
 ) -> Job:
     """Create the job in which an agent goes on in a held worktree, by a person's own words. Raises `NotStarted`."""
     given = {
         "preset": TASK,
-        "agent": agent,
-        "model": model,
+        "agent": choice.agent,
+        "model": choice.model,
         "requested_by": hold.person,
         "prompt": render_task(held.name or held.id, rules, task, token_hex(8)),
         "follows": None,

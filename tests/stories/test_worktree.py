@@ -12,7 +12,7 @@ import pytest
 from bot.config import load_settings
 from bot.hold_commands import WAIT_S, HoldRefused, list_holds, release
 from bot.machine_commands import UnknownMachine
-from bot.reports import read_report
+from bot.reports import read_costs, read_report
 from bot.worktree_commands import give_task, make_worktree
 from runner.job import Job
 from tests.support.machines import find_or_skip_sshd
@@ -77,6 +77,7 @@ async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own(world: World
     report = await read_report(settings, job.id)
     assert "+by hand" in report
     assert "casey has worked in this environment by hand. No report was written." in report
+    assert "octo/widgets,,casey,worktree,1,," in await read_costs(settings, None, None)
     assert find_way_in(await make(world, key)), "its name is free again"
     await release(settings, "try", drop=True)
     assert (await end(world)).state == "succeeded"
