@@ -49,7 +49,9 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Hang:
-    """The answer begins, and never ends."""
+    """The answer begins, and never ends, this many times."""
+
+    times: int = FOREVER
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class ModelEndpoint:
         """The step after this many tool results; one that is spent is passed over."""
         done = 0
         for index, step in enumerate(self.script):
-            if isinstance(step, Say | Refuse | Cut) and self._spent.get(index, 0) >= step.times:
+            if isinstance(step, Say | Refuse | Hang | Cut) and self._spent.get(index, 0) >= step.times:
                 continue
             if isinstance(step, Run) and done < results:
                 done += 1
@@ -107,6 +109,8 @@ class ModelEndpoint:
         step = self._choose(results) if body.get("tools") else Say("A title")
         kind = "overloaded_error" if isinstance(step, Refuse) and step.status == 529 else "invalid_request_error"
         error = {"type": "error", "error": {"type": kind, "message": "scripted"}}
+        if not body.get("stream") and not isinstance(step, Refuse | Hang | Cut):
+            return web.json_response(whole_message(step, body["model"], results))
         return await _answer(request, step, messages_events(step, body["model"], results), error)
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
@@ -148,6 +152,19 @@ async def _answer(request: web.Request, step: Step, events: Iterator[Sse], error
     if not name:
         await response.write(b"data: [DONE]\n\n")
     return response
+
+
+def whole_message(step: Step, model: str, number: int) -> dict[str, Any]:
+    """The same without a stream: claude asks so when a stream was cut."""
+    block: dict[str, Any] = {"type": "text", "text": step.text if isinstance(step, Say) else "Well"}
+    if isinstance(step, Run):
+        arguments = {"command": step.command, "description": "scripted"}
+        block = {"type": "tool_use", "id": f"toolu_{number}", "name": "Bash", "input": arguments}
+    stop = {"stop_reason": "tool_use" if isinstance(step, Run) else "end_turn", "stop_sequence": None}
+    usage = {"input_tokens": TOKENS_IN, "output_tokens": TOKENS_OUT}
+    usage |= {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": model}
+    return {**head, "content": [block], **stop, "usage": usage}
 
 
 def messages_events(step: Step, model: str, number: int) -> Iterator[Sse]:
