@@ -5,7 +5,7 @@ DESCRIPTIONS := .cache/npm/.ready
 # Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 
-.PHONY: demo test check test-agents bench bench-environment crash chaos lint setup clean
+.PHONY: demo test check test-agents bench bench-environment bench-gateway crash chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -35,6 +35,10 @@ bench: setup $(DESCRIPTIONS)
 # How fast a job has its environment, beside the predecessor's recipe; ARGS="--scale 0.1" is a short one.
 bench-environment: setup
 	$(BIN)/python -m tests.bench.environment $(ARGS)
+
+# What it costs to ask a model through the gateway, beside asking it directly. It needs two cores.
+bench-gateway: setup
+	$(BIN)/python -m tests.bench.gateway
 
 lint: setup
 	$(BIN)/ruff check .

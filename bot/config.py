@@ -21,8 +21,10 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from bot.contradictions import find_contradictions, name_key
+from bot.gateway.proxy import Upstream
 from bot.policy_tables import (
     CapsTables,
+    GatewayTable,
     LimitsTable,
     NotifyTable,
     PriceTable,
@@ -95,6 +97,7 @@ class Settings(Table):
     caps: CapsTables = CapsTables()
     prices: dict[str, PriceTable] = Field(default_factory=dict)
     skills: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")], SkillTable] = Field(default_factory=dict)
+    gateway: GatewayTable = GatewayTable()
     notify: NotifyTable = NotifyTable()
     recovery: RecoveryTable = RecoveryTable()
     retention: RetentionTable = RetentionTable()
@@ -108,6 +111,10 @@ class Settings(Table):
     def agent_specs(self) -> tuple[AgentSpec, ...]:
         """The agents."""
         return tuple(table.as_spec(name) for name, table in self.agents.items())
+
+    def upstreams(self) -> Mapping[str, Upstream]:
+        """Where the models of those agents are that ask through the gateway."""
+        return {name: table.gateway.as_upstream() for name, table in self.agents.items() if table.gateway}
 
     def repository_rules(self) -> tuple[RepositoryRules, ...]:
         """What the handlers need to know of each repository."""
@@ -140,9 +147,15 @@ class Settings(Table):
     def secret_values(self) -> frozenset[str]:
         """Everything that must never be seen in a log, a comment or a page."""
         env = (value.get_secret_value() for table in self.agents.values() for value in table.env.values())
+        gateways = [table.gateway for table in self.agents.values() if table.gateway]
+        keys = [
+            value.get_secret_value()
+            for table in gateways
+            for value in (*([table.key] if table.key else []), *table.headers.values())
+        ]
         notify = [self.notify.url.get_secret_value()] if self.notify.url else []
         database = [password] if (password := self.server.database_password()) else []
-        return frozenset((*self.webhook_secrets(), *env, *notify, *database, self.private_key()))
+        return frozenset((*self.webhook_secrets(), *env, *keys, *notify, *database, self.private_key()))
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:

@@ -84,6 +84,8 @@ def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
     for name, table in agents.items() if isinstance(agents, dict) else ():
         if name not in at_work or not isinstance(table, dict) or table.get("kind") in SAY_THEIR_COST:
             continue
+        if table.get("kind") == "command" and table.get("gateway"):
+            continue  # What the gateway knows no price of, it does not pass on.
         if table.get("kind") == "command":
             yield f"{name_key(('agents', name))}: nobody knows what a command costs, so no cap on cost_usd can hold"
             continue

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from bot.tables import Command, Table, Text
+from bot.tables import Command, Table, Text, Url
 from handlers.retention import REDELIVERED_DAYS, Retention
 from handlers.rules import PRESETS, RepositoryRules
 from runner.agents.prices import Price
@@ -146,6 +146,12 @@ class SkillTable(Table):
         if self.in_repository:
             return Skill(name, self.labels, in_repository=self.in_repository)
         return Skill(name, self.labels, files=read_skill(self.folder or list_shipped_skills()[name]))
+
+
+class GatewayTable(Table):
+    """`[gateway]`: how agents reach what asks models for them."""
+
+    url: Url | None = None
 
 
 class NotifyTable(Table):

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from sqlalchemy import make_url
 
+from bot.gateway.proxy import Upstream
+from bot.gateway.requests import Rule
 from handlers.receiving import MAX_PENDING
 from runner.agents import BACKENDS, AgentSpec
 from runner.inventory import MAX_GPUS
@@ -105,6 +107,12 @@ def _check_absolute(path: str) -> str:
     return path
 
 
+KEYS = {
+    *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"),
+    *("CLAUDE_CODE_OAUTH_TOKEN", "CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+}
+"""Variables by which an agent would go past the gateway."""
+
 Text = Annotated[str, AfterValidator(_check_text)]
 Url = Annotated[str, AfterValidator(_check_url)]
 Secret = Annotated[SecretStr, AfterValidator(_check_secret)]
@@ -174,6 +182,24 @@ class ServerTable(Table):
         return str(password) if password else None
 
 
+class AgentGatewayTable(Table):
+    """`[agents.NAME.gateway]`: where its models are, and what it may ask of them. The key stays with us."""
+
+    url: Url
+    key: Secret | None = None
+    headers: dict[Text, SecretStr] = {}
+    api: Literal["anthropic-messages", "openai-responses", "openai-completions"] | None = None
+    models: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
+    server_tools: frozenset[Text] = frozenset()
+    max_output_tokens: Annotated[int, Field(ge=1)] = 32_000
+
+    def as_upstream(self) -> Upstream:
+        """The plain value."""
+        headers = {name.lower(): value.get_secret_value() for name, value in self.headers.items()}
+        key = self.key.get_secret_value() if self.key else ""
+        return Upstream(self.url, key, headers, Rule(self.models, self.server_tools, self.max_output_tokens))
+
+
 class AgentTable(Table):
     """`[agents.NAME]`: a program that works on issues."""
 
@@ -184,6 +210,7 @@ class AgentTable(Table):
     model: Text | None = None
     models: tuple[Text, ...] = ()
     thinking: Text | None = None
+    gateway: AgentGatewayTable | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> AgentTable:
@@ -193,10 +220,24 @@ class AgentTable(Table):
             raise ValueError(f"an agent of kind {self.kind} takes no: thinking")
         return self
 
+    @model_validator(mode="after")
+    def _led_to_gateway(self) -> AgentTable:
+        if not self.gateway:
+            return self
+        if self.kind == "cursor":
+            raise ValueError("Cursor's program asks its own servers alone, so there can be no: gateway")
+        if own := sorted(self.env.keys() & KEYS):
+            raise ValueError(f"its key is the gateway's: take {', '.join(own)} out of env")
+        if self.kind == "pi" and "/" not in (self.model or ""):
+            raise ValueError('pi behind a gateway needs a model of the form "provider/model"')
+        return self
+
     def as_spec(self, name: str) -> AgentSpec:
         """The plain value."""
         env = {key: value.get_secret_value() for key, value in self.env.items()}
-        return AgentSpec(name, self.kind, self.command or (), self.args, env, self.model, self.models, self.thinking)
+        api = (self.gateway and self.gateway.api) or ""
+        choice = (self.model, self.models, self.thinking, self.gateway is not None, api)
+        return AgentSpec(name, self.kind, self.command or (), self.args, env, *choice)
 
 
 class MachineTable(Table):

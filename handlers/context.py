@@ -52,3 +52,8 @@ class Context:
             return None
         spec = self.agents.get(job.agent)
         return job.model or (spec.model if spec else None)
+
+    def leaves_key(self, job: Job) -> bool:
+        """Whether the job's agent has a key of its own on the machine, as far as it ever came there."""
+        spec = self.agents.get(job.agent)
+        return spec is not None and spec.key_on_machines and job.started_at is not None and not job.by_hand

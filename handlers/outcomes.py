@@ -101,6 +101,7 @@ def _render(context: Context, job: Job, report: Report | None, meter: Meter | No
             public_url=context.public_url,
             secrets=context.secrets,
             next_step=next_step,
+            key_on_machine=context.leaves_key(job),
         )
     except Exception:
         log.exception("report.not_rendered", **job.log_context())

@@ -77,11 +77,13 @@ def render_report_comment(
     public_url: str,
     secrets: Collection[str],
     next_step: str | None = None,
+    key_on_machine: bool = False,
 ) -> str:
     """The report of a job that has ended: what was found, the diff, the exact next step, and what it took.
 
     `model` is the agent's as it is configured. `next_step` is given where it does not follow from the job alone.
-    A confidential report is a few neutral words.
+    `key_on_machine` says whether the agent had a key of its own where it ran. A confidential report is a few neutral
+    words.
     """
     if report and is_confidential(report.body):
         return render_confidential()
@@ -90,7 +92,7 @@ def render_report_comment(
     parts += [_render_doubts(report, secrets)] if report else []
     shown_model = name_model(job, meter, model, secrets)
     step = f"**Next step.** {next_step or _choose_next_step(job, report, secrets)}"
-    last = [step, _render_facts(job, meter, shown_model, public_url)]
+    last = [step, _render_facts(job, meter, shown_model, public_url, key_on_machine=key_on_machine)]
     rest = [_render_texts(report, secrets)] if report else []
     room = MAX_COMMENT - MAX_MARKER - sum(len(part) + 2 for part in (*parts, *rest, *last))
     diff = [_render_diff(job, report, public_url, secrets, room)] if report else []
@@ -203,13 +205,15 @@ def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: C
     return defuse(one_line(redact(model, secrets), MAX_MODEL)) if model else None
 
 
-def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str) -> str:
+def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, *, key_on_machine: bool) -> str:
     facts = [f"machine `{job.machine}`"] if job.machine else []
     facts.append("by hand" if job.by_hand else f"agent `{job.agent}`" + (f" ({model})" if model else ""))
     if job.started_at and job.ended_at:
         facts.append(render_duration(job.ended_at - job.started_at))
     if meter:
         facts.append(describe_meter(meter))
+    if key_on_machine:
+        facts.append("its model's key was on the machine")
     if job.base_commit:
         facts.append(f"base `{job.base_commit[:10]}`")
     facts.append(f"[log and diff]({job_url(public_url, job.id)})")

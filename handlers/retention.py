@@ -16,7 +16,7 @@ from sqlalchemy import Row, Select, and_, delete, exists, select
 
 from runner import store
 from runner.db import Database
-from runner.schema import cases, deliveries, job_logs, jobs
+from runner.schema import cases, deliveries, job_logs, jobs, model_calls
 from runner.spool import Spool
 
 log = structlog.get_logger()
@@ -98,13 +98,14 @@ async def _clean_deliveries(db: Database, retention: Retention, now: datetime) -
 
 
 async def _clean_logs(db: Database, retention: Retention, now: datetime) -> int:
-    """Delete the logs of jobs that are due. How many jobs they were."""
+    """Delete the logs of jobs that are due, with the single calls of their models. How many jobs they were."""
     last, gone = "", 0
     while True:
         async with db.write() as connection:
             found = [_old_job(row) for row in await connection.execute(_select_logged_jobs(last))]
             due = [job.id for job in found if are_logs_due(job, retention, now)]
-            await connection.execute(delete(job_logs).where(job_logs.c.job_id.in_(due)))
+            for table in (job_logs, model_calls):
+                await connection.execute(delete(table).where(table.c.job_id.in_(due)))
         gone += len(due)
         if len(found) < BATCH:
             return gone

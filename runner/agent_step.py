@@ -18,10 +18,12 @@ from runner.agents.events import Ending
 from runner.agents.skills import lay_out
 from runner.agents.verdict import Verdict, judge
 from runner.bench import Bench, end, explain, follow, log_move, move_on, update_job
-from runner.caps import Caps, Scope
+from runner.calls import Account
+from runner.caps import Caps, Scope, Spent
 from runner.job import Job, JobState
 from runner.jobd_client import JobdClient, JobdError, StageState
-from runner.watch import Watched, bound, find_end, find_warning, is_worth_writing
+from runner.meter import Meter
+from runner.watch import Watched, bound, find_end, find_warning, is_worth_writing, spent_by
 
 log = structlog.get_logger()
 
@@ -34,35 +36,52 @@ KILL_AFTER_S = 10
 
 async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     """Start the agent, in an environment that is prepared."""
-    agent, limits = bench.agents[job.agent], bench.profiles[job.repository].limits
-    launch = agent.launch(await _describe_run(bench, job))
+    access = bench.gateway.grant(job)
+    launch = bench.agents[job.agent].launch(await _describe_run(bench, job, access.token if access else ""))
+    launch = access.fill_in(launch) if access else launch
     skills = [bench.skills[name] for name in job.skills if launch.skills_folder and name in bench.skills]
+    if access:
+        await _open_account(bench, job, *await _fetch_taken(bench, job))
+        await bench.gateway.connect(job, client)
     await client.start(
         job.id,
-        argv=launch.argv,
-        env={"PTQ_PRESET": job.preset, **launch.env},
+        replace(
+            launch,
+            env={"PTQ_PRESET": job.preset, **launch.env},
+            files={**launch.files, **lay_out(skills, launch.skills_folder)},
+        ),
+        bench.profiles[job.repository].limits,
         prompt=job.prompt,
-        prompt_on_stdin=launch.prompt_on_stdin,
-        drop_lines=launch.drop_lines,
-        hidden=launch.hidden,
-        files={**launch.files, **lay_out(skills, launch.skills_folder)},
+        relay=access is not None and not access.url,
         base_skills={
             f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files
         },
         base_commit=job.base_commit or "",
-        tail_glob=launch.tail.glob if launch.tail else "",
-        tail_word=launch.tail.word if launch.tail else "",
-        stop_grace_s=limits.stop_grace_s,
-        max_disk_bytes=limits.max_disk_bytes,
-        max_files=limits.max_files,
-        orphan_after_s=limits.orphan_after_s,
-        timeout_s=limits.timeout_s,
-        max_log_bytes=limits.max_log_bytes,
     )
     return await move_on(bench, job, JobState.RUNNING, started_at=bench.now())
 
 
-async def _describe_run(bench: Bench, job: Job) -> Run:
+async def _open_account(bench: Bench, job: Job, stored: Meter | None, spent: Mapping[Scope, Spent]) -> Account | None:
+    """The job's account with the gateway, with what may be taken just now; None for an agent that does not ask it."""
+    profile, own = bench.profiles[job.repository], spent_by(stored) if stored else Spent()
+    others = {scope: taken.without(own) for scope, taken in spent.items()}
+    return await bench.gateway.open(job, bound(profile.caps, profile.limits), others)
+
+
+async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope, Spent]]:
+    """What the job has taken, as it was written down last, and what all that belongs together has, with it."""
+    async with bench.db.read() as connection:
+        spent = await store.fetch_spent(
+            connection,
+            repository=job.repository,
+            issue_number=job.issue_number,
+            requested_by=job.requested_by,
+            now=bench.now(),
+        )
+        return await store.fetch_meter(connection, job.id), spent
+
+
+async def _describe_run(bench: Bench, job: Job, token: str) -> Run:
     """What is particular to this run: its session, what an earlier one left, and caps that the backend can hold."""
     caps = bench.profiles[job.repository].caps.get(Scope.JOB, Caps())
     async with bench.db.read() as connection:
@@ -77,6 +96,7 @@ async def _describe_run(bench: Bench, job: Job) -> Run:
         skills=job.skills,
         max_turns=caps.turns,
         max_cost_usd=caps.cost_usd,
+        token=token,
     )
 
 
@@ -86,19 +106,22 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     agent = bench.agents[job.agent]
     if poll.state is StageState.RUNNING:
         return await _watch(bench, client, job)
+    account = await _open_account(bench, job, *await _fetch_taken(bench, job))
+    await bench.gateway.close(job.id)
     if poll.state is StageState.FAILED:
         return await end(bench, job, JobState.FAILED, explain(poll, "the agent could not be started"))
     tally, meter, _ = await asyncio.to_thread(bench.gauge.read, job, agent, whole=True)
     meter = replace(meter, run_s=min(meter.run_s, _read_run_s(poll.result, meter.run_s)))
+    meter = account.correct(meter) if account else meter
     if poll.state is StageState.DONE:
         exit_status = poll.result.get("exit_status")
         exit_status = exit_status if isinstance(exit_status, int) else None
-        verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(bench, job, poll.result))
+        verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(bench, job, poll.result, account))
     else:
         # What it had done by then may still be worth reading.
         exit_status = None
         reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
-        verdict = _told(bench, job, {}) or Verdict(Ending.KILLED, reason)
+        verdict = _told(bench, job, {}, account) or Verdict(Ending.KILLED, reason)
     async with bench.db.write() as connection:
         await store.save_meter(connection, replace(meter, ending=str(verdict.ending)))
         failure = None if verdict.finished else verdict.reason
@@ -119,12 +142,14 @@ def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
     return max(run_s, 0.0) if isinstance(run_s, int | float) else otherwise
 
 
-def _told(bench: Bench, job: Job, result: Mapping[str, Any]) -> Verdict | None:
+def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> Verdict | None:
     """Why the agent was told to end, by a person, by us or by its machine; None when it ended by itself."""
     if job.cancel_requested_at:
         return Verdict(Ending.CANCELLED, f"cancelled by @{job.cancelled_by}")
     if job.stopped_as:
         return Verdict(Ending(job.stopped_as), job.stop_reason or "")
+    if verdict := _find_refusal(account):
+        return verdict
     if objection := result.get("objection"):
         return Verdict(Ending.CAPPED, str(objection))
     if result.get("timed_out"):
@@ -133,24 +158,28 @@ def _told(bench: Bench, job: Job, result: Mapping[str, Any]) -> Verdict | None:
     return None
 
 
+def _find_refusal(account: Account | None) -> Verdict | None:
+    """What became of a run whose model was not asked again."""
+    refusal = account and account.refusal
+    return Verdict(Ending.CAPPED, f"the agent was ended at {refusal}") if refusal else None
+
+
 async def _watch(bench: Bench, client: JobdClient, job: Job) -> Job:
     """Keep count of an agent at work; warn it before a cap, and end it at one, or when somebody asks for its end."""
     profile = bench.profiles[job.repository]
     _, meter, idle_s = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
-    async with bench.db.read() as connection:
-        stored = await store.fetch_meter(connection, job.id)
-        spent = await store.fetch_spent(
-            connection,
-            repository=job.repository,
-            issue_number=job.issue_number,
-            requested_by=job.requested_by,
-            now=bench.now(),
-        )
+    stored, spent = await _fetch_taken(bench, job)
+    if account := await _open_account(bench, job, stored, spent):
+        try:
+            await bench.gateway.connect(job, client)
+        except JobdError as error:  # What the agent asks meanwhile is held for it.
+            log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
+        meter = account.correct(meter)
     if is_worth_writing(stored, meter):
         async with bench.db.write() as connection:
             await store.save_meter(connection, meter)
     caps, watched = bound(profile.caps, profile.limits), Watched(job, meter, idle_s, spent)
-    told = find_end(watched, caps, profile.limits)
+    told = find_end(watched, caps, profile.limits) or _find_refusal(account)
     if told and not job.stopped_as:
         log.info("job.stopping", **job.log_context(), reason=told.reason)
         stop = {"stopped_as": str(told.ending), "stop_reason": told.reason, "stopped_at": bench.now()}

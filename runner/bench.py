@@ -15,6 +15,7 @@ from runner.agents import Agent, Session
 from runner.agents.skills import Skill
 from runner.db import Database
 from runner.environment import Profile
+from runner.gateway import Gateway
 from runner.gauge import Gauge
 from runner.job import Job, JobState, Report
 from runner.jobd_client import JobdClient, Poll, StageState
@@ -38,6 +39,7 @@ class Bench:
     spool: Spool
     gauge: Gauge
     now: Callable[[], datetime]
+    gateway: Gateway
 
 
 UNCONFIGURED = "the service's configuration no longer has this job's repository, agent or machine"

@@ -52,6 +52,10 @@ class Spent:
     run_s: float = 0.0
     output_bytes: int = 0
 
+    def without(self, other: Spent) -> Spent:
+        """What is left of it when that is taken away, which is among it."""
+        return Spent(*(max(getattr(self, one.name) - getattr(other, one.name), 0) for one in fields(Spent)))
+
 
 @dataclass(frozen=True, slots=True)
 class Use:

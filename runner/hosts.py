@@ -17,12 +17,19 @@ from typing import Protocol, cast
 import asyncssh
 
 from runner.host_errors import HostError, OutputTooLarge, Unreachable, silent_for
+from runner.listening import Accept, Listening, LocalListening, LocalStream, SshListening, SshStream
 from runner.machines import Machine
 from runner.ssh import SILENCE_S, connect
 
 MAX_SESSIONS = 5
 """Commands at once on one connection: OpenSSH's `MaxSessions` is 10, and it frees a slot late."""
 CHANNEL_RETRY_S = 0.1
+LISTEN_S = 30.0
+"""How long it may take until something listens there."""
+
+
+class CannotListen(Exception):  # noqa: N818 - what is the case
+    """A machine does not let us listen there. The message is a clause for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,12 @@ class Host(Protocol):
 
         The time-out bounds everything, connecting too. Raises `HostError`, and `ValueError` for an `argv` that
         no command line can hold (a NUL character).
+        """
+
+    async def listen(self, path: str, accept: Accept) -> Listening:
+        """Listen on a socket at a path there, at which nothing may be yet, for as long as the connection to it lives.
+
+        Raises `HostError`, and `CannotListen` where it lets nobody do so.
         """
 
     async def close(self) -> None:
@@ -121,6 +134,23 @@ class SshHost:
                 return await self._exchange(command, stdin, max_output_bytes)
         except TimeoutError:
             raise silent_for(timeout_s) from None
+
+    async def listen(self, path: str, accept: Accept) -> Listening:
+        """See `Host`."""
+
+        async def serve(reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]) -> None:
+            await accept(SshStream(reader, writer))
+
+        try:
+            async with asyncio.timeout(LISTEN_S):
+                connection = await self._connected()
+                return SshListening(connection, await connection.start_unix_server(lambda: serve, path))
+        except TimeoutError:
+            raise silent_for(LISTEN_S) from None
+        except asyncssh.ChannelListenError as error:
+            raise CannotListen("it does not let us listen on a socket there") from error
+        except (OSError, asyncssh.Error) as error:
+            raise _lost() from error
 
     async def close(self) -> None:
         """End the connection, and with it what still runs over it."""
@@ -222,6 +252,14 @@ class LocalHost:
                 return await self._exchange(argv, stdin, max_output_bytes)
         except TimeoutError:
             raise silent_for(timeout_s) from None
+
+    async def listen(self, path: str, accept: Accept) -> Listening:
+        """See `Host`."""
+        try:
+            server = await asyncio.start_unix_server(lambda *both: accept(LocalStream(*both)), path)
+        except OSError as error:
+            raise CannotListen(f"nobody can listen on a socket there: {error.strerror}") from error
+        return LocalListening(server)
 
     async def close(self) -> None:
         """Nothing is held open between commands."""

@@ -15,12 +15,14 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from runner.agents import Launch
 from runner.claims import require_claim
-from runner.environment import Recipe
-from runner.hosts import Completed, Host
+from runner.environment import Limits, Recipe
+from runner.hosts import CannotListen, Completed, Host
 from runner.inventory import Inventory, parse_inventory
 from runner.job import FileChange
 from runner.jobd_program import INSTALL, build_program
+from runner.listening import Accept, Listening
 from runner.machines import Devices, Machine
 
 PATIENCE_S: Mapping[str, float] = {
@@ -188,53 +190,41 @@ class JobdClient:
     async def start(
         self,
         job_id: str,
+        launch: Launch,
+        limits: Limits,
         *,
-        argv: Sequence[str],
-        env: Mapping[str, str],
         prompt: str,
-        prompt_on_stdin: bool,
-        drop_lines: Sequence[str],
-        hidden: Sequence[str],
-        files: Mapping[str, bytes],
+        relay: bool,
         base_skills: Mapping[str, str],
         base_commit: str,
-        tail_glob: str,
-        tail_word: str,
-        stop_grace_s: int,
-        max_disk_bytes: int,
-        max_files: int,
-        orphan_after_s: int,
-        timeout_s: int,
-        max_log_bytes: int,
     ) -> bool:
         """Start the agent, in a prepared environment. False when it had been started before.
 
-        Files and folders named as one of `hidden` are not in the worktree while it runs. Below its home lie `files`,
-        and `base_skills`: folders there, with the repository's, as `base_commit` has them.
-        `runner.agents.protocol.Launch` says what `{home}` and `{worktree}` stand for. Lines of its output that begin as
-        one of `drop_lines` are left out of its log; those with `tail_word`, of the newest file below its home that
-        matches `tail_glob`, join it. When it is stopped, or its time is over, it has `stop_grace_s` to end.
+        Below its home lie also `base_skills`: folders there, with the repository's, as `base_commit` has them. A
+        `relay` leads it to who listens by `listen`, which must have been called.
         """
         answer = await self.call(
             "start",
             job_id=job_id,
-            argv=list(argv),
-            env=dict(env),
+            argv=launch.argv,
+            env=dict(launch.env),
             prompt=prompt,
-            prompt_on_stdin=prompt_on_stdin,
-            drop_lines=list(drop_lines),
-            hidden=list(hidden),
-            files={path: _encode(content) for path, content in files.items()},
+            prompt_on_stdin=launch.prompt_on_stdin,
+            drop_lines=launch.drop_lines,
+            hidden=launch.hidden,
+            files={path: _encode(content) for path, content in launch.files.items()},
+            settings=dict(launch.settings),
+            relay=relay,
             base_skills=dict(base_skills),
             base_commit=base_commit,
-            tail_glob=tail_glob,
-            tail_word=tail_word,
-            stop_grace_s=stop_grace_s,
-            max_disk_bytes=max_disk_bytes,
-            max_files=max_files,
-            orphan_after_s=orphan_after_s,
-            timeout_s=timeout_s,
-            max_log_bytes=max_log_bytes,
+            tail_glob=launch.tail.glob if launch.tail else "",
+            tail_word=launch.tail.word if launch.tail else "",
+            stop_grace_s=limits.stop_grace_s,
+            max_disk_bytes=limits.max_disk_bytes,
+            max_files=limits.max_files,
+            orphan_after_s=limits.orphan_after_s,
+            timeout_s=limits.timeout_s,
+            max_log_bytes=limits.max_log_bytes,
         )
         return answer.get("started") is True
 
@@ -283,6 +273,14 @@ class JobdClient:
     async def result(self, job_id: str) -> dict[str, Any]:
         """What was collected. Written by an agent: to be checked field by field."""
         return await self.call("result", job_id=job_id)
+
+    async def listen(self, job_id: str, accept: Accept) -> Listening:
+        """Be the one to whom the job's relay leads, as long as the connection to the machine lives."""
+        answer = await self.call("relay", job_id=job_id)
+        try:
+            return await self._host.listen(str(answer.get("path")), accept)
+        except CannotListen as error:
+            raise JobdError("no_relay", f"the gateway cannot be reached from the machine: {error}") from error
 
     async def stop(self, job_id: str) -> None:
         """Tell the agent to end, for which it has its grace. Nothing happens when it has ended, or never began."""

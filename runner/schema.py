@@ -221,6 +221,21 @@ meters = Table(
     Column("ending", String(20)),
 )
 
+model_calls = Table(
+    "model_calls",
+    metadata,
+    Column("id", String(20), primary_key=True),
+    Column("ended", Boolean, primary_key=True),  # a row before the model is asked, and one after its answer
+    Column("job_id", ForeignKey("jobs.id"), nullable=False, index=True),
+    Column("model", Text, nullable=False),
+    Column("state", String(20), nullable=False),  # open: what it may take at most; settled; assumed: nobody saw its end
+    Column("at", UtcDateTime, nullable=False),
+    Column("input_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("output_tokens", Integer, nullable=False),
+    Column("cost_usd", Float),  # NULL is unknown
+)
+
 sessions = Table(
     "sessions",
     metadata,

@@ -146,9 +146,16 @@ class Supervisor:
 
     async def _drive(self, job: Job) -> None:
         """Take step after step until the job has ended."""
+        with structlog.contextvars.bound_contextvars(**job.log_context()):
+            try:
+                await self._take_steps(job)
+            finally:
+                await self._bench.gateway.close(job.id)
+
+    async def _take_steps(self, job: Job) -> None:
         faults = 0
         gone_since: datetime | None = None
-        with self._bell.listen() as listener, structlog.contextvars.bound_contextvars(**job.log_context()):
+        with self._bell.listen() as listener:
             while job.state in LEASED:
                 before = job
                 try:

@@ -1,7 +1,8 @@
 """An SSH server inside the process: the demo's machine, and a second opinion beside OpenSSH in the tests.
 
 It really runs commands, as the user who started it, the way sshd does: through a shell, in a session of their own,
-with a clean environment. It lets in one generated key, and offers no terminals, no forwarding and no file transfer.
+with a clean environment. It lets in one generated key, forwards Unix sockets, and offers no terminals, no other
+forwarding and no file transfer.
 It refuses to know what the commands are for.
 """
 
@@ -122,6 +123,9 @@ class _Server(asyncssh.SSHServer):
 
     def session_requested(self) -> _Command:
         return _Command(self._commands)
+
+    def unix_server_requested(self, listen_path: str) -> bool:
+        return True
 
 
 class _Command(asyncssh.SSHServerSession[bytes]):

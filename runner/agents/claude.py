@@ -58,6 +58,7 @@ class ClaudeAgent:
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
             "IS_SANDBOX": "1",
+            **({"ANTHROPIC_BASE_URL": "{gateway}", "ANTHROPIC_API_KEY": run.token} if run.token else {}),
             **self.spec.env,
         }
         return Launch(

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.agents.events import THREAD, AgentEvent, Ending, EventKind, Usage
 from runner.agents.lines import count_of, parse_line, part, show, text_of
-from runner.agents.protocol import AgentSpec, Launch, Run, Tail
+from runner.agents.protocol import TOKEN_VARIABLE, AgentSpec, Launch, Run, Tail
 
 TOOLS = {
     "command_execution": ("command", "aggregated_output"),
@@ -17,6 +17,16 @@ TOOLS = {
     "web_search": ("query", "query"),
 }
 """Kinds of items that are tool calls, with the fields that say what was asked and what came of it."""
+
+PROVIDER = (
+    f'{{name="gateway", base_url="{{gateway}}/v1", wire_api="responses", env_key="{TOKEN_VARIABLE}", '
+    "requires_openai_auth=false}"
+)
+GATEWAY = (
+    *("-c", 'model_provider="gateway"', "-c", f"model_providers.gateway={PROVIDER}"),
+    # It asks for the vendor's search by itself, which the gateway refuses unless the operator allows it.
+    *("-c", 'web_search="disabled"'),
+)
 
 SILENT = ("turn.started", "item.updated")
 
@@ -35,18 +45,20 @@ class CodexAgent:
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
         model, resume = run.model or self.spec.model, run.resume
+        own = {TOKEN_VARIABLE: run.token} if run.token else {}
         options = [
             *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
             # Its tools see our variables, and not the operator's, such as the model's key.
             *("-c", 'shell_environment_policy.inherit="all"'),
-            *("-c", f"shell_environment_policy.exclude={json.dumps(sorted(self.spec.env))}"),
+            *("-c", f"shell_environment_policy.exclude={json.dumps(sorted({*self.spec.env, *own}))}"),
+            *(GATEWAY if run.token else ()),
             *(["-c", f'model_reasoning_effort="{self.spec.thinking}"'] if self.spec.thinking else []),
             *(["--model", model] if model else []),
         ]
         thread = ["resume", resume.id] if resume else []
         return Launch(
             (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, *thread, "-"),
-            self.spec.env,
+            {**own, **self.spec.env},
             prompt_on_stdin=True,
             files={resume.path: resume.content} if resume else {},
             skills_folder=".codex/skills",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.agents.events import MAX_TEXT, AgentEvent, EventKind
-from runner.agents.protocol import AgentSpec, Launch, Run
+from runner.agents.protocol import TOKEN_VARIABLE, URL_VARIABLE, AgentSpec, Launch, Run
 
 
 class CommandAgent:
@@ -17,7 +17,12 @@ class CommandAgent:
     def launch(self, run: Run) -> Launch:
         """The operator's command, with the operator's environment."""
         model = run.model or self.spec.model
-        env = {"PTQ_SKILLS_DIR": "{home}/skills", **({"PTQ_MODEL": model} if model else {}), **self.spec.env}
+        env = {
+            "PTQ_SKILLS_DIR": "{home}/skills",
+            **({"PTQ_MODEL": model} if model else {}),
+            **({URL_VARIABLE: "{gateway}", TOKEN_VARIABLE: run.token} if run.token else {}),
+            **self.spec.env,
+        }
         return Launch((*self.spec.command, *self.spec.args), env, skills_folder="skills")
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.agents.events import AgentEvent, Ending, EventKind, Usage
 from runner.agents.lines import count_of, money_of, parse_line, part, parts, show, text_of, texts_in
-from runner.agents.protocol import AgentSpec, Launch, Run
+from runner.agents.protocol import TOKEN_VARIABLE, AgentSpec, Launch, Run
 
 REPEATS = ('{"type":"message_update"', '{"type":"tool_execution_update"')
 """How lines begin that repeat a whole message for each of its words: a log of them grows with the square."""
@@ -52,15 +53,26 @@ class PiAgent:
         argv = (*(self.spec.command or ("pi",)), *options, *self.spec.args)
         return Launch(
             argv,
-            {"PI_OFFLINE": "1", **self.spec.env},
+            {"PI_OFFLINE": "1", **({TOKEN_VARIABLE: run.token} if run.token else {}), **self.spec.env},
             prompt_on_stdin=True,
             drop_lines=REPEATS,
             # Its settings may put a command before each of its tools', and a system prompt in place of its own.
             hidden=(".pi",),
             files={f"{SESSIONS}/earlier.jsonl": resume.content} if resume else {},
+            settings={".pi/agent/models.json": self._describe_provider(model or "")} if run.token else {},
             skills_folder=SKILLS,
             session_glob=f"{SESSIONS}/**/*.jsonl",
         )
+
+    def _describe_provider(self, model: str) -> str:
+        """The provider in front of the model's name, led to the gateway; one of the operator's own with that model."""
+        name, _, model_id = model.partition("/")
+        api = self.spec.gateway_api
+        # The vendors' libraries differ in what they append to an address.
+        address = "{gateway}" if "anthropic" in (api or name) else "{gateway}/v1"
+        provider: dict[str, Any] = {"baseUrl": address, "apiKey": TOKEN_VARIABLE}
+        provider |= {"api": api, "models": [{"id": model_id}]} if api else {}
+        return json.dumps({"providers": {name: provider}})
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
         """One line as events."""

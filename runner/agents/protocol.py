@@ -8,6 +8,9 @@ from typing import Protocol
 
 from runner.agents.events import AgentEvent
 
+KEY_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "AUTH")
+"""What the names of variables have in them whose values let their holder ask a model."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
@@ -33,6 +36,18 @@ class AgentSpec:
     thinking: str | None = None
     """How much the model should think, in the backend's own words."""
 
+    behind_gateway: bool = False
+    """Whether the service asks its models for it, so that it needs no key."""
+
+    gateway_api: str = ""
+    """The language that it shall speak with the gateway, for backends that know several; empty for its own choice."""
+
+    @property
+    def key_on_machines(self) -> bool:
+        """Whether a key of its own is where it runs: by the name of a variable, or in a log-in of Cursor's program."""
+        named = any(word in name.upper() for name in self.env for word in KEY_WORDS)
+        return not self.behind_gateway and (named or self.kind == "cursor")
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -54,6 +69,10 @@ class Tail:
     """Lines with it join the log."""
 
 
+TOKEN_VARIABLE, URL_VARIABLE = "PTQ_GATEWAY_TOKEN", "PTQ_GATEWAY_URL"
+"""Where an agent finds what lets it ask the gateway, and where that is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What is particular to one run."""
@@ -73,13 +92,17 @@ class Run:
     max_turns: int | None = None
     max_cost_usd: float | None = None
 
+    token: str = field(default="", repr=False)
+    """Lets this one job ask models through the gateway, in place of a key. Empty: it has a key of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The process to start: it runs in the worktree, with the contract's `PTQ_*` variables set.
 
     In `argv` and in the values of `env`, a leading `{home}/` stands for the job's own home, which is new for each job;
-    in the paths of `files`, `{worktree}` for the worktree's path with `-` for whatever is no letter and no digit.
+    in the paths of `files`, `{worktree}` for the worktree's path with `-` for whatever is no letter and no digit. Of a
+    run with a `token`, `{gateway}` in `argv`, `env` and `settings` stands for the gateway's address.
     """
 
     argv: tuple[str, ...]
@@ -95,6 +118,9 @@ class Launch:
 
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Laid out below the home before the start."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Texts laid out below the home."""
 
     skills_folder: str = ""
     """Where below the home the backend looks for skills, each a folder of its own; empty when it knows none."""

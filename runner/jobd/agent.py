@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from .cell import is_sealed
 from .command import NotRunnable
 from .environment import enter
 from .files import Failure, write_file
+from .git import find_recipe
 from .hide import hide
-from .home import copy_skills, expand_home, find_bash_env, lay_out
+from .home import copy_skills, expand_home, find_bash_env, lay_out, put
+from .relay import Relay, fill_in
 from .stage import Stage
 from .tail import Tail
 from .watch import read_doubt, read_objection, watch_over
@@ -25,10 +28,15 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     lay_out(job, request["files"])
     copy_skills(stage)
     watch_over(stage)
-    env = {name: expand_home(job, value) for name, value in request["env"].items()}
+    sealed = is_sealed(job)
+    has_network = not sealed or find_recipe(job).get("network") != "none"
+    relay = Relay(job, has_network=has_network, is_sealed=sealed) if request["relay"] else None
+    for path, text in request["settings"].items():
+        put(job, path, fill_in(text, relay).encode())
+    env = {name: expand_home(job, fill_in(value, relay)) for name, value in request["env"].items()}
     try:
         ended = stage.run(
-            [expand_home(job, word) for word in request["argv"]],
+            [expand_home(job, fill_in(word, relay)) for word in request["argv"]],
             {**job.environment(), "BASH_ENV": str(find_bash_env(job)), **env},
             job.worktree,
             stdin=prompt if request["prompt_on_stdin"] else None,
@@ -36,6 +44,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
             tail=Tail(job.home, request["tail_glob"], request["tail_word"]) if request["tail_glob"] else None,
             stop=job.of_stage("agent", "stop"),
             grace_s=request["stop_grace_s"],
+            start_beside=relay.start if relay else None,
         )
     except NotRunnable as error:
         raise Failure("agent_not_found", f"the agent's program {error}") from None

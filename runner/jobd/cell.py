@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,10 @@ PATHS = re.compile(r"/[^\s\"'`;:=,|&<>()$]+")
 class Cell:
     """The view of the machine that commands of one job get."""
 
-    def __init__(self, job: Job, request: Mapping[str, Any]) -> None:
+    def __init__(self, job: Job, request: Mapping[str, Any], start_beside: Callable[[], None] | None = None) -> None:
         prepared = find_recipe(job)
         self._job = job
+        self._start_beside = start_beside
         self._gpus: Mapping[str, str] = prepared.get("gpus") or {}
         # What makes an environment has to fetch what it is made of.
         self._has_network = prepared.get("network") != "none" or request.keys() >= prepared.keys()
@@ -56,7 +57,7 @@ class Cell:
 
     def enter(self, folder: Path) -> None:
         """Have this process, which is about to become a command, become it in the cell. Raises `OSError`."""
-        enter(self._arrange, network=self._has_network)
+        enter(self._arrange, network=self._has_network, start_beside=self._start_beside)
         # Not the folder that it was in, from which `..` led below what covers it now.
         os.chdir(folder)
 
@@ -105,9 +106,14 @@ def find_homes() -> Iterator[str]:
     yield os.environ.get("HOME", "/")
 
 
-def open_cell(job: Job, request: Mapping[str, Any]) -> Cell | None:
-    """The cell of a job, as it was decided when it was prepared; None when that said that there is none."""
-    return Cell(job, request) if read_json(job.environment_file).get("sealed") else None
+def is_sealed(job: Job) -> bool:
+    """Whether a job has a cell, as it was decided when it was prepared."""
+    return bool(read_json(job.environment_file).get("sealed"))
+
+
+def open_cell(job: Job, request: Mapping[str, Any], start_beside: Callable[[], None] | None = None) -> Cell | None:
+    """The cell of a job, in which a process is started beside the command; None when it has none."""
+    return Cell(job, request, start_beside) if is_sealed(job) else None
 
 
 def list_commands(request: Mapping[str, Any]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from .inventory import list_jobs, take_inventory
 from .namespaces import CLONE, OVERLAY, describe_cell, find_missing, is_sealable
 from .prepare import make_base, prepare
 from .processes import kill_processes
+from .relay import close_way, open_way
 from .requests import read_request
 from .stage import Stage, poll_stage, read_state, run_stage, start_stage, stop_stage
 from .trees import discard
@@ -129,6 +130,7 @@ def _clean(job: Job) -> dict[str, Any]:
         raise Failure("still_alive", "a process of the job cannot be killed")
     if not job.root.is_symlink():
         clear(job)
+    close_way(job)
     discard(job.root)
     return {}
 
@@ -144,6 +146,7 @@ VERBS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "collect": lambda request: {"started": start_stage("collect", request)},
     "poll": poll,
     "result": result,
+    "relay": open_way,
     "stop": stop,
     "notify": lambda request: {"written": notify(Job(request), request["text"])},
     "kill": kill,

@@ -111,10 +111,10 @@ def have_own_mounts() -> None:
     mount("", ROOT, flags=RECURSIVE | PRIVATE)
 
 
-def enter(arrange: Callable[[], None], *, network: bool = True) -> None:
+def enter(arrange: Callable[[], None], *, network: bool = True, start_beside: Callable[[], None] | None = None) -> None:
     """Have this process, which is about to become a command, become it in namespaces of its own. Raises `OSError`.
 
-    Without `network` it reaches nothing but what listens in there.
+    Without `network` it reaches nothing but what listens in there. `start_beside` starts a process beside it.
 
     Three come of it: this one, outside the namespace of processes, ends as the command does; below it the namespace's
     first process, with whose end the kernel kills all the others; below that the command, which alone returns from
@@ -135,6 +135,8 @@ def enter(arrange: Callable[[], None], *, network: bool = True) -> None:
     if not network:
         bring_loopback_up()
     arrange()
+    if start_beside:
+        start_beside()
     command = os.fork()
     if command:
         _be_first(command)
@@ -154,6 +156,11 @@ def bring_loopback_up() -> None:
     request = struct.pack("16sh", b"lo", IFF_UP)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, request.ljust(40, b"\0"))
+
+
+def hide_from_job() -> None:
+    """Let no process of the job look into this one, which is among them: it has open what they may not reach."""
+    _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def die_with(parent: int) -> None:

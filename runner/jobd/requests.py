@@ -44,6 +44,7 @@ COMMIT = Kind(
     lambda value: is_text(value) and re.fullmatch(r"([0-9a-f]{40}|[0-9a-f]{64})?", value) is not None,
 )
 CONTENTS = Kind("an object of paths with contents in Base64", lambda value: is_object(value, is_path, is_base64))
+SETTINGS = Kind("an object of paths with texts", lambda value: is_object(value, is_path, is_text))
 FOLDERS = Kind("an object of paths with paths", lambda value: is_object(value, is_path, is_path))
 CHANGES = Kind(
     "a list of edits to files and links, with contents in Base64",
@@ -53,14 +54,8 @@ CHANGES = Kind(
 _JOB: Mapping[str, Kind] = {"workspace": TEXT, "job_id": TEXT}
 _LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
 _RECIPE: Mapping[str, Kind] = {
-    **{
-        "clone_url": TEXT,
-        "trunk": TEXT,
-        "base_branch": TEXT,
-        "base_commit": COMMIT,
-        "submodules": SWITCH,
-        "network": TEXT,
-    },
+    **{"clone_url": TEXT, "trunk": TEXT, "base_branch": TEXT, "base_commit": COMMIT},
+    **{"submodules": SWITCH, "network": TEXT},
     **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS},
     **{"ways": TEXTS, "must_seal": SWITCH, "private": TEXTS, "slot": NUMBER, "base_timeout_s": NUMBER},
     "gpus": VARIABLES,  # Those of the job's slot: the number of each one's device file, and the name that CUDA knows.
@@ -76,6 +71,7 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "start": {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
         **{"hidden": TEXTS, "files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},
+        **{"settings": SETTINGS, "relay": SWITCH},
         **{
             "tail_glob": TEXT,
             "tail_word": TEXT,
@@ -95,6 +91,7 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     },
     "poll": {"stage": TEXT, "log_offset": NUMBER, "log_limit": NUMBER, **_JOB},
     "result": _JOB,
+    "relay": _JOB,
     "stop": _JOB,
     "notify": {"text": TEXT, **_JOB},
     "kill": _JOB,

@@ -170,15 +170,19 @@ class Stage:
         stop: Path | None = None,
         grace_s: float = GRACE_S,
         in_cell: bool = True,
+        start_beside: Callable[[], None] | None = None,
     ) -> Ended:
         """Run a command to its end, the end of its time, or until `stop` is there; then nothing of it is alive.
 
         Its standard input is the file `stdin`, or empty. When told to end, it may take `grace_s` for it. Its output
         joins the log, without the lines that begin as `drop_lines` do, and with those of `tail`. What is not run for
-        the job, but for us, is not `in_cell`. Raises `NotRunnable` when it cannot be started, and `Failure`.
+        the job, but for us, is not `in_cell`. `start_beside` starts a process beside it, where it will be. Raises
+        `NotRunnable` when it cannot be started, and `Failure`.
         """
         self.log.last_words = b""
-        cell = open_cell(self.job, self.request) if in_cell else None
+        cell = open_cell(self.job, self.request, start_beside) if in_cell else None
+        if start_beside and not cell:
+            start_beside()
         process = start(argv, env, cwd, stdin or Path(os.devnull), cell)
         assert process.stdout
         output = Output(process.stdout.fileno(), self.log, drop_lines, tail)

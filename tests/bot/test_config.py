@@ -15,6 +15,7 @@ from bot.config import ConfigError, Settings, load_settings
 from bot.policy_tables import (
     CapsTable,
     CapsTables,
+    GatewayTable,
     LimitsTable,
     NotifyTable,
     PriceTable,
@@ -22,7 +23,7 @@ from bot.policy_tables import (
     RepositoryTable,
     RetentionTable,
 )
-from bot.tables import AgentTable, GitHubTable, MachineTable, ServerTable, Table
+from bot.tables import AgentGatewayTable, AgentTable, GitHubTable, MachineTable, ServerTable, Table
 from runner.caps import Caps, Scope
 from runner.environment import Limits
 
@@ -84,6 +85,8 @@ def test_the_example_shows_every_key_with_its_default() -> None:
         GitHubTable: example["github"],
         ServerTable: example["server"],
         AgentTable: example["agents"]["mine"],
+        AgentGatewayTable: example["agents"]["mine"]["gateway"],
+        GatewayTable: example["gateway"],
         MachineTable: example["machines"][0],
         RepositoryTable: example["repos"]["octo/widgets"],
         LimitsTable: example["limits"],
@@ -233,7 +236,12 @@ def test_a_cap_on_money_needs_agents_whose_money_is_known(tmp_path: Path) -> Non
 
     (problem,) = problems(tmp_path, change)
     assert problem.startswith("agents.mine: the model unheard-of has no known price, so no cap on cost_usd can hold")
-    found = problems(tmp_path, swap('kind = "claude"', 'kind = "command"'))
+
+    def have_own_key(text: str) -> str:
+        before, _, gateway = text.partition("[agents.mine.gateway]")
+        return swap('kind = "claude"', 'kind = "command"')(before + gateway[gateway.index("\n[") :])
+
+    found = problems(tmp_path, have_own_key)
     assert any(problem.startswith("agents.mine: nobody knows what a command costs") for problem in found)
     dated = load(tmp_path, lambda text: change(text).replace("unheard-of", "gpt-5-2025-08-07"))
     assert dated.agents["mine"].model == "gpt-5-2025-08-07"

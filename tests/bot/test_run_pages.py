@@ -202,6 +202,12 @@ async def test_the_list_says_what_each_run_cost(site: Site) -> None:
     assert page.classes().count("cost") == 4
 
 
+async def test_a_job_that_was_done_by_hand_names_no_agent_and_a_worktree_is_in_no_list(site: Site) -> None:
+    job = await site.add(state=JobState.SUCCEEDED, by_hand=True, issue_number=-1, name="try")
+    assert "Agentnone: by hand" in (await site.get(f"/jobs/{job.id}")).text
+    assert f"/jobs/{job.id}" not in (await site.get("/jobs")).links()
+
+
 async def test_private_jobs_take_no_place_in_the_list(site: Site) -> None:
     await site.add(id="public", state=JobState.FAILED)
     for number in range(LISTED_JOBS + 1):

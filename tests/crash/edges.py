@@ -76,8 +76,8 @@ def _watch_commits(announce: Announce) -> None:
     event.listen(Engine, "before_cursor_execute", _note_statement)
     _surround(DefaultDialect, "do_commit", announced)
 
-    def append_announced(append: Any, appender: Appender, table: Table, rows: Any) -> Awaitable[Any]:
-        return _announced(announce, f"commit insert {table.name}", append(appender, table, rows))
+    def append_announced(append: Any, appender: Appender, table: Table, *rows: Any) -> Awaitable[Any]:
+        return _announced(announce, f"commit insert {table.name}", append(appender, table, *rows))
 
     _surround(Appender, "append", append_announced)
 

@@ -40,6 +40,7 @@ from tests.support.clock import Clock
 from tests.support.jobs import NOON, open_database
 from tests.support.model_machine import BASE, COLLECTED, MOODS, ModelMachine, ModelWire
 from tests.support.moves import Witness, check_moves
+from tests.support.no_gateway import NoGateway
 from tests.support.replica import Process, expire_claims
 
 pytestmark = pytest.mark.slow
@@ -93,7 +94,8 @@ class Life(Process):
         wires = {name: ModelWire(machine, self.stops.gate) for name, machine in machines.items()}
         clients = {name: JobdClient(MACHINES[name], wire) for name, wire in wires.items()}
         gauge = Gauge(spool, {}, context.now)
-        bench = Bench(self.db, clients, PROFILES, {"mine": build_agent(AGENT)}, {}, spool, gauge, context.now)
+        agents = {"mine": build_agent(AGENT)}
+        bench = Bench(self.db, clients, PROFILES, agents, {}, spool, gauge, context.now, NoGateway())
         self.supervisor = Supervisor(bench, MACHINES, self.bell, self.claims, HOUR_S)
         own = replace(context, db=self.db)
         self.loops = {

@@ -10,10 +10,12 @@ from sqlalchemy import func, select
 
 from handlers.retention import BATCH, OldJob, Retention, are_logs_due, clean_database, clean_spool, is_delivery_due
 from runner import store
+from runner.calls import Account, Ledger, Taken
 from runner.db import Database
 from runner.job import FileChange, JobState, Report
 from runner.schema import cases, deliveries, job_logs
 from runner.spool import Spool
+from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, make_job, open_database
 
 RETENTION = Retention(deliveries_days=30, logs_days=180)
@@ -104,7 +106,10 @@ async def test_only_logs_of_jobs_that_no_case_needs_go_and_every_report_stays(tm
         job_ids = [await add_job(database, attempt) for attempt in (1, 2, 3, 4)]
         await point(database, 7, standing_job_id=job_ids[1])
         other = await add_job(database, 1, issue_number=8)
+        for job_id in (*job_ids, other):
+            await Ledger(database).reserve(Account(make_job(id=job_id), {}, {}), "m", Taken(), OLD)
         await clean_database(database, RETENTION, lambda: NOON)
+        assert {call.job_id for call in await fetch_calls(database)} == {job_ids[1], job_ids[3], other}
         async with database.read() as connection:
             logs = {one: await store.fetch_log(connection, one, "agent") for one in (*job_ids, other)}
             reports = [await store.fetch_report(connection, one) for one in (*job_ids, other)]

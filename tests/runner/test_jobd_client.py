@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from runner.environment import Profile
+from runner.agents import Launch, Tail
+from runner.environment import Limits, Profile
 from runner.host_errors import Unreachable
 from runner.hosts import Completed, Host, open_host
 from runner.job import FileChange
@@ -131,19 +132,9 @@ EARLIER: dict[str, Any] = {
     "changes": [FileChange("a.txt", "100644", b"\xff\n", "100644"), FileChange("b.txt", None, None, "100644")],
     "held_back": [FileChange(".config", "100644", b"new\n", "100644")],
 }
-START: dict[str, Any] = {
-    **{
-        "argv": ["/bin/sh", "-c", AGENT],
-        "env": {},
-        "prompt": "",
-        "prompt_on_stdin": False,
-        "drop_lines": [],
-        "hidden": [],
-    },
-    **{"files": {"s/old": b"old\n", "big": SESSION}, "base_skills": {"skill": "skills"}, "stop_grace_s": 10},
-    **{"max_disk_bytes": 10**9, "max_files": 10_000, "orphan_after_s": 60},
-    **{"tail_glob": "s/*.jsonl", "tail_word": "tokens"},
-}
+LAUNCH = Launch(("/bin/sh", "-c", AGENT), files={"s/old": b"old\n", "big": SESSION}, tail=Tail("s/*.jsonl", "tokens"))
+START: dict[str, Any] = {"prompt": "", "relay": False, "base_skills": {"skill": "skills"}}
+BOUNDS = Limits(stop_grace_s=10, max_disk_bytes=10**9, max_files=10_000, orphan_after_s=60, timeout_s=60)
 COLLECT: dict[str, Any] = {
     **{"hidden": [], "lint": [], "session_glob": "s/*.jsonl", "max_session_bytes": len(SESSION)},
     **{"max_change_bytes": 1_000, "max_changes": 10, "max_text_bytes": 1_000},
@@ -156,7 +147,7 @@ async def test_a_later_attempt_goes_on_from_what_an_earlier_one_left(
     base = repository.commit({"skills/x": "skill\n", ".config": "old\n"})
     assert await client.prepare(JOB, PROFILE.recipe(repository.url, "main", base), **EARLIER)
     assert (await wait(client, "prepare")).result["base_commit"] == base
-    assert await client.start(JOB, **START, base_commit=base, **LIMITS)
+    assert await client.start(JOB, LAUNCH, replace(BOUNDS, max_log_bytes=10_000), **START, base_commit=base)
     async with asyncio.timeout(20):
         while b"tokens" not in (await client.poll(JOB, "agent")).log:
             await asyncio.sleep(0.02)

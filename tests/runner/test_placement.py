@@ -27,6 +27,7 @@ from runner.placement import Placement
 from runner.spool import Spool
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.no_gateway import NoGateway
 
 LEAST_S = 2.0
 
@@ -107,6 +108,7 @@ async def open_floor(folder: Path, *names: str) -> AsyncIterator[Floor]:
             spool=spool,
             gauge=Gauge(spool, {}, clock),
             now=clock,
+            gateway=NoGateway(),
         )
         floor = Floor(folder, database, clock, bench, machines, Placement(bench, {}, LEAST_S))
         floor.placement = floor.restart()

@@ -27,6 +27,7 @@ from runner.spool import Spool
 from tests.support.clock import Clock
 from tests.support.jobd import Repository
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.no_gateway import NoGateway
 
 PROFILE = Profile("octo/widgets", create_venv=("mkdir",))
 
@@ -80,6 +81,7 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
             spool=spool,
             gauge=Gauge(spool, {}, clock),
             now=clock,
+            gateway=NoGateway(),
         )
         async with database.write() as connection:
             await store.insert_job(connection, make_job(clone_url=repository.url, created_at=NOON - timedelta(days=1)))

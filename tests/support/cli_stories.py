@@ -50,6 +50,23 @@ def describe_agent(kind: str, url: str, settings: Path) -> AgentSpec:
     return AgentSpec("real", kind, command, (), {"MODEL_KEY": KEY, "PI_CODING_AGENT_DIR": str(settings)}, "scripted/m")
 
 
+def describe_behind_gateway(kind: str, url: str, model: str | None, output_price: float) -> str:
+    """One of them, without a key of its own, as tables of the configuration."""
+    model = {"claude": model, "codex": model or "gpt-5.5", "pi": "scripted/m"}[kind]
+    keys = {"kind": kind, "command": list(find_command(kind))} | ({"model": model} if model else {})
+    gateway = {"url": url, "key": KEY} | ({"api": "openai-completions"} if kind == "pi" else {})
+    price = {"input": 0, "cached": 0, "output": output_price}
+    tables: Mapping[str, Mapping[str, Any]] = {
+        "agents.real": keys,
+        "agents.real.gateway": gateway,
+        'prices."m"': price,
+    }
+    lines: list[str] = []
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
+    return "\n".join(lines)
+
+
 def render_toml(spec: AgentSpec) -> str:
     """The same as a table of the configuration."""
     keys = {"kind": spec.kind, "command": list(spec.command), "args": list(spec.args)}
@@ -78,18 +95,32 @@ class Story:
 
 @asynccontextmanager
 async def open_story(
-    folder: Path, kind: str, *script: Step, more_toml: str = "", repository_toml: str = "", base: Mapping[str, str] = {}
+    folder: Path,
+    kind: str,
+    *script: Step,
+    more_toml: str = "",
+    repository_toml: str = "",
+    base: Mapping[str, str] = {},
+    gateway: bool = False,
+    model: str | None = None,
+    output_price: float = 2.0,
+    label: bool = True,
+    **options: Any,
 ) -> AsyncIterator[Story]:
     """An issue is open, and its label has been set."""
     async with ModelEndpoint(*script).running() as endpoint:
-        toml = render_toml(describe_agent(kind, endpoint.url, folder / "settings")) + more_toml
-        world_of = open_world(folder, more_toml=toml, repository_agent="real", repository_toml=repository_toml)
+        toml = render_toml(describe_agent(kind, endpoint.url, folder / "settings"))
+        toml = describe_behind_gateway(kind, endpoint.url, model, output_price) if gateway else toml
+        toml += more_toml
+        given = {"more_toml": toml, "repository_agent": "real", "repository_toml": repository_toml, **options}
+        world_of = open_world(folder, **given)
         async with world_of as world:
             story = Story(world, endpoint)
             if base:
                 world.commit(base)
             await world.open_issue()
-            await world.label()
+            if label:
+                await world.label()
             yield story
 
 

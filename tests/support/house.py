@@ -167,7 +167,7 @@ def _targets_of(source: Source, known: dict[str, Source]) -> Iterator[str]:
 
 
 LATE = {"bot.cli": "bot.demo.story", "runner.db": "runner"}
-"""Who may import what inside a function: the demo and alembic would take memory of every service that runs."""
+"""Who may import what inside a function: the demo, alembic and asyncpg would take memory of every service that runs."""
 
 
 def find_imports_in_functions(sources: Iterable[Source]) -> list[str]:

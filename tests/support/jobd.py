@@ -38,6 +38,7 @@ PREPARE: Mapping[str, Any] = {
 }
 START: Mapping[str, Any] = {
     **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "base_commit": ""},
+    **{"settings": {}, "relay": False},
     **{
         "tail_glob": "",
         "tail_word": "",

@@ -16,6 +16,7 @@ from typing import Any
 from runner.host_errors import AccessDenied, HostError, Unreachable
 from runner.hosts import Completed
 from runner.job import FileChange
+from runner.listening import Accept, Listening
 from tests.support.patches import render_patch
 
 BASE = "ab" * 20
@@ -177,6 +178,9 @@ class ModelWire:
         await self._gate()
         self._machine.check_answer()
         return Completed(0, json.dumps(answer).encode(), b"")
+
+    async def listen(self, path: str, accept: Accept) -> Listening:
+        raise AssertionError("no agent here asks by a relay")
 
     async def close(self) -> None:
         pass

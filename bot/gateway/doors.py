@@ -1,0 +1,160 @@
+"""The gateway of a running service: a door for each job whose agent asks models, and the ways from machines to it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import socket
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from bot.gateway.proxy import MAX_BODY, Door, Proxy, Upstream, read_token, refuse
+from bot.gateway.requests import find_api
+from runner.agents.prices import Price
+from runner.calls import Account, Ledger
+from runner.caps import Caps, Scope, Spent
+from runner.db import Database
+from runner.gateway import Access
+from runner.job import Job
+from runner.jobd_client import JobdClient
+from runner.listening import Listening, LocalStream, Stream, join
+
+log = structlog.get_logger()
+
+TOKEN = "ptq-{job_id}-{mac}"  # noqa: S105 - a form
+KEEP_ALIVE_S = 3600.0
+"""How long a connection that is not used stays open: agents think, and a way that closes looks like one that broke."""
+SETTLE_S = 5.0
+"""How long the end of a job waits until what was under way is counted."""
+MAX_CONNECTIONS = 32
+"""Of one job at once: agents and their helpers have a few."""
+PREFIX = "/gateway"
+"""Of the paths of requests that come by our own address."""
+
+
+class ModelGateway:
+    """See `runner.gateway.Gateway`."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        db: Database,
+        upstreams: Mapping[str, Upstream],
+        prices: Mapping[str, Price],
+        now: Callable[[], datetime],
+        url: str = "",
+    ) -> None:
+        """`upstreams` by the names of agents; `url` is where machines reach us, where not by a relay."""
+        self._db = db
+        self._ledger = Ledger(db)
+        self._proxy = Proxy(session, self._ledger, prices, now)
+        self._upstreams = upstreams
+        self._now = now
+        self._url = url
+        self._doors: dict[str, Door] = {}
+        self._ways: dict[str, Listening] = {}
+
+    def grant(self, job: Job) -> Access | None:
+        """See `runner.gateway.Gateway`."""
+        if job.agent not in self._upstreams:
+            return None
+        return Access(self._make_token(job.id), self._url)
+
+    async def open(self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent]) -> Account | None:
+        """See `runner.gateway.Gateway`."""
+        if job.agent not in self._upstreams:
+            return None
+        door = self._doors.get(job.id)
+        if door is None:
+            account = Account(job, caps, others)
+            await self._ledger.load(account, self._now())
+            door = self._doors[job.id] = Door(account, self._upstreams[job.agent], self._make_token(job.id))
+        door.account.caps, door.account.others = caps, others
+        was_open, door.is_open = door.is_open, job.stopped_at is None and job.cancel_requested_at is None
+        if was_open and not door.is_open:
+            door.break_off()
+        return door.account
+
+    async def connect(self, job: Job, client: JobdClient) -> None:
+        """See `runner.gateway.Gateway`."""
+        way, door = self._ways.get(job.id), self._doors.get(job.id)
+        if self._url or door is None or (way and way.is_alive):
+            return
+        self._ways[job.id] = await client.listen(job.id, partial(self._accept, door))
+        log.info("gateway.connected", **job.log_context())
+
+    async def close(self, job_id: str) -> None:
+        """See `runner.gateway.Gateway`."""
+        if way := self._ways.pop(job_id, None):
+            way.close()
+        if door := self._doors.pop(job_id, None):
+            door.is_open = False
+            door.break_off()
+            if door.answering:
+                await asyncio.wait([*door.answering], timeout=SETTLE_S)
+
+    async def answer_by_url(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request that came by our own address: the token alone says whose it is."""
+        found = re.fullmatch(TOKEN.format(job_id="([0-9a-f]{10})", mac="[0-9a-f]{40}"), read_token(request))
+        door = self._doors.get(found[1]) if found else None
+        path = request.path.removeprefix(PREFIX)
+        if door is None:
+            return refuse(find_api(path), 401, "no job that is at work here has this token")
+        url, task = request.rel_url.with_path(path, keep_query=True), asyncio.current_task()
+        assert task
+        assert request.transport
+        if len(door.answering) >= MAX_CONNECTIONS:
+            return refuse(find_api(path), 503, "too many requests at once")
+        door.answering[task] = request.transport
+        try:
+            return await self._proxy.answer(door, request.clone(rel_url=url, client_max_size=MAX_BODY))
+        finally:
+            del door.answering[task]
+
+    def _make_token(self, job_id: str) -> str:
+        """The job's token. Any replica can make it, and nobody else."""
+        mac = hmac.digest(self._db.secret, f"gateway {job_id}".encode(), "sha256").hex()[:40]
+        return TOKEN.format(job_id=job_id, mac=mac)
+
+    async def _accept(self, door: Door, stream: Stream) -> None:
+        """Answer what comes by one connection."""
+        task = asyncio.current_task()
+        assert task
+        if len(door.answering) >= MAX_CONNECTIONS:
+            stream.abort()
+            return
+        server = web.Server(
+            partial(self._proxy.answer, door),
+            request_factory=_make_request,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=KEEP_ALIVE_S,
+            handler_cancellation=True,
+        )
+        door.answering[task] = stream
+        try:
+            ours, theirs = socket.socketpair()
+            for end in (ours, theirs):
+                end.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(server, theirs)
+            await join(stream, LocalStream(*await asyncio.open_unix_connection(sock=ours)))
+        except OSError as error:  # No more descriptors, most likely: it costs this connection, and no other.
+            log.warning("gateway.not_accepted", **door.account.job.log_context(), reason=repr(error))
+            stream.abort()
+        finally:
+            await server.shutdown(SETTLE_S)
+            del door.answering[task]
+
+
+def _make_request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    """A request whose body may be as large as a conversation; aiohttp's own limit is 1 MiB."""
+    return web.BaseRequest(
+        message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=MAX_BODY
+    )

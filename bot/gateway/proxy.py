@@ -1,0 +1,257 @@
+"""Passes a request of an agent on to its model, and the answer back as it comes: checked, reserved, settled."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import io
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from bot.gateway.requests import Api, Asked, NotAllowed, Rule, choose_betas, find_api, read_request
+from bot.gateway.usage import UsageReader
+from runner.agents.prices import Price, find_price
+from runner.calls import Account, AtCap, Ledger, Taken
+from runner.claims import ClaimLost
+from runner.job import Job
+
+log = structlog.get_logger()
+
+MAX_BODY = 32 * 1024 * 1024
+"""Bytes of a request; Anthropic's own limit. https://docs.anthropic.com/en/api/overview#request-size-limits"""
+
+BODY_S = 60.0
+"""How long a request may take to arrive."""
+
+CONNECT_S, SILENCE_S = 10.0, 600.0
+"""How long a model may take to be reached, and to say its next word."""
+
+STOPS = 400
+"""The status at which claude, codex and pi end at once and try no more (docs/agents.md)."""
+
+KEY_REFUSED = (401, 403)
+
+LARGE = 256 * 1024
+"""Bytes from which on a request is read in a thread, so that it does not stop everything else for long."""
+
+MAX_REFUSALS, PENALTY_S = 100, 1.0
+"""After so many refusals to one job each further one takes so long: agents end at the first."""
+
+PASSED_ON = ("accept", "anthropic-version", "user-agent")
+"""Headers of requests. Keys, cookies and whatever names an account are not among them."""
+
+PASSED_BACK = ("content-type", "request-id", "retry-after", "retry-after-ms", "x-request-id", "x-should-retry")
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where an agent's models are, by what key, and what may be asked of them."""
+
+    url: str
+    key: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    rule: Rule
+
+    def sign(self, api: Api) -> dict[str, str]:
+        """The headers that say who asks."""
+        own = {"x-api-key": self.key} if api is Api.MESSAGES else {"authorization": f"Bearer {self.key}"}
+        return {**(own if self.key else {}), **self.headers}
+
+
+class Connection(Protocol):
+    """What can be broken off."""
+
+    def abort(self) -> None:
+        """Break it off."""
+
+
+@dataclass(eq=False, slots=True)
+class Door:
+    """One job's way in."""
+
+    account: Account
+    upstream: Upstream
+    token: str = field(repr=False)
+    is_open: bool = True
+    refusals: int = 0
+    answering: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
+    """The connections by which requests come."""
+
+    def break_off(self) -> None:
+        """Break off whatever is under way."""
+        for connection in [*self.answering.values()]:
+            connection.abort()
+
+
+class Proxy:
+    """Answers requests, each for the job through whose door it came."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        ledger: Ledger,
+        prices: Mapping[str, Price],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._session = session
+        self._ledger = ledger
+        self._prices = prices
+        self._now = now
+
+    async def answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request. What is not passed on is refused in words that the agent prints."""
+        api = find_api(request.path)
+        if not hmac.compare_digest(read_token(request).encode(errors="surrogateescape"), door.token.encode()):
+            return await self._turn_down(door, api, 401, "this token is not the job's")
+        try:
+            if request.headers.get("content-encoding", "identity").lower() != "identity":
+                raise NotAllowed("compressed requests are not passed on")
+            async with asyncio.timeout(BODY_S):
+                body = await request.read()
+            asked = await _read(request, body, door.upstream.rule)
+            # What costs nothing is in no account, and passes all the same only while the run goes on.
+            call = await self._reserve(door, asked)
+        except (NotAllowed, AtCap) as refusal:
+            return await self._turn_down(door, api, STOPS, str(refusal))
+        except TimeoutError:
+            return refuse(api, 408, f"the request did not arrive within {BODY_S:g} seconds")
+        except web.HTTPRequestEntityTooLarge:
+            return refuse(api, 413, f"the request is larger than {MAX_BODY} bytes")
+        except ClaimLost:
+            return refuse(api, 503, "another replica of the service answers now")
+        return await self._pass_on(door, request, asked, call)
+
+    async def _turn_down(self, door: Door, api: Api, status: int, reason: str) -> web.Response:
+        """Refuse, and say so in the log. Whoever asks on and on gets answers slowly, and no more lines."""
+        door.refusals += 1
+        if door.refusals <= MAX_REFUSALS:
+            log.warning("gateway.refused", **door.account.job.log_context(), reason=reason)
+        else:
+            await asyncio.sleep(PENALTY_S)
+        return refuse(api, status, reason)
+
+    async def _reserve(self, door: Door, asked: Asked) -> str | None:
+        """The id of the call, once it is written down; None for one that costs nothing. Raises what answers instead."""
+        call = None
+        if door.is_open and not asked.is_free:
+            most = asked.most.take(find_price(asked.model, self._prices))
+            call = await self._ledger.reserve(door.account, asked.model, most, self._now())
+        if not door.is_open:
+            if call:
+                await self._ledger.settle(door.account, call, asked.model, Taken(), self._now(), assumed=False)
+            raise NotAllowed("the run is over: its access to the model has ended")
+        return call
+
+    async def _pass_on(
+        self, door: Door, request: web.BaseRequest, asked: Asked, call: str | None
+    ) -> web.StreamResponse:
+        answer, began = _Answer(UsageReader(streams=asked.streams)), time.monotonic()
+        try:
+            await self._stream(door, request, asked, answer)
+        finally:
+            if call:
+                # Whoever went away must not take the account of it along.
+                await asyncio.shield(asyncio.ensure_future(self._settle(door.account, call, asked, answer, began)))
+        assert answer.response
+        return answer.response
+
+    async def _settle(self, account: Account, call: str, asked: Asked, answer: _Answer, began: float) -> None:
+        """Write down what an answer took, or has to be assumed to have taken."""
+        count = answer.reader.count if answer.is_certain else answer.reader.reckon(asked.most)
+        taken, assumed = count.take(find_price(asked.model, self._prices)), not answer.is_certain
+        await self._ledger.settle(account, call, asked.model, taken, self._now(), assumed=assumed)
+        log.info(
+            "gateway.answered",
+            **account.job.log_context(),
+            model=asked.model,
+            status=answer.status,
+            input_tokens=taken.input_tokens,
+            output_tokens=taken.output_tokens,
+            cost_usd=taken.cost_usd,
+            assumed=assumed,
+            took_s=round(time.monotonic() - began, 3),
+        )
+
+    async def _stream(self, door: Door, request: web.BaseRequest, asked: Asked, answer: _Answer) -> None:
+        upstream, url = door.upstream, f"{door.upstream.url}{asked.target}"
+        headers = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
+        if betas := choose_betas(request.headers.get("anthropic-beta", "")):
+            headers["anthropic-beta"] = betas
+        headers |= {"content-type": "application/json", "accept-encoding": "identity", **upstream.sign(asked.api)}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        try:
+            async with self._session.post(
+                url, data=io.BytesIO(asked.body), headers=headers, allow_redirects=False, timeout=timeout
+            ) as theirs:
+                if theirs.status in KEY_REFUSED:
+                    answer.refuse_key(asked.api, theirs.status, door.account.job)
+                    return
+                answer.begin(theirs)
+                assert answer.response
+                await answer.response.prepare(request)
+                async for chunk in theirs.content.iter_any():
+                    answer.reader.feed(chunk)
+                    await answer.response.write(chunk)
+                answer.finish()
+                await answer.response.write_eof()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.warning("gateway.broken", **door.account.job.log_context(), reason=repr(error)[:200])
+            if answer.response is None:
+                # A model that was never reached took nothing.
+                answer.is_certain = isinstance(error, aiohttp.ClientConnectorError)
+                answer.response = refuse(asked.api, 502, "the model cannot be reached")
+            elif request.transport:
+                request.transport.abort()  # To end the answer as if it were whole would be a lie.
+
+
+class _Answer:
+    """What has come back so far."""
+
+    def __init__(self, reader: UsageReader) -> None:
+        self.reader = reader
+        self.response: web.StreamResponse | None = None
+        self.status = 0
+        self.is_certain = False
+        """Whether it is known what it took."""
+
+    def refuse_key(self, api: Api, status: int, job: Job) -> None:
+        """The model does not take our key: that is the operator's matter, and what it says of the key is nobody's."""
+        log.error("gateway.key_refused", **job.log_context(), status=status)
+        self.status, self.is_certain = status, True
+        self.response = refuse(api, STOPS, f"the model does not take the service's key (status {status})")
+
+    def begin(self, theirs: aiohttp.ClientResponse) -> None:
+        """The model has begun to answer."""
+        self.status = theirs.status
+        kept = {name: theirs.headers[name] for name in PASSED_BACK if name in theirs.headers}
+        self.response = web.StreamResponse(status=theirs.status, headers=kept)
+
+    def finish(self) -> None:
+        """It has answered to the end. An error takes nothing."""
+        self.reader.finish()
+        self.is_certain = self.status != 200 or self.reader.is_final
+
+
+async def _read(request: web.BaseRequest, body: bytes, rule: Rule) -> Asked:
+    arguments = (request.method, request.path, request.query_string, body, rule)
+    return await asyncio.to_thread(read_request, *arguments) if len(body) > LARGE else read_request(*arguments)
+
+
+def read_token(request: web.BaseRequest) -> str:
+    """What a request says it may be made by: vendors have two places for it."""
+    return request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+
+
+def refuse(api: Api, status: int, message: str) -> web.Response:
+    """A refusal as the model itself would word it."""
+    kind = {401: "authentication_error", 502: "api_error", 503: "overloaded_error"}.get(status, "invalid_request_error")
+    error = {"type": kind, "message": f"ptq-bot: {message}"}
+    whole = {"type": "error", "error": error} if api is Api.MESSAGES else {"error": {**error, "code": kind}}
+    return web.json_response(whole, status=status)

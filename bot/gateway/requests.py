@@ -1,0 +1,309 @@
+"""What an agent may ask of a model, and what it asks at most: one request read whole, or refused with a reason. Pure.
+
+Refused is whatever would have the vendor do more than answer: reach into the web, run code or servers, read what was
+stored there, or work on behind our back. Of the rest only known fields pass.
+https://docs.anthropic.com/en/api/messages
+https://platform.openai.com/docs/api-reference/responses/create · https://platform.openai.com/docs/api-reference/chat/create
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from bot.gateway.usage import BYTES_PER_TOKEN, Count
+from runner.agents.lines import part, parts, show
+
+MAX_MODEL = 200
+"""Characters of a model's name."""
+
+
+class Api(StrEnum):
+    """The languages that models are spoken to in."""
+
+    MESSAGES = "messages"
+    RESPONSES = "responses"
+    CHAT = "chat"
+
+
+PATHS: Mapping[str, Api] = {
+    "/v1/messages": Api.MESSAGES,
+    "/v1/messages/count_tokens": Api.MESSAGES,
+    "/v1/responses": Api.RESPONSES,
+    "/v1/chat/completions": Api.CHAT,
+}
+"""All that is passed on."""
+
+FREE = "/v1/messages/count_tokens"
+"""Costs nothing, and answers with a number."""
+
+QUERIES = ("", "beta=true")
+
+PASSED: Mapping[Api, Collection[str]] = {
+    Api.MESSAGES: (
+        *("model", "messages", "system", "max_tokens", "metadata", "stop_sequences", "stream", "temperature"),
+        *("thinking", "tool_choice", "tools", "top_k", "top_p", "service_tier", "output_config", "output_format"),
+        *("cache_control", "context_management"),
+    ),
+    Api.RESPONSES: (
+        *("model", "input", "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key"),
+        *("prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "stream", "stream_options"),
+        *("temperature", "text", "tool_choice", "tools", "top_p", "truncation", "user", "include", "client_metadata"),
+    ),
+    Api.CHAT: (
+        *("model", "messages", "max_tokens", "max_completion_tokens", "n", "stop", "stream", "temperature", "top_p"),
+        *("tools", "tool_choice", "parallel_tool_calls", "response_format", "seed", "user", "reasoning_effort"),
+        *("presence_penalty", "frequency_penalty", "logit_bias", "metadata", "prompt_cache_key"),
+        *("prompt_cache_retention", "safety_identifier", "service_tier", "verbosity"),
+    ),
+}
+"""The fields that are passed on. Vendors add others all the time, and some have another price, or reach further."""
+
+BETAS = (
+    *("claude-code-", "context-1m-", "context-management-", "effort-", "extended-cache-ttl-"),
+    *("fine-grained-tool-streaming-", "interleaved-thinking-", "mid-conversation-system-", "output-128k-"),
+    *("prompt-caching-", "structured-outputs-", "thinking-token-count-", "token-efficient-tools-"),
+)
+"""How the names of those features begin that `anthropic-beta` may switch on."""
+
+OWN_TOOLS: Mapping[Api, Collection[str]] = {
+    Api.MESSAGES: ("", "custom", "bash", "text_editor", "computer", "memory"),
+    Api.RESPONSES: ("function", "custom", "local_shell", "shell", "apply_patch"),
+    Api.CHAT: ("function", "custom"),
+}
+"""Kinds of tools that the agent runs itself, where it is. All others are run by the vendor."""
+
+SEARCH = ("tool_search", "client")
+"""What codex looks for its own tools with; run by the vendor it would be another thing."""
+
+GROUP = "namespace"
+"""A tool that holds others."""
+
+OWN_ITEMS = (
+    *("", "message", "reasoning", "compaction", "function_call", "function_call_output"),
+    *("custom_tool_call", "custom_tool_call_output", "local_shell_call", "local_shell_call_output"),
+    *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
+    *("tool_search_call", "tool_search_output", "additional_tools"),
+)
+"""What a conversation of the Responses API may hold."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "mcp_servers": "mcp",
+    "container": "code_execution",
+    "web_search_options": "web_search",
+    "previous_response_id": "stored",
+    "conversation": "stored",
+    "prompt": "stored",
+    "background": "background",
+}
+"""Fields that have the vendor reach further, by the name under which an operator may allow it."""
+
+OUTSIDE: Mapping[str, str] = {"file_id": "files", "file_url": "web_fetch"}
+SOURCES: Mapping[str, str] = {"url": "web_fetch", "file": "files"}
+"""Fields and sources of a part of the conversation that the vendor would fetch from elsewhere."""
+
+MAX_PARTS = 500_000
+"""Of a request: to read more of them would hold up everything else that the service does."""
+
+BOUNDS: Mapping[Api, Sequence[str]] = {
+    Api.MESSAGES: ("max_tokens",),
+    Api.RESPONSES: ("max_output_tokens",),
+    Api.CHAT: ("max_tokens", "max_completion_tokens"),
+}
+"""The fields that bound an answer."""
+
+EDIT = "clear_"
+"""How the kinds of edits to a context begin that only leave something out: others ask a model once more."""
+
+MAX_TOKENS, MAX_ANSWERS = 1_000_000, 8
+"""No answer has more; and at most so many answers to one request."""
+
+MAX_REASON, MAX_NAMES, MAX_NAME = 300, 5, 40
+"""Characters of a refusal, and how much of a request's own words is in it."""
+
+TIERS = (None, "auto", "default", "standard_only", "flex")
+"""Of `service_tier`: none of them costs more than the price list says."""
+
+
+class NotAllowed(Exception):  # noqa: N818 - an answer to the agent
+    """The request is not passed on. The message says what is not allowed, and may be shown to the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the operator allows an agent to ask for."""
+
+    models: tuple[str, ...] = ("*",)
+    """Patterns of names."""
+    server_tools: frozenset[str] = frozenset()
+    """What vendors run: `web_search`, `web_fetch`, `code_execution`, `mcp`, `files` and the like."""
+    max_output_tokens: int = 32_000
+    """Assumed of requests that name no maximum themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request that may be passed on."""
+
+    api: Api
+    target: str
+    """Path and query."""
+    body: bytes = field(repr=False)
+    """Written anew: whoever reads what was sent otherwise than we do must not find more in it."""
+    model: str
+    most: Count
+    """The most that its answer can take."""
+    streams: bool
+    is_free: bool
+
+
+def find_api(path: str) -> Api:
+    """The language of a request by its path; for one that nobody knows, some language to refuse it in."""
+    return PATHS.get(path, Api.MESSAGES if "messages" in path else Api.RESPONSES)
+
+
+def choose_betas(header: str) -> str:
+    """Of the features that `anthropic-beta` names those that may be switched on."""
+    named = (name.strip() for name in header.split(","))
+    return ",".join(name for name in named if name.startswith(BETAS))
+
+
+def read_request(method: str, path: str, query: str, body: bytes, rule: Rule) -> Asked:
+    """Read a request. Raises `NotAllowed`."""
+    api = PATHS.get(path)
+    if api is None or method != "POST" or query not in QUERIES:
+        raise NotAllowed(f"this path is not passed on: POST {', '.join(PATHS)} are")
+    asked = _parse(body)
+    model = asked.get("model")
+    if not isinstance(model, str) or len(model) > MAX_MODEL:
+        raise NotAllowed("the request names no model")
+    if not any(fnmatchcase(model, pattern) for pattern in rule.models):
+        raise _refuse(f"the model {model[:MAX_NAME]} is not allowed: {', '.join(rule.models)}")
+    if foreign := sorted({*_find_foreign(api, asked)} - rule.server_tools):
+        named = ", ".join(name[:MAX_NAME] for name in foreign[:MAX_NAMES])
+        raise _refuse(f"what the vendor would do beside answering is not allowed: {named}")
+    if asked.get("service_tier") not in TIERS:
+        raise NotAllowed("a service_tier of another price is not allowed")
+    is_free = path == FREE
+    bounds = {} if is_free else _read_bounds(api, asked, rule)
+    most, passed = max(bounds.values(), default=0), _rewrite(api, asked, bounds, rule)
+    target = f"{path}?{query}" if query else path
+    tokens = len(body) // BYTES_PER_TOKEN
+    # To write all of it into a cache is the dearest that can become of it.
+    count = Count(
+        tokens, written_tokens=tokens if api is Api.MESSAGES else 0, output_tokens=most * _read_answers(asked)
+    )
+    return Asked(api, target, msgspec.json.encode(passed), model, count, asked.get("stream") is True, is_free)
+
+
+def _refuse(reason: str) -> NotAllowed:
+    return NotAllowed(reason[:MAX_REASON])
+
+
+def _parse(body: bytes) -> Mapping[str, Any]:
+    if sum(body.count(sign) for sign in (b"[", b"{", b",")) > MAX_PARTS:
+        raise NotAllowed(f"the request has more than {MAX_PARTS:,} parts")
+    try:
+        asked = msgspec.json.decode(body.decode())
+    except (ValueError, RecursionError):
+        asked = None
+    if not isinstance(asked, dict):
+        raise NotAllowed("the request is no JSON object")
+    return asked
+
+
+def _rewrite(api: Api, asked: Mapping[str, Any], bounds: Mapping[str, int], rule: Rule) -> dict[str, Any]:
+    """What is passed on: what may be, and what makes the vendor keep to what was reserved, and say what it took."""
+    allowed = {*PASSED[api], *(field for field, name in ELSEWHERE.items() if name in rule.server_tools)}
+    passed: dict[str, Any] = {name: value for name, value in asked.items() if name in allowed}
+    passed |= bounds
+    edits = [
+        edit for edit in parts(part(passed, "context_management"), "edits") if show(edit.get("type")).startswith(EDIT)
+    ]
+    passed.pop("context_management", None)
+    if edits:
+        passed["context_management"] = {"edits": edits}
+    if api is Api.RESPONSES and "stored" not in rule.server_tools:
+        passed["store"] = False
+    if api is Api.CHAT and asked.get("stream") is True:
+        passed["stream_options"] = {"include_usage": True}
+    return passed
+
+
+def _read_bounds(api: Api, asked: Mapping[str, Any], rule: Rule) -> dict[str, int]:
+    """The fields that say how many output tokens an answer may have at most. Raises `NotAllowed`.
+
+    The vendor is told one, also where the request names none; where it names two, vendors differ in which one counts.
+    """
+    named = {name: _read_number(asked[name], MAX_TOKENS) for name in BOUNDS[api] if asked.get(name) is not None}
+    return named or {BOUNDS[api][0]: rule.max_output_tokens}
+
+
+def _read_answers(asked: Mapping[str, Any]) -> int:
+    return 1 if asked.get("n") is None else _read_number(asked["n"], MAX_ANSWERS)
+
+
+def _read_number(value: Any, most: int) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise NotAllowed(f"what bounds an answer must be a whole number from 1 to {most:,}")
+    return value
+
+
+def _find_foreign(api: Api, asked: Mapping[str, Any]) -> Iterator[str]:
+    """The names of all that the vendor would do beside answering."""
+    yield from _find_foreign_tools(api, asked)
+    yield from (name for field, name in ELSEWHERE.items() if asked.get(field))
+    if api is Api.RESPONSES:
+        for item in parts(asked, "input"):
+            kind = show(item.get("type"))
+            if kind not in OWN_ITEMS:
+                yield "stored" if kind == "item_reference" else kind
+            yield from _find_foreign_tools(api, item)
+    for name in ("messages", "input", "system"):
+        yield from _find_fetched(asked.get(name))
+
+
+def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
+    """Of the tools in a request, or in a part of it, the names of those that the vendor runs."""
+    tools = [*parts(holder, "tools")]
+    while tools:
+        tool = tools.pop()
+        # Anthropic's carry the day of their version.
+        kind = re.sub(r"_\d{8}$", "", show(tool.get("type")))
+        place = part(tool, "environment").get("type", "local")
+        if kind == GROUP:
+            tools.extend(parts(tool, "tools"))
+        elif kind not in OWN_TOOLS[api] and (kind, tool.get("execution")) != SEARCH:
+            yield kind or "a tool without a type"
+        elif place != "local":
+            yield "code_execution"
+
+
+def _find_fetched(value: Any) -> Iterator[str]:
+    """What of a conversation the vendor would fetch. A list of places to look at, for JSON may be nested deeply."""
+    places = [value]
+    while places:
+        place = places.pop()
+        if isinstance(place, list):
+            places.extend(place)
+        elif isinstance(place, dict):
+            # What the model gave a tool is the tool's business.
+            places.extend(inner for name, inner in place.items() if name != "input" and isinstance(inner, dict | list))
+            yield from (name for field, name in OUTSIDE.items() if isinstance(place.get(field), str))
+            source = place.get("source")
+            if isinstance(source, dict) and (name := SOURCES.get(show(source.get("type")))):
+                yield name
+            if _is_address(place.get("image_url")):
+                yield "web_fetch"
+
+
+def _is_address(image: Any) -> bool:
+    """Whether an image is named by its address: Responses has a text there, Chat an object."""
+    url = image.get("url") if isinstance(image, dict) else image
+    return isinstance(url, str) and not url.startswith("data:")

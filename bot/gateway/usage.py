@@ -1,0 +1,120 @@
+"""What an answer of a model took, read from the bytes of the answer as they pass. Pure.
+
+https://docs.anthropic.com/en/api/messages-streaming · https://platform.openai.com/docs/api-reference/responses-streaming
+https://platform.openai.com/docs/api-reference/chat/streaming
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from runner.agents.lines import count_of, parse_line, part
+from runner.agents.prices import Price
+from runner.calls import Taken
+
+MAX_LINE = 32 * 1024 * 1024
+"""Bytes of a line, or of an answer that is no stream, that are read; of a longer one nothing is known."""
+
+LAST = ("message_delta", "response.completed", "response.incomplete", "response.failed")
+"""Events that say the final count. Chat names none: there the count itself comes last."""
+
+WRITTEN_FACTOR, WRITTEN_HOUR_FACTOR = 1.25, 2.0
+"""What Anthropic takes for a token that it writes into a cache, for five minutes and for an hour, by its input price.
+https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching#pricing"""
+
+BYTES_PER_TOKEN = 2
+"""Of a request: fewer than a token of text or code has, so that what is reserved is not too little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The tokens of one answer."""
+
+    input_tokens: int = 0
+    """All of the request; the cached and the written ones are among them."""
+    cached_tokens: int = 0
+    written_tokens: int = 0
+    """Into a cache, for five minutes."""
+    written_hour_tokens: int = 0
+    output_tokens: int = 0
+
+    def take(self, price: Price | None) -> Taken:
+        """With what it costs; None for money where nobody knows the price."""
+        if price is None:
+            return Taken(self.input_tokens, self.cached_tokens, self.output_tokens, None)
+        fresh = max(self.input_tokens - self.cached_tokens - self.written_tokens - self.written_hour_tokens, 0)
+        written = WRITTEN_FACTOR * self.written_tokens + WRITTEN_HOUR_FACTOR * self.written_hour_tokens
+        cost = price.input * (fresh + written) + price.cached * self.cached_tokens + price.output * self.output_tokens
+        return Taken(self.input_tokens, self.cached_tokens, self.output_tokens, cost / 1e6)
+
+
+def read_count(value: Mapping[str, Any]) -> Count | None:
+    """The tokens that an event, or a whole answer, speaks of; None when it speaks of none."""
+    places = (value, part(value, "message"), part(value, "response"))
+    usage = next((part(place, "usage") for place in places if part(place, "usage")), None)
+    if usage is None:
+        return None
+    if "prompt_tokens" in usage:  # Chat
+        cached = count_of(part(usage, "prompt_tokens_details"), "cached_tokens")
+        return Count(count_of(usage, "prompt_tokens"), cached, output_tokens=count_of(usage, "completion_tokens"))
+    output = count_of(usage, "output_tokens")
+    if "input_tokens_details" in usage:  # Responses
+        cached = count_of(part(usage, "input_tokens_details"), "cached_tokens")
+        return Count(count_of(usage, "input_tokens"), cached, output_tokens=output)
+    cached, written = (count_of(usage, f"cache_{what}_input_tokens") for what in ("read", "creation"))
+    hour = min(count_of(part(usage, "cache_creation"), "ephemeral_1h_input_tokens"), written)
+    return Count(count_of(usage, "input_tokens") + cached + written, cached, written - hour, hour, output)
+
+
+class UsageReader:
+    """Reads an answer in pieces, whatever their bounds are. What it has read so far is always there."""
+
+    def __init__(self, *, streams: bool) -> None:
+        self.count = Count()
+        self.is_final = False
+        """Whether the model has said the final count."""
+        self._streams = streams
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Read on."""
+        if not self._streams:
+            self._rest += data[: max(MAX_LINE - len(self._rest), 0)]
+            return
+        head, newline, tail = data.rpartition(b"\n")
+        if newline:
+            whole, self._rest = bytes(self._rest) + head, bytearray(tail)
+            if b'"usage"' in whole:
+                self._read_lines(whole)
+        elif len(self._rest) < MAX_LINE:
+            self._rest += data
+
+    def finish(self) -> None:
+        """The answer has ended as it should."""
+        if not self._streams and (value := parse_line(self._rest.decode(errors="replace"))) is not None:
+            self._note(value, is_final=True)
+
+    def reckon(self, asked: Count) -> Count:
+        """What to assume of an answer whose end nobody saw: what it said, and else all that was asked for.
+
+        What a model thinks need not be among the bytes that it sends.
+        """
+        said = self.count if self.count.input_tokens else asked
+        return replace(said, output_tokens=max(self.count.output_tokens, asked.output_tokens))
+
+    def _read_lines(self, lines: bytes) -> None:
+        for line in lines.split(b"\n"):
+            if not (line.startswith(b"data:") and b'"usage"' in line):
+                continue
+            if (value := parse_line(line[5:].decode(errors="replace"))) is not None:
+                kind = value.get("type")
+                self._note(value, is_final=kind in LAST or kind is None)
+
+    def _note(self, value: Mapping[str, Any], *, is_final: bool) -> None:
+        if (count := read_count(value)) is not None:
+            # Each event repeats what is known by then, or leaves it out.
+            names = [field.name for field in fields(Count)]
+            self.count = Count(*(max(getattr(self.count, name), getattr(count, name)) for name in names))
+            self.is_final = self.is_final or is_final

@@ -1,0 +1,188 @@
+"""What agents ask of models, as rows: reserved before it is asked, settled once it is answered, so that none is lost.
+
+A row that is still open when nobody can answer it any more counts as it was reserved, and says so. It refuses to know
+how requests travel, and what they say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from contextvars import Context, copy_context
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, insert, literal, select, true
+
+from runner.batches import Batches
+from runner.caps import Caps, Scope, Spent, Use, find_uses
+from runner.claims import ClaimLost, require_claim
+from runner.db import Database
+from runner.job import Job
+from runner.meter import Meter
+from runner.schema import model_calls
+
+OPEN, SETTLED, ASSUMED = "open", "settled", "assumed"
+
+MAX_CALLS = 20_000
+"""Of one job: each is two rows, also one that takes nothing."""
+
+MAX_BATCH = 200
+"""Rows that share a commit."""
+
+
+class AtCap(Exception):  # noqa: N818 - what is the case
+    """A call does not fit under a cap any more. The message is a clause for people and agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a call takes, or may take at most."""
+
+    input_tokens: int = 0
+    """Cached ones included."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    """None when nobody knows the price."""
+
+    def __add__(self, other: Taken) -> Taken:
+        costs = (self.cost_usd, other.cost_usd)
+        return Taken(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            None if None in costs else sum(cost for cost in costs if cost is not None),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(slots=True)
+class Account:
+    """One job's calls, kept by the one replica that looks after the job."""
+
+    job: Job
+    caps: Mapping[Scope, Caps]
+    others: Mapping[Scope, Spent]
+    """What all that belongs together has taken beside this job."""
+    claim: Context = field(default_factory=copy_context)
+    """Under which claim calls are made."""
+    settled: Taken = Taken()
+    assumed: int = 0
+    """How many calls nobody saw the end of; they count among the settled ones as they were reserved."""
+    calls: int = 0
+    open: dict[str, Taken] = field(default_factory=dict)
+    refusal: str | None = None
+    """Why a call was refused at a cap. The run has ended with it, whatever the agent says."""
+
+    def check(self, wanted: Taken) -> None:
+        """Raise `AtCap` unless this fits too, with all that is under way."""
+        if self.calls >= MAX_CALLS:
+            self.refusal = f"its {MAX_CALLS:,} calls of models"
+            raise AtCap(f"the model was not asked again after {self.refusal}")
+        total = sum(self.open.values(), self.settled + wanted)
+        own = Spent(tokens=total.tokens, cost_usd=total.cost_usd or 0.0)
+        for scope, caps in self.caps.items():
+            if caps.cost_usd is not None and wanted.cost_usd is None:
+                raise AtCap("nobody knows the price of this model, and there is a cap on money")
+            before = self.others.get(scope, Spent())
+            spent = Spent(tokens=before.tokens + own.tokens, cost_usd=before.cost_usd + own.cost_usd)
+            for use in find_uses({scope: Caps(tokens=caps.tokens, cost_usd=caps.cost_usd)}, {scope: spent}):
+                if use.share > 1:
+                    raise AtCap(self._explain(use))
+
+    def _explain(self, use: Use) -> str:
+        self.refusal = use.describe(self.job.requested_by)
+        return f"the model was not asked again at {self.refusal}: what the next answer may take at most is beyond it"
+
+    def correct(self, meter: Meter) -> Meter:
+        """A reading by the agent's own words, with what was counted here in place of its tokens and its money."""
+        if not self.calls:
+            return meter
+        taken = self.settled
+        return replace(
+            meter,
+            input_tokens=taken.input_tokens,
+            cached_tokens=taken.cached_tokens,
+            output_tokens=taken.output_tokens,
+            cost_usd=taken.cost_usd,
+            cost_is_estimate=taken.cost_usd is not None,
+        )
+
+
+class Ledger:
+    """The rows: they are only ever added, many to a commit."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._batches = Batches(self._append, MAX_BATCH)
+
+    async def load(self, account: Account, now: datetime) -> None:
+        """Read what the job has taken so far. What an earlier replica left open is assumed to have taken all."""
+        mine, end = model_calls.c.job_id == account.job.id, model_calls.alias()
+        has_end = select(end.c.id).where(end.c.id == model_calls.c.id, end.c.ended).exists()
+        given = {"ended": true(), "state": literal(ASSUMED), "at": literal(now, model_calls.c.at.type)}
+        left = select(*(given.get(column.name, column) for column in model_calls.c)).where(mine, ~has_end)
+        columns = (model_calls.c.input_tokens, model_calls.c.cached_tokens, model_calls.c.output_tokens)
+        sums = [func.coalesce(func.sum(column), 0).cast(column.type) for column in (*columns, model_calls.c.cost_usd)]
+        counts = (func.count(), func.count(model_calls.c.cost_usd))
+        assumed = func.count().filter(model_calls.c.state == ASSUMED)
+        async with self._db.write() as connection:
+            await connection.execute(insert(model_calls).from_select([*model_calls.c], left))
+            ends = select(*sums, *counts, assumed).where(mine, model_calls.c.ended)
+            row: tuple[Any, ...] = tuple((await connection.execute(ends)).one())
+        account.calls, account.assumed = row[4], row[6]
+        account.settled = Taken(row[0], row[1], row[2], row[3] if row[5] == row[4] else None)
+
+    async def reserve(self, account: Account, model: str, most: Taken, now: datetime) -> str:
+        """Write down that the model will be asked: the call's id. Raises `AtCap`, and `ClaimLost`."""
+        account.claim.run(require_claim, 0)
+        account.check(most)
+        call_id = secrets.token_hex(8)
+        account.open[call_id] = most  # Before anything is awaited: calls come side by side.
+        writing = asyncio.ensure_future(self._batches.add(_make_row(account, call_id, OPEN, model, most, now)))
+        try:
+            await asyncio.shield(writing)
+            account.claim.run(require_claim, 0)  # Whoever has it by now may not have read this row.
+        except (asyncio.CancelledError, ClaimLost):
+            # Nobody will ask; the row may be there all the same.
+            await asyncio.shield(asyncio.ensure_future(self._give_back(writing, account, call_id, model, now)))
+            raise
+        except BaseException:
+            del account.open[call_id]
+            raise
+        account.calls += 1
+        return call_id
+
+    async def _give_back(
+        self, writing: asyncio.Future[bool], account: Account, call_id: str, model: str, now: datetime
+    ) -> None:
+        await asyncio.wait([writing])
+        if writing.exception():
+            del account.open[call_id]
+        else:
+            await self.settle(account, call_id, model, Taken(), now, assumed=False)
+
+    async def settle(
+        self, account: Account, call_id: str, model: str, taken: Taken, now: datetime, *, assumed: bool
+    ) -> None:
+        """Write down what a call took. `assumed` where nobody saw its end."""
+        del account.open[call_id]
+        account.settled += taken
+        account.assumed += assumed
+        # Where another replica has assumed something of it by now, that stays.
+        await self._batches.add(_make_row(account, call_id, ASSUMED if assumed else SETTLED, model, taken, now))
+
+    async def _append(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[bool]:
+        return await self._db.append(model_calls, rows, "id")
+
+
+def _make_row(account: Account, call_id: str, state: str, model: str, taken: Taken, now: datetime) -> dict[str, Any]:
+    row = {"id": call_id, "ended": state != OPEN, "job_id": account.job.id, "model": model, "state": state, "at": now}
+    return {**row, **asdict(taken)}

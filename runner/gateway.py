@@ -1,0 +1,56 @@
+"""The gateway as the runner sees it: a job's account with it, and the way there. What models are is a floor above.
+
+Whoever drives a job opens its account at each step, which is level-triggered: after a restart, or on another replica,
+what was counted so far is read again, and the way from the machine is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from runner.agents import Launch
+from runner.calls import Account
+from runner.caps import Caps, Scope, Spent
+from runner.job import Job
+from runner.jobd_client import JobdClient
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an agent asks models."""
+
+    token: str
+    url: str
+    """Where the gateway is; empty where a relay on the machine leads there."""
+
+    def fill_in(self, launch: Launch) -> Launch:
+        """A launch that says where the gateway is, unless only the machine knows."""
+        if not self.url:
+            return launch
+        return replace(
+            launch,
+            argv=tuple(self._fill_in(word) for word in launch.argv),
+            env={name: self._fill_in(value) for name, value in launch.env.items()},
+            settings={path: self._fill_in(text) for path, text in launch.settings.items()},
+        )
+
+    def _fill_in(self, text: str) -> str:
+        return text.replace("{gateway}", self.url)
+
+
+class Gateway(Protocol):
+    """What asks models for agents. It does nothing for those that have a key of their own."""
+
+    def grant(self, job: Job) -> Access | None:
+        """How the job's agent asks; None when it has a key of its own."""
+
+    async def open(self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent]) -> Account | None:
+        """The job's account, with what may be taken from now on; None when it has none."""
+
+    async def connect(self, job: Job, client: JobdClient) -> None:
+        """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
+
+    async def close(self, job_id: str) -> None:
+        """Answer the job no more; what was under way is broken off, and counted. Idempotent."""

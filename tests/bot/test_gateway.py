@@ -1,0 +1,331 @@
+"""The gateway between an agent and its model: over real connections, with a model that does what a test tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from bot.gateway.doors import MAX_CONNECTIONS
+from bot.gateway.proxy import MAX_REFUSALS, PENALTY_S, Upstream
+from bot.gateway.requests import Rule
+from runner.job import Job
+from runner.jobd_client import JobdClient
+from tests.support.gateway import BODIES, KEY, open_floor, serving
+from tests.support.jobs import NOON, make_job
+from tests.support.model_endpoint import Cut, Hang, Refuse, Say
+
+EACH_API = pytest.mark.parametrize("path", BODIES)
+
+
+@pytest.fixture
+def job() -> Job:
+    return make_job()
+
+
+@EACH_API
+async def test_an_answer_passes_untouched_and_is_counted(tmp_path: Path, job: Job, path: str) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        account = await floor.begin(job)
+        async with floor.ask(job, path) as answer:
+            assert answer.status == 200
+            passed = await answer.read()
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{floor.model.url}{path}", json={**BODIES[path], "stream": True}) as direct,
+        ):
+            assert passed == await direct.read()
+        await floor.wait_for([("settled", 1000, 100)])
+        assert account.settled.cost_usd == pytest.approx(0.015)
+
+
+@EACH_API
+async def test_the_model_hears_the_operators_key_and_nothing_of_the_machine(
+    tmp_path: Path, job: Job, path: str
+) -> None:
+    heard: list[web.Request] = []
+
+    async def listen(request: web.Request) -> web.Response:
+        heard.append(request)
+        return web.json_response({"usage": {"input_tokens": 1, "output_tokens": 1}}, headers={"set-cookie": "a=b"})
+
+    async with serving(listen) as url, open_floor(tmp_path, url=url) as floor:
+        await floor.begin(job)
+        own = {
+            "cookie": "a=b",
+            "x-forwarded-for": "10.0.0.5",
+            "openai-organization": "theirs",
+            "anthropic-beta": "effort-1,x",
+        }
+        async with floor.ask(job, path, headers=own, stream=False) as answer:
+            assert answer.status == 200
+            assert "set-cookie" not in answer.headers
+        (request,) = heard
+        names = {name.lower() for name in request.headers}
+        assert not names & {"cookie", "x-forwarded-for", "openai-organization"}
+        assert (request.headers["anthropic-beta"], request.headers["x-team"]) == ("effort-1", "widgets")
+        assert KEY in (request.headers.get("x-api-key"), request.headers.get("authorization", "")[7:])
+        access = floor.gateway.grant(job)
+        assert access
+        assert access.token not in str(request.headers)
+        await floor.wait_for([("settled", 1, 1)])
+
+
+@pytest.mark.parametrize("token", ["", "ptq-0123456789-" + "0" * 40, "ä", KEY])
+async def test_another_token_opens_nothing(tmp_path: Path, job: Job, token: str) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        async with floor.ask(job, "/v1/messages", token=token.encode().decode("latin-1")) as answer:
+            assert answer.status == 401
+        assert floor.model.requests == []
+
+
+async def test_the_token_of_one_job_opens_nothing_by_the_relay_of_another(tmp_path: Path, job: Job) -> None:
+    other = make_job(id="aaaaaaaaaa", issue_number=8)
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        await floor.begin(other)
+        theirs = floor.gateway.grant(other)
+        assert theirs
+        async with floor.ask(job, "/v1/messages", token=theirs.token) as answer:
+            assert answer.status == 401
+        async with floor.ask(other, "/v1/messages") as answer:
+            assert answer.status == 200
+            await answer.read()
+
+
+@EACH_API
+async def test_at_a_cap_nothing_is_passed_on_and_the_answer_ends_the_agent(tmp_path: Path, job: Job, path: str) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        account = await floor.begin(job, cost_usd=0.02)  # Which 500 tokens at $50 a million are beyond.
+        async with floor.ask(job, path) as answer:
+            assert answer.status == 400
+            said = (await answer.json())["error"]["message"]
+        assert "its cap of $0.02" in said
+        assert account.refusal == "its cap of $0.02"
+        assert floor.model.requests == []
+        assert await floor.rows() == []
+
+
+async def test_a_request_that_is_not_allowed_is_refused_and_logged_without_its_words(
+    tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_floor(tmp_path, Say("Well"), rule=Rule(models=("cheap",))) as floor:
+        await floor.begin(job)
+        async with floor.ask(job, "/v1/messages") as answer:
+            assert answer.status == 400
+        assert floor.model.requests == []
+    logged = "".join(capsys.readouterr())
+    assert "gateway.refused" in logged
+    assert "the model m is not allowed" in logged
+    assert "private words" not in logged
+
+
+async def test_who_asks_on_and_on_is_answered_slowly_and_does_not_fill_the_log(
+    tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_floor(tmp_path, Say("Well"), rule=Rule(models=("cheap",))) as floor:
+        await floor.begin(job)
+        for _ in range(MAX_REFUSALS):
+            async with floor.ask(job, "/v1/messages") as answer:
+                assert answer.status == 400
+        began = asyncio.get_running_loop().time()
+        async with floor.ask(job, "/v1/messages") as answer:
+            assert answer.status == 400
+        assert asyncio.get_running_loop().time() - began > PENALTY_S / 2
+    assert "".join(capsys.readouterr()).count("gateway.refused") == MAX_REFUSALS
+
+
+async def test_a_stream_that_the_model_breaks_off_is_broken_off_and_assumed(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Cut(after=3)) as floor:
+        await floor.begin(job)
+        async with floor.ask(job, "/v1/messages", tools=[{"name": "x"}]) as answer:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.read()
+        async with asyncio.timeout(10):
+            while not (rows := await floor.rows()) or rows[0][0] == "open":
+                await asyncio.sleep(0.01)
+        ((state, taken, given),) = rows
+        assert (state, taken) == ("assumed", 1000)
+        assert given == 500
+
+
+async def test_an_agent_that_goes_away_ends_the_answer_at_the_model(tmp_path: Path, job: Job) -> None:
+    left = asyncio.Event()
+
+    async def hang(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"data: {}\n\n")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            left.set()
+        return response
+
+    async with serving(hang) as url, open_floor(tmp_path, url=url) as floor:
+        await floor.begin(job)
+        async with floor.ask(job, "/v1/messages") as answer:
+            await answer.content.readany()
+            answer.close()
+        async with asyncio.timeout(10):
+            await left.wait()
+        async with asyncio.timeout(10):
+            while (rows := await floor.rows())[0][0] == "open":
+                await asyncio.sleep(0.01)
+        assert rows[0][0] == "assumed"
+
+
+async def test_a_model_that_cannot_be_reached_takes_nothing(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, url="http://127.0.0.1:1") as floor:
+        await floor.begin(job)
+        async with floor.ask(job, "/v1/messages") as answer:
+            assert answer.status == 502
+        await floor.wait_for([("settled", 0, 0)])
+
+
+async def test_what_the_model_refuses_passes_and_takes_nothing(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Refuse(529)) as floor:
+        await floor.begin(job)
+        async with floor.ask(job, "/v1/messages", tools=[{"name": "x"}]) as answer:
+            assert answer.status == 529
+            assert (await answer.json())["error"]["type"] == "overloaded_error"
+        await floor.wait_for([("settled", 0, 0)])
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_that_the_model_refuses_the_key_is_the_operators_matter(
+    tmp_path: Path, job: Job, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def refuse_key(request: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": f"Incorrect API key provided: {KEY[:9]}"}}, status=status)
+
+    async with serving(refuse_key) as url, open_floor(tmp_path, url=url) as floor:
+        await floor.begin(job)
+        async with floor.ask(job, "/v1/responses") as answer:
+            assert answer.status == 400
+            assert KEY[:9] not in await answer.text()
+        await floor.wait_for([("settled", 0, 0)])
+    assert "gateway.key_refused" in "".join(capsys.readouterr())
+
+
+async def test_a_long_conversation_passes_too(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        words = [{"role": "user", "content": "long " * 10_000} for _ in range(100)]
+        async with floor.ask(job, "/v1/messages", messages=words) as answer:
+            assert answer.status == 200
+            await answer.read()
+        assert floor.model.requests[0]["messages"] == words
+        async with floor.ask(job, "/v1/messages", messages=words * 7) as answer:
+            assert answer.status == 413
+
+
+async def test_when_a_run_is_over_its_access_is(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        stopped = make_job(stopped_at=NOON)
+        await floor.gateway.open(stopped, {}, {})
+        await floor.gateway.open(stopped, {}, {})
+        async with floor.ask(job, "/v1/messages") as answer:
+            assert answer.status == 400
+            assert "the run is over" in (await answer.json())["error"]["message"]
+        assert floor.model.requests == []
+
+
+async def test_a_request_that_was_begun_before_the_end_of_a_run_is_not_passed_on_after_it(
+    tmp_path: Path, job: Job
+) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        access, body = floor.gateway.grant(job), json.dumps(BODIES["/v1/messages"]).encode()
+        assert access
+        reader, writer = await asyncio.open_unix_connection(floor.wire.paths[job.id])
+        head = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nx-api-key: {access.token}\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:-1])
+        await asyncio.sleep(0.1)
+        await floor.gateway.open(make_job(cancel_requested_at=NOON), {}, {})
+        writer.write(body[-1:])
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        assert floor.model.requests == []
+        assert await floor.rows() == []
+
+
+async def test_of_one_job_no_more_connections_are_taken_than_agents_need(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        opened = [await asyncio.open_unix_connection(floor.wire.paths[job.id]) for _ in range(MAX_CONNECTIONS)]
+        await asyncio.sleep(0.1)
+        reader, writer = await asyncio.open_unix_connection(floor.wire.paths[job.id])
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        for _, one in (*opened, (reader, writer)):
+            one.close()
+
+
+async def test_what_is_compressed_is_not_unpacked(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        async with floor.ask(job, "/v1/messages", headers={"content-encoding": "gzip"}) as answer:
+            assert answer.status == 400
+            assert "compressed" in await answer.text()
+
+
+async def test_what_is_under_way_at_the_end_of_a_job_is_broken_off_and_counted(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Hang()) as floor:
+        account = await floor.begin(job)
+        async with floor.ask(job, "/v1/messages", tools=[{"name": "x"}]) as answer:
+            await answer.content.readany()
+            await floor.gateway.close(job.id)
+            with pytest.raises(aiohttp.ClientError):
+                await answer.read()
+        assert account.open == {}
+        assert account.assumed == 1
+        assert (await floor.rows())[0][0] == "assumed"
+        with pytest.raises(aiohttp.ClientConnectorError):
+            async with floor.ask(job, "/v1/messages"):
+                pass
+
+
+async def test_a_way_that_is_gone_is_made_anew(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        first = floor.wire.paths[job.id]
+        await floor.gateway.connect(job, cast(JobdClient, floor.wire))
+        assert floor.wire.paths[job.id] == first, "while it lives, no other is made"
+        floor.wire.ways[job.id].close()
+        await floor.gateway.connect(job, cast(JobdClient, floor.wire))
+        assert floor.wire.paths[job.id] != first
+        async with floor.ask(job, "/v1/messages") as answer:
+            assert answer.status == 200
+            await answer.read()
+
+
+async def test_by_a_url_the_token_says_whose_request_it_is(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Say("Well"), own_url="https://ptq.example/gateway") as floor:
+        await floor.begin(job)
+        assert floor.wire.paths == {}, "nobody listens on the machine"
+        async with serving(floor.gateway.answer_by_url) as url, aiohttp.ClientSession() as session:
+            access = floor.gateway.grant(job)
+            assert access
+            other = access.token[:-1] + ("1" if access.token.endswith("0") else "0")
+            for token, status in ((access.token, 200), (other, 401), (f"{access.token}0", 401), ("", 401)):
+                headers = {"x-api-key": token}
+                body = {**BODIES["/v1/messages"], "stream": True}
+                async with session.post(f"{url}/gateway/v1/messages", json=body, headers=headers) as answer:
+                    assert answer.status == status
+                    await answer.read()
+        await floor.gateway.close(job.id)
+        assert [row[0] for row in await floor.rows()] == ["settled"]
+
+
+def test_no_key_is_in_what_is_shown_of_an_upstream() -> None:
+    assert KEY not in repr(Upstream("https://x", KEY, {"a": KEY}, Rule()))

@@ -1,0 +1,241 @@
+"""What agents may ask of models: everything else is refused with a reason, and what is passed on is what was read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.gateway.requests import NotAllowed, Rule, choose_betas, read_request
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "/v1/messages": {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "hello"}]},
+    "/v1/responses": {"model": "m", "max_output_tokens": 500, "input": [{"role": "user", "content": "hello"}]},
+    "/v1/chat/completions": {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "hello"}]},
+}
+URL = "https://evil.example/x.png"
+
+
+ANYTHING = Rule()
+
+
+def read(path: str, rule: Rule = ANYTHING, **changes: Any) -> Any:
+    return read_request("POST", path, "", json.dumps({**PLAIN[path], **changes}).encode(), rule)
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_a_plain_request_is_passed_on_with_its_own_maximum(path: str) -> None:
+    asked = read(path, stream=True)
+    assert (asked.model, asked.most.output_tokens, asked.streams, asked.is_free) == ("m", 500, True, False)
+    written: dict[str, Any] = {
+        "/v1/responses": {"store": False},
+        "/v1/chat/completions": {"stream_options": {"include_usage": True}},
+    }
+    assert json.loads(asked.body) == {**PLAIN[path], "stream": True, **written.get(path, {})}
+    assert asked.most.input_tokens >= len(asked.body) // 4
+
+
+def test_of_a_name_that_stands_twice_the_vendor_gets_the_one_that_was_checked() -> None:
+    body = b'{"model": "dear", "model": "cheap", "input": "hello"}'
+    asked = read_request("POST", "/v1/responses", "", body, Rule(models=("cheap",)))
+    assert json.loads(asked.body, object_pairs_hook=list)[:2] == [("model", "cheap"), ("input", "hello")]
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_where_a_request_names_no_maximum_the_operators_counts(path: str) -> None:
+    body = {name: value for name, value in PLAIN[path].items() if not name.startswith("max")}
+    asked = read_request("POST", path, "", json.dumps({**body, "n": 3}).encode(), Rule(max_output_tokens=1000))
+    assert asked.most.output_tokens == 3000
+    assert 1000 in json.loads(asked.body).values(), "and the vendor is told"
+
+
+@pytest.mark.parametrize("path", PLAIN)
+@pytest.mark.parametrize("most", [0, -1, 2**63, 1.5, 500.0, "500", True, [], {}])
+def test_a_maximum_that_is_none_is_refused(path: str, most: Any) -> None:
+    name = next(name for name in PLAIN[path] if name.startswith("max"))
+    with pytest.raises(NotAllowed, match="whole number"):
+        read(path, ANYTHING, **{name: most})
+    with pytest.raises(NotAllowed, match="whole number"):
+        read(path, n=most)
+
+
+def test_of_two_maxima_the_larger_one_is_reserved() -> None:
+    for less, more in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
+        asked = read("/v1/chat/completions", ANYTHING, **{less: 1, more: 900})
+        assert asked.most.output_tokens == 900
+        with pytest.raises(NotAllowed, match="whole number"):
+            read("/v1/chat/completions", ANYTHING, **{less: 1, more: "900"})
+
+
+def test_a_maximum_of_another_api_is_none() -> None:
+    asked = read("/v1/responses", Rule(max_output_tokens=1000), max_output_tokens=None, max_tokens=1)
+    assert asked.most.output_tokens == 1000
+
+
+@pytest.mark.parametrize("path", PLAIN)
+@pytest.mark.parametrize(
+    "field",
+    ["speed", "inference_geo", "fallbacks", "plugins", "models", "Tools", "MCP_servers", "store", "a\u0000b", "betas"],
+)
+def test_fields_that_nobody_knows_are_left_out(path: str, field: str) -> None:
+    asked = read(path, ANYTHING, **{field: [{"model": "dear"}]})
+    assert json.loads(asked.body).get(field) in (None, False)
+
+
+def test_what_asks_a_model_once_more_is_left_out() -> None:
+    clear, compact = {"type": "clear_thinking_20251015", "keep": "all"}, {"type": "compact_20260112"}
+    for wanted, kept in (
+        ({"edits": [clear]}, {"edits": [clear]}),
+        ({"edits": [clear, compact], "more": 1}, {"edits": [clear]}),
+        ({"edits": [compact]}, None),
+        ({"edits": compact}, None),
+        ([compact], None),
+    ):
+        assert json.loads(read("/v1/messages", context_management=wanted).body).get("context_management") == kept
+
+
+def test_only_known_features_are_switched_on() -> None:
+    known = "claude-code-20250219,interleaved-thinking-2025-05-14"
+    assert choose_betas(f"{known}, mcp-client-2025-04-04,fast-mode-2026-02-01") == known
+
+
+def test_a_refusal_is_short_whatever_was_asked() -> None:
+    tools = [{"type": f"{'x' * 1000}{number}"} for number in range(1000)]
+    for changes in ({"tools": tools}, {"model": "m" * 199}):
+        with pytest.raises(NotAllowed) as refusal:
+            read("/v1/messages", Rule(models=("cheap",) if "model" in changes else ("*",)), **changes)
+        assert len(str(refusal.value)) <= 300
+
+
+def test_a_request_of_too_many_parts_is_refused_before_it_is_read() -> None:
+    with pytest.raises(NotAllowed, match="more than 500,000 parts"):
+        read_request("POST", "/v1/messages", "", b'{"model": "m", "messages": [' + b"[]," * 300_000 + b"[]]}", ANYTHING)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query"),
+    [
+        ("GET", "/v1/messages", ""),
+        ("POST", "/v1/messages/batches", ""),
+        ("POST", "/v1/files", ""),
+        ("GET", "/v1/models", ""),
+        ("POST", "/v1/responses/../files", ""),
+        ("POST", "/v1/messages", "x=1"),
+        ("DELETE", "/v1/responses/resp_1", ""),
+    ],
+)
+def test_other_paths_are_refused(method: str, path: str, query: str) -> None:
+    with pytest.raises(NotAllowed, match="not passed on"):
+        read_request(method, path, query, b"{}", Rule())
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b'{"a":' * 10**5, b'{"model": 3}', b"{}"])
+def test_what_is_no_request_is_refused(body: bytes) -> None:
+    with pytest.raises(NotAllowed):
+        read_request("POST", "/v1/messages", "beta=true", body, Rule())
+
+
+def test_other_models_are_refused() -> None:
+    rule = Rule(models=("claude-opus-*", "claude-haiku-4-5"))
+    for model in ("claude-opus-5-5", "claude-haiku-4-5"):
+        read("/v1/messages", rule, model=model)
+    for model in ("claude-fable-5", "claude-haiku-4-5-evil", ""):
+        with pytest.raises(NotAllowed, match="is not allowed"):
+            read("/v1/messages", rule, model=model)
+
+
+def content(*blocks: Any) -> list[Any]:
+    return [{"role": "user", "content": list(blocks)}]
+
+
+FOREIGN = [
+    ("/v1/messages", "web_search", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+    ("/v1/messages", "web_fetch", {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}),
+    ("/v1/messages", "code_execution", {"tools": [{"type": "code_execution_20250825", "name": "x"}]}),
+    ("/v1/messages", "mcp", {"mcp_servers": [{"type": "url", "url": URL}]}),
+    ("/v1/messages", "code_execution", {"container": "c"}),
+    ("/v1/messages", "web_fetch", {"messages": content({"type": "image", "source": {"type": "url", "url": URL}})}),
+    ("/v1/messages", "files", {"messages": content({"type": "document", "source": {"type": "file", "file_id": "f"}})}),
+    (
+        "/v1/messages",
+        "web_fetch",
+        {"messages": content({"type": "tool_result", "content": [{"type": "image", "source": {"type": "url"}}]})},
+    ),
+    ("/v1/responses", "web_search", {"tools": [{"type": "web_search"}]}),
+    ("/v1/responses", "mcp", {"tools": [{"type": "mcp", "server_url": URL}]}),
+    ("/v1/responses", "tool_search", {"tools": [{"type": "tool_search", "execution": "server"}]}),
+    ("/v1/responses", "mcp", {"tools": [{"type": "namespace", "tools": [{"type": "mcp", "server_url": URL}]}]}),
+    ("/v1/responses", "web_search", {"input": [{"type": "additional_tools", "tools": [{"type": "web_search"}]}]}),
+    (
+        "/v1/responses",
+        "mcp",
+        {"input": [{"type": "tool_search_output", "tools": [{"type": "mcp", "server_url": URL}]}]},
+    ),
+    ("/v1/responses", "stored", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+    ("/v1/responses", "code_execution", {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]}),
+    ("/v1/responses", "stored", {"previous_response_id": "resp_1"}),
+    ("/v1/responses", "stored", {"prompt": {"id": "pmpt_1"}}),
+    ("/v1/responses", "background", {"background": True}),
+    ("/v1/responses", "web_fetch", {"input": content({"type": "input_image", "image_url": URL})}),
+    ("/v1/responses", "web_fetch", {"input": content({"type": "input_file", "file_url": URL})}),
+    ("/v1/chat/completions", "web_search", {"web_search_options": {"x": 1}}),
+    ("/v1/chat/completions", "web_fetch", {"messages": content({"type": "image_url", "image_url": {"url": URL}})}),
+]
+
+
+@pytest.mark.parametrize(("path", "name", "changes"), FOREIGN, ids=lambda value: str(value)[:40])
+def test_what_the_vendor_would_do_beside_answering_is_refused_unless_the_operator_allows_it(
+    path: str, name: str, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(NotAllowed, match=name):
+        read(path, **changes)
+    everything = {name for _, name, _ in FOREIGN}
+    read(path, Rule(server_tools=frozenset(everything)), **changes)
+    with pytest.raises(NotAllowed, match=name):
+        read(path, Rule(server_tools=frozenset(everything - {name})), **changes)
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("/v1/messages", {"tools": [{"name": "Bash", "input_schema": {}}, {"type": "bash_20250124", "name": "bash"}]}),
+        ("/v1/messages", {"messages": content({"type": "image", "source": {"type": "base64", "data": ""}})}),
+        # What the model gave one of the agent's own tools is no request of ours.
+        ("/v1/messages", {"messages": content({"type": "tool_use", "input": {"file_id": "x", "image_url": URL}})}),
+        ("/v1/responses", {"tools": [{"type": "tool_search", "execution": "client"}, {"type": "function"}]}),
+        ("/v1/responses", {"tools": [{"type": "namespace", "tools": [{"type": "function"}]}]}),
+        ("/v1/responses", {"input": content({"type": "input_image", "image_url": "data:image/png;base64,"})}),
+    ],
+    ids=str,
+)
+def test_an_agents_own_tools_and_images_are_passed_on(path: str, changes: dict[str, Any]) -> None:
+    assert json.loads(read(path, **changes).body).items() >= changes.items()
+
+
+def test_what_costs_more_than_the_price_list_says_is_refused() -> None:
+    with pytest.raises(NotAllowed, match="service_tier"):
+        read("/v1/responses", service_tier="priority")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["type", "source", "image_url", "url", "tools", "content", "file_id", "n"]), inner
+            )
+        ),
+    ),
+    st.sampled_from(sorted(PLAIN)),
+    st.sampled_from(["messages", "input", "tools", "system", "service_tier", "n", "max_tokens", "model"]),
+)
+def test_no_request_breaks_anything(value: Any, path: str, name: str) -> None:
+    try:
+        asked = read(path, **{name: value})
+    except NotAllowed:
+        return
+    assert asked.most.output_tokens > 0

@@ -1,0 +1,152 @@
+"""Real agents through the whole path: relay, OpenSSH, gateway, scripted model. None of them has a key."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.job import Job
+from tests.stories.test_restart import serve
+from tests.support.calls import fetch_calls
+from tests.support.cli_stories import KEY, KINDS, WORK, Story, open_story
+from tests.support.machines import find_or_skip_sshd
+from tests.support.model_endpoint import TOKENS_IN, TOKENS_OUT, Hang, Run, Say, Step
+from tests.support.sshd import OpenSshServer
+
+pytestmark = [pytest.mark.agents, pytest.mark.sshd]
+
+EACH_KIND = pytest.mark.parametrize("kind", KINDS)
+AWAY_S = 90.0
+MANY = [Run(f"echo {number}") for number in range(40)]
+DEAR = '[prices."{model}"]\ninput = 0.0\ncached = 0.0\noutput = 1000.0\n\n'
+"""An answer of the scripted model costs $0.10, and what it may cost at most much more."""
+
+
+class Behind(Story):
+    """A story whose agent asks by the gateway."""
+
+    ssh: OpenSshServer
+
+    async def calls(self) -> list[Any]:
+        return await fetch_calls(self.world.playground.service.context.db)
+
+    async def wait_for_requests(self, count: int) -> None:
+        await self.world.wait(lambda: len(self.endpoint.requests) >= count or None, f"{count} requests")
+
+    async def check_account(self, job: Job, *, assumed: int = 0) -> None:
+        """Every request that reached the model is in the account, and nothing is open any more."""
+        calls = await self.calls()
+        assert [call.state for call in calls].count("assumed") == assumed, calls
+        assert {call.state for call in calls} <= {"settled", "assumed"}
+        assert len(calls) >= len(self.endpoint.requests)
+        meter = await self.read_meter(job)
+        assert meter.input_tokens == sum(call.input_tokens for call in calls)
+        assert meter.cost_usd == pytest.approx(sum(call.cost_usd for call in calls))
+        assert meter.cost_usd > 0
+
+
+@asynccontextmanager
+async def open_behind(folder: Path, kind: str, script: Sequence[Step], **options: Any) -> AsyncIterator[Behind]:
+    ssh = OpenSshServer(folder / "sshd", find_or_skip_sshd())
+    await ssh.start()
+    try:
+        async with open_story(folder, kind, *script, gateway=True, ssh=ssh, **options) as story:
+            behind = Behind(story.world, story.endpoint)
+            behind.ssh = ssh
+            yield behind
+    finally:
+        await ssh.stop()
+
+
+@EACH_KIND
+@pytest.mark.parametrize("network", ["host", "none"])
+async def test_an_agent_without_a_key_and_without_a_network_does_its_work_and_every_token_is_counted(
+    tmp_path: Path, kind: str, network: str
+) -> None:
+    toml = f'network = "{network}"\n'
+    async with open_behind(tmp_path, kind, [WORK, Say("Done.")], repository_toml=toml) as story:
+        assert "It is mended" in await story.world.wait_for_report()
+        (job,) = await story.world.jobs()
+        await story.check_account(job)
+        meter, count = await story.read_meter(job), len(story.endpoint.requests)
+        assert (meter.input_tokens, meter.output_tokens) == (count * TOKENS_IN, count * TOKENS_OUT)
+        assert KEY not in story.world.machine_text()
+
+
+@EACH_KIND
+async def test_an_agent_whose_machine_was_cut_off_in_mid_answer_finishes(tmp_path: Path, kind: str) -> None:
+    async with open_behind(tmp_path, kind, [WORK, Hang(times=1), Say("Done.")]) as story:
+        await story.wait_for_requests(2)
+        await story.ssh.cut_connections()
+        report = await story.world.wait_for_report()
+        (job,) = await story.world.jobs()
+        assert "It is mended" in report, await story.read_log(job)
+        assert "Not finished" not in report, await story.read_log(job)
+        await story.check_account(job, assumed=1)
+
+
+async def test_agents_whose_service_was_away_for_long_in_mid_answer_finish(tmp_path: Path) -> None:
+    """All at once: it takes its time."""
+    script: list[Step] = [WORK, Hang(times=1), Say("Done.")]
+    async with AsyncExitStack() as stack:
+        stories = []
+        for kind in KINDS:  # One after the other, for alembic makes one database at a time.
+            (tmp_path / kind).mkdir()
+            stuck = "[limits]\nstuck_after_s = 600\n\n"
+            opened = open_behind(tmp_path / kind, kind, script, more_toml=stuck, label=False)
+            stories.append(await stack.enter_async_context(opened))
+        await asyncio.gather(*map(be_away, stories))
+
+
+async def be_away(story: Behind) -> None:
+    world = story.world
+    world.patience_s = 60.0
+    await world.playground.stop_service()
+    async with serve(world) as service:
+        await world.label()
+        await story.wait_for_requests(2)
+        service.stop(signal.SIGKILL)
+    await asyncio.sleep(AWAY_S)
+    await world.playground.start_service()
+    report = await world.wait_for_report()
+    (job,) = await world.jobs()
+    assert "Not finished" not in report, await story.read_log(job)
+    await story.check_account(job, assumed=1)
+
+
+@EACH_KIND
+async def test_at_its_cap_an_agent_is_ended_at_once_and_no_answer_was_too_many(tmp_path: Path, kind: str) -> None:
+    model, most = {"claude": ("claude-dear", 32_000), "codex": ("gpt-dear", 32_000), "pi": ("m", 16_384)}[kind]
+    cap = most / 1000 + 0.45
+    toml = f"{DEAR.format(model=model) if kind != 'pi' else ''}[caps.job]\ncost_usd = {cap}\n\n"
+    options = {"more_toml": toml, "model": model, "output_price": 1000.0}
+    async with open_behind(tmp_path, kind, [WORK, *MANY, Say("Done.")], **options) as story:
+        report = await story.world.wait_for_report()
+        (job,) = await story.world.jobs()
+        assert f"its cap of ${cap:,.2f}" in report, await story.read_log(job)
+        assert "It is mended" in report
+        meter = await story.read_meter(job)
+        assert meter.ending == "capped"
+        assert 0.3 <= meter.cost_usd <= 0.6
+        await story.check_account(job)
+
+
+@EACH_KIND
+async def test_an_agent_that_is_cancelled_in_mid_answer_ends_with_its_account_complete(
+    tmp_path: Path, kind: str
+) -> None:
+    async with open_behind(tmp_path, kind, [WORK, Hang()]) as story:
+        await story.wait_for_requests(2)
+        await story.world.comment("/ptq cancel")
+        assert "Cancelled" in await story.world.wait_for_report()
+        (job,) = await story.world.jobs()
+        calls = await story.calls()
+        assert {call.state for call in calls} == {"settled", "assumed"}
+        assert len(calls) == len(story.endpoint.requests)
+        assert (await story.read_meter(job)).input_tokens == sum(call.input_tokens for call in calls)

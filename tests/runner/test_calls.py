@@ -1,0 +1,142 @@
+"""The ledger: nothing is asked that does not fit, side by side as well, and nothing that was asked is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from runner import store
+from runner.calls import ASSUMED, MAX_CALLS, SETTLED, Account, AtCap, Ledger, Taken
+from runner.caps import Caps, Scope, Spent
+from runner.claims import ClaimLost, Claims
+from runner.db import Database
+from runner.job import Job
+from runner.meter import Meter
+from tests.support.calls import fetch_calls
+from tests.support.jobs import NOON, make_job, open_database
+
+MOST = Taken(1_000, 0, 500, 0.30)
+REAL = Taken(900, 100, 50, 0.05)
+
+
+class Books:
+    def __init__(self, db: Database, job: Job) -> None:
+        self.db, self.job, self.ledger = db, job, Ledger(db)
+
+    async def open(self, others: dict[Scope, Spent] | None = None, **caps: Caps) -> Account:
+        account = Account(self.job, {Scope(name): cap for name, cap in caps.items()}, others or {})
+        await self.ledger.load(account, NOON)
+        return account
+
+    async def states(self) -> list[str]:
+        return [call.state for call in await fetch_calls(self.db)]
+
+
+@pytest.fixture
+async def books(database_url: str) -> AsyncIterator[Books]:
+    async with open_database(database_url) as db:
+        job = make_job()
+        async with db.write() as connection:
+            await store.insert_job(connection, job)
+        yield Books(db, job)
+
+
+async def test_a_call_is_written_down_before_it_is_made_and_settled_after(books: Books) -> None:
+    account = await books.open()
+    call = await books.ledger.reserve(account, "m", MOST, NOON)
+    assert await books.states() == ["open"]
+    await books.ledger.settle(account, call, "m", REAL, NOON, assumed=False)
+    assert await books.states() == [SETTLED]
+    assert account.settled == REAL
+    assert (await books.open()).settled == REAL, "another replica reads the same"
+
+
+async def test_calls_side_by_side_cannot_take_more_than_the_cap_together(books: Books) -> None:
+    account = await books.open(job=Caps(cost_usd=1.0))
+    asked = [books.ledger.reserve(account, "m", MOST, NOON) for _ in range(20)]
+    done = await asyncio.gather(*asked, return_exceptions=True)
+    granted = [one for one in done if isinstance(one, str)]
+    assert len(granted) == 3
+    assert all(isinstance(one, AtCap) for one in done if not isinstance(one, str))
+    assert account.refusal == "its cap of $1.00"
+    await books.ledger.settle(account, granted[0], "m", REAL, NOON, assumed=False)
+    await books.ledger.reserve(account, "m", Taken(cost_usd=0.2), NOON)
+
+
+async def test_tokens_are_capped_likewise(books: Books) -> None:
+    account = await books.open(job=Caps(tokens=2_000))
+    await books.ledger.reserve(account, "m", MOST, NOON)
+    with pytest.raises(AtCap, match="its cap of 2,000 tokens"):
+        await books.ledger.reserve(account, "m", MOST, NOON)
+
+
+async def test_what_others_have_taken_counts_where_it_belongs_together(books: Books) -> None:
+    account = await books.open({Scope.ISSUE: Spent(cost_usd=9.8)}, issue=Caps(cost_usd=10.0))
+    with pytest.raises(AtCap, match="of all runs on this issue"):
+        await books.ledger.reserve(account, "m", MOST, NOON)
+    assert await books.states() == []
+
+
+async def test_a_job_has_no_calls_without_end(books: Books) -> None:
+    account = await books.open()
+    account.calls = MAX_CALLS
+    with pytest.raises(AtCap, match="after its 20,000 calls"):
+        await books.ledger.reserve(account, "m", MOST, NOON)
+    assert account.refusal == "its 20,000 calls of models"
+
+
+async def test_a_model_without_a_price_is_not_asked_where_money_is_capped(books: Books) -> None:
+    unpriced = Taken(1_000, 0, 500, None)
+    with pytest.raises(AtCap, match="nobody knows the price"):
+        await books.ledger.reserve(await books.open(job=Caps(cost_usd=1.0)), "m", unpriced, NOON)
+    account = await books.open(job=Caps(tokens=10_000))
+    call = await books.ledger.reserve(account, "m", unpriced, NOON)
+    await books.ledger.settle(account, call, "m", unpriced, NOON, assumed=False)
+    assert account.settled.cost_usd is None, "which is not nothing"
+    assert (await books.open()).settled.cost_usd is None
+
+
+async def test_what_a_crash_left_open_counts_as_it_was_reserved_and_says_so(books: Books) -> None:
+    before = await books.open()
+    left = await books.ledger.reserve(before, "m", MOST, NOON)
+    account = await books.open()
+    assert await books.states() == [ASSUMED]
+    assert (account.settled, account.assumed, account.calls) == (MOST, 1, 1)
+    await books.ledger.settle(before, left, "m", REAL, NOON, assumed=False)
+    assert await books.states() == [ASSUMED], "who was away for so long changes nothing any more"
+
+
+async def test_a_call_whose_agent_has_gone_before_it_was_made_takes_nothing(books: Books) -> None:
+    account = await books.open()
+    asking = asyncio.create_task(books.ledger.reserve(account, "m", MOST, NOON))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert (account.open, account.settled) == ({}, Taken())
+    assert (await books.open()).settled == Taken()
+    assert await books.states() == [SETTLED]
+
+
+async def test_a_replica_whose_claim_has_passed_on_asks_nothing(books: Books) -> None:
+    claims = Claims(books.db, lasts_s=0.2)
+    async with claims.hold("job:x"):
+        account = await books.open()
+        await books.ledger.reserve(account, "m", MOST, NOON)
+        await asyncio.sleep(0.3)
+        with pytest.raises(ClaimLost):
+            await books.ledger.reserve(account, "m", MOST, NOON)
+    assert len(await books.states()) == 1
+
+
+async def test_what_was_counted_here_goes_before_what_an_agent_says(books: Books) -> None:
+    account = await books.open()
+    said = Meter(books.job.id, turns=3, input_tokens=1, output_tokens=1, cost_usd=0.0)
+    assert account.correct(said) is said
+    call = await books.ledger.reserve(account, "m", MOST, NOON)
+    await books.ledger.settle(account, call, "m", REAL, NOON, assumed=False)
+    meter = account.correct(said)
+    assert (meter.turns, meter.input_tokens, meter.cached_tokens, meter.output_tokens) == (3, 900, 100, 50)
+    assert (meter.cost_usd, meter.cost_is_estimate) == (0.05, True)

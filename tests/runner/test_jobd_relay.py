@@ -1,0 +1,254 @@
+"""The relay on a machine: by it an agent reaches the service, whatever becomes of the connection, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from runner.jobd import namespaces, relay
+from tests.support.jobd import Jobd, wait_until
+
+pytestmark = pytest.mark.slow
+
+MISSING = namespaces.find_missing(Path("/var/tmp"))
+needs_cells = pytest.mark.skipif(
+    not namespaces.is_sealable(MISSING), reason=f"this machine seals no jobs: {namespaces.describe_cell(MISSING)}"
+)
+
+SPEAK = """
+import os, socket, sys, time
+host, _, port = os.environ["ADDRESS"].removeprefix("http://").partition(":")
+def speak(word, patience_s=20):
+    with socket.create_connection((host, int(port)), timeout=patience_s) as one:
+        one.sendall(word + b"\\n")
+        said = b""
+        try:
+            while data := one.recv(65536):
+                said += data
+        except ConnectionResetError:
+            return said, "broken off"
+        return said, "ended"
+"""
+
+Answer = Callable[[socket.socket], None]
+
+
+class Service:
+    """Stands for ours: listens where the machine says, and answers each connection."""
+
+    def __init__(self, jobd: Jobd, answer: Answer) -> None:
+        self.path: str = jobd.call("relay")["path"]
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        self.heard: list[bytes] = []
+        self.open: list[socket.socket] = []
+        self._answer = answer
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                self.open.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError):
+            self.heard.append(connection.recv(65536))
+            self._answer(connection)
+
+    def stop(self) -> None:
+        """As when the connection to the machine is lost: sshd ends, and with it all of its sockets; a file stays."""
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for connection in self.open:
+            connection.close()
+
+
+def greet(connection: socket.socket) -> None:
+    connection.sendall(b"hello " * 100_000)
+    connection.close()
+
+
+def begin(connection: socket.socket) -> None:
+    connection.sendall(b"so far")
+
+
+def run(jobd: Jobd, script: str, **changes: object) -> None:
+    """Start an agent that speaks by its relay."""
+    jobd.start("", argv=[sys.executable, "-uc", SPEAK + script], env={"ADDRESS": "{gateway}"}, relay=True, **changes)
+
+
+@pytest.fixture(params=["sealed", "sealed without network", "unsealed"])
+def prepared(request: pytest.FixtureRequest, jobd: Jobd) -> Iterator[Jobd]:
+    if request.param != "unsealed" and not namespaces.is_sealable(MISSING):
+        pytest.skip("this machine seals no jobs")
+    jobd.can_seal = request.param != "unsealed"
+    jobd.prepare(network="none" if "without" in request.param else "host")
+    yield jobd
+    jobd.call("clean")
+
+
+def test_an_agent_reaches_the_service_by_its_address(prepared: Jobd) -> None:
+    service = Service(prepared, greet)
+    run(prepared, "said, how = speak(b'one'); print(len(said), how); print(speak(b'two')[1])")
+    assert prepared.wait("agent")["log"] == b"600000 broken off\nbroken off\n"
+    assert sorted(service.heard) == [b"one\n", b"two\n"]
+    service.stop()
+
+
+def test_settings_and_arguments_name_the_address_too(prepared: Jobd) -> None:
+    service = Service(prepared, greet)
+    settings = {"s/settings.json": '{"url": "{gateway}/v1"}'}
+    script = 'cat "$HOME/s/settings.json"; echo " $0 $ADDRESS"'
+    words = ["/bin/sh", "-c", script, "url={gateway}"]
+    prepared.start("", argv=words, env={"ADDRESS": "{gateway}"}, relay=True, settings=settings)
+    url = prepared.wait("agent")["log"].decode().split()[-1]
+    assert prepared.poll("agent")["log"].decode() == f'{{"url": "{url}/v1"}} url={url} {url}\n'
+    service.stop()
+
+
+def test_while_the_service_is_away_what_is_new_is_held(prepared: Jobd) -> None:
+    first = Service(prepared, greet)
+    run(prepared, "print(speak(b'one')[1], flush=True); time.sleep(1); print(len(speak(b'two')[0]))")
+    wait_until(lambda: prepared.poll("agent")["log"])
+    first.stop()
+    time.sleep(2.5)
+    assert prepared.poll("agent")["log"] == b"broken off\n"
+    second = Service(prepared, greet)
+    assert prepared.wait("agent")["log"] == b"broken off\n600000\n"
+    assert second.heard == [b"two\n"]
+    second.stop()
+
+
+def test_what_was_under_way_is_broken_off_when_the_service_is_cut_off(prepared: Jobd) -> None:
+    service = Service(prepared, begin)
+    run(prepared, "print(*speak(b'one'))")
+    wait_until(lambda: service.heard)
+    service.stop()
+    assert prepared.wait("agent")["log"] == b"b'so far' broken off\n"
+
+
+def test_behind_an_older_socket_nobody_is_left_once_there_is_a_newer_one(prepared: Jobd) -> None:
+    """A network that stands still: the old sshd still holds its socket, and nobody will answer there."""
+    old = Service(prepared, lambda connection: None)
+    run(prepared, "print(speak(b'one')); print(len(speak(b'two')[0]))")
+    wait_until(lambda: old.heard)
+    new = Service(prepared, greet)
+    assert prepared.wait("agent")["log"] == b"(b'', 'broken off')\n600000\n"
+    assert (len(old.heard), new.heard) == (1, [b"two\n"])
+    old.stop()
+    new.stop()
+
+
+def test_the_agent_hangs_up_and_the_service_hears_of_it(prepared: Jobd) -> None:
+    gone = threading.Event()
+
+    def listen(connection: socket.socket) -> None:
+        connection.sendall(b"so far")
+        if not connection.recv(1):
+            gone.set()
+
+    service = Service(prepared, listen)
+    run(prepared, "one = socket.create_connection((host, int(port))); one.sendall(b'x\\n'); one.recv(9); one.close()")
+    assert gone.wait(15)
+    prepared.wait("agent")
+    service.stop()
+
+
+@needs_cells
+def test_no_job_reaches_the_relay_of_another(jobd: Jobd) -> None:
+    """Both have the machine's network, and with it one loopback."""
+    victim, attacker = jobd, jobd.beside()
+    for one in (victim, attacker):
+        one.prepare()
+    service = Service(victim, greet)
+    run(victim, "print(os.environ['ADDRESS'], speak(b'mine')[1], flush=True); time.sleep(60)", timeout_s=60)
+    wait_until(lambda: victim.poll("agent")["log"].endswith(b"\n"))
+    address, how = victim.poll("agent")["log"].decode().split(" ", 1)
+    assert how == "broken off\n"
+    env = {"ADDRESS": address}
+    attacker.start("", argv=[sys.executable, "-uc", f"{SPEAK}\nprint(speak(b'theirs'))"], env=env)
+    assert attacker.wait("agent")["log"] == b"(b'', 'broken off')\n"
+    assert service.heard == [b"mine\n"]
+    host, port = address.removeprefix("http://").split(":")
+    with closing(socket.create_connection((host, int(port)))) as stranger, pytest.raises(ConnectionResetError):
+        stranger.recv(1)
+    for one in (victim, attacker):
+        one.call("clean")
+    service.stop()
+
+
+@needs_cells
+def test_no_job_sees_where_the_services_sockets_are(jobd: Jobd) -> None:
+    jobd.prepare()
+    service = Service(jobd, greet)
+    # Not by its path: what an operator's command names is there to be read.
+    jobd.start("ls $TMPDIR/..; ls /tmp", relay=True)
+    assert relay.PREFIX not in jobd.wait("agent")["log"].decode()
+    service.stop()
+    jobd.call("clean")
+    assert not Path(service.path).parent.exists()
+
+
+LOOK = """
+import os, pathlib
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        descriptors = sorted((process / "fd").iterdir())
+    except OSError as error:
+        print(process.name, error.strerror)
+        continue
+    for descriptor in descriptors:
+        try:
+            print(*os.listdir(f"{descriptor}/.."))
+        except NotADirectoryError:
+            pass
+        except OSError as error:
+            print(process.name, error.strerror)
+"""
+
+
+@needs_cells
+def test_no_job_gets_out_of_its_cell_by_what_its_relay_has_open(jobd: Jobd) -> None:
+    jobd.prepare()
+    service = Service(jobd, greet)
+    run(jobd, f"speak(b'one')\n{LOOK}")
+    log = jobd.wait("agent")["log"].decode()
+    assert "Permission denied" in log
+    assert Path(service.path).parent.name not in log
+    service.stop()
+    jobd.call("clean")
+
+
+def test_only_the_account_may_enter_the_folder_of_the_sockets(jobd: Jobd) -> None:
+    jobd.prepare()
+    paths = [Path(jobd.call("relay")["path"]) for _ in range(2)]
+    assert paths[0].parent == paths[1].parent
+    assert paths[0].name < paths[1].name, "the newer one is found first"
+    about = paths[0].parent.stat()
+    assert (about.st_mode & 0o777, about.st_uid) == (0o700, os.getuid())
+    assert len(os.fsencode(paths[0])) < 100
+    jobd.call("clean")
+    assert jobd.ask("relay")["error"] == "ended"
+
+
+def test_without_a_way_no_agent_is_started_that_needs_one(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.start("true", relay=True)
+    assert jobd.wait("agent")["error"] == "no_relay"
+
+
+def test_without_a_relay_nothing_is_filled_in(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.start("echo $A", env={"A": "{gateway}"})
+    assert jobd.wait("agent")["log"] == b"{gateway}\n"

@@ -1,0 +1,130 @@
+"""A gateway between a test and a scripted model, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+from aiohttp import web
+
+from bot.gateway.doors import ModelGateway
+from bot.gateway.proxy import Upstream
+from bot.gateway.requests import Rule
+from runner import store
+from runner.agents.prices import Price
+from runner.calls import Account
+from runner.caps import Caps, Scope
+from runner.db import Database
+from runner.hosts import LocalHost
+from runner.job import Job
+from runner.jobd_client import JobdClient
+from runner.listening import Accept, Listening
+from tests.support.calls import fetch_calls
+from tests.support.jobs import NOON, open_database
+from tests.support.model_endpoint import ModelEndpoint, Step
+
+KEY = "sk-the-operators-own-key-1234567890"
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/messages": {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "private words"}]},
+    "/v1/responses": {"model": "m", "max_output_tokens": 500, "input": [], "tools": []},
+    "/v1/chat/completions": {"model": "m", "max_tokens": 500, "messages": []},
+}
+
+
+class Wire:
+    """The way to a machine, which is this one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.paths: dict[str, str] = {}
+        self.ways: dict[str, Listening] = {}
+
+    async def listen(self, job_id: str, accept: Accept) -> Listening:
+        self.paths[job_id] = str(self.folder / f"{job_id}.{len(self.paths)}")
+        self.ways[job_id] = await LocalHost().listen(self.paths[job_id], accept)
+        return self.ways[job_id]
+
+
+@dataclass
+class Floor:
+    gateway: ModelGateway
+    model: ModelEndpoint
+    db: Database
+    wire: Wire
+    accounts: dict[str, Account] = field(default_factory=dict)
+
+    async def begin(self, job: Job, **caps: Any) -> Account:
+        async with self.db.write() as connection:
+            await store.insert_job(connection, job)
+        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {})
+        assert account
+        await self.gateway.connect(job, cast(JobdClient, self.wire))
+        return account
+
+    @asynccontextmanager
+    async def ask(
+        self, job: Job, path: str, token: str | None = None, headers: dict[str, str] | None = None, **changes: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A request, as the job's agent makes it."""
+        access = self.gateway.grant(job)
+        assert access
+        body = {**BODIES[path], "stream": True, **changes}
+        sent = {"authorization": f"Bearer {access.token if token is None else token}", **(headers or {})}
+        connector = aiohttp.UnixConnector(self.wire.paths[job.id])
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(
+                f"http://127.0.0.1:1{path}", data=io.BytesIO(json.dumps(body).encode()), headers=sent
+            ) as answer,
+        ):
+            yield answer
+
+    async def rows(self) -> list[Any]:
+        return [(call.state, call.input_tokens, call.output_tokens) for call in await fetch_calls(self.db)]
+
+    async def wait_for(self, rows: list[Any]) -> None:
+        async with asyncio.timeout(10):
+            while await self.rows() != rows:
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def open_floor(
+    folder: Path, *script: Step, url: str = "", rule: Rule | None = None, own_url: str = ""
+) -> AsyncIterator[Floor]:
+    """`url` stands for the scripted model; machines come to `own_url`, where there is one, instead of by a relay."""
+    (folder / "w").mkdir()
+    async with (
+        ModelEndpoint(*script).running() as model,
+        open_database(folder) as db,
+        aiohttp.ClientSession(auto_decompress=False) as session,
+    ):
+        upstream = Upstream(url or model.url, KEY, {"x-team": "widgets"}, rule or Rule())
+        prices = {"m": Price(10.0, 1.0, 50.0)}
+        gateway = ModelGateway(session, db, {"mine": upstream}, prices, lambda: NOON, own_url)
+        floor = Floor(gateway, model, db, Wire(folder / "w"))
+        try:
+            yield floor
+        finally:
+            for job_id in floor.wire.paths:
+                await gateway.close(job_id)
+
+
+@asynccontextmanager
+async def serving(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield "http://{}:{}".format(*runner.addresses[0][:2])
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,25 @@
+"""A service whose agents have keys of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.calls import Account
+from runner.caps import Caps, Scope, Spent
+from runner.gateway import Access
+from runner.job import Job
+from runner.jobd_client import JobdClient
+
+
+class NoGateway:
+    def grant(self, job: Job) -> Access | None:
+        return None
+
+    async def open(self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent]) -> Account | None:
+        return None
+
+    async def connect(self, job: Job, client: JobdClient) -> None:
+        raise AssertionError("nobody asks for it")
+
+    async def close(self, job_id: str) -> None:
+        pass
