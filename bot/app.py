@@ -12,10 +12,11 @@ from typing import Any
 
 import aiohttp
 import structlog
-from aiohttp import web
 
 from bot.config import Settings
+from bot.gateway.doors import PREFIX, ModelGateway
 from bot.github import AppGitHub, Timings
+from bot.listener import Listener
 from bot.notify import Notifier
 from bot.pages import Pages
 from bot.roster import Roster
@@ -123,6 +124,9 @@ class Service:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, longest_s)
         log.info("service.started", url=self.url, repositories=len(self.context.repositories))
+        if exposed := [name for name, spec in self.context.agents.items() if spec.key_on_machines]:
+            # Whoever may read there can take it: see docs/security.md.
+            log.warning("agents.keys_are_on_machines", agents=", ".join(exposed))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -148,11 +152,13 @@ class Service:
             await inbox.begin()
         claims = await self._build_claims(stack, database)
         spool = Spool(settings.server.data_dir / "spool")
-        supervisor, refresher = self._build_supervisor(database, bell, claims, spool)
+        gateway = await self._build_gateway(stack, database)
+        supervisor, refresher = self._build_supervisor(database, bell, claims, spool, gateway)
         notifier = Notifier(session, database, settings.notify.url, now)
         recovery = await self._begin_recovery(stack, inbox, notifier)
         pages = self._build_pages(spool, recovery)
-        listener = await self._listen(stack, Webhook(inbox, settings.webhook_secrets(), self._intake), pages)
+        webhook = Webhook(inbox, settings.webhook_secrets(), self._intake)
+        listener = await self._listen(stack, webhook, pages, gateway)
         stack.push_async_callback(supervisor.stop)
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
         parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
@@ -252,7 +258,7 @@ class Service:
         return claims
 
     def _build_supervisor(
-        self, database: Database, bell: Bell, claims: Claims, spool: Spool
+        self, database: Database, bell: Bell, claims: Claims, spool: Spool, gateway: ModelGateway
     ) -> tuple[Supervisor, Refresher]:
         settings, roster = self._settings, self._roster
         bench = Bench(
@@ -264,10 +270,21 @@ class Service:
             spool=spool,
             gauge=Gauge(spool, settings.price_list(), now),
             now=now,
+            gateway=gateway,
         )
         refresher = Refresher(bench, roster.machines)
         supervisor = Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s, self._pace.orphans_s)
         return supervisor, refresher
+
+    async def _build_gateway(self, stack: AsyncExitStack, database: Database) -> ModelGateway:
+        settings = self._settings
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+            )
+        )
+        prices, url = settings.price_list(), settings.gateway.url
+        return ModelGateway(session, database, settings.upstreams(), prices, now, url or "")
 
     def _build_pages(self, spool: Spool, recovery: Recovery) -> Pages:
         max_pending = self._settings.server.max_pending_deliveries
@@ -275,26 +292,21 @@ class Service:
             self.context, spool, self._roster.slots, self._agents, lambda: recovery.held, max_pending=max_pending
         )
 
-    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, pages: Pages) -> web.AppRunner:
-        server = self._settings.server
+    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, pages: Pages, gateway: ModelGateway) -> Listener:
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
         application.router.add_routes(pages.routes())
-        # Compressed bodies are refused by their header; nothing may be unpacked before that.
-        web_runner = web.AppRunner(
-            application, access_log=None, auto_decompress=False, shutdown_timeout=self._pace.grace_s
-        )
-        await web_runner.setup()
-        stack.push_async_callback(web_runner.cleanup)
-        await web.TCPSite(web_runner, server.host, server.port).start()
-        host, port = web_runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
-        return web_runner
+        if self._settings.gateway.url:
+            application.router.add_route("*", f"{PREFIX}/{{path:.*}}", gateway.answer_by_url)
+        listener = Listener(application, self._pace.grace_s)
+        stack.push_async_callback(listener.close)
+        self.url = await listener.open(self._settings.server.host, self._settings.server.port)
+        return listener
 
-    async def _finish(self, listener: web.AppRunner, inbox: Inbox, loops: Sequence[Loop]) -> None:
+    async def _finish(self, listener: Listener, inbox: Inbox, loops: Sequence[Loop]) -> None:
         """Take no more deliveries, and bring to its end what is in hand, for as long as the grace lasts."""
         log.info("service.stopping", grace_s=self._pace.grace_s)
-        await asyncio.gather(listener.cleanup(), self._drain(inbox, loops))
+        await asyncio.gather(listener.close(), self._drain(inbox, loops))
 
     async def _drain(self, inbox: Inbox, loops: Sequence[Loop]) -> None:
         with suppress(TimeoutError):
