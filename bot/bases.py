@@ -14,7 +14,8 @@ from handlers.sanitize import redact
 from runner.environment import Profile
 from runner.host_errors import HostError
 from runner.hosts import open_host
-from runner.jobd_client import JobdClient, JobdError, StageState
+from runner.jobd_answers import JobdError, StageState
+from runner.jobd_client import JobdClient
 from runner.machines import Machine, eligible
 
 POLL_S = 1.0

@@ -18,7 +18,8 @@ from runner.db import open_beside
 from runner.host_errors import HostError
 from runner.hosts import open_host
 from runner.inventory import Sighting, describe_disk, describe_gpus, describe_shares
-from runner.jobd_client import JobdClient, JobdError
+from runner.jobd_answers import JobdError
+from runner.jobd_client import JobdClient
 from runner.machine_states import drain, fetch_machine_states, fetch_sightings, resume
 from runner.machines import USABLE, Lease, Machine, MachineState
 

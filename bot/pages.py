@@ -32,12 +32,14 @@ from handlers.transcript import Entry, EntryKind, redact_each, redact_log, rende
 from runner import store
 from runner.agents import Agent
 from runner.characters import show_invisible
+from runner.check_rows import fetch_checks
 from runner.inventory import Sighting
 from runner.job import DIGEST_SHOWN, Job, Report
 from runner.machine_states import fetch_machine_states, fetch_sightings
 from runner.machines import USABLE, Lease, MachineState
 from runner.meter import Meter
 from runner.spool import STAGES, Spool
+from runner.verification import Side
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -70,6 +72,12 @@ _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 _IN_CONFIDENTIAL = "ecurity"
 """In every report that is for the operator alone: its outcome, without the letter that Unicode has twice."""
+
+SIDES = {
+    Side.BASE: "On base",
+    Side.TEXT: "The change as text alone, the base's code runs",
+    Side.CHANGED: "With the change",
+}
 
 _KINDS = {"+": "plus", "-": "minus", "@": "hunk"}
 
@@ -211,6 +219,7 @@ class Pages:
             meter = await store.fetch_meter(connection, job.id)
             earlier = await store.fetch_job(connection, job.follows) if job.follows else None
             troubles = await list_troubles(connection, job.id)
+            checks = await fetch_checks(connection, job.id)
             # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
             report = await store.fetch_report(connection, job.id)
         values: dict[str, Any] = {
@@ -219,6 +228,7 @@ class Pages:
             "earlier": earlier,
             "report": report,
             "troubles": troubles,
+            "checks": checks,
         }
         return await asyncio.to_thread(self._draw_job, job, logs=logs, **values)
 
@@ -238,6 +248,7 @@ class Pages:
             logs={stage: self._draw_log(job, stage, log) for stage, log in logs.items()},
             refresh_s=REFRESH_S,
             digest_shown=DIGEST_SHOWN,
+            sides=SIDES,
             **values,
         )
 

@@ -20,7 +20,7 @@ from handlers.rules import PRESETS, RepositoryRules
 from runner.agents.prices import Price
 from runner.agents.skills import Skill, read_skill
 from runner.caps import Caps, Scope
-from runner.environment import PROTECTED_PATHS, Limits, Profile
+from runner.environment import PROTECTED_PATHS, Limits, Profile, Verification
 
 SHIPPED_SKILLS = (
     # In a checkout, and in an installed wheel.
@@ -72,6 +72,8 @@ class LimitsTable(Table):
     prepare_timeout_s: Annotated[int, Field(gt=0)] | None = None
     base_timeout_s: Annotated[int, Field(gt=0)] | None = None
     collect_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    verify_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    repro_timeout_s: Annotated[int, Field(gt=0)] | None = None
     unreachable_after_s: Annotated[int, Field(gt=0)] | None = None
     orphan_after_s: Annotated[int, Field(gt=0)] | None = None
     stuck_after_s: Annotated[int, Field(gt=0)] | None = None
@@ -177,6 +179,18 @@ class RetentionTable(Table):
         return Retention(**self.model_dump())
 
 
+class VerifyTable(Table):
+    """`[repos."owner/name".verify]`: how the service looks for itself what a repro does."""
+
+    runs: Annotated[int, Field(ge=0, le=10)] = 3
+    script: Text = "python"
+    tests: Text = "python -m pytest"
+
+    def as_verification(self, rebuild: tuple[str, ...]) -> Verification:
+        """The plain value."""
+        return Verification(self.runs, self.script, self.tests, rebuild)
+
+
 class RepositoryTable(Table):
     """`[repos."owner/name"]`: one repository, and how its jobs are made."""
 
@@ -200,6 +214,7 @@ class RepositoryTable(Table):
     import_names: tuple[str, ...] = ()
     tools: tuple[Text, ...] = ()
     protected_paths: tuple[Text, ...] = PROTECTED_PATHS
+    verify: VerifyTable = VerifyTable()
     limits: LimitsTable = LimitsTable()
     caps: CapsTables = CapsTables()
 
@@ -246,6 +261,7 @@ class RepositoryTable(Table):
             create_venv=self.create_venv,
             protected_paths=self.protected_paths,
             base_branch=self.base_branch or "HEAD",
+            verification=self.verify.as_verification(self.rebuild),
             limits=limits,
             caps=caps,
         )

@@ -20,6 +20,7 @@ from handlers.options import Choice
 from handlers.rules import RepositoryRules
 from handlers.start import ASKED_FOR, open_job
 from runner import store
+from runner.check_rows import copy_checks
 from runner.holds import Hold, end_hold, save_hold
 from runner.job import Job, JobState, derive_job_id
 
@@ -125,6 +126,7 @@ async def start_collecting(
     job = await _adopt(connection, origin, held, f"by hand after {held.id}", by_person, secret=secret, now=now)
     if job.has_thread:
         await open_job(connection, public_url, job, case.title if case else "")
+        await copy_checks(connection, origin.id, job.id)
     else:
         await _insert(connection, job)
     return await _pass_on(connection, job, held, hold, now)

@@ -6,6 +6,7 @@ what should be posted; `handlers.outbox` posts it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import structlog
@@ -20,9 +21,11 @@ from handlers.report import is_confidential
 from handlers.report_comment import approvable, render_report_comment, render_usual_step
 from handlers.start import start_again
 from runner import store
+from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
 from runner.job import Job, JobState, Report
 from runner.meter import Meter
+from runner.verification import Check
 
 log = structlog.get_logger()
 
@@ -67,7 +70,8 @@ async def _report(context: Context, job_id: str) -> None:
             is_approvable = approvable(job, report, context.secrets)
             await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
         next_step = await _follow_up(connection, context, job, case.title if case else "")
-        body = _render(context, job, report, meter, next_step)
+        checks = await fetch_checks(connection, job_id)
+        body = _render(context, job, report, meter, checks, next_step)
         reply = casebook.draft_reply(casebook.derive_reply_id(f"report {job_id}"), "report", job, body, context.now())
         await casebook.insert_reply(connection, reply)
         if report and is_confidential(report.body):
@@ -89,7 +93,14 @@ async def _follow_up(connection: AsyncConnection, context: Context, job: Job, ti
     return replies.render_started_again(again, context.public_url)
 
 
-def _render(context: Context, job: Job, report: Report | None, meter: Meter | None, next_step: str | None) -> str:
+def _render(
+    context: Context,
+    job: Job,
+    report: Report | None,
+    meter: Meter | None,
+    checks: Sequence[Check],
+    next_step: str | None,
+) -> str:
     """The report; or, whatever an agent wrote that makes us stumble, a few words in its place."""
     model = context.model_of(job)
     try:
@@ -100,6 +111,7 @@ def _render(context: Context, job: Job, report: Report | None, meter: Meter | No
             model=model,
             public_url=context.public_url,
             secrets=context.secrets,
+            checks=checks,
             next_step=next_step,
             key_on_machine=context.leaves_key(job),
         )

@@ -8,7 +8,9 @@ from handlers.casebook import Pull
 from handlers.replies import job_url
 from handlers.report_comment import MAX_COMMENT
 from handlers.sanitize import collapse, defuse, fence, one_line, redact
+from handlers.verified import render_checks
 from runner.job import DIGEST_SHOWN, Job, Report
+from runner.verification import Check
 
 MAX_TITLE = 120
 """Characters."""
@@ -29,7 +31,14 @@ def render_commit_message(title: str, job: Job, pull: Pull) -> str:
 
 
 def render_pull_body(
-    pull: Pull, job: Job, report: Report, *, model: str | None, public_url: str, secrets: Collection[str]
+    pull: Pull,
+    job: Job,
+    report: Report,
+    checks: Sequence[Check] = (),
+    *,
+    model: str | None,
+    public_url: str,
+    secrets: Collection[str],
 ) -> str:
     """The body of the pull request. `Fixes #N` is ours; whatever an agent wrote cannot close anything."""
     url = job_url(public_url, job.id)
@@ -38,9 +47,10 @@ def render_pull_body(
     found = collapse("The agent's report", defuse(redact(report.body, secrets)))
     repro = collapse("Repro", fence(redact(report.repro, secrets), "python")) if report.repro.strip() else ""
     worklog = collapse("Worklog", defuse(redact(report.worklog, secrets))) if report.worklog.strip() else ""
-    room = MAX_COMMENT - sum(len(part) + 2 for part in (note, fixes, disclosure))
+    seen = render_checks(job, checks, report, public_url, secrets)
+    room = MAX_COMMENT - sum(len(part) + 2 for part in (note, seen, fixes, disclosure))
     found, repro, worklog = _fit([found, repro, worklog], room, url)
-    return "\n\n".join(part for part in (note, found, fixes, repro, worklog, disclosure) if part)
+    return "\n\n".join(part for part in (note, seen, found, fixes, repro, worklog, disclosure) if part)
 
 
 def _render_disclosure(pull: Pull, job: Job, model: str | None, url: str) -> str:

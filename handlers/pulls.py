@@ -31,6 +31,7 @@ from handlers.refusals import MAX_COUNTED, choose_outage_wait_s, describe_troubl
 from handlers.report_comment import approvable, name_model
 from handlers.rules import RepositoryRules
 from runner import store
+from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
 from runner.job import DIGEST_SHOWN, FileChange, Job, Report
 from runner.patch import Untrue, check_patch, list_bases
@@ -177,9 +178,10 @@ async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Ca
         if at != sha:
             raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
     async with context.db.read() as connection:
-        meter = await store.fetch_meter(connection, job.id)
-    model = name_model(job, meter, context.model_of(job), context.secrets)
-    body = render_pull_body(pull, job, report, model=model, public_url=context.public_url, secrets=context.secrets)
+        meter, checks = await store.fetch_meter(connection, job.id), await fetch_checks(connection, job.id)
+    secrets, url = context.secrets, context.public_url
+    model = name_model(job, meter, context.model_of(job), secrets)
+    body = render_pull_body(pull, job, report, checks, model=model, public_url=url, secrets=secrets)
     return await context.github.create_draft_pull_request(
         job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch
     )

@@ -30,6 +30,7 @@ PHASES = {
     JobState.PREPARING: "preparing the environment",
     JobState.RUNNING: "the agent is at work",
     JobState.COLLECTING: "collecting the result",
+    JobState.VERIFYING: "trying the repro",
 }
 
 

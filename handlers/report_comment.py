@@ -5,7 +5,7 @@ Everything an agent wrote passes `sanitize` on its way in here: redacted first, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 from handlers.costs import describe_meter
@@ -14,10 +14,12 @@ from handlers.replies import job_url, render_confidential
 from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import PRESETS
 from handlers.sanitize import collapse, cut, defuse, fence, one_line, redact
+from handlers.verified import render_checks
 from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Report
 from runner.meter import Meter
 from runner.patch import Untrue, list_additions
+from runner.verification import Check
 
 MAX_COMMENT = 60_000
 """Characters. GitHub refuses bodies of more than 65,536."""
@@ -76,19 +78,21 @@ def render_report_comment(
     model: str | None,
     public_url: str,
     secrets: Collection[str],
+    checks: Sequence[Check] = (),
     next_step: str | None = None,
     key_on_machine: bool = False,
 ) -> str:
     """The report of a job that has ended: what was found, the diff, the exact next step, and what it took.
 
-    `model` is the agent's as it is configured. `next_step` is given where it does not follow from the job alone.
-    `key_on_machine` says whether the agent had a key of its own where it ran. A confidential report is a few neutral
-    words.
+    `model` is the agent's as it is configured, `checks` are what the service itself has seen. `next_step` is given
+    where it does not follow from the job alone. `key_on_machine` says whether the agent had a key of its own where it
+    ran. A confidential report is a few neutral words.
     """
     if report and is_confidential(report.body):
         return render_confidential()
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
     parts = [_render_head(job, choose_headline(job, parsed), secrets), _render_findings(parsed)]
+    parts.append(render_checks(job, checks, report, public_url, secrets))
     parts += [_render_doubts(report, secrets)] if report else []
     shown_model = name_model(job, meter, model, secrets)
     step = f"**Next step.** {next_step or _choose_next_step(job, report, secrets)}"

@@ -27,7 +27,9 @@ from handlers.rules import PRESETS, RepositoryRules
 from handlers.snapshot import Snapshot, freeze_issue
 from runner import store
 from runner.agents.skills import choose_skills
+from runner.check_rows import add_checks, copy_checks
 from runner.job import Job, JobState, derive_job_id
+from runner.verification import Kind
 
 log = structlog.get_logger()
 
@@ -102,6 +104,8 @@ async def _answer(
         return None
     job = _draft_job(context, rules, request, snapshot, plan)
     await open_job(connection, context.public_url, job, request.issue.title)
+    scripts = [(Kind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
+    await add_checks(connection, job.id, scripts)
     return job
 
 
@@ -156,6 +160,7 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
         changed_at=now,
     )
     await open_job(connection, context.public_url, again, title)
+    await copy_checks(connection, lost.id, again.id)
     return again
 
 

@@ -21,7 +21,8 @@ from runner.bench import Bench, end, explain, follow, log_move, move_on, update_
 from runner.calls import Account
 from runner.caps import Caps, Scope, Spent
 from runner.job import Job, JobState
-from runner.jobd_client import JobdClient, JobdError, StageState
+from runner.jobd_answers import JobdError, StageState
+from runner.jobd_client import JobdClient
 from runner.meter import Meter
 from runner.watch import Watched, bound, find_end, find_warning, is_worth_writing, spent_by
 

@@ -18,7 +18,8 @@ from runner.environment import Profile
 from runner.gateway import Gateway
 from runner.gauge import Gauge
 from runner.job import Job, JobState, Report
-from runner.jobd_client import JobdClient, Poll, StageState
+from runner.jobd_answers import Poll, StageState
+from runner.jobd_client import JobdClient
 from runner.spool import STAGES, Spool
 
 log = structlog.get_logger()
@@ -72,16 +73,17 @@ async def end(
     return ended
 
 
-async def follow(bench: Bench, client: JobdClient, job: Job, stage: str) -> Poll:
+async def follow(bench: Bench, client: JobdClient, job: Job, stage: str, environment: str | None = None) -> Poll:
     """Ask how a stage stands, and copy what its log has grown by. A finished stage is read to its end.
 
-    Its size is bounded by the machine; and here again, for a machine may lie.
+    Its size is bounded by the machine; and here again, for a machine may lie. The stage may be in another `environment`
+    than the job's own.
     """
     limit = bench.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
     while True:
         offset = bench.spool.offset(job.id, stage)
         room = max(min(LOG_CHUNK, limit - offset), 0)
-        poll = await client.poll(job.id, stage, log_offset=offset, log_limit=room)
+        poll = await client.poll(environment or job.id, stage, log_offset=offset, log_limit=room)
         bench.spool.append(job.id, stage, poll.log[:room])
         if poll.state in (StageState.ABSENT, StageState.RUNNING) or not poll.log or not room:
             return poll

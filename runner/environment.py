@@ -21,6 +21,10 @@ class Limits:
     base_timeout_s: int = 14_400
     """For making a repository's base, or waiting for it."""
     collect_timeout_s: int = 900
+    verify_timeout_s: int = 1800
+    """For all runs of scripts and tests together."""
+    repro_timeout_s: int = 300
+    """For one of them."""
     unreachable_after_s: int = 600
     """How long a job waits for a machine that cannot be reached before it is reported as failed."""
     orphan_after_s: int = 1800
@@ -41,6 +45,20 @@ class Limits:
     max_change_bytes: int = 2_000_000
     """All changed files together."""
     max_changes: int = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How the service looks for itself whether a repro fails, and whether it does no more with the change."""
+
+    runs: int = 3
+    """How often each script is run on each side; 0 switches it off."""
+    script: str = "python"
+    """Runs a script, whose path is put behind it; a shell line, as is `tests`."""
+    tests: str = "python -m pytest"
+    """Runs tests; their file, and `-k` with their names, are put behind it."""
+    rebuild: tuple[str, ...] = ()
+    """What is run once the change is in the worktree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,7 @@ class Profile:
     protected_paths: tuple[str, ...] = PROTECTED_PATHS
     base_branch: str = "HEAD"
     """The branch whose newest commit is anybody's base; git's name for the default one."""
+    verification: Verification = Verification()
     limits: Limits = Limits()
     caps: Mapping[Scope, Caps] = field(default_factory=dict)
 

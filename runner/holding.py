@@ -17,7 +17,8 @@ from runner.environment import Profile
 from runner.holds import Hold, change_hold, end_hold, fetch_hold
 from runner.host_errors import HostError
 from runner.job import Job, JobState, Report
-from runner.jobd_client import JobdClient, JobdError
+from runner.jobd_answers import JobdError
+from runner.jobd_client import JobdClient
 from runner.loops import Bell
 from runner.machines import Lease
 

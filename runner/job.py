@@ -23,6 +23,7 @@ class JobState(StrEnum):
     PREPARING = "preparing"
     RUNNING = "running"
     COLLECTING = "collecting"
+    VERIFYING = "verifying"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -35,7 +36,8 @@ NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.PREPARING, JobState.FAILED, JobState.CANCELLED}),
     JobState.PREPARING: frozenset({JobState.RUNNING, JobState.COLLECTING, JobState.SUCCEEDED, *_ENDS}),
     JobState.RUNNING: frozenset({JobState.COLLECTING, *_ENDS}),
-    JobState.COLLECTING: frozenset({JobState.SUCCEEDED, *_ENDS}),
+    JobState.COLLECTING: frozenset({JobState.VERIFYING, JobState.SUCCEEDED, *_ENDS}),
+    JobState.VERIFYING: frozenset({JobState.SUCCEEDED, *_ENDS}),
 }
 """Every legal move. States that are no key here are final. Where a person works by hand, no agent runs:
 such a job ends once its environment is there, or only collects what is in the one that it adopts."""

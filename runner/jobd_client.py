@@ -1,7 +1,6 @@
 """Speaks with our machine-side program, `runner/jobd`, over a host, and puts it there first where it is missing.
 
-It refuses to know how bytes travel, and what the verbs do. Answers may come from a machine that an agent has
-tampered with: whatever they hold, nothing but `JobdError` comes of it.
+It refuses to know how bytes travel, and what the verbs do.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any
 
 from runner.agents import Launch
 from runner.claims import require_claim
-from runner.environment import Limits, Recipe
+from runner.environment import Limits, Profile, Recipe
 from runner.hosts import CannotListen, Completed, Host
 from runner.inventory import Inventory, parse_inventory
 from runner.job import FileChange
+from runner.jobd_answers import MAX_MESSAGE, JobdError, Poll, is_missing, parse_answer, parse_poll
 from runner.jobd_program import INSTALL, build_program
 from runner.listening import Accept, Listening
 from runner.machines import Devices, Machine
 
 PATIENCE_S: Mapping[str, float] = {
-    **dict.fromkeys(("prepare", "start", "result"), 300.0),
+    **dict.fromkeys(("prepare", "start", "check", "result"), 300.0),
     **dict.fromkeys(("kill", "dismiss", "adopt"), 120.0),
     "clean": 600.0,
 }
@@ -34,11 +33,6 @@ PATIENCE_S: Mapping[str, float] = {
 trees take theirs to go."""
 MAX_ANSWER_BYTES = 130_000_000
 """The most that the program prints: a little more than its `MAX_JSON`, which bounds what was collected."""
-SHELL_CANNOT_RUN = (126, 127)
-"""A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
-MAX_MESSAGE = 8_000
-"""Characters of a refusal that are kept; the longest holds the last lines of a log."""
-MAX_STDERR_SHOWN = 300
 MAX_FOLDERS = 1_000
 
 WAYS: Mapping[str, Sequence[str]] = {
@@ -46,43 +40,6 @@ WAYS: Mapping[str, Sequence[str]] = {
     **{way: (way,) for way in ("overlay", "copy", "slot")},
 }
 """The ways in which a job's environment may come from its base, best first, by a machine's setting `environment`."""
-
-
-class StageState(StrEnum):
-    """How far a detached stage (`prepare`, `base`, `agent`, `collect`) has come."""
-
-    ABSENT = "absent"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    LOST = "lost"
-
-
-class JobdError(Exception):
-    """The machine was asked and said no. `code` is a name of the protocol, `message` a clause for people."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """How a stage stands, and a piece of its log."""
-
-    state: StageState
-    error: str | None
-    message: str | None
-    result: Mapping[str, Any]
-    """The stage's own final fields; empty before its end."""
-    log: bytes
-    """From the asked offset on, at most as many bytes as asked for."""
-    log_size: int
-    phase: str
-    """What takes the stage so long, as a word of the protocol (`base`); most often empty."""
-    boot_id: str
-    """Names the machine's present boot: another one means that nothing from before is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +77,7 @@ class JobdClient:
         """Run one verb and return its answer."""
         body = json.dumps({"workspace": self._machine.workspace, **request}).encode()
         completed = await self._run(verb, body)
-        if _is_missing(completed):
+        if is_missing(completed):
             await self._install()
             completed = await self._run(verb, body)
         return parse_answer(completed)
@@ -264,6 +221,32 @@ class JobdClient:
         )
         return answer.get("started") is True
 
+    async def start_checks(
+        self,
+        job_id: str,
+        base_commit: str,
+        changes: Sequence[FileChange],
+        runs: Sequence[Mapping[str, Any]],
+        profile: Profile,
+    ) -> bool:
+        """Start to run scripts and tests in an environment in which nothing has run. False when that was started."""
+        how, limits = profile.verification, profile.limits
+        answer = await self.call(
+            "check",
+            job_id=job_id,
+            base_commit=base_commit,
+            changes=[_encode_change(change) for change in changes],
+            runs=[{**run, "edits": [_encode_change(change) for change in run["edits"]]} for run in runs],
+            times=how.runs,
+            script_argv=_as_prefix(how.script),
+            test_argv=_as_prefix(how.tests),
+            rebuild=how.rebuild,
+            run_timeout_s=limits.repro_timeout_s,
+            timeout_s=limits.verify_timeout_s,
+            max_log_bytes=limits.max_log_bytes,
+        )
+        return answer.get("started") is True
+
     async def poll(self, job_id: str, stage: str, *, log_offset: int = 0, log_limit: int = 65_536) -> Poll:
         """How a stage stands, with at most `log_limit` bytes of its log from `log_offset` on."""
         return parse_poll(
@@ -338,58 +321,11 @@ def _encode(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
+def _as_prefix(command: str) -> list[str]:
+    """An operator's shell line as the beginning of a command, behind which words can be put."""
+    return ["/bin/sh", "-ec", f'{command} "$@"', "sh"]
+
+
 def _encode_change(change: FileChange) -> dict[str, str | None]:
     content = None if change.content is None else _encode(change.content)
     return {"path": change.path, "mode": change.mode, "content": content, "old_mode": change.old_mode}
-
-
-def parse_answer(completed: Completed) -> dict[str, Any]:
-    """The program's answer. Raises `JobdError` for a refusal, and for anything that is no answer."""
-    answer = _last_object(completed.stdout)
-    if answer is None or completed.exit_status != 0:
-        raise _classify_crash(completed)
-    if answer.get("ok") is not True:
-        code, message = answer.get("error", "internal"), answer.get("message", "the machine gave no reason")
-        raise JobdError(str(code)[:MAX_MESSAGE], str(message)[:MAX_MESSAGE])
-    return answer
-
-
-def parse_poll(answer: Mapping[str, Any]) -> Poll:
-    """The typed form of an answer to `poll`. Raises `JobdError` when it has another shape."""
-    error, message = answer.get("error"), answer.get("message")
-    try:
-        return Poll(
-            state=StageState(answer["state"]),
-            error=None if error is None else str(error),
-            message=None if message is None else str(message),
-            result=dict(answer.get("result") or {}),
-            log=base64.b64decode(answer["log"], validate=True),
-            log_size=int(answer["log_size"]),
-            phase=str(answer["phase"])[:100],
-            boot_id=str(answer["boot_id"]),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError) as fault:
-        raise JobdError("internal", "the machine's answer about a stage makes no sense") from fault
-
-
-def _last_object(stdout: bytes) -> dict[str, Any] | None:
-    """The JSON object on the last line; a login shell may have printed lines of its own before it."""
-    lines = stdout.strip().splitlines()
-    try:
-        answer = json.loads(lines[-1]) if lines else None
-    except (ValueError, RecursionError):
-        return None
-    return answer if isinstance(answer, dict) else None
-
-
-def _is_missing(completed: Completed) -> bool:
-    """Whether Python said that the program is not there, so that nothing was done."""
-    return completed.exit_status == 2 and b"can't open file" in completed.stderr
-
-
-def _classify_crash(completed: Completed) -> JobdError:
-    if completed.exit_status in SHELL_CANNOT_RUN:
-        return JobdError("no_python", "the configured Python interpreter cannot be run there")
-    lines = completed.stderr.decode(errors="replace").strip().splitlines()
-    reason = lines[-1][:MAX_STDERR_SHOWN] if lines else f"exit status {completed.exit_status}"
-    return JobdError("internal", f"the machine-side program failed: {reason}")

@@ -58,6 +58,17 @@ def list_additions(patch: str) -> list[tuple[str, str]]:
     ]
 
 
+def list_added_lines(patch: str, changes: Sequence[FileChange]) -> dict[str, set[int]]:
+    """The numbers, from 1, of the lines that each changed file has new. Raises `Untrue` for what is no such patch."""
+    by_path, added = {change.path: change for change in changes}, dict[str, set[int]]()
+    for section in _split(patch):
+        numbers = added.setdefault(_identify(section, by_path)[0].path, set())
+        for start, grown, lines in _read_hunks(section):
+            kept = [mark for mark, _ in lines if mark != "-"]
+            numbers.update(start + grown + at for at, mark in enumerate(kept, 1) if mark == "+")
+    return added
+
+
 def list_bases(patch: str, changes: Sequence[FileChange]) -> list[str]:
     """The paths of the base commit on whose content the meaning of the patch depends. Raises `Untrue`."""
     renamed = {section.renamed_from for section in _split(patch)}

@@ -18,7 +18,7 @@ from runner.bench import UNCONFIGURED, Bench, end, set_trouble
 from runner.host_errors import HostError, OutputTooLarge
 from runner.inventory import Inventory, Sighting, find_shortage, is_news, remember, share_gpus
 from runner.job import Job, JobState
-from runner.jobd_client import JobdError
+from runner.jobd_answers import JobdError
 from runner.loops import finish
 from runner.machine_states import (
     fetch_machine_states,

@@ -16,7 +16,8 @@ from runner import store
 from runner.bench import Bench
 from runner.environment import Profile
 from runner.host_errors import HostError
-from runner.jobd_client import JobdClient, JobdError, StageState
+from runner.jobd_answers import JobdError, StageState
+from runner.jobd_client import JobdClient
 from runner.machine_states import fetch_machine_states
 from runner.machines import USABLE, Machine, eligible
 

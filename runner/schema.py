@@ -236,6 +236,18 @@ model_calls = Table(
     Column("cost_usd", Float),  # NULL is unknown
 )
 
+checks = Table(
+    "checks",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("kind", String(20), nullable=False),  # issue, agent, tests
+    Column("origin", Text, nullable=False),  # where the script stood; the path of the tests
+    Column("script", Text, nullable=False),  # or the names of the tests
+    Column("runs", JSON, nullable=False),  # by side; empty before it was run
+    Column("trouble", Text),
+)
+
 sessions = Table(
     "sessions",
     metadata,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-STAGES = ("prepare", "agent", "collect")
+STAGES = ("prepare", "agent", "collect", "check")
 """The parts of a job that have a log, in their order."""
 
 

@@ -22,10 +22,13 @@ from runner.artifacts import BadArtifacts, is_plain, read_report, read_session
 from runner.bench import Bench, end, explain, follow, move_on, update_job
 from runner.environment import Profile
 from runner.job import FileChange, Job, JobState, Report
-from runner.jobd_client import JobdClient, JobdError, StageState
+from runner.jobd_answers import JobdError, StageState
+from runner.jobd_client import JobdClient
 from runner.machines import Lease
 from runner.preparations import note_prepared, note_unprepared
 from runner.spool import STAGES
+from runner.verification import name_environment
+from runner.verify_step import begin_verification, follow_verification
 
 log = structlog.get_logger()
 
@@ -162,6 +165,8 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
         return await end(bench, job, JobState.CANCELLED, failure, report, session)
     if report and not report.body.strip():
         failure = failure or "the agent ended without writing a report"
+    if report and not failure and (verifying := await begin_verification(bench, job, report, session)):
+        return verifying
     return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report, session)
 
 
@@ -175,7 +180,10 @@ def _tell_by_hand(job: Job, report: Report) -> Report:
 
 
 async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:
-    if await client.kill(job.id):
+    alive = [await client.kill(job.id)]
+    if job.state is JobState.VERIFYING:
+        alive.append(await client.kill(name_environment(job.id)))
+    if any(alive):
         return job
     for stage in STAGES:
         await follow(bench, client, job, stage)
@@ -186,4 +194,5 @@ _STEPS: Mapping[JobState, Callable[[Bench, JobdClient, Job], Awaitable[Job]]] = 
     JobState.PREPARING: _prepare,
     JobState.RUNNING: follow_agent,
     JobState.COLLECTING: _collect,
+    JobState.VERIFYING: follow_verification,
 }

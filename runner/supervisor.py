@@ -15,17 +15,20 @@ import structlog
 
 from runner import store
 from runner.bench import UNCONFIGURED, Bench, end, set_trouble
+from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost, Claims, fetch_claimed, require_claim
 from runner.holding import end_vain_holds, keep_for_person
 from runner.holds import fetch_holds
 from runner.host_errors import HostError
 from runner.job import Job, JobState
-from runner.jobd_client import JobdError
+from runner.jobd_answers import JobdError
 from runner.loops import Bell, Listener
 from runner.machines import Lease, Machine
 from runner.placement import Placement
 from runner.steps import take_step
 from runner.sweep import INTERVAL_S, Sweep
+from runner.verification import name_environment
+from runner.verify_step import finish_unverified
 
 log = structlog.get_logger()
 
@@ -33,7 +36,7 @@ MAX_FAULTS = 3
 """Unexpected exceptions in a row that a job survives: faults of this program, which must not cost it its report."""
 
 INTERNAL = "an internal error, which the service has logged"
-LEASED = (JobState.PREPARING, JobState.RUNNING, JobState.COLLECTING)
+LEASED = (JobState.PREPARING, JobState.RUNNING, JobState.COLLECTING, JobState.VERIFYING)
 
 
 def name_claim(job_id: str) -> str:
@@ -142,7 +145,7 @@ class Supervisor:
             await self._drive(job)
         if await keep_for_person(self._bench, self._bell, lease, retry_s=10 * self._poll_s):
             return False
-        return await self._free(lease, (job and job.adopts) or None)
+        return await self._free(lease, [job.adopts] if job and job.adopts else [])
 
     async def _drive(self, job: Job) -> None:
         """Take step after step until the job has ended."""
@@ -170,17 +173,23 @@ class Supervisor:
                     faults += 1
                     log.exception("job.step_failed", faults=faults)
                     if faults >= MAX_FAULTS:
-                        job = await end(self._bench, job, JobState.FAILED, INTERNAL)
+                        job = await self._give_up(job, JobState.FAILED, INTERNAL)
                 job = await self._pause(before, job, listener)
 
     async def _advance(self, job: Job) -> Job:
         bench = self._bench
         if job.repository not in bench.profiles or job.agent not in bench.agents or job.machine not in bench.clients:
-            return await end(bench, job, JobState.FAILED, UNCONFIGURED)
+            return await self._give_up(job, JobState.FAILED, UNCONFIGURED)
         moved = await take_step(bench, job)
         if moved.active and moved.state is not JobState.PREPARING:  # Which knows of troubles of its own.
             await self._say(moved, None)
         return moved
+
+    async def _give_up(self, job: Job, to: JobState, reason: str) -> Job:
+        """End a job that cannot go on. One that was only to be verified has its result."""
+        if job.state is JobState.VERIFYING:
+            return await finish_unverified(self._bench, job, reason)
+        return await end(self._bench, job, to, reason)
 
     async def _say(self, job: Job, trouble: str | None) -> None:
         if await set_trouble(self._bench, job, trouble):
@@ -200,21 +209,24 @@ class Supervisor:
         patience = timedelta(seconds=self._bench.profiles[job.repository].limits.unreachable_after_s)
         await self.placement.note_gone(job.machine or "", error)
         if error.permanent or self._bench.now() - gone_since > patience:
-            return await end(self._bench, job, JobState.LOST, f"machine {job.machine} can no longer be asked: {error}")
+            return await self._give_up(job, JobState.LOST, f"machine {job.machine} can no longer be asked: {error}")
         log.warning("job.machine_unreachable", reason=str(error))
         await self._say(job, f"machine {job.machine} cannot be reached just now: {error}")
         return job
 
-    async def _free(self, lease: Lease, adopted: str | None) -> bool:
+    async def _free(self, lease: Lease, adopted: Sequence[str]) -> bool:
         """Give the slot back once the machine says that nothing of the job is alive, and its folder is gone.
 
-        The same goes for the job that it `adopted`: it may have been ended before it did so.
+        The same goes for the job that it `adopted`, which may have been ended before it did so, and for the environment
+        in which it was verified.
         """
+        async with self._bench.db.read() as connection:
+            verified = [name_environment(lease.job_id)] if await fetch_checks(connection, lease.job_id) else []
         with self._bell.listen() as listener:
             # Looked up anew each time: the operator may say in another way how the machine is reached.
             while client := self._bench.clients.get(lease.machine):
                 try:
-                    for job_id in filter(None, (adopted, lease.job_id)):
+                    for job_id in (*adopted, *verified, lease.job_id):
                         await client.clean(job_id)
                     break
                 except (HostError, JobdError) as error:

@@ -14,11 +14,12 @@ import structlog
 from runner import store
 from runner.bench import Bench
 from runner.host_errors import HostError
-from runner.jobd_client import JobdError
+from runner.jobd_answers import JobdError
 from runner.loops import finish
 from runner.machine_states import fetch_machine_states, fetch_sightings, save_strangers
 from runner.machines import USABLE, Machine
 from runner.refresh import name_refreshes
+from runner.verification import name_environment
 
 log = structlog.get_logger()
 
@@ -72,10 +73,12 @@ class Sweep:
         # Only now, so that every job is known whose folder was there.
         async with self._bench.db.read() as connection:
             standing = await store.fetch_standing(connection, found)
+            leases = await store.fetch_leases(connection)
         for job_id in [job_id for job_id in found if standing.get(job_id)][:MAX_CLEANED]:
             await client.clean(job_id)
             log.info("sweep.cleaned", machine=name, job=job_id)
         known = standing.keys() | name_refreshes(self._bench, self._machines[name])
+        known |= {name_environment(lease.job_id) for lease in leases}
         await finish(self._tell(name, [job_id for job_id in found if job_id not in known]))
 
     async def _tell(self, name: str, strangers: list[str]) -> None:

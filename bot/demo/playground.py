@@ -80,6 +80,7 @@ class Playground:
         more_toml: str = "",
         repository_agent: str = "script",
         repository_toml: str = "",
+        verify_runs: int = 3,
         database_url: str = "sqlite+aiosqlite:///ptq.db",
         pace: Pace = PACE,
         python: str = sys.executable,
@@ -94,6 +95,7 @@ class Playground:
         self._python = python
         self._repository_agent = repository_agent
         self._repository_toml = repository_toml
+        self._verify_runs = verify_runs
         self.pace = pace
         """Of the service, the next time that it starts."""
         self._database_url = database_url
@@ -201,5 +203,6 @@ requires = ["gpu"]
 create_venv = [{quote(sys.executable)}, "-m", "venv", "--without-pip"]
 test_command = "python -m unittest"
 import_names = ["widgets"]
+verify = {{ runs = {self._verify_runs}, script = "PYTHONPATH=. python", tests = "python -m unittest" }}
 {self._repository_toml}
 """

@@ -118,7 +118,8 @@ def open_cell(job: Job, request: Mapping[str, Any], start_beside: Callable[[], N
 
 def list_commands(request: Mapping[str, Any]) -> Iterator[str]:
     """The operator's own words in a request: commands, and variables. No stranger's text is among them."""
-    for name in ("create_venv", "setup", "update", "smoke_test", "lint", "argv"):
+    commands = ("create_venv", "setup", "update", "rebuild", "smoke_test", "lint", "argv", "script_argv", "test_argv")
+    for name in commands:
         yield from request.get(name) or ()
     yield from (request.get("env") or {}).values()
 

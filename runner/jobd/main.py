@@ -16,6 +16,7 @@ from typing import Any
 from .admission import admit, dismiss, forget_keys
 from .adopt import adopt
 from .agent import run_agent
+from .check import check
 from .collect import collect
 from .ended import ended
 from .enter import run_enter
@@ -37,6 +38,7 @@ STAGES: Mapping[str, Callable[[Stage], dict[str, Any]]] = {
     "base": make_base,
     "agent": run_agent,
     "collect": collect,
+    "check": check,
 }
 
 
@@ -88,6 +90,13 @@ def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:
     if not request["argv"]:
         raise Failure("bad_request", "the agent has no command")
     return {"started": start_stage("agent", request)}
+
+
+def start_check(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Start the checks in an environment that is there, and in which nothing has run yet."""
+    if read_state(Job(request), "prepare")["state"] != "done":
+        raise Failure("not_prepared", "the environment for the checks is not prepared")
+    return {"started": start_stage("check", request)}
 
 
 def poll(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,6 +153,7 @@ VERBS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "base": lambda request: {"started": start_stage("base", request)},
     "start": start_agent,
     "collect": lambda request: {"started": start_stage("collect", request)},
+    "check": start_check,
     "poll": poll,
     "result": result,
     "relay": open_way,

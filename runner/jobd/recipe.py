@@ -17,6 +17,7 @@ WHAT = {
     "setup": "the setup command",
     "update": "the update command",
     "smoke_test": "the smoke test",
+    "rebuild": "the rebuild command",
 }
 """The operator's commands, by the names of their fields."""
 

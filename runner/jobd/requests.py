@@ -26,6 +26,13 @@ def is_path(value: object) -> bool:
     return isinstance(value, str) and is_text(value) and is_below(value)
 
 
+def is_run(value: object) -> bool:
+    """Whether this says what is to be run once (`check`)."""
+    if not isinstance(value, dict) or value.keys() != RUN.keys():
+        return False
+    return all(kind.fits(value[name]) for name, kind in RUN.items())
+
+
 class Kind(NamedTuple):
     """What a field of a request may hold."""
 
@@ -50,6 +57,11 @@ CHANGES = Kind(
     "a list of edits to files and links, with contents in Base64",
     lambda value: isinstance(value, list) and all(map(is_change, value)),
 )
+RUN: Mapping[str, Kind] = {
+    **{"name": TEXT, "script": TEXT, "words": TEXTS},  # A script, or else what stands behind the tests' command.
+    **{"changed": SWITCH, "edits": CHANGES, "frozen": TEXTS},
+}
+RUNS = Kind("a list of what is to be run", lambda value: isinstance(value, list) and all(map(is_run, value)))
 
 _JOB: Mapping[str, Kind] = {"workspace": TEXT, "job_id": TEXT}
 _LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
@@ -86,6 +98,12 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "collect": {
         **{"base_commit": COMMIT, "hidden": TEXTS, "lint": TEXTS, "session_glob": TEXT, "max_session_bytes": NUMBER},
         **{"max_change_bytes": NUMBER, "max_changes": NUMBER, "max_text_bytes": NUMBER},
+        **_LIMITS,
+        **_JOB,
+    },
+    "check": {
+        **{"runs": RUNS, "times": NUMBER, "run_timeout_s": NUMBER, "script_argv": TEXTS, "test_argv": TEXTS},
+        **{"base_commit": COMMIT, "changes": CHANGES, "rebuild": TEXTS},
         **_LIMITS,
         **_JOB,
     },

@@ -44,6 +44,12 @@ class Tree(NamedTuple):
         return self.top / "content"
 
 
+def put_on_top(tree: Tree, top: Path) -> Tree:
+    """A tree of its own on top of all that another one has, which nobody may change from then on."""
+    layers = (tree.content, *tree.layers) if tree.way == "overlay" else (tree.content,)
+    return Tree(tree.way, tree.place, layers, top)
+
+
 def make(tree: Tree) -> None:
     """Make a tree, in place of what may be left there of another one. Raises `Failure`."""
     discard(tree.top)

@@ -179,7 +179,7 @@ class Arena(Playground):
         script = folder / "agent.py"
         script.write_text(AGENT.replace("{notes!r}", repr(str(self.notes))))
         self.machines = [Machine(f"gpu-{number}", folder / f"machine-{number}", draw) for number in range(1, count + 1)]
-        super().__init__(folder, agent=(sys.executable, str(script)), database_url=database_url)
+        super().__init__(folder, agent=(sys.executable, str(script)), database_url=database_url, verify_runs=1)
         self.replicas = [Replica(f"replica-{number}", folder, self.config) for number in range(1, count + 1)]
         self.balancer = Wire(lambda: [replica.port for replica in self.replicas if replica.is_up], draw)
 

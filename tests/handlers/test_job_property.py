@@ -35,6 +35,7 @@ from runner.machines import Machine
 from runner.schema import claims
 from runner.spool import Spool
 from runner.supervisor import Supervisor
+from runner.verification import name_environment
 from tests.support.at_once import hasten
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, open_database
@@ -46,7 +47,7 @@ from tests.support.replica import Process, expire_claims
 pytestmark = pytest.mark.slow
 
 NAME = "octo/widgets"
-ON_A_MACHINE = ("preparing", "running", "collecting")
+ON_A_MACHINE = ("preparing", "running", "collecting", "verifying")
 ENDED = ("succeeded", "failed", "cancelled", "lost")
 LEGAL = {
     ("queued", "preparing"),
@@ -54,7 +55,9 @@ LEGAL = {
     ("running", "collecting"),
     ("collecting", "succeeded"),
     *(("queued", end) for end in ("failed", "cancelled")),
-    *((state, end) for state in ON_A_MACHINE for end in ("failed", "cancelled", "lost")),
+    *((state, end) for state in ON_A_MACHINE[:3] for end in ("failed", "cancelled", "lost")),
+    # Its result is there by then: nothing costs it that any more.
+    *{("collecting", "verifying"), ("verifying", "succeeded"), ("verifying", "cancelled")},
 }
 SLOTS = {"gpu-1": 2, "gpu-2": 1}
 MACHINES = {name: Machine(name, f"/srv/{name}", slots=slots) for name, slots in SLOTS.items()}
@@ -69,7 +72,17 @@ HOUR_S = 3600.0
 ENDS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "prepare": [("done", {"base_commit": BASE}), ("done", {}), ("failed", {}), ("lost", {})],
     "agent": [("done", {"exit_status": 0}), ("done", {"exit_status": 1}), ("failed", {}), ("lost", {})],
-    "collect": [("done", COLLECTED), ("done", {**COLLECTED, "report": ""}), ("done", {}), ("failed", {}), ("lost", {})],
+    "collect": [
+        ("done", COLLECTED),
+        ("done", {**COLLECTED, "repro": ""}),
+        ("done", {**COLLECTED, "report": ""}),
+        *[("done", {}), ("failed", {}), ("lost", {})],
+    ],
+    "check": [
+        ("done", {"runs": {}, "trouble": "no time"}),
+        ("done", {"runs": {"base 1": [{"status": 1, "timed_out": False, "words": "no"}] * 3}, "trouble": None}),
+        *[("done", {}), ("failed", {}), ("lost", {})],
+    ],
 }
 
 
@@ -314,7 +327,8 @@ class Jobs(RuleBasedStateMachine):
         assert placed <= held, "a job works without a slot"
         # Of a job that has ended a slot is held for as long as its machine has not said that nothing of it is alive.
         assert all(jobs[job_id]["state"] != "queued" and jobs[job_id]["machine"] == name for name, job_id in held)
-        alive = {(name, job_id) for name, job_id, _ in self.list_alive()}
+        owners = {name_environment(job_id): job_id for job_id in jobs}
+        alive = {(name, owners.get(job_id, job_id)) for name, job_id, _ in self.list_alive()}
         assert alive <= held, "a slot was given back while something of its job was alive"
 
     def check_reports(self, jobs: dict[str, Any]) -> None:

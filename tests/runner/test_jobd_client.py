@@ -22,7 +22,8 @@ from runner.environment import Limits, Profile
 from runner.host_errors import Unreachable
 from runner.hosts import Completed, Host, open_host
 from runner.job import FileChange
-from runner.jobd_client import JobdClient, JobdError, Poll, StageState, parse_answer, parse_poll
+from runner.jobd_answers import JobdError, Poll, StageState, parse_answer, parse_poll
+from runner.jobd_client import JobdClient
 from runner.jobd_program import build_program
 from runner.machines import Machine
 from tests.support.jobd import Repository

@@ -19,7 +19,8 @@ from runner.environment import Profile
 from runner.gauge import Gauge
 from runner.hosts import LocalHost
 from runner.job import JobState
-from runner.jobd_client import JobdClient, StageState
+from runner.jobd_answers import StageState
+from runner.jobd_client import JobdClient
 from runner.machine_states import drain
 from runner.machines import Machine
 from runner.refresh import Refresher, name_refresh

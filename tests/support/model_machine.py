@@ -22,7 +22,12 @@ from tests.support.patches import render_patch
 BASE = "ab" * 20
 CHANGE = FileChange("a.py", "100644", b"a = 1\n")
 COLLECTED = {
-    **{"report": "fix staged\n\n## Summary\nMended.\n", "worklog": "looked", "pr_title": "Mend it", "repro": ""},
+    **{
+        "report": "fix staged\n\n## Summary\nMended.\n",
+        "worklog": "looked",
+        "pr_title": "Mend it",
+        "repro": "import a",
+    },
     **{"patch": render_patch([CHANGE]), "problems": [], "session": None},
     "changes": [
         {"path": "a.py", "mode": "100644", "old_mode": None, "content": base64.b64encode(b"a = 1\n").decode()},
@@ -111,6 +116,11 @@ class ModelMachine:
         self.agent_starts[request["job_id"]] += answer["started"]
         return answer
 
+    def _start_check(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if self.stages.get(request["job_id"], {}).get("prepare", Stage()).state != "done":
+            raise Refused("not_prepared", "the environment for the checks is not prepared")
+        return self._start("check", request)
+
     def _poll(self, request: Mapping[str, Any]) -> dict[str, Any]:
         stage = self.stages.get(request["job_id"], {}).get(request["stage"], Stage("absent"))
         piece = stage.log[request["log_offset"] :][: request["log_limit"]]
@@ -145,6 +155,7 @@ _VERBS: Mapping[str, Callable[[ModelMachine, Mapping[str, Any]], dict[str, Any]]
     "prepare": lambda machine, request: machine._start("prepare", request),
     "start": ModelMachine._start_agent,
     "collect": lambda machine, request: machine._start("collect", request),
+    "check": ModelMachine._start_check,
     "poll": ModelMachine._poll,
     "result": ModelMachine._collected,
     "stop": lambda _machine, _request: {},

@@ -185,11 +185,13 @@ async def open_world(
     more_toml: str = "",
     repository_agent: str = "script",
     repository_toml: str = "",
+    verify_runs: int = 0,
     database_url: str = "sqlite+aiosqlite:///ptq.db",
     pace: Pace = PACE,
     python: str = sys.executable,
 ) -> AsyncIterator[World]:
-    """A running installation; `agent` is the source of its agent, in place of the demo's."""
+    """A running installation; `agent` is the source of its agent, in place of the demo's. It verifies nothing itself
+    unless it is told to: few stories are about that, and all would wait for it."""
     command = None
     if agent is not None:
         script = folder / "agent.py"
@@ -202,6 +204,7 @@ async def open_world(
         more_toml=more_toml,
         repository_agent=repository_agent,
         repository_toml=repository_toml,
+        verify_runs=verify_runs,
         database_url=database_url,
         pace=pace,
         python=python,

@@ -1,0 +1,78 @@
+"""What the service itself saw of a repro, in words: apart from what an agent says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from handlers.replies import job_url
+from handlers.sanitize import defuse, one_line, redact
+from runner.characters import show_invisible
+from runner.job import Job, Report
+from runner.verification import Check, Finding, Kind, Side, Verdict, judge
+
+MAX_ORIGIN = 120
+MAX_FAILURE = 200
+"""Characters of what a machine said that are quoted."""
+
+GOOD = frozenset({Verdict.VERIFIED, Verdict.REPRODUCED})
+
+_DOUBTS = {
+    Verdict.SHOWS_NOTHING: "it does not fail on base, so it shows nothing",
+    Verdict.NOT_ALWAYS: "it does not fail on base in the same way each time",
+    Verdict.STILL_FAILS: "with the change it fails as before",
+    Verdict.FAILS_OTHERWISE: "with the change it fails in another way",
+    Verdict.LOOKS_FOR_PATCH: (
+        "it is content as soon as the change stands in the files, although the base's code runs: "
+        "it looks for the patch, not for the bug"
+    ),
+    Verdict.NOT_RUN: "it was not run",
+}
+
+
+def render_checks(
+    job: Job, checks: Sequence[Check], report: Report | None, public_url: str, secrets: Collection[str]
+) -> str:
+    """A list, a line for each check; empty where nothing was to be checked."""
+    has_change = report is not None and report.digest is not None
+    lines = [
+        _render(job, check, judge(check, has_change=has_change), public_url, secrets)
+        for check in checks
+        if check.runs or check.trouble
+    ]
+    if not lines:
+        return ""
+    return "\n".join(["**Seen by ptq-bot**, each time in a fresh environment:\n", *lines])
+
+
+def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: Collection[str]) -> str:
+    link = f"[{'tests' if check.kind is Kind.TESTS else 'script'}]({job_url(public_url, job.id)}#check-{check.number})"
+    said = "; ".join(_say(check, finding, secrets))
+    return f"- {'✅' if finding.verdict in GOOD else '⚠️'} {_name(check, secrets)}: {said} ({link})"
+
+
+def _name(check: Check, secrets: Collection[str]) -> str:
+    if check.kind is Kind.ISSUE:
+        return f"**the issue's repro**, {_quote(check.origin, MAX_ORIGIN, secrets)}"
+    if check.kind is Kind.AGENT:
+        return "**the agent's repro**"
+    names = check.script.split("\n")
+    return f"**{len(names)} regression test{'s' * (len(names) != 1)}** in {_quote(check.origin, MAX_ORIGIN, secrets)}"
+
+
+def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[str]:
+    """The counts, then what speaks against it."""
+    if total := finding.total.get(Side.BASE):
+        how = f" ({_quote(finding.failure, MAX_FAILURE, secrets)})" if finding.failure else ""
+        yield f"fails on base {finding.failed[Side.BASE]} of {total}{how}"
+    if total := finding.total.get(Side.CHANGED):
+        how = f" (fails: {_quote(finding.other_failure, MAX_FAILURE, secrets)})" if finding.other_failure else ""
+        yield f"passes with the change {total - finding.failed[Side.CHANGED]} of {total}{how}"
+    if finding.verdict not in GOOD:
+        reason = f": {_quote(check.trouble, MAX_FAILURE, secrets)}" if check.trouble else ""
+        yield f"**not verified**: {_DOUBTS[finding.verdict]}{reason}"
+
+
+def _quote(text: str, limit: int, secrets: Collection[str]) -> str:
+    """Somebody's words, as code: nothing in there is Markdown."""
+    shown = show_invisible(one_line(redact(text, secrets), limit)).replace("`", "ʼ").strip()
+    return defuse(f"`{shown}`") if shown else "no words"

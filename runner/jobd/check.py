@@ -1,0 +1,127 @@
+"""The stage `check`: runs scripts and tests, each several times, and each time where nothing else has run before.
+
+It begins from an environment that was prepared for it, in which no agent was. What a run writes, there or in its folder
+for scratch files, is gone before the next one. It refuses to judge how they end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .carry import carry_over
+from .command import NotRunnable
+from .environment import PATIENCE_S, find_tree, separate
+from .files import Failure, write_file
+from .git import find_own_clone
+from .locks import keep_locked
+from .recipe import run_commands
+from .stage import Stage
+from .trees import Tree, discard, make, put_on_top, show, take_away
+
+MAX_WORDS = 4_000
+"""Bytes that are kept of what one run said last."""
+
+SCRIPT, FREEZER = "repro.py", "freeze.py"
+
+FREEZE = """\
+import os, py_compile, sys
+
+for path in sys.argv[1:]:
+    if os.path.isfile(path):
+        py_compile.compile(path, doraise=False, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+"""
+"""Has files go on to be run as they are now, whatever is written into them later (PEP 552, unchecked hashes)."""
+
+
+def check(stage: Stage) -> dict[str, Any]:
+    """Run everything. What could not be run is left out, and `trouble` says why. Raises `Failure`."""
+    job, request = stage.job, stage.request
+    keep_locked(job.tree_lock, PATIENCE_S)
+    prepared = find_tree(job)
+    if prepared is None:
+        raise Failure("not_prepared", "the environment for the checks is not prepared")
+    separate(prepared.way)
+    if prepared.way == "slot":  # Where it is, the others have to be.
+        take_away(prepared)
+    found: dict[str, list[dict[str, Any]]] = {}
+    trouble = None
+    try:
+        run_all(stage, prepared, [run for run in request["runs"] if not run["changed"]], found)
+        if any(run["changed"] for run in request["runs"]):
+            changed = build_changed(stage, prepared)
+            run_all(stage, changed, [run for run in request["runs"] if run["changed"]], found)
+    except Failure as failure:
+        trouble = failure.message
+    return {"runs": found, "trouble": trouble}
+
+
+def build_changed(stage: Stage, prepared: Tree) -> Tree:
+    """An environment with the whole change in it, built anew by the operator's commands. Raises `Failure`."""
+    tree = put_on_top(prepared, stage.job.control / "changed")
+    make(tree)
+    show(tree)
+    try:
+        apply(stage, stage.request["changes"])
+        run_commands(stage, "rebuild", stage.request["rebuild"])
+    finally:
+        take_away(tree)
+    return tree
+
+
+def run_all(stage: Stage, ground: Tree, runs: list[Mapping[str, Any]], found: dict[str, list[dict[str, Any]]]) -> None:
+    """Run each as often as wanted. Raises `Failure` when there is no time left, or it cannot be run at all."""
+    for run in runs:
+        for _ in range(stage.request["times"]):
+            if time.monotonic() > stage.deadline:
+                raise Failure("timed_out", f"the checks took longer than {stage.limit_s} seconds")
+            found.setdefault(run["name"], []).append(run_once(stage, ground, run))
+
+
+def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one, in an environment of its own. Raises `Failure`."""
+    job, tree = stage.job, put_on_top(ground, stage.job.control / "run")
+    make(tree)
+    show(tree)
+    try:
+        for left in [path for path in job.root.iterdir() if path != job.control]:
+            discard(left)
+        for folder in (job.tmp, job.output):
+            folder.mkdir(mode=0o700)
+        if run["frozen"]:
+            write_file(job.output / FREEZER, FREEZE)
+            words = [*stage.request["script_argv"], str(job.output / FREEZER), *run["frozen"]]
+            stage.must("not_frozen", "the base's code could not be kept", words, job.environment(), job.worktree)
+            (job.output / FREEZER).unlink()
+        apply(stage, run["edits"])
+        return follow(stage, run)
+    finally:
+        take_away(tree)
+        discard(tree.top)
+
+
+def apply(stage: Stage, changes: list[Mapping[str, Any]]) -> None:
+    """Write edits into the worktree. Raises `Failure`."""
+    job, request = stage.job, stage.request
+    carry_over(job, find_own_clone(job), request["base_commit"], changes, request["timeout_s"])
+
+
+def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the command, and say how it ended. Raises `Failure`."""
+    job, argv, deadline = stage.job, [*stage.request["test_argv"], *run["words"]], stage.deadline
+    if run["script"]:
+        script = Path(job.output / SCRIPT)
+        write_file(script, run["script"])
+        argv = [*stage.request["script_argv"], str(script)]
+    stage.log.write(f"[{run['name']}]\n".encode())
+    stage.deadline = min(deadline, time.monotonic() + stage.request["run_timeout_s"])
+    try:
+        ended = stage.run(argv, job.environment(), job.worktree)
+    except NotRunnable as error:
+        raise Failure("not_runnable", f"the command for it {error}") from None
+    finally:
+        stage.deadline = deadline
+    words = stage.log.last_words[-MAX_WORDS:].decode(errors="replace")
+    return {"status": ended.status, "timed_out": ended.timed_out, "words": words}

@@ -1,0 +1,182 @@
+"""What the service itself sees of a repro: how scripts and tests end on the base commit, and with the change. Pure.
+
+A check is one script or one file of tests. It is run several times on each *side*, each time where nothing else has run
+before; what came of it is judged here. Words of machines and agents are data: nothing in here believes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from runner.signature import find_signature, name_failure
+
+MAX_WORDS = 4_000
+"""Characters that are kept of what one run said last."""
+
+NOT_RUNNABLE = (126, 127)
+"""A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
+
+NO_TESTS = (4, 5)
+"""pytest's, where it did not understand its arguments, or no test fits them (`pytest.ExitCode`)."""
+
+
+class Kind(StrEnum):
+    """Whose word a check tests."""
+
+    ISSUE = "issue"
+    """A script as it stands in the issue."""
+    AGENT = "agent"
+    """The agent's own `repro.py`."""
+    TESTS = "tests"
+    """The tests that a change adds, or changes, in one file."""
+
+
+class Side(StrEnum):
+    """What a check is run on."""
+
+    BASE = "base"
+    CHANGED = "changed"
+    """The base commit with the whole change, built anew."""
+    TEXT = "text"
+    """The change in the files' text alone: what runs is the base's code. Whoever looks for the bug still finds it;
+    whoever looks for the patch takes it for gone."""
+
+
+class Verdict(StrEnum):
+    """What a check has shown."""
+
+    VERIFIED = "verified"
+    REPRODUCED = "reproduced"
+    """It fails on base, and there is no change."""
+    SHOWS_NOTHING = "shows nothing"
+    """It does not fail on base."""
+    NOT_ALWAYS = "not always"
+    """On base it fails now and then, or now so and now otherwise."""
+    STILL_FAILS = "still fails"
+    FAILS_OTHERWISE = "fails otherwise"
+    LOOKS_FOR_PATCH = "looks for the patch"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How one run ended."""
+
+    status: int
+    """As a shell would give it: 128 and the number of the signal that killed it."""
+    timed_out: bool
+    words: str
+    """The last of what it said."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended otherwise than well."""
+        return self.timed_out or self.status != 0
+
+    @property
+    def signature(self) -> str:
+        """What the failure was, in words that are the same each time; empty where there was none."""
+        return find_signature(self.words, self.status, timed_out=self.timed_out) if self.failed else ""
+
+    @property
+    def failure(self) -> str:
+        """What the failure was, in its own words; empty where there was none."""
+        return name_failure(self.words, self.status, timed_out=self.timed_out) if self.failed else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A script, or a file of tests, and how it ended wherever it was run."""
+
+    job_id: str
+    number: int
+    kind: Kind
+    origin: str
+    """Where the script stood, such as `comment by alice`; or the path of the tests."""
+    script: str
+    """The script itself; or the names of the tests, one a line."""
+    runs: Mapping[Side, Sequence[Run]] = field(default_factory=dict)
+    trouble: str | None = None
+    """Why some of it was not run, as a clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check has shown, and the counts behind it."""
+
+    verdict: Verdict
+    failed: Mapping[Side, int]
+    total: Mapping[Side, int]
+    failure: str = ""
+    """How it fails on base, in a machine's words."""
+    other_failure: str = ""
+    """How it fails with the change, where that is another way."""
+
+
+def list_sides(kind: Kind, *, has_change: bool) -> tuple[Side, ...]:
+    """What a check of a kind is run on. Whoever wrote the issue knew no patch to look for."""
+    if not has_change:
+        return () if kind is Kind.TESTS else (Side.BASE,)
+    return (Side.BASE, Side.CHANGED) if kind is Kind.ISSUE else (Side.BASE, Side.TEXT, Side.CHANGED)
+
+
+def name_environment(job_id: str) -> str:
+    """The id, on the machine, of the environments in which a job's checks are run."""
+    return hashlib.sha256(f"checks of {job_id}".encode()).hexdigest()[:10]
+
+
+def judge(check: Check, *, has_change: bool) -> Finding:
+    """What a check has shown."""
+    sides = list_sides(check.kind, has_change=has_change)
+    failed = {side: sum(run.failed for run in check.runs.get(side, ())) for side in sides}
+    total = {side: len(check.runs.get(side, ())) for side in sides}
+    before, after = _sign(check, Side.BASE), _sign(check, Side.CHANGED)
+    return Finding(
+        _judge(check, sides, failed, total, before, after),
+        failed,
+        total,
+        _first_failure(check.runs.get(Side.BASE, ()), before),
+        _first_failure(check.runs.get(Side.CHANGED, ()), after - before),
+    )
+
+
+def _judge(
+    check: Check,
+    sides: Sequence[Side],
+    failed: Mapping[Side, int],
+    total: Mapping[Side, int],
+    before: set[str],
+    after: set[str],
+) -> Verdict:
+    """The first thing that speaks against it; or that nothing does."""
+    if not sides or not all(total.values()) or not all(_was_run(check.kind, check.runs[side]) for side in sides):
+        return Verdict.NOT_RUN
+    if not failed[Side.BASE]:
+        return Verdict.SHOWS_NOTHING
+    if failed[Side.BASE] < total[Side.BASE] or len(before) > 1:
+        return Verdict.NOT_ALWAYS
+    if Side.CHANGED not in sides:
+        return Verdict.REPRODUCED
+    if before & after:
+        return Verdict.STILL_FAILS
+    if after:
+        return Verdict.FAILS_OTHERWISE
+    if failed.get(Side.TEXT, 1) < total.get(Side.TEXT, 1):
+        return Verdict.LOOKS_FOR_PATCH
+    return Verdict.VERIFIED
+
+
+def _was_run(kind: Kind, runs: Iterable[Run]) -> bool:
+    idle = (*NOT_RUNNABLE, *(NO_TESTS if kind is Kind.TESTS else ()))
+    return not any(run.status in idle and not run.timed_out for run in runs)
+
+
+def _sign(check: Check, side: Side) -> set[str]:
+    return {run.signature for run in check.runs.get(side, ()) if run.failed}
+
+
+def _first_failure(runs: Iterable[Run], signatures: set[str]) -> str:
+    return next((run.failure for run in runs if run.signature in signatures and run.failed), "")

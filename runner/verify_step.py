@@ -1,0 +1,191 @@
+"""The step in which the service looks for itself: the issue's scripts, the agent's, and the tests in the change.
+
+They are run on the job's machine, in an environment of their own that is made from the base as the job's was: no agent
+was in it, and no token is. Whatever goes wrong here costs the verification, and never the job its report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner import store
+from runner.agents import Session
+from runner.bench import Bench, end, explain, follow, log_move
+from runner.characters import make_storable
+from runner.check_rows import add_checks, fetch_checks, save_runs
+from runner.environment import Profile, Verification
+from runner.job import FileChange, Job, JobState, Report
+from runner.jobd_answers import JobdError, StageState
+from runner.jobd_client import JobdClient
+from runner.machines import Lease
+from runner.regression_tests import choose_words, find_tests, is_for_tests
+from runner.verification import MAX_WORDS, Check, Kind, Run, Side, list_sides, name_environment
+
+log = structlog.get_logger()
+
+MAX_SCRIPTS, MAX_TEST_FILES = 3, 5
+"""Of the issue, and of the change, that are tried."""
+
+STAGE = "check"
+"""The stage on the machine, and the name of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is verified: a report's change, if it could be proposed, and the checks of it."""
+
+    checks: Sequence[Check]
+    changes: Sequence[FileChange]
+
+    @property
+    def has_change(self) -> bool:
+        """Whether there is anything to compare the base with."""
+        return bool(self.changes)
+
+
+def plan_checks(report: Report, profile: Profile) -> list[tuple[Kind, str, str]]:
+    """What of an agent's result is to be checked, beside the issue's own scripts: kind, origin and script of each."""
+    found = [(Kind.AGENT, "repro.py", report.repro)] if report.repro.strip() else []
+    tests = find_tests(report.changes, report.patch) if report.digest else ()
+    return [*found, *((Kind.TESTS, path, "\n".join(names)) for path, names in [*tests][:MAX_TEST_FILES])]
+
+
+async def begin_verification(bench: Bench, job: Job, report: Report, session: Session | None) -> Job | None:
+    """Store what came out of a run, and go on to verify it; None, and nothing is stored, where there is nothing to."""
+    profile = bench.profiles[job.repository]
+    planned = plan_checks(report, profile)
+    async with bench.db.read() as connection:
+        known = await fetch_checks(connection, job.id)
+    if not profile.verification.runs or not (known or planned):
+        return None
+    async with bench.db.write() as connection:
+        moved = await store.move_job(connection, job, JobState.VERIFYING, bench.now())
+        await store.insert_report(connection, report)
+        if session:
+            await store.save_session(connection, job.id, session)
+        await add_checks(connection, job.id, planned)
+    return log_move(moved)
+
+
+async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job:
+    """Make the environment, run the checks in it, and end the job with what was seen."""
+    environment, profile = name_environment(job.id), bench.profiles[job.repository]
+    try:
+        poll = await follow(bench, client, job, STAGE, environment)
+        if poll.state is StageState.ABSENT:
+            return await _begin(bench, client, job, environment)
+    except JobdError as error:
+        return await finish_unverified(bench, job, error.message)
+    if poll.state is StageState.RUNNING:
+        return job
+    if poll.state is not StageState.DONE:
+        return await finish_unverified(bench, job, explain(poll, "it was killed"))
+    async with bench.db.write() as connection:
+        subject = await _fetch_subject(connection, job)
+        for check in _read_runs(subject, poll.result, profile.verification):
+            await save_runs(connection, check)
+    return await _finish(bench, job)
+
+
+async def finish_unverified(bench: Bench, job: Job, reason: str) -> Job:
+    """End the job with its report, which says why nothing was verified."""
+    log.warning("job.not_verified", **job.log_context(), reason=reason)
+    async with bench.db.write() as connection:
+        for check in await fetch_checks(connection, job.id):
+            if not check.runs:
+                await save_runs(connection, replace(check, trouble=reason))
+    return await _finish(bench, job)
+
+
+async def _finish(bench: Bench, job: Job) -> Job:
+    if job.cancel_requested_at:
+        return await end(bench, job, JobState.CANCELLED, f"cancelled by @{job.cancelled_by}")
+    return await end(bench, job, JobState.SUCCEEDED, None)
+
+
+async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -> Job:
+    """Have the environment made; once it is there, start the checks. Raises `JobdError`."""
+    poll = await client.poll(environment, "prepare", log_limit=0)
+    profile = bench.profiles[job.repository]
+    async with bench.db.read() as connection:
+        lease = await store.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
+        subject = await _fetch_subject(connection, job)
+    if poll.state is StageState.ABSENT:
+        recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
+        await client.prepare(environment, recipe, gpus=lease.gpus)
+    elif poll.state is StageState.DONE:
+        await client.start_checks(
+            environment, job.base_commit or "", subject.changes, _list_runs(subject, profile), profile
+        )
+    elif poll.state is not StageState.RUNNING:
+        raise JobdError("not_prepared", explain(poll, "the preparation of its environment was killed"))
+    return job
+
+
+async def _fetch_subject(connection: AsyncConnection, job: Job) -> Subject:
+    found = await fetch_checks(connection, job.id)
+    report = await store.fetch_report(connection, job.id)
+    scripts = [check for check in found if check.kind is Kind.ISSUE][:MAX_SCRIPTS]
+    others = [check for check in found if check.kind is not Kind.ISSUE]
+    return Subject([*scripts, *others], report.changes if report and report.digest else ())
+
+
+def _list_runs(subject: Subject, profile: Profile) -> list[dict[str, Any]]:
+    """What the machine is to run: on each side the issue's scripts first, before anything of the agent's."""
+    return [
+        _describe_run(check, side, subject, profile)
+        for side in Side
+        for check in subject.checks
+        if side in list_sides(check.kind, has_change=subject.has_change)
+    ]
+
+
+def _describe_run(check: Check, side: Side, subject: Subject, profile: Profile) -> dict[str, Any]:
+    is_tests, code = check.kind is Kind.TESTS, [*subject.changes]
+    edits = {
+        Side.BASE: [change for change in code if is_tests and is_for_tests(change.path)],
+        Side.TEXT: code,
+        Side.CHANGED: [],
+    }
+    frozen = [change.path for change in code if change.path.endswith(".py") and not is_for_tests(change.path)]
+    command = profile.verification.tests
+    return {
+        "name": _name_run(check, side),
+        "script": "" if is_tests else check.script,
+        "words": choose_words(command, check.origin, check.script.split("\n")) if is_tests else [],
+        "changed": side is Side.CHANGED,
+        "edits": edits[side],
+        "frozen": frozen if side is Side.TEXT else [],
+    }
+
+
+def _name_run(check: Check, side: Side) -> str:
+    return f"{side} {check.number}"
+
+
+def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -> list[Check]:
+    """The checks with what the machine says of them, bounded and checked: it may have been tampered with."""
+    told, trouble = result.get("runs"), result.get("trouble")
+    reason = make_storable(str(trouble))[:MAX_WORDS] if trouble else None
+    read = []
+    for check in subject.checks:
+        sides = list_sides(check.kind, has_change=subject.has_change)
+        rows = {side: told.get(_name_run(check, side)) if isinstance(told, Mapping) else None for side in sides}
+        runs = {side: tuple(map(_read_run, row[: how.runs])) for side, row in rows.items() if isinstance(row, list)}
+        complete = {side: run for side, run in runs.items() if len(run) == how.runs}
+        read.append(replace(check, runs=complete, trouble=None if len(complete) == len(sides) else reason))
+    return read
+
+
+def _read_run(row: Any) -> Run:
+    """One run; what makes no sense is a failure that says so."""
+    values = row if isinstance(row, Mapping) else {}
+    status, words = values.get("status"), values.get("words")
+    if not isinstance(status, int) or not 0 <= status <= 255 or not isinstance(words, str):
+        return Run(255, timed_out=False, words="the machine's answer about this run makes no sense")
+    return Run(status, values.get("timed_out") is True, make_storable(words[-MAX_WORDS:]))

@@ -1,0 +1,73 @@
+"""What the service saw of a repro, as people read it; whatever scripts, machines and names say."""
+
+from __future__ import annotations
+
+from markdown_it import MarkdownIt
+
+from handlers.verified import render_checks
+from runner.verification import Check, Kind, Run, Side
+from tests.handlers.test_report_comment import done, render, result
+from tests.support.jobs import make_job
+
+GOOD = Run(0, timed_out=False, words="")
+JOB = make_job()
+PAGE = f"https://ptq.example/jobs/{JOB.id}#check-"
+
+
+def fails(words: str) -> Run:
+    return Run(1, timed_out=False, words=words)
+
+
+def check(kind: Kind = Kind.ISSUE, origin: str = "the issue", number: int = 1, **more: object) -> Check:
+    runs = {Side.BASE: [fails("ValueError: no")] * 3, Side.CHANGED: [GOOD] * 3, Side.TEXT: [fails("x")] * 3}
+    return Check(JOB.id, number, kind, origin, "test_a\ntest_b", **{"runs": runs, **more})  # type: ignore[arg-type]
+
+
+def say(*checks: Check, secrets: tuple[str, ...] = (), digest: str | None = "ab" * 32) -> list[str]:
+    text = render_checks(JOB, checks, result(digest=digest), "https://ptq.example", secrets)
+    return text.splitlines()[2:]
+
+
+def test_each_check_is_a_line_with_its_counts_its_failure_and_its_script() -> None:
+    counts = "fails on base 3 of 3 (`ValueError: no`); passes with the change 3 of 3"
+    assert say(check(), check(Kind.AGENT, number=2), check(Kind.TESTS, "tests/test_a.py", number=3)) == [
+        f"- ✅ **the issue's repro**, `the issue`: {counts} ([script]({PAGE}1))",
+        f"- ✅ **the agent's repro**: {counts} ([script]({PAGE}2))",
+        f"- ✅ **2 regression tests** in `tests/test_a.py`: {counts} ([tests]({PAGE}3))",
+    ]
+
+
+def test_without_a_change_only_the_base_is_spoken_of() -> None:
+    (line,) = say(check(runs={Side.BASE: [fails("ValueError: no")] * 3}), digest=None)
+    assert (
+        line == f"- ✅ **the issue's repro**, `the issue`: fails on base 3 of 3 (`ValueError: no`) ([script]({PAGE}1))"
+    )
+
+
+def test_what_was_not_run_is_said_with_the_reason_and_what_was_never_tried_is_not() -> None:
+    (line,) = say(check(runs={}, trouble="the disk is full"), check(runs={}, number=2))
+    assert line.startswith(
+        "- ⚠️ **the issue's repro**, `the issue`: **not verified**: it was not run: `the disk is full`"
+    )
+    assert render_checks(JOB, [check(runs={})], None, "https://ptq.example", ()) == ""
+
+
+def test_words_of_strangers_and_machines_stay_code_in_one_line() -> None:
+    evil = "comment by `x` @octocat\n# Fixes #1 <img src=x> ptq"
+    said = fails("Error: ` @octocat closes #2 </code> \u202etxt https://user:hunter2@host")
+    (line,) = say(check(origin=evil, runs={Side.BASE: [said] * 3, Side.CHANGED: [GOOD] * 3}))
+    assert "hunter2" not in line
+    (item,) = [token for token in MarkdownIt("commonmark").parse(line) if token.type == "inline"]
+    texts = [child.content for child in item.children or () if child.type == "text"]
+    assert not any("octocat" in text or "#1" in text or "<" in text for text in texts), texts
+    assert "\u202e" not in line
+
+
+def test_a_secret_in_a_failure_is_taken_out() -> None:
+    (line,) = say(check(runs={Side.BASE: [fails("Error: s3cr3t-value")] * 3}), secrets=("s3cr3t-value",), digest=None)
+    assert "s3cr3t" not in line
+
+
+def test_a_confidential_report_says_nothing_of_what_was_seen() -> None:
+    report = result(body="security concern\n\n## Summary\nx\n")
+    assert "Seen by" not in render(done(), report)

@@ -1,0 +1,144 @@
+"""The stage in which scripts and tests are run, each several times and each time afresh."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.jobd.trees import WAYS
+from tests.support.jobd import LIMITS, Jobd, make_repository
+
+BUG, FIX = "def double(x):\n    return x + 1\n", "def double(x):\n    return 2 * x  # mended\n"
+PYTHON = ["/bin/sh", "-ec", 'PYTHONPATH=. python3 "$@"', "sh"]
+SHELL = ["/bin/sh", "-e"]
+REPRO = "from sums import double\n\nassert double(3) == 6, double(3)\n"
+LOOKS = "assert 'mended' in open('sums.py').read()\n"
+
+
+@pytest.fixture(params=WAYS)
+def jobd(request: pytest.FixtureRequest, tmp_path: Path) -> Jobd:
+    """A job that is prepared, by each of the ways in which its environment may come to be."""
+    jobd = Jobd(tmp_path, make_repository(tmp_path / "repository", {"sums.py": BUG, "tests/test_sums.py": ""}))
+    prepared = jobd.prepare(ways=[request.param])
+    if prepared["error"] == "no_environment":
+        pytest.skip(f"this machine makes no environments by {request.param}")
+    assert prepared["state"] == "done", prepared["message"]
+    return jobd
+
+
+def change(path: str, content: str, old_mode: str | None = "100644") -> dict[str, Any]:
+    encoded = base64.b64encode(content.encode()).decode()
+    return {"path": path, "mode": "100644", "content": encoded, "old_mode": old_mode}
+
+
+def run(name: str, script: str = "", **more: Any) -> dict[str, Any]:
+    return {"name": name, "script": script, "words": [], "changed": False, "edits": [], "frozen": [], **more}
+
+
+def check(jobd: Jobd, *runs: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """Run them, and return how the stage ended."""
+    request = {
+        **{"runs": runs, "times": 2, "run_timeout_s": 10, "script_argv": PYTHON, "test_argv": SHELL},
+        **{"base_commit": jobd.repository.git("rev-parse", "main"), "changes": [], "rebuild": []},
+        **LIMITS,
+        **changes,
+    }
+    assert jobd.call("check", **request)["started"] is True
+    ended = jobd.wait("check")
+    assert ended["state"] == "done", ended
+    result: dict[str, Any] = ended["result"]
+    return result
+
+
+def statuses(result: Mapping[str, Any]) -> dict[str, list[int]]:
+    return {name: [run["status"] for run in runs] for name, runs in result["runs"].items()}
+
+
+def test_a_script_fails_on_base_and_passes_with_the_change(jobd: Jobd) -> None:
+    mended = change("sums.py", FIX)
+    text = run("text", REPRO, edits=[mended], frozen=["sums.py"])
+    result = check(jobd, run("base", REPRO), text, run("changed", REPRO, changed=True), changes=[mended])
+    assert statuses(result) == {"base": [1, 1], "text": [1, 1], "changed": [0, 0]}
+    assert result["runs"]["base"][0]["words"].splitlines()[-1] == "AssertionError: 4"
+    assert result["trouble"] is None
+
+
+def test_a_script_that_reads_the_patch_is_content_with_its_text(jobd: Jobd) -> None:
+    mended = change("sums.py", FIX)
+    text = run("text", LOOKS, edits=[mended], frozen=["sums.py"])
+    result = check(jobd, run("base", LOOKS), text, run("changed", LOOKS, changed=True), changes=[mended])
+    assert statuses(result) == {"base": [1, 1], "text": [0, 0], "changed": [0, 0]}
+
+
+LEAVES = """
+import os, pathlib
+places = [pathlib.Path(os.environ[name]) for name in ("HOME", "TMPDIR", "PTQ_WORKTREE", "PTQ_OUTPUT_DIR")]
+places += [pathlib.Path(os.environ["PTQ_PROMPT_FILE"]).parent, pathlib.Path(os.environ["VIRTUAL_ENV"])]
+found = [place for place in places if (place / "left").exists()]
+for place in places:
+    (place / "left").write_text("here")
+assert not found, found
+"""
+
+
+def test_nothing_that_one_run_leaves_is_there_in_the_next(jobd: Jobd) -> None:
+    result = check(
+        jobd, run("one", LEAVES), run("two", LEAVES, changed=True), changes=[change("sums.py", FIX)], times=3
+    )
+    assert statuses(result) == {"one": [0, 0, 0], "two": [0, 0, 0]}, result
+
+
+def test_tests_are_run_on_the_base_with_their_own_edits_alone(jobd: Jobd) -> None:
+    tests = change("tests/test_sums.py", "from sums import double\nassert double(3) == 6\n")
+    script = ["-c", 'PYTHONPATH=. python3 "$0"', "tests/test_sums.py"]
+    base = run("base", words=script, edits=[tests])
+    changed = run("changed", words=script, changed=True)
+    result = check(jobd, base, changed, changes=[tests, change("sums.py", FIX)])
+    assert statuses(result) == {"base": [1, 1], "changed": [0, 0]}
+
+
+def test_what_hangs_is_ended_and_the_next_is_run(jobd: Jobd) -> None:
+    result = check(jobd, run("hangs", "import time; time.sleep(60)"), run("ends", "x = 1"), run_timeout_s=1, times=1)
+    (hung,) = result["runs"]["hangs"]
+    assert hung["timed_out"] is True
+    assert statuses(result)["ends"] == [0]
+
+
+def test_a_change_that_cannot_be_built_is_told_of_and_costs_only_what_needs_it(jobd: Jobd) -> None:
+    runs = run("base", REPRO), run("changed", REPRO, changed=True)
+    result = check(jobd, *runs, changes=[change("sums.py", FIX)], rebuild=["echo no compiler here; exit 3"])
+    assert statuses(result) == {"base": [1, 1]}
+    assert "the rebuild command `echo no compiler here; exit 3` failed" in result["trouble"]
+    assert "no compiler here" in result["trouble"]
+
+
+def test_the_change_is_built_once_and_before_it_is_run(jobd: Jobd) -> None:
+    count = "import pathlib\nassert pathlib.Path('built').read_text() == 'once\\n'\n"
+    runs = run("base", "import os\nassert not os.path.exists('built')\n"), run("changed", count, changed=True)
+    result = check(jobd, *runs, changes=[change("sums.py", FIX)], rebuild=["echo once >> built"])
+    assert statuses(result) == {"base": [0, 0], "changed": [0, 0]}
+
+
+def test_when_the_time_is_over_it_says_what_was_left_out(jobd: Jobd) -> None:
+    slow = run("slow", "import time; time.sleep(1.5)")
+    result = check(jobd, slow, run("late", "x = 1"), timeout_s=1)
+    assert "late" not in result["runs"]
+    assert result["trouble"] == "the checks took longer than 1 seconds"
+
+
+def test_the_changed_text_of_a_deleted_and_of_a_new_file_can_be_run_too(jobd: Jobd) -> None:
+    gone = {"path": "sums.py", "mode": None, "content": None, "old_mode": "100644"}
+    edits = [gone, change("more.py", "x = 1\n", None)]
+    result = check(jobd, run("text", "import more", edits=edits, frozen=["sums.py", "more.py"]))
+    assert statuses(result) == {"text": [0, 0]}
+
+
+def test_nothing_is_checked_where_nothing_was_prepared(tmp_path: Path) -> None:
+    jobd = Jobd(tmp_path, make_repository(tmp_path / "repository"))
+    request = {"runs": [], "times": 1, "run_timeout_s": 1, "script_argv": PYTHON, "test_argv": SHELL}
+    answer = jobd.ask("check", **request, base_commit="", changes=[], rebuild=[], **LIMITS)
+    assert answer["error"] == "not_prepared"

@@ -1,0 +1,190 @@
+"""What the ends of runs show, as a table; and what a failure's signature is."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.job import FileChange
+from runner.regression_tests import choose_words, find_tests, is_for_tests
+from runner.signature import MAX_FAILURE, find_signature, name_failure
+from runner.verification import Check, Kind, Run, Side, Verdict, judge, list_sides
+
+GOOD = Run(0, timed_out=False, words="fine")
+HANGS = Run(130, timed_out=True, words="")
+CRASH = Run(139, timed_out=False, words="")
+MISSING = Run(127, timed_out=False, words="sh: 1: python: not found")
+NO_TESTS = Run(5, timed_out=False, words="no tests ran in 0.01s")
+
+
+def fails(words: str = "ValueError: 3 is wrong") -> Run:
+    return Run(1, timed_out=False, words=f"Traceback (most recent call last):\n{words}\n")
+
+
+OTHERWISE = fails("KeyError: 'x'")
+
+
+def judged(kind: Kind, base: list[Run], changed: list[Run] | None = None, text: list[Run] | None = None) -> Verdict:
+    sides = {Side.BASE: base, Side.CHANGED: changed, Side.TEXT: text}
+    runs = {side: runs for side, runs in sides.items() if runs is not None}
+    check = Check("a" * 10, 1, kind, "the issue", "x", runs)
+    return judge(check, has_change=changed is not None).verdict
+
+
+@pytest.mark.parametrize(
+    ("base", "changed", "verdict"),
+    [
+        ([fails()] * 3, [GOOD] * 3, Verdict.VERIFIED),
+        ([CRASH] * 3, [GOOD] * 3, Verdict.VERIFIED),
+        ([HANGS] * 3, [GOOD] * 3, Verdict.VERIFIED),
+        ([fails("ValueError: 1 at 0xfe"), fails("ValueError: 2 at 0x17")], [GOOD] * 2, Verdict.VERIFIED),
+        ([fails()] * 3, [GOOD, GOOD, fails()], Verdict.STILL_FAILS),
+        ([fails()] * 3, [GOOD, GOOD, OTHERWISE], Verdict.FAILS_OTHERWISE),
+        ([HANGS] * 3, [fails()] * 3, Verdict.FAILS_OTHERWISE),
+        ([fails(), GOOD, fails()], [GOOD] * 3, Verdict.NOT_ALWAYS),
+        ([fails(), OTHERWISE, fails()], [GOOD] * 3, Verdict.NOT_ALWAYS),
+        ([GOOD] * 3, [GOOD] * 3, Verdict.SHOWS_NOTHING),
+        ([MISSING] * 3, [MISSING] * 3, Verdict.NOT_RUN),
+        ([fails()] * 3, [], Verdict.NOT_RUN),
+    ],
+)
+def test_a_script_of_the_issue_is_verified_by_base_and_change(
+    base: list[Run], changed: list[Run], verdict: Verdict
+) -> None:
+    assert judged(Kind.ISSUE, base, changed) is verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ([fails()] * 3, Verdict.VERIFIED),
+        ([OTHERWISE] * 3, Verdict.VERIFIED),
+        ([GOOD] * 3, Verdict.LOOKS_FOR_PATCH),
+        ([fails(), fails(), GOOD], Verdict.LOOKS_FOR_PATCH),
+        ([], Verdict.NOT_RUN),
+    ],
+)
+def test_a_script_of_the_agent_must_not_be_content_with_the_text_of_a_change(text: list[Run], verdict: Verdict) -> None:
+    assert judged(Kind.AGENT, [fails()] * 3, [GOOD] * 3, text) is verdict
+    assert judged(Kind.TESTS, [fails()] * 3, [GOOD] * 3, text) is verdict
+
+
+def test_without_a_change_a_failing_script_is_reproduced_and_tests_are_not_asked() -> None:
+    assert judged(Kind.AGENT, [fails()] * 3) is Verdict.REPRODUCED
+    assert judged(Kind.ISSUE, [GOOD] * 3) is Verdict.SHOWS_NOTHING
+    assert list_sides(Kind.TESTS, has_change=False) == ()
+
+
+def test_tests_that_nobody_found_were_not_run() -> None:
+    assert judged(Kind.TESTS, [NO_TESTS], [NO_TESTS], [NO_TESTS]) is Verdict.NOT_RUN
+    assert judged(Kind.ISSUE, [NO_TESTS], [GOOD]) is Verdict.VERIFIED
+
+
+def test_a_finding_quotes_both_failures_and_counts() -> None:
+    check = Check("a" * 10, 1, Kind.ISSUE, "", "", {Side.BASE: [fails()] * 2, Side.CHANGED: [GOOD, OTHERWISE]})
+    finding = judge(check, has_change=True)
+    assert (finding.failure, finding.other_failure) == ("ValueError: 3 is wrong", "KeyError: 'x'")
+    assert (finding.failed[Side.CHANGED], finding.total[Side.CHANGED]) == (1, 2)
+
+
+PYTEST_ASSERT = """
+    def test_sum():
+>       assert total([1]) == 3
+E       assert 1 == 3
+E        +  where 1 = total([1])
+tests/test_sums.py:4: AssertionError
+=========================== short test summary info ============================
+FAILED tests/test_sums.py::test_sum - assert 1 == 3
+1 failed in 0.02s
+"""
+PYTEST_RAISES = "E   torch.cuda.OutOfMemoryError: no memory\n\ntests/x.py:3: OutOfMemoryError\n1 failed in 0.02s\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "failure"),
+    [
+        ("Traceback ...\nValueError: no\n", "ValueError: no"),
+        ("Traceback ...\nAssertionError\n", "AssertionError"),
+        ("first\nlast line\n\n", "last line"),
+        ("", "exit status 1"),
+        (PYTEST_ASSERT, "assert 1 == 3"),
+        (PYTEST_RAISES, "torch.cuda.OutOfMemoryError: no memory"),
+        ("\x1b[31mValueError: red\x1b[0m\n", "ValueError: red"),
+        ("x" * 1000, "x" * MAX_FAILURE),
+    ],
+)
+def test_a_failure_is_named_by_its_own_last_words(words: str, failure: str) -> None:
+    assert name_failure(words, 1, timed_out=False) == failure
+
+
+def test_a_signal_and_the_end_of_patience_have_names() -> None:
+    assert name_failure("said", 139, timed_out=False) == "killed by SIGSEGV"
+    assert name_failure("said", 250, timed_out=False) == "said"
+    assert name_failure("said", 130, timed_out=True) == "did not end in time"
+
+
+def test_a_signature_leaves_out_what_differs_from_run_to_run() -> None:
+    one = find_signature("ValueError: 12 items at 0x7ffe in /tmp/a1/b in 0.12s", 1, timed_out=False)
+    two = find_signature("ValueError: 7 items at 0x11 in /tmp/b2/b in 1e-3s", 1, timed_out=False)
+    assert one == two == "ValueError: 0 items at 0x in / in 0s"
+    assert find_signature("ValueError: twelve", 1, timed_out=False) != one
+
+
+TESTS = """\
+import pytest
+
+
+@pytest.mark.parametrize("x", [1])
+def test_old(x):
+    assert x
+
+
+class TestMore:
+    async def test_new(self):
+        assert True
+
+    def helper(self):
+        pass
+"""
+PATCH = """\
+diff --git a/tests/test_sums.py b/tests/test_sums.py
+index 1111111..2222222 100644
+--- a/tests/test_sums.py
++++ b/tests/test_sums.py
+@@ -7,0 +8,7 @@ def test_old(x):
++
++class TestMore:
++    async def test_new(self):
++        assert True
++
++    def helper(self):
++        pass
+"""
+
+
+def test_the_tests_that_a_change_touches_are_found() -> None:
+    changes = [FileChange("tests/test_sums.py", "100644", TESTS.encode(), "100644")]
+    assert [*find_tests(changes, PATCH)] == [("tests/test_sums.py", ["test_new"])]
+    assert [*find_tests(changes, "no patch")] == []
+
+
+def test_a_touched_decorator_touches_its_test() -> None:
+    patch = PATCH.partition("@@")[0] + '@@ -4 +4 @@\n-@old\n+@pytest.mark.parametrize("x", [1])\n'
+    changes = [FileChange("tests/test_sums.py", "100644", TESTS.encode(), "100644")]
+    assert [*find_tests(changes, patch)] == [("tests/test_sums.py", ["test_old"])]
+
+
+@pytest.mark.parametrize("content", [b"def broken(", b"\xff\xfe", b"x = 1\n", b"(" * 10_000])
+def test_what_is_no_file_of_tests_has_none(content: bytes) -> None:
+    changes = [FileChange("tests/test_sums.py", "100644", content, "100644")]
+    assert [*find_tests(changes, PATCH)] == []
+
+
+def test_paths_of_tests_are_known_by_name_and_folder() -> None:
+    paths = ("test_a.py", "a/b_test.py", "tests/data.json", "a/testing/x.py", "conftest.py", "src/latest/a.py")
+    assert [is_for_tests(path) for path in paths] == [True, True, True, True, True, False]
+
+
+def test_pytest_gets_one_expression_and_unittest_a_name_at_a_time() -> None:
+    names = ["test_a", "test_b"]
+    assert choose_words("python -m pytest -x", "t.py", names) == ["t.py", "-k", "test_a or test_b"]
+    assert choose_words("python -m unittest", "t.py", names) == ["t.py", "-k", "test_a", "-k", "test_b"]

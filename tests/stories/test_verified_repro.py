@@ -1,0 +1,141 @@
+"""What the service itself sees of a repro, from the issue to the report and the pull request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from bot.demo.repository import ISSUE_BODY
+from tests.support.machines import SshServer
+from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 120.0
+"""Each story makes two environments and a good many runs."""
+
+REPRO = '(output / "repro.py").write_text({!r})\n'
+GENUINE = "from widgets import chunked\nassert len(list(chunked([1, 2, 3], 2))) == 2\n"
+LOOKS_FOR_PATCH = "assert 'size + 1' not in open('widgets/chunks.py').read(), 'not mended'\n"
+
+
+def seen_in(text: str) -> str:
+    """What a report or a pull request says that the service saw."""
+    return text.partition("**Seen by ptq-bot**")[2].partition("\n\n**")[0].partition("\n\n<details>")[0]
+
+
+async def report_on(world: World, body: str = ISSUE_BODY, label: str = "ptq:fix") -> str:
+    world.patience_s = PATIENCE_S
+    await world.open_issue(body)
+    await world.label(label)
+    return await world.wait_for_report()
+
+
+async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(
+    tmp_path: Path, ssh_server: SshServer
+) -> None:
+    async with open_world(tmp_path, ssh=ssh_server, verify_runs=3) as world:
+        seen = seen_in(await report_on(world))
+        failure = "fails on base 3 of 3 (`AssertionError: [[1, 2], [3, 4]]`); passes with the change 3 of 3"
+        assert f"- ✅ **the issue's repro**, `the issue`: {failure} ([script](" in seen
+        assert f"- ✅ **the agent's repro**: {failure}" in seen
+        assert "- ✅ **1 regression test** in `tests/test_chunks.py`: fails on base 3 of 3 (`AssertionError: " in seen
+        assert "not verified" not in seen
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        assert seen.strip() in (await world.wait_for_pull()).body
+        (job,) = await world.jobs()
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{world.playground.service.url}/jobs/{job.id}") as answer,
+        ):
+            page = await answer.text()
+        assert '<section id="check-1"><h2>Script: the issue</h2>' in page
+        assert "On base, run 3: AssertionError: [[1, 2], [3, 4]]" in page
+        assert "The change as text alone" in page
+
+
+async def test_a_repro_that_looks_for_the_patch_is_not_called_verified(tmp_path: Path) -> None:
+    agent = WRITE_REPORT + REPRO.format(LOOKS_FOR_PATCH) + FIX
+    async with open_world(tmp_path, agent=agent, verify_runs=1) as world:
+        seen = seen_in(await report_on(world))
+        assert "- ✅ **the issue's repro**" in seen
+        assert "- ⚠️ **the agent's repro**: fails on base 1 of 1 (`AssertionError: not mended`)" in seen
+        assert "it looks for the patch, not for the bug" in seen
+
+
+async def test_a_change_that_mends_nothing_is_not_called_verified(tmp_path: Path) -> None:
+    vain = 'pathlib.Path("widgets/chunks.py").write_text(open("widgets/chunks.py").read() + "\\n# mended\\n")\n'
+    async with open_world(tmp_path, agent=WRITE_REPORT + REPRO.format("x = 1") + vain, verify_runs=1) as world:
+        seen = seen_in(await report_on(world))
+        assert "passes with the change 0 of 1; **not verified**: with the change it fails as before" in seen
+        assert "**the agent's repro**: fails on base 0 of 1" in seen
+        assert "**not verified**: it does not fail on base, so it shows nothing" in seen
+
+
+async def test_a_preset_that_changes_nothing_says_how_the_repro_fails(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT, verify_runs=2) as world:
+        seen = seen_in(await report_on(world, label="ptq"))
+        assert "- ✅ **the issue's repro**, `the issue`: fails on base 2 of 2 (`AssertionError: " in seen
+        assert "change" not in seen
+
+
+async def test_without_a_script_nothing_is_verified_and_nothing_is_said(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX, verify_runs=1) as world:
+        assert "Seen by ptq-bot" not in await report_on(world, "It loses the last items, without any script.")
+
+
+async def test_a_change_that_cannot_be_built_is_reported_and_said_not_to_be_verified(tmp_path: Path) -> None:
+    toml = 'rebuild = ["echo no compiler; exit 3"]'
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX, repository_toml=toml, verify_runs=1) as world:
+        report = await report_on(world)
+        assert "it was not run: `the rebuild command ʼecho no compiler; exit 3ʼ failed" in seen_in(report)
+        assert "/ptq pr " in report
+
+
+LOOK_AROUND = """
+import os, pathlib
+root = pathlib.Path(os.environ["PTQ_PROMPT_FILE"]).parent
+found = [name for name in os.environ if "TOKEN" in name or "GATEWAY" in name]
+found += [str(path) for path in root.rglob("*") if path.name not in ("tmp", "output", "control", "repro.py")]
+found += [str(path) for path in pathlib.Path.home().rglob("*") if "agent was here" in str(path)]
+assert found, "nothing of the agent is here"
+"""
+
+
+async def test_a_script_finds_nothing_of_the_agent(tmp_path: Path) -> None:
+    leave = '(pathlib.Path.home() / "agent was here").write_text("")\n'
+    async with open_world(tmp_path, agent=WRITE_REPORT + REPRO.format(LOOK_AROUND) + leave, verify_runs=1) as world:
+        seen = seen_in(await report_on(world))
+        assert "fails on base 1 of 1 (`AssertionError: nothing of the agent is here`)" in seen
+
+
+async def test_a_service_that_is_restarted_goes_on_with_the_verification(tmp_path: Path) -> None:
+    agent = WRITE_REPORT + REPRO.format("import time\ntime.sleep(3)\n" + GENUINE) + FIX
+    async with open_world(tmp_path, agent=agent, verify_runs=1) as world:
+        world.patience_s = PATIENCE_S
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_job("verifying")
+        await world.playground.stop_service()
+        await world.playground.start_service()
+        seen = seen_in(await world.wait_for_report())
+        assert "- ✅ **the issue's repro**" in seen
+        assert "- ✅ **the agent's repro**" in seen
+        assert len(world.reports()) == 1
+
+
+async def test_a_job_that_is_cancelled_while_it_is_verified_ends_at_once_with_its_report(tmp_path: Path) -> None:
+    agent = WRITE_REPORT + REPRO.format("import time\ntime.sleep(600)\n") + FIX
+    async with open_world(tmp_path, agent=agent, verify_runs=3) as world:
+        world.patience_s = PATIENCE_S
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_job("verifying")
+        await world.comment("/ptq cancel")
+        report = await world.wait_for_report()
+        assert "Cancelled" in report
+        assert "cancelled by " in report
+        jobs = world.playground.folder / "machine" / "workspace" / "jobs"
+        assert [path.name for path in jobs.iterdir()] == []
