@@ -39,7 +39,7 @@ from runner.machine_states import fetch_machine_states, fetch_sightings
 from runner.machines import USABLE, Lease, MachineState
 from runner.meter import Meter
 from runner.spool import STAGES, Spool
-from runner.verification import Side
+from runner.verification import Kind, Side
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -73,6 +73,11 @@ _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _IN_CONFIDENTIAL = "ecurity"
 """In every report that is for the operator alone: its outcome, without the letter that Unicode has twice."""
 
+TITLES = {
+    Kind.ISSUE: "the script of",
+    Kind.AGENT: "the agent's",
+    Kind.TESTS: "the tests in",
+}
 SIDES = {
     Side.BASE: "On base",
     Side.TEXT: "The change as text alone, the base's code runs",
@@ -249,6 +254,7 @@ class Pages:
             refresh_s=REFRESH_S,
             digest_shown=DIGEST_SHOWN,
             sides=SIDES,
+            titles=TITLES,
             **values,
         )
 

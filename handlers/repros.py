@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from handlers.markdown import parse_blocks
 
+THE_ISSUE = "the issue"
+"""The origin of what stands in an issue's own text."""
+
 MAX_REPROS = 10
 MAX_CODE = 6_000
 """Characters of one script; a longer one is no minimal repro, and is left where it stands."""

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from handlers.hidden_text import reveal
 from handlers.ports import Comment
-from handlers.repros import ReproScript, extract_repros
+from handlers.repros import THE_ISSUE, ReproScript, extract_repros
 from runner.characters import show_invisible
 
 MAX_TITLE = 300
@@ -82,7 +82,7 @@ def freeze_issue(
     ]
     kept = _keep_newest(known)
     shown_body = _bound(body, MAX_BODY)
-    texts = [("the issue", shown_body), *((f"comment by {comment.author}", comment.body) for comment in kept)]
+    texts = [(THE_ISSUE, shown_body), *((f"comment by {comment.author}", comment.body) for comment in kept)]
     return Snapshot(
         repository=repository,
         issue_number=issue_number,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from handlers.replies import job_url
+from handlers.repros import THE_ISSUE
 from handlers.sanitize import defuse, one_line, redact
 from runner.characters import show_invisible
 from runner.job import Job, Report
@@ -52,7 +53,8 @@ def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: 
 
 def _name(check: Check, secrets: Collection[str]) -> str:
     if check.kind is Kind.ISSUE:
-        return f"**the issue's repro**, {_quote(check.origin, MAX_ORIGIN, secrets)}"
+        where = "" if check.origin == THE_ISSUE else f", {_quote(check.origin, MAX_ORIGIN, secrets)}"
+        return f"**the issue's repro**{where}"
     if check.kind is Kind.AGENT:
         return "**the agent's repro**"
     names = check.script.split("\n")

@@ -39,7 +39,7 @@ async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(
     async with open_world(tmp_path, ssh=ssh_server, verify_runs=3) as world:
         seen = seen_in(await report_on(world))
         failure = "fails on base 3 of 3 (`AssertionError: [[1, 2], [3, 4]]`); passes with the change 3 of 3"
-        assert f"- ✅ **the issue's repro**, `the issue`: {failure} ([script](" in seen
+        assert f"- ✅ **the issue's repro**: {failure} ([script](" in seen
         assert f"- ✅ **the agent's repro**: {failure}" in seen
         assert "- ✅ **1 regression test** in `tests/test_chunks.py`: fails on base 3 of 3 (`AssertionError: " in seen
         assert "not verified" not in seen
@@ -51,7 +51,7 @@ async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(
             session.get(f"{world.playground.service.url}/jobs/{job.id}") as answer,
         ):
             page = await answer.text()
-        assert '<section id="check-1"><h2>Script: the issue</h2>' in page
+        assert '<section id="check-1"><h2>Seen by ptq-bot: the script of the issue</h2>' in page
         assert "On base, run 3: AssertionError: [[1, 2], [3, 4]]" in page
         assert "The change as text alone" in page
 
@@ -77,7 +77,7 @@ async def test_a_change_that_mends_nothing_is_not_called_verified(tmp_path: Path
 async def test_a_preset_that_changes_nothing_says_how_the_repro_fails(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT, verify_runs=2) as world:
         seen = seen_in(await report_on(world, label="ptq"))
-        assert "- ✅ **the issue's repro**, `the issue`: fails on base 2 of 2 (`AssertionError: " in seen
+        assert "- ✅ **the issue's repro**: fails on base 2 of 2 (`AssertionError: " in seen
         assert "change" not in seen
 
 
