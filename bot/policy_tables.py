@@ -185,10 +185,11 @@ class VerifyTable(Table):
     runs: Annotated[int, Field(ge=0, le=10)] = 3
     script: Text = "python"
     tests: Text = "python -m pytest"
+    network: Literal["none", "host"] = "none"
 
     def as_verification(self, rebuild: tuple[str, ...]) -> Verification:
         """The plain value."""
-        return Verification(self.runs, self.script, self.tests, rebuild)
+        return Verification(self.runs, self.script, self.tests, rebuild, self.network)
 
 
 class RepositoryTable(Table):

@@ -23,7 +23,7 @@ _DOUBTS = {
     Verdict.STILL_FAILS: "with the change it fails as before",
     Verdict.FAILS_OTHERWISE: "with the change it fails in another way",
     Verdict.LOOKS_FOR_PATCH: (
-        "it is content as soon as the change stands in the files, although the base's code runs: "
+        "it is content as soon as the change stands in the files, although the base's code still runs: "
         "it looks for the patch, not for the bug"
     ),
     Verdict.NOT_RUN: "it was not run",

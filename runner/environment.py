@@ -59,6 +59,8 @@ class Verification:
     """Runs tests; their file, and `-k` with their names, are put behind it."""
     rebuild: tuple[str, ...] = ()
     """What is run once the change is in the worktree."""
+    network: Literal["none", "host"] = "none"
+    """`none`: a stranger's script reaches nothing, whatever agents may; `host`: what agents may."""
 
 
 @dataclass(frozen=True, slots=True)

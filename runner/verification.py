@@ -7,10 +7,13 @@ before; what came of it is judged here. Words of machines and agents are data: n
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from runner.job import FileChange
+from runner.regression_tests import is_for_tests
 from runner.signature import find_signature, name_failure
 
 MAX_WORDS = 4_000
@@ -21,6 +24,13 @@ NOT_RUNNABLE = (126, 127)
 
 NO_TESTS = (4, 5)
 """pytest's, where it did not understand its arguments, or no test fits them (`pytest.ExitCode`)."""
+
+
+BUILT = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".m", ".mm", ".pxd", ".pyx", ".rs")
+"""How files are called that run only once they were built."""
+
+READS_SOURCE = re.compile(rb"\b(?:triton|torch\.jit|jit\.script|getsource|getsourcelines)\b")
+"""Python that goes by its text as well."""
 
 
 class Kind(StrEnum):
@@ -116,11 +126,32 @@ class Finding:
     """How it fails with the change, where that is another way."""
 
 
-def list_sides(kind: Kind, *, has_change: bool) -> tuple[Side, ...]:
+def list_sides(kind: Kind, *, has_change: bool, has_text: bool) -> tuple[Side, ...]:
     """What a check of a kind is run on. Whoever wrote the issue knew no patch to look for."""
     if not has_change:
         return () if kind is Kind.TESTS else (Side.BASE,)
-    return (Side.BASE, Side.CHANGED) if kind is Kind.ISSUE else (Side.BASE, Side.TEXT, Side.CHANGED)
+    return (Side.BASE, Side.TEXT, Side.CHANGED) if has_text and kind is not Kind.ISSUE else (Side.BASE, Side.CHANGED)
+
+
+def find_text(changes: Iterable[FileChange], *, is_built: bool) -> list[FileChange]:
+    """What of a change can be in the files while the base's code runs: edits of what is compiled before it is run.
+
+    Left out is what is read anew at each run: data, new and removed files, and Python whose source somebody else
+    compiles (Triton, TorchScript). `is_built` says whether a build stands between sources and what is run.
+    """
+    return [
+        change
+        for change in changes
+        if change.mode
+        and change.old_mode
+        and not is_for_tests(change.path)
+        and (is_frozen(change) or (is_built and change.path.endswith(BUILT)))
+    ]
+
+
+def is_frozen(change: FileChange) -> bool:
+    """Whether a file's bytecode can be kept while its text changes."""
+    return change.path.endswith(".py") and not READS_SOURCE.search(change.content or b"")
 
 
 def name_environment(job_id: str) -> str:
@@ -130,7 +161,7 @@ def name_environment(job_id: str) -> str:
 
 def judge(check: Check, *, has_change: bool) -> Finding:
     """What a check has shown."""
-    sides = list_sides(check.kind, has_change=has_change)
+    sides = list_sides(check.kind, has_change=has_change, has_text=Side.TEXT in check.runs)
     failed = {side: sum(run.failed for run in check.runs.get(side, ())) for side in sides}
     total = {side: len(check.runs.get(side, ())) for side in sides}
     before, after = _sign(check, Side.BASE), _sign(check, Side.CHANGED)
@@ -152,7 +183,8 @@ def _judge(
     after: set[str],
 ) -> Verdict:
     """The first thing that speaks against it; or that nothing does."""
-    if not sides or not all(total.values()) or not all(_was_run(check.kind, check.runs[side]) for side in sides):
+    was_run = all(total[side] and _was_run(check.kind, check.runs[side]) for side in sides)
+    if check.trouble or not sides or not was_run:
         return Verdict.NOT_RUN
     if not failed[Side.BASE]:
         return Verdict.SHOWS_NOTHING

@@ -24,7 +24,7 @@ from runner.jobd_answers import JobdError, StageState
 from runner.jobd_client import JobdClient
 from runner.machines import Lease
 from runner.regression_tests import choose_words, find_tests, is_for_tests
-from runner.verification import MAX_WORDS, Check, Kind, Run, Side, list_sides, name_environment
+from runner.verification import MAX_WORDS, Check, Kind, Run, Side, find_text, is_frozen, list_sides, name_environment
 
 log = structlog.get_logger()
 
@@ -41,11 +41,12 @@ class Subject:
 
     checks: Sequence[Check]
     changes: Sequence[FileChange]
+    text: Sequence[FileChange]
+    """What of them can stand in the files while the base's code runs."""
 
-    @property
-    def has_change(self) -> bool:
-        """Whether there is anything to compare the base with."""
-        return bool(self.changes)
+    def list_sides(self, check: Check) -> tuple[Side, ...]:
+        """What a check is run on."""
+        return list_sides(check.kind, has_change=bool(self.changes), has_text=bool(self.text))
 
 
 def plan_checks(report: Report, profile: Profile) -> list[tuple[Kind, str, str]]:
@@ -86,7 +87,7 @@ async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job
     if poll.state is not StageState.DONE:
         return await finish_unverified(bench, job, explain(poll, "it was killed"))
     async with bench.db.write() as connection:
-        subject = await _fetch_subject(connection, job)
+        subject = await _fetch_subject(connection, job, profile.verification)
         for check in _read_runs(subject, poll.result, profile.verification):
             await save_runs(connection, check)
     return await _finish(bench, job)
@@ -114,9 +115,11 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
     profile = bench.profiles[job.repository]
     async with bench.db.read() as connection:
         lease = await store.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
-        subject = await _fetch_subject(connection, job)
+        subject = await _fetch_subject(connection, job, profile.verification)
     if poll.state is StageState.ABSENT:
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
+        if profile.verification.network == "none":
+            recipe = replace(recipe, network="none")
         await client.prepare(environment, recipe, gpus=lease.gpus)
     elif poll.state is StageState.DONE:
         await client.start_checks(
@@ -127,12 +130,13 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
     return job
 
 
-async def _fetch_subject(connection: AsyncConnection, job: Job) -> Subject:
+async def _fetch_subject(connection: AsyncConnection, job: Job, how: Verification) -> Subject:
     found = await fetch_checks(connection, job.id)
     report = await store.fetch_report(connection, job.id)
     scripts = [check for check in found if check.kind is Kind.ISSUE][:MAX_SCRIPTS]
     others = [check for check in found if check.kind is not Kind.ISSUE]
-    return Subject([*scripts, *others], report.changes if report and report.digest else ())
+    changes = report.changes if report and report.digest else ()
+    return Subject([*scripts, *others], changes, find_text(changes, is_built=bool(how.rebuild)))
 
 
 def _list_runs(subject: Subject, profile: Profile) -> list[dict[str, Any]]:
@@ -141,18 +145,15 @@ def _list_runs(subject: Subject, profile: Profile) -> list[dict[str, Any]]:
         _describe_run(check, side, subject, profile)
         for side in Side
         for check in subject.checks
-        if side in list_sides(check.kind, has_change=subject.has_change)
+        if side in subject.list_sides(check)
     ]
 
 
 def _describe_run(check: Check, side: Side, subject: Subject, profile: Profile) -> dict[str, Any]:
-    is_tests, code = check.kind is Kind.TESTS, [*subject.changes]
-    edits = {
-        Side.BASE: [change for change in code if is_tests and is_for_tests(change.path)],
-        Side.TEXT: code,
-        Side.CHANGED: [],
-    }
-    frozen = [change.path for change in code if change.path.endswith(".py") and not is_for_tests(change.path)]
+    is_tests = check.kind is Kind.TESTS
+    own = [change for change in subject.changes if is_tests and is_for_tests(change.path)]
+    edits: Mapping[Side, Sequence[FileChange]] = {Side.BASE: own, Side.TEXT: [*own, *subject.text], Side.CHANGED: ()}
+    frozen = [change.path for change in subject.text if is_frozen(change)]
     command = profile.verification.tests
     return {
         "name": _name_run(check, side),
@@ -174,7 +175,7 @@ def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -
     reason = make_storable(str(trouble))[:MAX_WORDS] if trouble else None
     read = []
     for check in subject.checks:
-        sides = list_sides(check.kind, has_change=subject.has_change)
+        sides = subject.list_sides(check)
         rows = {side: told.get(_name_run(check, side)) if isinstance(told, Mapping) else None for side in sides}
         runs = {side: tuple(map(_read_run, row[: how.runs])) for side, row in rows.items() if isinstance(row, list)}
         complete = {side: run for side, run in runs.items() if len(run) == how.runs}

@@ -39,16 +39,12 @@ def test_each_check_is_a_line_with_its_counts_its_failure_and_its_script() -> No
 
 def test_without_a_change_only_the_base_is_spoken_of() -> None:
     (line,) = say(check(runs={Side.BASE: [fails("ValueError: no")] * 3}), digest=None)
-    assert (
-        line == f"- ✅ **the issue's repro**: fails on base 3 of 3 (`ValueError: no`) ([script]({PAGE}1))"
-    )
+    assert line == f"- ✅ **the issue's repro**: fails on base 3 of 3 (`ValueError: no`) ([script]({PAGE}1))"
 
 
 def test_what_was_not_run_is_said_with_the_reason_and_what_was_never_tried_is_not() -> None:
     (line,) = say(check(runs={}, trouble="the disk is full"), check(runs={}, number=2))
-    assert line.startswith(
-        "- ⚠️ **the issue's repro**: **not verified**: it was not run: `the disk is full`"
-    )
+    assert line.startswith("- ⚠️ **the issue's repro**: **not verified**: it was not run: `the disk is full`")
     assert render_checks(JOB, [check(runs={})], None, "https://ptq.example", ()) == ""
 
 

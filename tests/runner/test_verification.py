@@ -7,7 +7,7 @@ import pytest
 from runner.job import FileChange
 from runner.regression_tests import choose_words, find_tests, is_for_tests
 from runner.signature import MAX_FAILURE, find_signature, name_failure
-from runner.verification import Check, Kind, Run, Side, Verdict, judge, list_sides
+from runner.verification import Check, Kind, Run, Side, Verdict, find_text, judge, list_sides
 
 GOOD = Run(0, timed_out=False, words="fine")
 HANGS = Run(130, timed_out=True, words="")
@@ -60,7 +60,6 @@ def test_a_script_of_the_issue_is_verified_by_base_and_change(
         ([OTHERWISE] * 3, Verdict.VERIFIED),
         ([GOOD] * 3, Verdict.LOOKS_FOR_PATCH),
         ([fails(), fails(), GOOD], Verdict.LOOKS_FOR_PATCH),
-        ([], Verdict.NOT_RUN),
     ],
 )
 def test_a_script_of_the_agent_must_not_be_content_with_the_text_of_a_change(text: list[Run], verdict: Verdict) -> None:
@@ -71,7 +70,25 @@ def test_a_script_of_the_agent_must_not_be_content_with_the_text_of_a_change(tex
 def test_without_a_change_a_failing_script_is_reproduced_and_tests_are_not_asked() -> None:
     assert judged(Kind.AGENT, [fails()] * 3) is Verdict.REPRODUCED
     assert judged(Kind.ISSUE, [GOOD] * 3) is Verdict.SHOWS_NOTHING
-    assert list_sides(Kind.TESTS, has_change=False) == ()
+    assert list_sides(Kind.TESTS, has_change=False, has_text=False) == ()
+
+
+def test_what_was_cut_short_is_not_verified() -> None:
+    runs = {Side.BASE: [fails()] * 3, Side.CHANGED: [GOOD] * 3}
+    check = Check("a" * 10, 1, Kind.AGENT, "repro.py", "x", runs, trouble="the time was over")
+    assert judge(check, has_change=True).verdict is Verdict.NOT_RUN
+
+
+def test_text_that_is_read_at_each_run_stays_as_in_base() -> None:
+    def edit(path: str, content: bytes = b"x = 1\n", old_mode: str | None = "100644") -> FileChange:
+        return FileChange(path, "100644", content, old_mode)
+
+    code, built = edit("a/code.py"), edit("csrc/kernel.cu")
+    kernel = edit("a/kernel.py", b"import triton\n@triton.jit\ndef f(): ...\n")
+    gone = FileChange("a/old.py", None, None, "100644")
+    changes = [code, built, kernel, gone, edit("a/new.py", old_mode=None), edit("data.yaml"), edit("tests/test_a.py")]
+    assert find_text(changes, is_built=True) == [code, built]
+    assert find_text(changes, is_built=False) == [code]
 
 
 def test_tests_that_nobody_found_were_not_run() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from bot.demo.repository import ISSUE_BODY
 from tests.support.machines import SshServer
@@ -102,6 +103,25 @@ found += [str(path) for path in root.rglob("*") if path.name not in ("tmp", "out
 found += [str(path) for path in pathlib.Path.home().rglob("*") if "agent was here" in str(path)]
 assert found, "nothing of the agent is here"
 """
+
+
+CALLS_OUT = """
+import socket
+socket.create_server(("127.0.0.1", 0))
+from widgets import chunked
+try:
+    socket.create_connection(({!r}, {!r}), 5)
+except OSError as error:
+    raise SystemExit(f"nobody there: {{error.strerror}}")
+"""
+
+
+async def test_a_strangers_script_reaches_nobody(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT, verify_runs=1) as world:
+        url = URL(world.playground.service.url)
+        script = CALLS_OUT.format(url.host, url.port)
+        seen = seen_in(await report_on(world, f"Look:\n\n```python\n{script}\n```\n", label="ptq"))
+        assert "fails on base 1 of 1 (`nobody there: Connection refused`)" in seen
 
 
 async def test_a_script_finds_nothing_of_the_agent(tmp_path: Path) -> None:
