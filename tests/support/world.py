@@ -188,6 +188,7 @@ async def open_world(
     database_url: str = "sqlite+aiosqlite:///ptq.db",
     pace: Pace = PACE,
     python: str = sys.executable,
+    private: bool = False,
 ) -> AsyncIterator[World]:
     """A running installation; `agent` is the source of its agent, in place of the demo's."""
     command = None
@@ -205,6 +206,7 @@ async def open_world(
         database_url=database_url,
         pace=pace,
         python=python,
+        private=private,
     )
     async with playground:
         playground.github.observers.append(load_openapi().check)
