@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from bot.gateway.fetches import ROOT
-from bot.gateway.git import GitProxy
+from bot.gateway.git import GitProxy, refuse_git
 from bot.gateway.proxy import MAX_BODY, Door, Models, Proxy, Upstream, read_token, refuse
 from bot.gateway.requests import find_api
 from runner.agents.prices import Price
@@ -117,12 +117,12 @@ class ModelGateway:
         door = self._doors.get(found[1]) if found else None
         path = request.path.removeprefix(PREFIX)
         if door is None:
-            return refuse(find_api(path), 401, "no job that is at work here has this token")
+            return self._turn_away(path, 401, "no job that is at work here has this token")
         url, task = request.rel_url.with_path(path, keep_query=True), asyncio.current_task()
         assert task
         assert request.transport
         if len(door.answering) >= MAX_CONNECTIONS:
-            return refuse(find_api(path), 503, "too many requests at once")
+            return self._turn_away(path, 503, "too many requests at once")
         door.answering[task] = request.transport
         try:
             return await self._answer(door, request.clone(rel_url=url, client_max_size=MAX_BODY))
@@ -147,6 +147,10 @@ class ModelGateway:
         if self._git and request.path.startswith(ROOT):
             return await self._git.answer(door, request)
         return await self._proxy.answer(door, request)
+
+    def _turn_away(self, path: str, status: int, reason: str) -> web.Response:
+        """Refuse a request before it comes to a door."""
+        return refuse_git(status, reason) if path.startswith(ROOT) else refuse(find_api(path), status, reason)
 
     def _make_token(self, job_id: str) -> str:
         """The job's token. Any replica can make it, and nobody else."""

@@ -100,7 +100,7 @@ class GitProxy:
         except NotFetched as refusal:
             return await _turn_down(door, str(refusal))
         if (request.content_length or 0) > MAX_BODY:
-            return _refuse(413, f"the request is larger than {MAX_BODY} bytes")
+            return refuse_git(413, f"the request is larger than {MAX_BODY} bytes")
         async with door.fetching:
             if not door.is_open:
                 return await _turn_down(door, "the run is over: its access to the repository has ended")
@@ -112,14 +112,14 @@ class GitProxy:
             await self._stream(request, fetch, passed)
         except Unanswered as refusal:
             log.warning("gateway.not_fetched", **door.context, asked=fetch.repository, reason=str(refusal))
-            return _refuse(refusal.status, str(refusal))
+            return refuse_git(refusal.status, str(refusal))
         except ClaimLost:
-            return _refuse(503, "another replica of the service answers now")
+            return refuse_git(503, "another replica of the service answers now")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             # The type only: what some say holds the request, and so the token.
             log.warning("gateway.broken", **door.context, asked=fetch.repository, reason=type(error).__name__)
             if not passed.response:
-                return _refuse(502, "GitHub cannot be reached just now")
+                return refuse_git(502, "GitHub cannot be reached just now")
             if request.transport:
                 request.transport.abort()  # To end it as if it were whole would be a lie.
         if fetch.takes_pack and door.fetches < MAX_LOGGED:
@@ -230,9 +230,9 @@ def explain(status: int, repository: str) -> Unanswered:
 
 async def _turn_down(door: Door, reason: str) -> web.Response:
     await door.note_refusal(reason)
-    return _refuse(403, reason)
+    return refuse_git(403, reason)
 
 
-def _refuse(status: int, reason: str) -> web.Response:
-    """A refusal; 401 would have git ask for a name and a password."""
-    return web.Response(status=status, text=f"ptq-bot: {reason}\n")
+def refuse_git(status: int, reason: str) -> web.Response:
+    """A refusal in words that git shows; at 401 it would ask for a name and a password instead."""
+    return web.Response(status=403 if status == 401 else status, text=f"ptq-bot: {reason}\n")

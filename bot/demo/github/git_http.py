@@ -81,6 +81,8 @@ class GitHttp:
         repository = self._world.repositories.get(name.casefold())
         if repository and (not repository.private or self._may_read(request, repository)):
             return repository
+        if (renamed := self._world.former.get(name.casefold())) and self._may_read(request, renamed):
+            raise web.HTTPMovedPermanently(request.path_qs.replace(name, renamed.full_name, 1))
         raise web.HTTPUnauthorized(text="Repository not found.\n", headers={"WWW-Authenticate": 'Basic realm="GitHub"'})
 
     def _may_read(self, request: web.Request, repository: Repository) -> bool:
