@@ -16,11 +16,9 @@ from typing import Any, cast
 import aiohttp
 import pytest
 from aiohttp import web
-from multidict import CIMultiDict
 
 from bot.demo.github import StandIn
 from bot.gateway.doors import PREFIX, ModelGateway
-from bot.gateway.fetches import Elsewhere, NotFetched, read_fetch
 from bot.gateway.git import GitProxy, Granting
 from bot.gateway.proxy import MAX_REFUSALS
 from bot.github import AppGitHub
@@ -376,55 +374,6 @@ async def test_who_is_refused_on_and_on_does_not_fill_the_log(
             async with floor.ask(way, "git-receive-pack", "POST") as answer:
                 assert answer.status == 403
     assert "".join(capsys.readouterr()).count("gateway.refused") == MAX_REFUSALS
-
-
-def read(path: str, method: str = "GET", query: str = "", **headers: str) -> Any:
-    named = CIMultiDict({name.replace("_", "-"): value for name, value in headers.items()})
-    return read_fetch(method, path, query, named, (NAME, "octo/parts"), WEB)
-
-
-@pytest.mark.parametrize("name", ["octo/widgets", "Octo/WIDGETS", "octo/widgets.git", "octo/parts"])
-def test_a_repository_is_known_by_its_name_in_any_letters(name: str) -> None:
-    fetch = read(f"/git/{name}/info/refs", query="service=git-upload-pack")
-    assert fetch.repository in (NAME, "octo/parts")
-    assert fetch.target == GET
-
-
-@pytest.mark.parametrize(
-    ("path", "method", "query", "words"),
-    [
-        ("/git/octo/widgets.git/info/refs", "GET", "", "older protocol"),
-        ("/git/octo/widgets.git/info/refs", "GET", "service=git-upload-pack&x=1", "older protocol"),
-        ("/git/octo/widgets.git/info/refs", "GET", "service=git-receive-pack", "pushing"),
-        ("/git/octo/widgets.git/git-receive-pack", "POST", "", "pushing"),
-        ("/git/octo/widgets.git/git-upload-pack", "GET", "", "GET is not"),
-        ("/git/octo/widgets.git/git-upload-pack", "POST", "x=1", "POST is not"),
-        ("/git/octo/widgets.git/HEAD", "GET", "", "nothing there"),
-        ("/git/octo/widgets.git/objects/info/packs", "GET", "", "nothing there"),
-        ("/git/octo/../octo/widgets.git/info/refs", "GET", "service=git-upload-pack", "nothing there"),
-        ("/git/octo/%2e%2e/info/refs", "GET", "service=git-upload-pack", "nothing there"),
-        ("/git/octo/../info/refs", "GET", "service=git-upload-pack", ".. is not among"),
-        ("/git/octo/secrets.git/info/refs", "GET", "service=git-upload-pack", "octo/secrets is not among"),
-        ("/git/octo/secrets.git/git-receive-pack", "POST", "", "octo/secrets is not among"),
-        ("/git/octo/widgets.git/info/lfs/objects/batch", "POST", "", "Git LFS"),
-    ],
-)
-def test_whatever_else_is_asked_for_is_refused(path: str, method: str, query: str, words: str) -> None:
-    with pytest.raises(NotFetched, match=words):
-        read(path, method, query)
-
-
-@pytest.mark.parametrize(("name", "value"), [("git_protocol", "version=2\x01"), ("git_protocol", "x" * 101)])
-def test_headers_of_another_form_are_refused(name: str, value: str) -> None:
-    with pytest.raises(NotFetched):
-        read("/git/octo/widgets.git/info/refs", query="service=git-upload-pack", **{name: value})
-    with pytest.raises(NotFetched, match="br"):
-        read("/git/octo/widgets.git/git-upload-pack", "POST", content_encoding="br")
-
-
-def test_what_only_begins_like_a_repository_is_elsewhere() -> None:
-    with pytest.raises(Elsewhere, match=r"https://github.com/octo/widgets-docs.git/info/refs"):
-        read("/git/octo/widgets-docs/info/refs", query="service=git-upload-pack")
 
 
 def test_a_job_is_a_reader_of_its_own_repository() -> None:
