@@ -16,9 +16,9 @@ ROOT = "/git/"
 SERVICE = "git-upload-pack"
 """What git calls to send what somebody fetches; `git-receive-pack` is its name for taking what somebody pushes."""
 
-REFS, PACK = "info/refs", SERVICE
+REFS, PACK, LFS = "info/refs", SERVICE, "info/lfs/"
 PATH = re.compile(
-    rf"{ROOT}(?P<name>[A-Za-z0-9_-]+/[A-Za-z0-9._-]+?)(?:\.git)?/(?P<what>{REFS}|{PACK}|git-receive-pack|info/lfs/.+)"
+    rf"{ROOT}(?P<name>[A-Za-z0-9_-]+/[A-Za-z0-9._-]+?)(?:\.git)?/(?P<what>{REFS}|{PACK}|git-receive-pack|{LFS}.+)"
 )
 PROTOCOL = re.compile(r"[a-z0-9=:.-]{1,100}")
 
@@ -68,7 +68,7 @@ def read_fetch(
     what = found["what"]
     if what == "git-receive-pack" or query == "service=git-receive-pack":
         raise NotFetched(PUSHES)
-    if what.startswith("info/lfs/"):
+    if what.startswith(LFS):
         raise NotFetched(LARGE_FILES)
     passed = {"accept": headers.get("accept", "*/*")[:200], **_read_protocol(headers)}
     if (method, what) == ("GET", REFS):

@@ -19,7 +19,7 @@ import structlog
 from aiohttp import web
 from cachetools import LRUCache
 
-from bot.gateway.fetches import PACK, REFS, Elsewhere, Fetch, NotFetched, lead_git, list_addresses, read_fetch
+from bot.gateway.fetches import LFS, PACK, REFS, Elsewhere, Fetch, NotFetched, lead_git, list_addresses, read_fetch
 from bot.gateway.proxy import BODY_S, CONNECT_S, MAX_BODY, SILENCE_S, Door
 from bot.github.tokens import Grant
 from handlers.ports import GitHubError, GitHubUnavailable
@@ -98,6 +98,8 @@ class GitProxy:
         except Elsewhere as way:
             return web.Response(status=302, headers={"location": way.url})
         except NotFetched as refusal:
+            if LFS in path:
+                return _as_json(await _turn_down(door, str(refusal)))
             return await _turn_down(door, str(refusal))
         if (request.content_length or 0) > MAX_BODY:
             return refuse_git(413, f"the request is larger than {MAX_BODY} bytes")
@@ -231,6 +233,12 @@ def explain(status: int, repository: str) -> Unanswered:
 async def _turn_down(door: Door, reason: str) -> web.Response:
     await door.note_refusal(reason)
     return refuse_git(403, reason)
+
+
+def _as_json(refusal: web.Response) -> web.Response:
+    """A refusal as Git LFS shows it (github.com/git-lfs/git-lfs, docs/api/batch.md, "Response Errors")."""
+    words = (refusal.text or "").strip()
+    return web.json_response({"message": words}, status=refusal.status, content_type="application/vnd.git-lfs+json")
 
 
 def refuse_git(status: int, reason: str) -> web.Response:

@@ -227,6 +227,15 @@ async def test_by_a_jobs_own_relay_another_token_opens_nothing(tmp_path: Path) -
         assert github.given == 0
 
 
+async def test_large_files_are_refused_as_git_lfs_shows_it(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, WEB, Counter()) as floor:
+        way = await floor.lead(floor.reader())
+        async with floor.ask(way, "info/lfs/objects/batch", "POST", data=b'{"operation": "download"}') as answer:
+            assert (answer.status, answer.content_type) == (403, "application/vnd.git-lfs+json")
+            refusal = await answer.json(content_type=None)
+        assert refusal == {"message": "ptq-bot: files of Git LFS do not come by the gateway: see docs/gateway.md"}
+
+
 async def test_only_what_is_private_and_has_no_other_address_goes_by_the_gateway(tmp_path: Path) -> None:
     async with open_floor(tmp_path, WEB, Counter()) as floor:
         assert await floor.lead(floor.reader(private=False)) == GitWay()
