@@ -76,6 +76,7 @@ class ModelGateway:
         if job.agent not in self._upstreams:
             return None
         door = self._find_door(job.id, job.log_context())
+        door.context = job.log_context()
         if door.models is None:
             account = Account(job, caps, others)
             await self._ledger.load(account, self._now())

@@ -30,14 +30,6 @@ class NotFetched(Exception):  # noqa: N818 - a refusal, and most often nobody's 
     """Why a request is not passed on, in words that git shows."""
 
 
-class Elsewhere(Exception):  # noqa: N818 - a way, and no error
-    """The repository is none of the gateway's: git finds it at this address, by itself."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.url = url
-
-
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """A request that may be passed on."""
@@ -47,6 +39,8 @@ class Fetch:
     """Path and query below the repository's address."""
     headers: Mapping[str, str]
     """What of the request's headers goes with it."""
+    is_granted: bool
+    """Whether a token goes with it, too; without one GitHub gives what is public."""
 
     @property
     def takes_pack(self) -> bool:
@@ -54,17 +48,15 @@ class Fetch:
         return self.target == PACK
 
 
-def read_fetch(
-    method: str, path: str, query: str, headers: Mapping[str, str], repositories: Sequence[str], web_url: str
-) -> Fetch:
-    """A request that is allowed. Raises `NotFetched` for any other, and `Elsewhere`.
+def read_fetch(method: str, path: str, query: str, headers: Mapping[str, str], repositories: Sequence[str]) -> Fetch:
+    """A request that is allowed. Raises `NotFetched` for any other.
 
     `repositories` are those of the job, its own first.
     """
     found = PATH.fullmatch(path)
     if not found:
         raise NotFetched("the gateway has nothing there: git fetches from /git/OWNER/NAME.git")
-    name = _find_repository(found["name"], repositories, web_url)
+    name, is_granted = _find_repository(found["name"], repositories)
     what = found["what"]
     if what == "git-receive-pack" or query == "service=git-receive-pack":
         raise NotFetched(PUSHES)
@@ -74,21 +66,27 @@ def read_fetch(
     if (method, what) == ("GET", REFS):
         if query != f"service={SERVICE}":
             raise NotFetched("git's older protocol, without a service that answers, is not passed on")
-        return Fetch(name, f"{REFS}?{query}", passed)
+        return Fetch(name, f"{REFS}?{query}", passed, is_granted)
     if (method, what) != ("POST", PACK) or query:
         raise NotFetched(f"{method} is not what git asks with there")
-    return Fetch(name, PACK, {**passed, "content-type": f"application/x-{SERVICE}-request", **_read_coding(headers)})
+    passed |= {"content-type": f"application/x-{SERVICE}-request", **_read_coding(headers)}
+    return Fetch(name, PACK, passed, is_granted)
 
 
-def _find_repository(asked: str, repositories: Sequence[str], web_url: str) -> str:
-    """The repository of this name, which GitHub reads without regard to case."""
+def _find_repository(asked: str, repositories: Sequence[str]) -> tuple[str, bool]:
+    """The repository of this name, which GitHub reads without regard to case, and whether it is the job's to read."""
     for name in repositories:
         if name.lower() == asked.lower():
-            return name
+            return name, True
+    # `insteadOf` knows no end of a name: `octo/widgets` leads `octo/widgets-docs` here as well, which may be public.
     if any(asked.lower().startswith(name.lower()) for name in repositories):
-        # `insteadOf` knows no end of a name: `octo/widgets` leads `octo/widgets-docs` here as well.
-        raise Elsewhere(f"{web_url}/{asked}.git/{REFS}?service={SERVICE}")
-    raise NotFetched(
+        return asked, False
+    raise NotFetched(explain_unnamed(asked, repositories))
+
+
+def explain_unnamed(asked: str, repositories: Sequence[str]) -> str:
+    """Why a repository is not given, and who can change that."""
+    return (
         f"{asked} is not among the repositories that this job may fetch: its operator can name it in "
         f'`private_repositories` of [repos."{repositories[0]}"]'
     )

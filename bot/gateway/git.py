@@ -19,7 +19,17 @@ import structlog
 from aiohttp import web
 from cachetools import LRUCache
 
-from bot.gateway.fetches import LFS, PACK, REFS, Elsewhere, Fetch, NotFetched, lead_git, list_addresses, read_fetch
+from bot.gateway.fetches import (
+    LFS,
+    PACK,
+    REFS,
+    Fetch,
+    NotFetched,
+    explain_unnamed,
+    lead_git,
+    list_addresses,
+    read_fetch,
+)
 from bot.gateway.proxy import BODY_S, CONNECT_S, MAX_BODY, SILENCE_S, Door
 from bot.github.tokens import Grant
 from handlers.ports import GitHubError, GitHubUnavailable
@@ -32,6 +42,7 @@ log = structlog.get_logger()
 USER_AGENT = "git/ptq-bot"
 PASSED_BACK = ("content-type", "content-encoding", "cache-control")
 MOVED = re.compile(rf"/([\w-]+/[\w.-]+?)(?:\.git)?/(?:{REFS}|{PACK})", re.ASCII)
+NOT_PUBLIC = (401, 403, 404)
 REDIRECTS = (301, 302, 307, 308)
 MAX_MOVED = 1024
 """Renamed repositories whose new name is remembered."""
@@ -94,9 +105,7 @@ class GitProxy:
             return await _turn_down(door, "this job fetches nothing by the gateway")
         try:
             path, query = request.rel_url.raw_path, request.rel_url.raw_query_string
-            fetch = read_fetch(request.method, path, query, request.headers, door.repositories, self._web_url)
-        except Elsewhere as way:
-            return web.Response(status=302, headers={"location": way.url})
+            fetch = read_fetch(request.method, path, query, request.headers, door.repositories)
         except NotFetched as refusal:
             if LFS in path:
                 return _as_json(await _turn_down(door, str(refusal)))
@@ -111,7 +120,7 @@ class GitProxy:
     async def _pass_on(self, door: Door, request: web.BaseRequest, fetch: Fetch) -> web.StreamResponse:
         passed, began = _Passed(), time.monotonic()
         try:
-            await self._stream(request, fetch, passed)
+            await self._stream(door, request, fetch, passed)
         except Unanswered as refusal:
             log.warning("gateway.not_fetched", **door.context, asked=fetch.repository, reason=str(refusal))
             return refuse_git(refusal.status, str(refusal))
@@ -131,16 +140,18 @@ class GitProxy:
         assert passed.response
         return passed.response
 
-    async def _stream(self, request: web.BaseRequest, fetch: Fetch, passed: _Passed) -> None:
+    async def _stream(self, door: Door, request: web.BaseRequest, fetch: Fetch, passed: _Passed) -> None:
         """Pass an answer back as it comes. Raises `Unanswered`, and what a broken connection does."""
         why = ""
         for _ in range(1 if fetch.takes_pack else TRIES):
-            grant = await self._fetch_grant(fetch.repository)
+            grant = await self._fetch_grant(fetch.repository) if fetch.is_granted else None
             async with aclosing(_read_body(request)) as body, self._ask(fetch, grant, request, body) as theirs:
                 if theirs.status == 200:
                     await passed.take(request, theirs)
                     return
-                if theirs.status == 401:
+                if grant is None and theirs.status in NOT_PUBLIC:
+                    raise Unanswered(403, explain_unnamed(fetch.repository, door.repositories))
+                if grant and theirs.status == 401:
                     self._github.forget_grant(grant)
                     why = f"GitHub does not take the token that it gave for {fetch.repository}: fetch again"
                 elif theirs.status in REDIRECTS and self._note_move(fetch, theirs):
@@ -158,9 +169,10 @@ class GitProxy:
             raise Unanswered(503, str(error)) from None
 
     def _ask(
-        self, fetch: Fetch, grant: Grant, request: web.BaseRequest, body: AsyncGenerator[bytes]
+        self, fetch: Fetch, grant: Grant | None, request: web.BaseRequest, body: AsyncGenerator[bytes]
     ) -> aiohttp.client._RequestContextManager:
-        headers = {**fetch.headers, "accept-encoding": "identity", "user-agent": USER_AGENT, **sign(grant)}
+        headers = {**fetch.headers, "accept-encoding": "identity", "user-agent": USER_AGENT}
+        headers |= sign(grant) if grant else {}
         if fetch.takes_pack and request.content_length is not None:
             headers["content-length"] = str(request.content_length)
         return self._session.request(

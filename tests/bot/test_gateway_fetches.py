@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from bot.gateway.fetches import Elsewhere, NotFetched, lead_git, list_addresses, read_fetch
+from bot.gateway.fetches import NotFetched, lead_git, list_addresses, read_fetch
 
 NAME = "octo/widgets"
 WEB = "https://github.com"
@@ -15,7 +15,7 @@ WEB = "https://github.com"
 
 def read(path: str, method: str = "GET", query: str = "", **headers: str) -> Any:
     named = CIMultiDict({name.replace("_", "-"): value for name, value in headers.items()})
-    return read_fetch(method, path, query, named, (NAME, "octo/parts"), WEB)
+    return read_fetch(method, path, query, named, (NAME, "octo/parts"))
 
 
 @pytest.mark.parametrize("name", ["octo/widgets", "Octo/WIDGETS", "octo/widgets.git", "octo/parts"])
@@ -57,9 +57,9 @@ def test_headers_of_another_form_are_refused(name: str, value: str) -> None:
         read("/git/octo/widgets.git/git-upload-pack", "POST", content_encoding="br")
 
 
-def test_what_only_begins_like_a_repository_is_elsewhere() -> None:
-    with pytest.raises(Elsewhere, match=r"https://github.com/octo/widgets-docs.git/info/refs"):
-        read("/git/octo/widgets-docs/info/refs", query="service=git-upload-pack")
+def test_what_only_begins_like_a_repository_comes_without_a_token() -> None:
+    fetch = read("/git/octo/widgets-docs/info/refs", query="service=git-upload-pack")
+    assert (fetch.repository, fetch.is_granted) == ("octo/widgets-docs", False)
 
 
 def test_git_is_led_by_its_environment_and_the_token_goes_to_the_gateway_alone() -> None:

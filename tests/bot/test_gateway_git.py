@@ -130,6 +130,7 @@ async def open_github(folder: Path, profile: Profile | None = None) -> AsyncIter
         for name in ("octo/gears", "octo/parts"):
             github.add_repository(name, visitor.git_dir, private=True)
         github.add_repository("octo/widgets-docs", visitor.git_dir)
+        github.add_repository("octo/widgets-secrets", visitor.git_dir, private=True)
         client = AppGitHub(session, api_url=github.api_url, app_id=APP_ID, private_key=app_key_pem(), now=visitor.clock)
         async with open_floor(folder, github.url, client, profile, by_url=True) as floor:
             yield floor, github
@@ -174,10 +175,13 @@ async def test_of_other_private_repositories_those_come_that_the_operator_names(
         assert 'in `private_repositories` of [repos."octo/widgets"]' in said
 
 
-async def test_a_public_repository_whose_name_begins_alike_comes_from_github_itself(tmp_path: Path) -> None:
+async def test_a_repository_whose_name_begins_alike_comes_if_it_is_public_and_without_a_token(tmp_path: Path) -> None:
     async with open_github(tmp_path) as (floor, github):
         way = await floor.lead(floor.reader())
-        assert "refs/heads/main" in await floor.git(way, "ls-remote", f"{github.url}/octo/widgets-docs")
+        assert await floor.git(way, "clone", "--quiet", f"{github.url}/octo/widgets-docs", "docs") == ""
+        assert [pack.token for pack in github.git_http.packs] == [None]
+        said = await floor.git(way, "ls-remote", f"{github.url}/octo/widgets-secrets")
+        assert "remote: ptq-bot: octo/widgets-secrets is not among the repositories that this job may fetch" in said
 
 
 async def test_a_repository_that_was_renamed_is_followed(tmp_path: Path) -> None:

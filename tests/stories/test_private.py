@@ -59,12 +59,20 @@ async def open_private(folder: Path, agent: str, repository_toml: str = "") -> A
     await ssh.stop()
 
 
-def read_processes(job_id: str) -> Iterator[str]:
-    """Everything about the job's processes that its account can read."""
+def read_processes(job_id: str, what: str) -> Iterator[str]:
+    """What of the job's processes their account can read, or, of a `cmdline`, everybody."""
     for process in find_processes(job_id):
-        for name in ("environ", "cmdline"):
-            with suppress(OSError):
-                yield Path(f"/proc/{process.pid}/{name}").read_bytes().decode(errors="replace")
+        with suppress(OSError):
+            yield Path(f"/proc/{process.pid}/{what}").read_bytes().decode(errors="replace")
+
+
+def scan(world: World, job_id: str) -> None:
+    """Look through the machine while a job is at work there: its own token may be there, and no other."""
+    lines, rest = [*read_processes(job_id, "cmdline")], [*read_processes(job_id, "environ"), world.machine_text()]
+    assert any(f"ptq-{job_id}-" in text for text in rest), "what was looked through has the job's own token"
+    assert not any(f"ptq-{job_id}-" in line for line in lines), "not where everybody can read it"
+    for text in (*lines, *rest):
+        check(text)
 
 
 def check(text: str) -> None:
@@ -76,10 +84,7 @@ async def test_a_private_repository_comes_to_its_machine_without_a_token_of_gith
         await world.label()
         job = await world.wait_for_job("running")
         await world.wait_for_log(job.id, b"waiting")
-        found = [*await asyncio.to_thread(lambda: [*read_processes(job.id)]), world.machine_text()]
-        assert any(f"ptq-{job.id}-" in text for text in found), "what was looked through has the job's own token"
-        for text in found:
-            check(text)
+        await asyncio.to_thread(scan, world, job.id)
         log = (tmp_path / "var" / "spool" / f"{job.id}.agent.log").read_text()
         (tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "go").touch()
         report = await world.wait_for_report()
@@ -189,6 +194,8 @@ async def test_a_preparation_outlives_a_restart_in_the_middle_of_its_fetch(tmp_p
         git_http.pause_s = 60.0
         await world.label()
         await world.wait(lambda: git_http.packs or None, "a fetch")
+        (job,) = await world.jobs()
+        await asyncio.to_thread(scan, world, job.id)
         await world.playground.stop_service()
         git_http.pause_s = 0.0
         await world.playground.start_service()
