@@ -13,8 +13,10 @@ from typing import Any
 import aiohttp
 import structlog
 
+from bot.bases import find_web_url
 from bot.config import Settings
 from bot.gateway.doors import PREFIX, ModelGateway
+from bot.gateway.git import GitProxy
 from bot.github import AppGitHub, Timings
 from bot.listener import Listener
 from bot.notify import Notifier
@@ -146,13 +148,14 @@ class Service:
         stack.enter_context(database.hold())
         stack.push_async_callback(self._roster.close)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        self.context = self._build_context(session, database)
+        github = self._build_github(session, database)
+        self.context = self._build_context(github, database)
         inbox = Inbox(database, ROUTER, now, self._intake.ring_here, settings.server.max_pending_deliveries)
         with database.explaining():
             await inbox.begin()
         claims = await self._build_claims(stack, database)
         spool = Spool(settings.server.data_dir / "spool")
-        gateway = await self._build_gateway(stack, database)
+        gateway = await self._build_gateway(stack, database, github)
         supervisor, refresher = self._build_supervisor(database, bell, claims, spool, gateway)
         notifier = Notifier(session, database, settings.notify.url, now)
         recovery = await self._begin_recovery(stack, inbox, notifier)
@@ -224,18 +227,22 @@ class Service:
         except DatabaseError as error:
             log.warning("service.end_not_written_down", reason=str(error))
 
-    def _build_context(self, session: aiohttp.ClientSession, database: Database) -> Context:
+    def _build_github(self, session: aiohttp.ClientSession, database: Database) -> AppGitHub:
+        settings = self._settings
+        return AppGitHub(
+            session,
+            api_url=settings.github.api_url,
+            app_id=settings.github.app_id,
+            private_key=settings.private_key(),
+            timings=self._pace.github,
+            now=now,
+            budget=WriteLedger(database, self._pace.github.budget(), now),
+        )
+
+    def _build_context(self, github: AppGitHub, database: Database) -> Context:
         settings = self._settings
         return Context(
-            github=AppGitHub(
-                session,
-                api_url=settings.github.api_url,
-                app_id=settings.github.app_id,
-                private_key=settings.private_key(),
-                timings=self._pace.github,
-                now=now,
-                budget=WriteLedger(database, self._pace.github.budget(), now),
-            ),
+            github=github,
             db=database,
             repositories=self._roster.repositories,
             agents={spec.name: spec for spec in settings.agent_specs()},
@@ -276,7 +283,7 @@ class Service:
         supervisor = Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s, self._pace.orphans_s)
         return supervisor, refresher
 
-    async def _build_gateway(self, stack: AsyncExitStack, database: Database) -> ModelGateway:
+    async def _build_gateway(self, stack: AsyncExitStack, database: Database, github: AppGitHub) -> ModelGateway:
         settings = self._settings
         session = await stack.enter_async_context(
             aiohttp.ClientSession(
@@ -284,7 +291,8 @@ class Service:
             )
         )
         prices, url = settings.price_list(), settings.gateway.url
-        return ModelGateway(session, database, settings.upstreams(), prices, now, url or "")
+        git = GitProxy(session, find_web_url(settings.github.api_url), github, self._roster.profiles)
+        return ModelGateway(session, database, settings.upstreams(), prices, now, url or "", git)
 
     def _build_pages(self, spool: Spool, recovery: Recovery) -> Pages:
         max_pending = self._settings.server.max_pending_deliveries

@@ -23,6 +23,14 @@ POLL_S = 1.0
 NEWEST = "HEAD"
 """What git calls the newest commit of a repository's default branch."""
 
+WANTS_LOGIN = "could not read Username"
+"""What git says of a repository that a server gives to nobody without a name."""
+
+WHERE_PRIVATE = (
+    "\nWhere this repository is private: machines fetch such by the gateway, which only the running service has. "
+    "Its first job on a machine makes the base there (docs/gateway.md)."
+)
+
 
 async def prepare_bases(settings: Settings, name: str, repository: str | None, show: Callable[[str], None]) -> bool:
     """Make or refresh the bases on a machine: of one repository, or of all that may run there. Whether all are made.
@@ -59,6 +67,8 @@ async def _prepare(settings: Settings, client: JobdClient, profile: Profile, sho
         made, words = await _follow(client, job_id, show)
     except (HostError, JobdError) as error:
         made, words = False, str(error)
+    else:
+        words += WHERE_PRIVATE if WANTS_LOGIN in words and not table.clone_url else ""
     finally:
         # Also when somebody loses patience: what is done by then is gone on with the next time.
         await asyncio.shield(_clean(client, job_id))

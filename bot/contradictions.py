@@ -7,13 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bot.policy_tables import list_shipped_skills
+from bot.policy_tables import REPOSITORY, list_shipped_skills
 from runner.agents.prices import Price, find_price
 
 SAY_THEIR_COST = ("claude", "pi")
 """Kinds of agents that know what they cost."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
 
 
 def name_key(location: tuple[int | str, ...]) -> str:
@@ -39,7 +37,7 @@ def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     seen: dict[str, str] = {}
     for name, table in repos.items() if isinstance(repos, dict) else ():
         key = name_key(("repos", name))
-        if not _NAME.fullmatch(name):
+        if not REPOSITORY.fullmatch(name):
             yield f"{key}: a repository is named owner/name"
         if twin := seen.get(name.lower()):
             yield f"{key}: GitHub takes it for the same as {twin}"

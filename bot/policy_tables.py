@@ -33,6 +33,16 @@ PROFILES = Path(__file__).parent / "profiles"
 """What a repository's table begins with when it names a profile; what it says itself comes before that."""
 
 
+REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
+"""The name of one, with its owner's."""
+
+
+def _check_repository(name: str) -> str:
+    if not REPOSITORY.fullmatch(name):
+        raise ValueError("a repository is named owner/name")
+    return name
+
+
 def _check_preset(preset: str) -> str:
     if preset not in PRESETS:
         raise ValueError(f"is no preset; there are: {', '.join(PRESETS)}")
@@ -207,6 +217,7 @@ class RepositoryTable(Table):
     smoke_test: tuple[Text, ...] = ()
     rebuild: tuple[Text, ...] = ()
     submodules: bool = True
+    private_repositories: tuple[Annotated[str, AfterValidator(_check_repository)], ...] = ()
     network: Literal["host", "none"] = "host"
     refresh_hours: Annotated[int, Field(ge=0)] = 24
     lint: tuple[Text, ...] = ()
@@ -256,6 +267,8 @@ class RepositoryTable(Table):
             update=self.update,
             smoke_test=self.smoke_test,
             submodules=self.submodules,
+            by_gateway=self.clone_url is None,
+            private_repositories=self.private_repositories,
             network=self.network,
             refresh_hours=self.refresh_hours,
             lint=self.lint,

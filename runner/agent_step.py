@@ -17,9 +17,10 @@ from runner.agents import Run
 from runner.agents.events import Ending
 from runner.agents.skills import lay_out
 from runner.agents.verdict import Verdict, judge
-from runner.bench import Bench, end, explain, follow, log_move, move_on, update_job
+from runner.bench import Bench, end, explain, follow, keep_way, log_move, move_on, update_job
 from runner.calls import Account
 from runner.caps import Caps, Scope, Spent
+from runner.gateway import Reader
 from runner.job import Job, JobState
 from runner.jobd_answers import JobdError, StageState
 from runner.jobd_client import JobdClient
@@ -44,16 +45,17 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     if access:
         await _open_account(bench, job, *await _fetch_taken(bench, job))
         await bench.gateway.connect(job, client)
+    way = await bench.gateway.lead_git(Reader.of(job), client)
     await client.start(
         job.id,
         replace(
             launch,
-            env={"PTQ_PRESET": job.preset, **launch.env},
+            env={"PTQ_PRESET": job.preset, **launch.env, **way.env},
             files={**launch.files, **lay_out(skills, launch.skills_folder)},
         ),
         bench.profiles[job.repository].limits,
         prompt=job.prompt,
-        relay=access is not None and not access.url,
+        relay=way.by_relay or (access is not None and not access.url),
         base_skills={
             f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files
         },
@@ -168,6 +170,7 @@ def _find_refusal(account: Account | None) -> Verdict | None:
 async def _watch(bench: Bench, client: JobdClient, job: Job) -> Job:
     """Keep count of an agent at work; warn it before a cap, and end it at one, or when somebody asks for its end."""
     profile = bench.profiles[job.repository]
+    await keep_way(bench, client, job)
     _, meter, idle_s = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
     stored, spent = await _fetch_taken(bench, job)
     if account := await _open_account(bench, job, stored, spent):

@@ -15,10 +15,10 @@ from runner.agents import Agent, Session
 from runner.agents.skills import Skill
 from runner.db import Database
 from runner.environment import Profile
-from runner.gateway import Gateway
+from runner.gateway import Gateway, Reader
 from runner.gauge import Gauge
 from runner.job import Job, JobState, Report
-from runner.jobd_answers import Poll, StageState
+from runner.jobd_answers import JobdError, Poll, StageState
 from runner.jobd_client import JobdClient
 from runner.spool import STAGES, Spool
 
@@ -87,6 +87,17 @@ async def follow(bench: Bench, client: JobdClient, job: Job, stage: str, environ
         bench.spool.append(job.id, stage, poll.log[:room])
         if poll.state in (StageState.ABSENT, StageState.RUNNING) or not poll.log or not room:
             return poll
+
+
+async def keep_way(bench: Bench, client: JobdClient, job: Job, reader: Reader | None = None) -> None:
+    """See to it that git on a job's machine reaches us, where it has to: the service may be another than before.
+
+    Raises `HostError`; where the machine does not let us listen, what git asks meanwhile is held for it.
+    """
+    try:
+        await bench.gateway.lead_git(reader or Reader.of(job), client)
+    except JobdError as error:
+        log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
 
 
 def explain(poll: Poll, otherwise: str) -> str:

@@ -85,6 +85,9 @@ class Recipe:
     timeout_s: int
     base_timeout_s: int
     max_log_bytes: int
+    git: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What git's environment has for it to fetch by the gateway (`runner.gateway.GitWay`)."""
+    relay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,10 @@ class Profile:
     protected_paths: tuple[str, ...] = PROTECTED_PATHS
     base_branch: str = "HEAD"
     """The branch whose newest commit is anybody's base; git's name for the default one."""
+    by_gateway: bool = True
+    """Whether machines fetch it by the gateway where it is private: its table does not say where else from."""
+    private_repositories: tuple[str, ...] = ()
+    """Others that its jobs may fetch by the gateway then."""
     verification: Verification = Verification()
     limits: Limits = Limits()
     caps: Mapping[Scope, Caps] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The gateway as the runner sees it: a job's account with it, and the way there. What models are is a floor above.
+"""The gateway as the runner sees it: a job's account with it, and the way there. What it asks is a floor above.
 
 Whoever drives a job opens its account at each step, which is level-triggered: after a restart, or on another replica,
 what was counted so far is read again, and the way from the machine is made anew.
@@ -7,7 +7,7 @@ what was counted so far is read again, and the way from the machine is made anew
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from runner.agents import Launch
@@ -40,8 +40,32 @@ class Access:
         return text.replace("{gateway}", self.url)
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who fetches a repository: a job, or the refresh of a base, which has an id and no row."""
+
+    id: str
+    repository: str
+    private: bool
+    clone_url: str
+
+    @classmethod
+    def of(cls, job: Job) -> Reader:
+        """The job as one."""
+        return cls(job.id, job.repository, job.private, job.clone_url)
+
+
+@dataclass(frozen=True, slots=True)
+class GitWay:
+    """How git on a machine fetches what only the service may."""
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """With it git asks the gateway, where the relay's address is to be filled in; empty: it needs no gateway."""
+    by_relay: bool = False
+
+
 class Gateway(Protocol):
-    """What asks models for agents. It does nothing for those that have a key of their own."""
+    """What asks models and GitHub for machines. It does nothing where these have means of their own."""
 
     def grant(self, job: Job) -> Access | None:
         """How the job's agent asks; None when it has a key of its own."""
@@ -51,6 +75,9 @@ class Gateway(Protocol):
 
     async def connect(self, job: Job, client: JobdClient) -> None:
         """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
+
+    async def lead_git(self, reader: Reader, client: JobdClient) -> GitWay:
+        """Have the way be there by which a machine fetches a private repository. Raises `HostError` and `JobdError`."""
 
     async def close(self, job_id: str) -> None:
         """Answer the job no more; what was under way is broken off, and counted. Idempotent."""

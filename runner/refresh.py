@@ -7,7 +7,8 @@ begin twice: so another replica, or this one after a restart, follows the same r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -15,6 +16,7 @@ import structlog
 from runner import store
 from runner.bench import Bench
 from runner.environment import Profile
+from runner.gateway import Reader
 from runner.host_errors import HostError
 from runner.jobd_answers import JobdError, StageState
 from runner.jobd_client import JobdClient
@@ -50,6 +52,8 @@ class Refresher:
         self._bench = bench
         self._machines = machines
         self._ended: set[str] = set()
+        self._led: set[str] = set()
+        """Those by which the gateway may be asked."""
 
     async def step(self) -> None:
         """Begin what is due, and put away what has ended."""
@@ -72,6 +76,13 @@ class Refresher:
                         log.error("base.refresh_failed", reason=error.message)
                     self._ended.add(job_id)
         self._ended &= due
+        await self._close_ways(due)
+
+    async def _close_ways(self, due: Collection[str]) -> None:
+        """Answer no more what is over, or not due any more."""
+        for job_id in [job_id for job_id in self._led if job_id in self._ended or job_id not in due]:
+            await self._bench.gateway.close(job_id)
+            self._led.remove(job_id)
 
     def _list_pairs(self) -> Iterator[tuple[Machine, Profile]]:
         for profile in self._bench.profiles.values():
@@ -88,9 +99,13 @@ class Refresher:
         if newest is None:  # No earlier job, no base that is old.
             return False
         poll = await client.poll(job_id, "base", log_limit=0)
+        if poll.state in (StageState.ABSENT, StageState.RUNNING):
+            self._led.add(job_id)
+            reader = replace(Reader.of(newest), id=job_id)
+            way = await self._bench.gateway.lead_git(reader, client)
         if poll.state is StageState.ABSENT:
             recipe = profile.recipe(newest.clone_url, newest.base_branch)
-            await client.make_base(job_id, recipe, only_existing=True)
+            await client.make_base(job_id, replace(recipe, git=way.env, relay=way.by_relay), only_existing=True)
         if poll.state in (StageState.ABSENT, StageState.RUNNING):
             return False
         if poll.state is not StageState.DONE:

@@ -19,8 +19,9 @@ from runner.agent_step import follow_agent, start_agent
 from runner.agents import Launch, Run
 from runner.agents.configuration import configures_agents
 from runner.artifacts import BadArtifacts, is_plain, read_report, read_session
-from runner.bench import Bench, end, explain, follow, move_on, update_job
+from runner.bench import Bench, end, explain, follow, keep_way, move_on, update_job
 from runner.environment import Profile
+from runner.gateway import Reader
 from runner.job import FileChange, Job, JobState, Report
 from runner.jobd_answers import JobdError, StageState
 from runner.jobd_client import JobdClient
@@ -75,14 +76,17 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         # A worktree may begin anywhere, and must not be what all others begin from.
         trunk = job.base_branch if job.has_thread else profile.base_branch
         commit = job.base_commit or (earlier and earlier.base_commit) or ""
+        way = await bench.gateway.lead_git(Reader.of(job), client)
+        recipe = profile.recipe(job.clone_url, job.base_branch, commit, lease.slot, trunk)
         await client.prepare(
             job.id,
-            profile.recipe(job.clone_url, job.base_branch, commit, lease.slot, trunk),
+            replace(recipe, git=way.env, relay=way.by_relay),
             gpus=lease.gpus,
             changes=[change for change in changes if not configures_agents(change.path)],
             held_back=[change for change in changes if configures_agents(change.path)],
         )
     elif poll.state is StageState.RUNNING:
+        await keep_way(bench, client, job)
         trouble = PHASES.get(poll.phase, "").format(machine=job.machine) or None
         return job if job.trouble == trouble else await update_job(bench, job, trouble=trouble)
     elif poll.state is StageState.DONE:

@@ -153,7 +153,8 @@ class Supervisor:
             try:
                 await self._take_steps(job)
             finally:
-                await self._bench.gateway.close(job.id)
+                for environment in (job.id, name_environment(job.id)):
+                    await self._bench.gateway.close(environment)
 
     async def _take_steps(self, job: Job) -> None:
         faults = 0

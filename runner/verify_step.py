@@ -15,10 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner import store
 from runner.agents import Session
-from runner.bench import Bench, end, explain, follow, log_move
+from runner.bench import Bench, end, explain, follow, keep_way, log_move
 from runner.characters import make_storable
 from runner.check_rows import add_checks, fetch_checks, save_runs
 from runner.environment import Profile, Verification
+from runner.gateway import Reader
 from runner.job import FileChange, Job, JobState, Report
 from runner.jobd_answers import JobdError, StageState
 from runner.jobd_client import JobdClient
@@ -112,7 +113,7 @@ async def _finish(bench: Bench, job: Job) -> Job:
 async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -> Job:
     """Have the environment made; once it is there, start the checks. Raises `JobdError`."""
     poll = await client.poll(environment, "prepare", log_limit=0)
-    profile = bench.profiles[job.repository]
+    profile, reader = bench.profiles[job.repository], replace(Reader.of(job), id=environment)
     async with bench.db.read() as connection:
         lease = await store.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
         subject = await _fetch_subject(connection, job, profile.verification)
@@ -120,12 +121,15 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
         if profile.verification.network == "none":
             recipe = replace(recipe, network="none")
-        await client.prepare(environment, recipe, gpus=lease.gpus)
+        way = await bench.gateway.lead_git(reader, client)
+        await client.prepare(environment, replace(recipe, git=way.env, relay=way.by_relay), gpus=lease.gpus)
+    elif poll.state is StageState.RUNNING:
+        await keep_way(bench, client, job, reader)
     elif poll.state is StageState.DONE:
         await client.start_checks(
             environment, job.base_commit or "", subject.changes, _list_runs(subject, profile), profile
         )
-    elif poll.state is not StageState.RUNNING:
+    else:
         raise JobdError("not_prepared", explain(poll, "the preparation of its environment was killed"))
     return job
 

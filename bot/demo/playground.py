@@ -84,7 +84,10 @@ class Playground:
         database_url: str = "sqlite+aiosqlite:///ptq.db",
         pace: Pace = PACE,
         python: str = sys.executable,
+        private: bool = False,
     ) -> None:
+        """A `private` repository is cloned by the service's gateway; a public one from its folder."""
+        self._private = private
         self.folder = folder
         self.git_dir = folder / "octo" / "widgets.git"
         self.config = folder / "ptq.toml"
@@ -155,13 +158,14 @@ class Playground:
         )
         for login in ("octo", MAINTAINER, STRANGER):
             github.add_user(login)
-        github.add_repository(NAME, self.git_dir, default_branch=BRANCH)
+        github.add_repository(NAME, self.git_dir, default_branch=BRANCH, private=self._private)
         github.set_permission(NAME, MAINTAINER, "write")
         return github
 
     def _render_config(self) -> str:
         # A JSON string is a TOML string.
         quote = json.dumps
+        clone_url = "" if self._private else f"clone_url = {quote(self.git_dir.resolve().as_uri())}"
         return f"""\
 [github]
 api_url = {quote(self.github.api_url)}
@@ -192,11 +196,12 @@ labels = ["gpu"]
 workspace = {quote(str(self.folder / "machine" / "workspace"))}
 python = {quote(self._python)}
 min_free_gb = 0
+serves = ["{"private" if self._private else "public"}"]
 
 {self._more_toml}
 
 [repos."{NAME}"]
-clone_url = {quote(self.git_dir.resolve().as_uri())}
+{clone_url}
 agent = {quote(self._repository_agent)}
 labels = {{ "ptq" = "diagnose", "{LABEL}" = "fix" }}
 requires = ["gpu"]

@@ -1,4 +1,4 @@
-"""The gateway of a running service: a door for each job whose agent asks models, and the ways from machines to it."""
+"""The gateway of a running service: a door for each job that asks models or GitHub, and the ways of machines to it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from bot.gateway.proxy import MAX_BODY, Door, Proxy, Upstream, read_token, refuse
+from bot.gateway.fetches import ROOT
+from bot.gateway.git import GitProxy, refuse_git
+from bot.gateway.proxy import MAX_BODY, Door, Models, Proxy, Upstream, read_token, refuse
 from bot.gateway.requests import find_api
 from runner.agents.prices import Price
 from runner.calls import Account, Ledger
 from runner.caps import Caps, Scope, Spent
 from runner.db import Database
-from runner.gateway import Access
+from runner.gateway import Access, GitWay, Reader
 from runner.job import Job
 from runner.jobd_client import JobdClient
 from runner.listening import Listening, LocalStream, Stream, join
@@ -50,8 +52,10 @@ class ModelGateway:
         prices: Mapping[str, Price],
         now: Callable[[], datetime],
         url: str = "",
+        git: GitProxy | None = None,
     ) -> None:
         """`upstreams` by the names of agents; `url` is where machines reach us, where not by a relay."""
+        self._git = git
         self._db = db
         self._ledger = Ledger(db)
         self._proxy = Proxy(session, self._ledger, prices, now)
@@ -71,24 +75,32 @@ class ModelGateway:
         """See `runner.gateway.Gateway`."""
         if job.agent not in self._upstreams:
             return None
-        door = self._doors.get(job.id)
-        if door is None:
+        door = self._find_door(job.id, job.log_context())
+        door.context = job.log_context()
+        if door.models is None:
             account = Account(job, caps, others)
             await self._ledger.load(account, self._now())
-            door = self._doors[job.id] = Door(account, self._upstreams[job.agent], self._make_token(job.id))
-        door.account.caps, door.account.others = caps, others
+            door.models = Models(account, self._upstreams[job.agent])
+        account = door.models.account
+        account.caps, account.others = caps, others
         was_open, door.is_open = door.is_open, job.stopped_at is None and job.cancel_requested_at is None
         if was_open and not door.is_open:
             door.break_off()
-        return door.account
+        return account
 
     async def connect(self, job: Job, client: JobdClient) -> None:
         """See `runner.gateway.Gateway`."""
-        way, door = self._ways.get(job.id), self._doors.get(job.id)
-        if self._url or door is None or (way and way.is_alive):
-            return
-        self._ways[job.id] = await client.listen(job.id, partial(self._accept, door))
-        log.info("gateway.connected", **job.log_context())
+        await self._connect(job.id, client)
+
+    async def lead_git(self, reader: Reader, client: JobdClient) -> GitWay:
+        """See `runner.gateway.Gateway`."""
+        repositories = self._git.find_repositories(reader) if self._git else ()
+        if not self._git or not repositories:
+            return GitWay()
+        door = self._find_door(reader.id, {"job": reader.id, "repository": reader.repository})
+        door.repositories = repositories
+        await self._connect(reader.id, client)
+        return self._git.lead(reader, door, self._url)
 
     async def close(self, job_id: str) -> None:
         """See `runner.gateway.Gateway`."""
@@ -106,17 +118,40 @@ class ModelGateway:
         door = self._doors.get(found[1]) if found else None
         path = request.path.removeprefix(PREFIX)
         if door is None:
-            return refuse(find_api(path), 401, "no job that is at work here has this token")
+            return self._turn_away(path, 401, "no job that is at work here has this token")
         url, task = request.rel_url.with_path(path, keep_query=True), asyncio.current_task()
         assert task
         assert request.transport
         if len(door.answering) >= MAX_CONNECTIONS:
-            return refuse(find_api(path), 503, "too many requests at once")
+            return self._turn_away(path, 503, "too many requests at once")
         door.answering[task] = request.transport
         try:
-            return await self._proxy.answer(door, request.clone(rel_url=url, client_max_size=MAX_BODY))
+            return await self._answer(door, request.clone(rel_url=url, client_max_size=MAX_BODY))
         finally:
             del door.answering[task]
+
+    def _find_door(self, job_id: str, context: Mapping[str, object]) -> Door:
+        """A job's door, which is made where there is none."""
+        if job_id not in self._doors:
+            self._doors[job_id] = Door(context, self._make_token(job_id))
+        return self._doors[job_id]
+
+    async def _connect(self, job_id: str, client: JobdClient) -> None:
+        way, door = self._ways.get(job_id), self._doors.get(job_id)
+        if self._url or door is None or (way and way.is_alive):
+            return
+        self._ways[job_id] = await client.listen(job_id, partial(self._accept, door))
+        log.info("gateway.connected", **door.context)
+
+    async def _answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request, whatever it asks for."""
+        if self._git and request.path.startswith(ROOT):
+            return await self._git.answer(door, request)
+        return await self._proxy.answer(door, request)
+
+    def _turn_away(self, path: str, status: int, reason: str) -> web.Response:
+        """Refuse a request before it comes to a door."""
+        return refuse_git(status, reason) if path.startswith(ROOT) else refuse(find_api(path), status, reason)
 
     def _make_token(self, job_id: str) -> str:
         """The job's token. Any replica can make it, and nobody else."""
@@ -131,7 +166,7 @@ class ModelGateway:
             stream.abort()
             return
         server = web.Server(
-            partial(self._proxy.answer, door),
+            partial(self._answer, door),
             request_factory=_make_request,
             access_log=None,
             auto_decompress=False,
@@ -146,7 +181,7 @@ class ModelGateway:
             await asyncio.get_running_loop().connect_accepted_socket(server, theirs)
             await join(stream, LocalStream(*await asyncio.open_unix_connection(sock=ours)))
         except OSError as error:  # No more descriptors, most likely: it costs this connection, and no other.
-            log.warning("gateway.not_accepted", **door.account.job.log_context(), reason=repr(error))
+            log.warning("gateway.not_accepted", **door.context, reason=repr(error))
             stream.abort()
         finally:
             await server.shutdown(SETTLE_S)

@@ -41,6 +41,9 @@ KEY_REFUSED = (401, 403)
 LARGE = 256 * 1024
 """Bytes from which on a request is read in a thread, so that it does not stop everything else for long."""
 
+MAX_FETCHES = 8
+"""Of git at once, for one job; more wait. `git submodule update` is asked for as many."""
+
 MAX_REFUSALS, PENALTY_S = 100, 1.0
 """After so many refusals to one job each further one takes so long: agents end at the first."""
 
@@ -72,17 +75,43 @@ class Connection(Protocol):
         """Break it off."""
 
 
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What a job may ask of models, and its account of that."""
+
+    account: Account
+    upstream: Upstream
+
+
 @dataclass(eq=False, slots=True)
 class Door:
     """One job's way in."""
 
-    account: Account
-    upstream: Upstream
+    context: Mapping[str, object]
+    """The ids that every line in the log has."""
     token: str = field(repr=False)
+    models: Models | None = None
+    """None where its agent asks none by the gateway, or is not at work yet."""
+    repositories: tuple[str, ...] = ()
+    """The private ones that it may fetch, its own first."""
     is_open: bool = True
     refusals: int = 0
+    fetches: int = 0
+    fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
     answering: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
     """The connections by which requests come."""
+
+    def knows(self, request: web.BaseRequest) -> bool:
+        """Whether a request has the job's token."""
+        return hmac.compare_digest(read_token(request).encode(errors="surrogateescape"), self.token.encode())
+
+    async def note_refusal(self, reason: str) -> None:
+        """Say in the log that something was refused. Whoever asks on and on has to wait, and gets no more lines."""
+        self.refusals += 1
+        if self.refusals <= MAX_REFUSALS:
+            log.warning("gateway.refused", **self.context, reason=reason)
+        else:
+            await asyncio.sleep(PENALTY_S)
 
     def break_off(self) -> None:
         """Break off whatever is under way."""
@@ -108,16 +137,18 @@ class Proxy:
     async def answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. What is not passed on is refused in words that the agent prints."""
         api = find_api(request.path)
-        if not hmac.compare_digest(read_token(request).encode(errors="surrogateescape"), door.token.encode()):
+        if not door.knows(request):
             return await self._turn_down(door, api, 401, "this token is not the job's")
+        if (models := door.models) is None:
+            return await self._turn_down(door, api, STOPS, "this job asks no models by the gateway")
         try:
             if request.headers.get("content-encoding", "identity").lower() != "identity":
                 raise NotAllowed("compressed requests are not passed on")
             async with asyncio.timeout(BODY_S):
                 body = await request.read()
-            asked = await _read(request, body, door.upstream.rule)
+            asked = await _read(request, body, models.upstream.rule)
             # What costs nothing is in no account, and passes all the same only while the run goes on.
-            call = await self._reserve(door, asked)
+            call = await self._reserve(door, models, asked)
         except (NotAllowed, AtCap) as refusal:
             return await self._turn_down(door, api, STOPS, str(refusal))
         except TimeoutError:
@@ -126,39 +157,34 @@ class Proxy:
             return refuse(api, 413, f"the request is larger than {MAX_BODY} bytes")
         except ClaimLost:
             return refuse(api, 503, "another replica of the service answers now")
-        return await self._pass_on(door, request, asked, call)
+        return await self._pass_on(models, request, asked, call)
 
     async def _turn_down(self, door: Door, api: Api, status: int, reason: str) -> web.Response:
-        """Refuse, and say so in the log. Whoever asks on and on gets answers slowly, and no more lines."""
-        door.refusals += 1
-        if door.refusals <= MAX_REFUSALS:
-            log.warning("gateway.refused", **door.account.job.log_context(), reason=reason)
-        else:
-            await asyncio.sleep(PENALTY_S)
+        await door.note_refusal(reason)
         return refuse(api, status, reason)
 
-    async def _reserve(self, door: Door, asked: Asked) -> str | None:
+    async def _reserve(self, door: Door, models: Models, asked: Asked) -> str | None:
         """The id of the call, once it is written down; None for one that costs nothing. Raises what answers instead."""
         call = None
         if door.is_open and not asked.is_free:
             most = asked.most.take(find_price(asked.model, self._prices))
-            call = await self._ledger.reserve(door.account, asked.model, most, self._now())
+            call = await self._ledger.reserve(models.account, asked.model, most, self._now())
         if not door.is_open:
             if call:
-                await self._ledger.settle(door.account, call, asked.model, Taken(), self._now(), assumed=False)
+                await self._ledger.settle(models.account, call, asked.model, Taken(), self._now(), assumed=False)
             raise NotAllowed("the run is over: its access to the model has ended")
         return call
 
     async def _pass_on(
-        self, door: Door, request: web.BaseRequest, asked: Asked, call: str | None
+        self, models: Models, request: web.BaseRequest, asked: Asked, call: str | None
     ) -> web.StreamResponse:
         answer, began = _Answer(UsageReader(streams=asked.streams)), time.monotonic()
         try:
-            await self._stream(door, request, asked, answer)
+            await self._stream(models, request, asked, answer)
         finally:
             if call:
                 # Whoever went away must not take the account of it along.
-                await asyncio.shield(asyncio.ensure_future(self._settle(door.account, call, asked, answer, began)))
+                await asyncio.shield(asyncio.ensure_future(self._settle(models.account, call, asked, answer, began)))
         assert answer.response
         return answer.response
 
@@ -179,8 +205,9 @@ class Proxy:
             took_s=round(time.monotonic() - began, 3),
         )
 
-    async def _stream(self, door: Door, request: web.BaseRequest, asked: Asked, answer: _Answer) -> None:
-        upstream, url = door.upstream, f"{door.upstream.url}{asked.target}"
+    async def _stream(self, models: Models, request: web.BaseRequest, asked: Asked, answer: _Answer) -> None:
+        upstream, job = models.upstream, models.account.job
+        url = f"{upstream.url}{asked.target}"
         headers = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
         if betas := choose_betas(request.headers.get("anthropic-beta", "")):
             headers["anthropic-beta"] = betas
@@ -188,10 +215,14 @@ class Proxy:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         try:
             async with self._session.post(
-                url, data=io.BytesIO(asked.body), headers=headers, allow_redirects=False, timeout=timeout
+                url,
+                data=io.BytesIO(asked.body),
+                headers=headers,
+                allow_redirects=False,
+                timeout=timeout,
             ) as theirs:
                 if theirs.status in KEY_REFUSED:
-                    answer.refuse_key(asked.api, theirs.status, door.account.job)
+                    answer.refuse_key(asked.api, theirs.status, job)
                     return
                 answer.begin(theirs)
                 assert answer.response
@@ -202,7 +233,7 @@ class Proxy:
                 answer.finish()
                 await answer.response.write_eof()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.warning("gateway.broken", **door.account.job.log_context(), reason=repr(error)[:200])
+            log.warning("gateway.broken", **job.log_context(), reason=repr(error)[:200])
             if answer.response is None:
                 # A model that was never reached took nothing.
                 answer.is_certain = isinstance(error, aiohttp.ClientConnectorError)

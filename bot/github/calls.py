@@ -91,6 +91,14 @@ class Calls:
         answer, _ = await self._ask(access, repository, method, *_below(repository, path, url_vars), data, worth)
         return answer
 
+    async def fetch_grant(self, access: Access, repository: str) -> Grant:
+        """A token for what goes by another way than this API, such as git."""
+        return await self._tokens.fetch(repository, access)
+
+    def forget_grant(self, grant: Grant) -> None:
+        """Use a token no more that GitHub does not take."""
+        self._tokens.forget(grant)
+
     async def _ask(
         self,
         access: Access,

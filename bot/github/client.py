@@ -36,7 +36,7 @@ from bot.github.payloads import (
     render_tree_entry,
 )
 from bot.github.timings import Timings
-from bot.github.tokens import Access
+from bot.github.tokens import Access, Grant
 from handlers.budget import WriteBudget
 from handlers.events import Issue, Repository
 from handlers.ports import (
@@ -106,6 +106,14 @@ class AppGitHub:
     async def fetch_repository(self, repository: str) -> Repository:
         """The repository as it is now."""
         return read_answer(parse_repository, await self._calls.fetch(Access.READ_ISSUES, repository, ""))
+
+    async def grant_fetch(self, repository: str) -> Grant:
+        """A token with which git may fetch this one repository, and do nothing else."""
+        return await self._calls.fetch_grant(Access.FETCH_CODE, repository)
+
+    def forget_grant(self, grant: Grant) -> None:
+        """Use a token no more that git's side of GitHub does not take."""
+        self._calls.forget_grant(grant)
 
     async def can_write(self, repository: str, login: str) -> bool:
         """Write permission or better, asked live. Never for a bot, and not for whom GitHub does not know here."""

@@ -31,6 +31,7 @@ class Access(Enum):
 
     READ_ISSUES = {"metadata": "read", "issues": "read"}  # noqa: RUF012
     WRITE_ISSUES = {"metadata": "read", "issues": "write"}  # noqa: RUF012
+    FETCH_CODE = {"metadata": "read", "contents": "read"}  # noqa: RUF012
     READ_CODE = {"metadata": "read", "contents": "read", "pull_requests": "read"}  # noqa: RUF012
     WRITE_CODE = {"metadata": "read", "contents": "write", "pull_requests": "write"}  # noqa: RUF012
 

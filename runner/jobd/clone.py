@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .fetching import must_fetch
 from .files import Failure, read_json, read_piece, write_file
 from .git import CLONE_CONFIG, GIT, find_clone, git_environment
 from .locks import locked
@@ -88,7 +89,8 @@ def run_git(stage: Stage, clone: Path, what: str, *words: str) -> None:
 def fetch(stage: Stage, clone: Path, refspec: str) -> None:
     """Fetch into the clone. Raises `Failure`."""
     words = ("fetch", "--no-tags", "--no-write-fetch-head", "--", stage.request["clone_url"], refspec)
-    run_git(stage, clone, "the repository could not be fetched", *words)
+    argv, what = [*GIT, f"--git-dir={clone}", *words], "the repository could not be fetched"
+    must_fetch(stage, "clone_failed", what, argv, git_environment(), stage.job.root, in_cell=False)
 
 
 def fetch_lost(stage: Stage, clone: Path, commit: str) -> None:

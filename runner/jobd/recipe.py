@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from .fetching import lead_git, must_fetch
 from .files import Failure, is_utf8
 from .git import GIT, SETTINGS, find_clone, open_throwaway, split, write
 from .home import make_home
@@ -40,7 +41,8 @@ def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
     git(stage, what, "checkout", "--quiet", "--force", "--detach", commit)
     if submodules and stage.request["submodules"] and (worktree / ".gitmodules").is_file():
         words = ("submodule", "update", "--init", "--recursive", "--force", "--jobs=8", "--depth=1")
-        git(stage, "the submodules could not be fetched", *words)
+        what = "the submodules could not be fetched"
+        must_fetch(stage, "checkout_failed", what, [*GIT, *words], describe_git(stage), worktree)
 
 
 def refresh_index(stage: Stage) -> None:
@@ -53,12 +55,16 @@ def refresh_index(stage: Stage) -> None:
 
 def git(stage: Stage, what: str, *words: str, may_fail: bool = False) -> None:
     """Run a git command in the worktree. Raises `Failure`, with `what` it meant to do."""
-    env = {**stage.job.environment(), **SETTINGS, "GIT_ALLOW_PROTOCOL": FETCHED_FROM}
     try:
-        stage.must("checkout_failed", what, [*GIT, *words], env, stage.job.worktree)
+        stage.must("checkout_failed", what, [*GIT, *words], describe_git(stage), stage.job.worktree)
     except Failure:
         if not may_fail:
             raise
+
+
+def describe_git(stage: Stage) -> dict[str, str]:
+    """The environment of git in the worktree."""
+    return {**stage.job.environment(), **SETTINGS, "GIT_ALLOW_PROTOCOL": FETCHED_FROM}
 
 
 def make_venv(stage: Stage) -> None:
@@ -77,8 +83,9 @@ def run_commands(stage: Stage, kind: str, commands: Iterable[str]) -> None:
     """Run commands of one kind, in the worktree. Raises `Failure`."""
     job = stage.job
     for command in commands:
-        shell = ["/bin/sh", "-ec", command]
-        stage.must(f"{kind}_failed", f"{WHAT[kind]} `{command}` failed", shell, job.environment(), job.worktree)
+        shell, (more, start_beside) = ["/bin/sh", "-ec", command], lead_git(stage)
+        what, env = f"{WHAT[kind]} `{command}` failed", {**job.environment(), **more}
+        stage.must(f"{kind}_failed", what, shell, env, job.worktree, start_beside=start_beside)
 
 
 def list_left(stage: Stage, commit: str) -> list[str]:

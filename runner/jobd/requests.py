@@ -70,6 +70,7 @@ _RECIPE: Mapping[str, Kind] = {
     **{"submodules": SWITCH, "network": TEXT},
     **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS},
     **{"ways": TEXTS, "must_seal": SWITCH, "private": TEXTS, "slot": NUMBER, "base_timeout_s": NUMBER},
+    **{"git": VARIABLES, "relay": SWITCH},  # What git's environment has beside ours, and whether a relay is in it.
     "gpus": VARIABLES,  # Those of the job's slot: the number of each one's device file, and the name that CUDA knows.
 }
 

@@ -198,12 +198,20 @@ class Stage:
         write_file(self.job.phase, phase)
 
     def must(
-        self, name: str, what: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, *, in_cell: bool = True
+        self,
+        name: str,
+        what: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        *,
+        in_cell: bool = True,
+        start_beside: Callable[[], None] | None = None,
     ) -> None:
         """Run a command that has to succeed. Raises `Failure`, under this name unless a better one is known."""
         self.log.write(f"$ {argv[-1] if argv[0] == '/bin/sh' else ' '.join(argv)}\n".encode())
         try:
-            ended = self.run(argv, env, cwd, in_cell=in_cell)
+            ended = self.run(argv, env, cwd, in_cell=in_cell, start_beside=start_beside)
         except NotRunnable as error:
             raise Failure("no_git" if argv[0] == "git" else name, f"{what}: {error}") from None
         if ended.timed_out:

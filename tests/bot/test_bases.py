@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,26 @@ def test_a_machine_says_whether_it_seals_jobs(tmp_path: Path, repository: Reposi
     assert first.rpartition(" ")[2] in ("overlay", "copy", "slot")
     assert all(line.startswith("  open: ") for line in rest)
     assert bool(os.getuid()) != ("  open: the account is root: give jobs one of their own" in rest)
+
+
+class _AsksForLogin(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="GitHub"')
+        self.end_headers()
+
+
+def test_of_a_private_repository_it_is_said_who_makes_its_base(tmp_path: Path, repository: Repository) -> None:
+    config = write_config(tmp_path, repository, 'create_venv = ["mkdir"]')
+    with HTTPServer(("127.0.0.1", 0), _AsksForLogin) as github:
+        threading.Thread(target=github.serve_forever, daemon=True).start()
+        api_url = f"http://127.0.0.1:{github.server_port}/api/v3"
+        text = config.read_text().replace(f'clone_url = "{repository.url}"', "")
+        config.write_text(text.replace("[github]\n", f'[github]\napi_url = "{api_url}"\n'))
+        made = program.run("machines", "prepare", "here", "--config", config)
+        github.shutdown()
+    assert made.returncode == 1
+    assert "machines fetch such by the gateway, which only the running service has" in made.stdout
 
 
 @pytest.mark.parametrize(

@@ -150,3 +150,14 @@ async def test_an_agent_that_is_cancelled_in_mid_answer_ends_with_its_account_co
         assert {call.state for call in calls} == {"settled", "assumed"}
         assert len(calls) == len(story.endpoint.requests)
         assert (await story.read_meter(job)).input_tokens == sum(call.input_tokens for call in calls)
+
+
+@EACH_KIND
+async def test_the_tools_of_an_agent_fetch_a_private_repository_without_a_token_of_githubs(
+    tmp_path: Path, kind: str
+) -> None:
+    """They see the way there, whatever their agent keeps from them."""
+    fetch = Run("git fetch --depth=1 origin main 2>&1; git rev-parse FETCH_HEAD > fetched.txt")
+    async with open_behind(tmp_path, kind, [fetch, WORK, Say("Done.")], private=True) as story:
+        report = await story.world.wait_for_report()
+        assert story.world.playground.base_commit in report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ import pytest
 from runner import store
 from runner.bench import Bench
 from runner.environment import Profile
+from runner.gateway import GitWay, Reader
 from runner.gauge import Gauge
 from runner.hosts import LocalHost
 from runner.job import JobState
@@ -157,6 +159,42 @@ async def test_a_refresh_that_fails_is_told_in_the_log_and_leaves_the_base_as_it
                 await floor.refresher.step()
                 await asyncio.sleep(0.05)
         assert floor.count_layers() == 1
+
+
+class Leading(NoGateway):
+    """A gateway that says how git is led, and remembers until when."""
+
+    def __init__(self) -> None:
+        self.led: list[Reader] = []
+        self.closed: list[str] = []
+
+    async def lead_git(self, reader: Reader, client: JobdClient) -> GitWay:
+        self.led.append(reader)
+        return GitWay({"GIT_CONFIG_COUNT": "0"})
+
+    async def close(self, job_id: str) -> None:
+        self.closed.append(job_id)
+
+
+async def test_a_refresh_fetches_by_the_gateway_until_it_is_over(tmp_path: Path, repository: Repository) -> None:
+    async with open_floor(tmp_path, repository) as floor:
+        await floor.make_base()
+        repository.commit({"a.txt": "newer\n"})
+        gateway = Leading()
+        floor.bench = replace(floor.bench, gateway=gateway)
+        floor.refresher = floor.start_again()
+        await floor.refresher.step()
+        job_id = name_refresh(floor.machine, PROFILE, floor.clock())
+        request = Path(floor.machine.workspace, "jobs", job_id, "control", "base.request")
+        assert json.loads(request.read_text())["git"] == {"GIT_CONFIG_COUNT": "0"}
+        assert gateway.closed == []
+        await floor.settle(job_id)
+        await floor.refresher.step()
+        assert {reader.id for reader in gateway.led} == {job_id}
+        assert gateway.led[0].clone_url == repository.url
+        assert gateway.closed == [job_id]
+        await floor.refresher.step()
+        assert gateway.closed == [job_id]
 
 
 def test_each_machine_repository_and_day_has_a_name_of_its_own() -> None:

@@ -34,7 +34,7 @@ PREPARE: Mapping[str, Any] = {
     **{"trunk": "main", "base_branch": "main", "base_commit": "", "changes": [], "held_back": []},
     **{"create_venv": ["/bin/mkdir"], "setup": [], "update": [], "smoke_test": [], "submodules": False},
     **{"network": "host", "must_seal": False, "private": [], "gpus": {}, "slot": 0, "ways": [*WAYS]},
-    **{"base_timeout_s": 60},
+    **{"base_timeout_s": 60, "git": {}, "relay": False},
 }
 START: Mapping[str, Any] = {
     **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "base_commit": ""},

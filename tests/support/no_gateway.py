@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from runner.calls import Account
 from runner.caps import Caps, Scope, Spent
-from runner.gateway import Access
+from runner.gateway import Access, GitWay, Reader
 from runner.job import Job
 from runner.jobd_client import JobdClient
 
@@ -20,6 +20,9 @@ class NoGateway:
 
     async def connect(self, job: Job, client: JobdClient) -> None:
         raise AssertionError("nobody asks for it")
+
+    async def lead_git(self, reader: Reader, client: JobdClient) -> GitWay:
+        return GitWay()
 
     async def close(self, job_id: str) -> None:
         pass

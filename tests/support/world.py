@@ -189,6 +189,7 @@ async def open_world(
     database_url: str = "sqlite+aiosqlite:///ptq.db",
     pace: Pace = PACE,
     python: str = sys.executable,
+    private: bool = False,
 ) -> AsyncIterator[World]:
     """A running installation; `agent` is the source of its agent, in place of the demo's. It verifies nothing itself
     unless it is told to: few stories are about that, and all would wait for it."""
@@ -208,6 +209,7 @@ async def open_world(
         database_url=database_url,
         pace=pace,
         python=python,
+        private=private,
     )
     async with playground:
         playground.github.observers.append(load_openapi().check)

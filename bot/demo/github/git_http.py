@@ -5,17 +5,27 @@ Source: git-scm.com/docs/http-protocol. It refuses to know issues and the API.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+from dataclasses import dataclass
 
 from aiohttp import web
 
 from bot.demo.github.answers import Refusal
-from bot.demo.github.auth import Authority
+from bot.demo.github.auth import Authority, Token
 from bot.demo.github.gitstore import GitFailed
 from bot.demo.github.state import Repository, World
 
 SERVICE = "git-upload-pack"
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Objects that were sent for a fetch, and with what token, where it took one."""
+
+    repository: str
+    token: Token | None
 
 
 class GitHttp:
@@ -24,6 +34,9 @@ class GitHttp:
     def __init__(self, world: World, authority: Authority) -> None:
         self._world = world
         self._authority = authority
+        self.packs: list[Pack] = []
+        self.pause_s = 0.0
+        """How long each pack stands still in its middle, in seconds."""
 
     def add_routes(self, app: web.Application) -> None:
         """Put the two addresses that git asks for into `app`."""
@@ -40,10 +53,19 @@ class GitHttp:
         head = f"{len(line) + 4:04x}".encode() + line + b"0000"
         return web.Response(body=head + refs, content_type=f"application/x-{SERVICE}-advertisement", headers=_FRESH)
 
-    async def send_pack(self, request: web.Request) -> web.Response:
+    async def send_pack(self, request: web.Request) -> web.StreamResponse:
         """The objects that git asks for."""
-        pack = await self._run(request, self._find(request))
-        return web.Response(body=pack, content_type=f"application/x-{SERVICE}-result", headers=_FRESH)
+        repository = self._find(request)
+        pack = await self._run(request, repository)
+        headers = {**_FRESH, "Content-Type": f"application/x-{SERVICE}-result", "Content-Length": str(len(pack))}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        await response.write(pack[: len(pack) // 2])
+        if b"packfile" in pack[:200_000]:
+            self.packs.append(Pack(repository.full_name, self._read_token(request)))
+            await asyncio.sleep(self.pause_s)
+        await response.write(pack[len(pack) // 2 :])
+        return response
 
     async def _run(self, request: web.Request, repository: Repository, *options: str) -> bytes:
         protocol = request.headers.get("Git-Protocol", "")
@@ -59,17 +81,20 @@ class GitHttp:
         repository = self._world.repositories.get(name.casefold())
         if repository and (not repository.private or self._may_read(request, repository)):
             return repository
+        if (renamed := self._world.former.get(name.casefold())) and self._may_read(request, renamed):
+            raise web.HTTPMovedPermanently(request.path_qs.replace(name, renamed.full_name, 1))
         raise web.HTTPUnauthorized(text="Repository not found.\n", headers={"WWW-Authenticate": 'Basic realm="GitHub"'})
 
     def _may_read(self, request: web.Request, repository: Repository) -> bool:
+        token = self._read_token(request)
+        return token is not None and token.reaches(repository) and token.may("contents:read")
+
+    def _read_token(self, request: web.Request) -> Token | None:
+        user, _, secret = _parse_basic(request.headers.get("Authorization", "")).partition(":")
         try:
-            user, _, secret = _parse_basic(request.headers.get("Authorization", "")).partition(":")
-            token = self._authority.identify(f"token {secret}")
+            return self._authority.identify(f"token {secret}") if user == "x-access-token" else None
         except Refusal:
-            return False
-        if token is None or user != "x-access-token":
-            return False
-        return token.reaches(repository) and token.may("contents:read")
+            return None
 
 
 _FRESH = {"Cache-Control": "no-cache"}

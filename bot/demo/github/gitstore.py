@@ -219,9 +219,13 @@ GIT_ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_TERMINAL_PROMPT": "0",
-    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_COUNT": "3",
     "GIT_CONFIG_KEY_0": "safe.directory",
     "GIT_CONFIG_VALUE_0": "*",
+    "GIT_CONFIG_KEY_1": "uploadpack.allowFilter",
+    "GIT_CONFIG_VALUE_1": "true",
+    "GIT_CONFIG_KEY_2": "uploadpack.allowAnySHA1InWant",
+    "GIT_CONFIG_VALUE_2": "true",
 }
 """What git is started with: nothing of the surroundings can change what it does."""
 

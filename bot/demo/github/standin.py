@@ -66,13 +66,14 @@ class StandIn:
         rates = RateLimits(self.limits, lambda: self.clock())
         site = Site(self._world, self._links, self._actions, self._webhooks, self._authority, self.limits, rates)
         self._server = ApiServer(site, self.faults)
+        self.git_http = GitHttp(self._world, self._authority)
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 takes a free one."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", f"{API_ROOT}{{path:(/.*)?}}", self._server.handle)
-        GitHttp(self._world, self._authority).add_routes(app)
+        self.git_http.add_routes(app)
         Pages(self._world).add_routes(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()

@@ -1,0 +1,135 @@
+"""What git may ask of the gateway: to read a job's own repositories, and nothing else. Pure.
+
+git-scm.com/docs/http-protocol, git-scm.com/docs/git-config (`url.<base>.insteadOf`, `http.<url>.*`)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+ROOT = "/git/"
+"""Of the paths by which git asks."""
+
+SERVICE = "git-upload-pack"
+"""What git calls to send what somebody fetches; `git-receive-pack` is its name for taking what somebody pushes."""
+
+REFS, PACK, LFS = "info/refs", SERVICE, "info/lfs/"
+PATH = re.compile(
+    rf"{ROOT}(?P<name>[A-Za-z0-9_-]+/[A-Za-z0-9._-]+?)(?:\.git)?/(?P<what>{REFS}|{PACK}|git-receive-pack|{LFS}.+)"
+)
+PROTOCOL = re.compile(r"[a-z0-9=:.-]{1,100}")
+
+PUSHES = "pushing is not possible by the gateway: it only reads, and pull requests are made by the service"
+LARGE_FILES = "files of Git LFS do not come by the gateway: see docs/gateway.md"
+
+
+class NotFetched(Exception):  # noqa: N818 - a refusal, and most often nobody's fault
+    """Why a request is not passed on, in words that git shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A request that may be passed on."""
+
+    repository: str
+    target: str
+    """Path and query below the repository's address."""
+    headers: Mapping[str, str]
+    """What of the request's headers goes with it."""
+    is_granted: bool
+    """Whether a token goes with it, too; without one GitHub gives what is public."""
+
+    @property
+    def takes_pack(self) -> bool:
+        """Whether it asks for objects, or for branches of an older protocol; and not what there is at all."""
+        return self.target == PACK
+
+
+def read_fetch(method: str, path: str, query: str, headers: Mapping[str, str], repositories: Sequence[str]) -> Fetch:
+    """A request that is allowed. Raises `NotFetched` for any other.
+
+    `repositories` are those of the job, its own first.
+    """
+    found = PATH.fullmatch(path)
+    if not found:
+        raise NotFetched("the gateway has nothing there: git fetches from /git/OWNER/NAME.git")
+    name, is_granted = _find_repository(found["name"], repositories)
+    what = found["what"]
+    if what == "git-receive-pack" or query == "service=git-receive-pack":
+        raise NotFetched(PUSHES)
+    if what.startswith(LFS):
+        raise NotFetched(LARGE_FILES)
+    passed = {"accept": headers.get("accept", "*/*")[:200], **_read_protocol(headers)}
+    if (method, what) == ("GET", REFS):
+        if query != f"service={SERVICE}":
+            raise NotFetched("git's older protocol, without a service that answers, is not passed on")
+        return Fetch(name, f"{REFS}?{query}", passed, is_granted)
+    if (method, what) != ("POST", PACK) or query:
+        raise NotFetched(f"{method} is not what git asks with there")
+    passed |= {"content-type": f"application/x-{SERVICE}-request", **_read_coding(headers)}
+    return Fetch(name, PACK, passed, is_granted)
+
+
+def _find_repository(asked: str, repositories: Sequence[str]) -> tuple[str, bool]:
+    """The repository of this name, which GitHub reads without regard to case, and whether it is the job's to read."""
+    for name in repositories:
+        if name.lower() == asked.lower():
+            return name, True
+    # `insteadOf` knows no end of a name: `octo/widgets` leads `octo/widgets-docs` here as well, which may be public.
+    if any(asked.lower().startswith(name.lower()) for name in repositories):
+        return asked, False
+    raise NotFetched(explain_unnamed(asked, repositories))
+
+
+def explain_unnamed(asked: str, repositories: Sequence[str]) -> str:
+    """Why a repository is not given, and who can change that."""
+    return (
+        f"{asked} is not among the repositories that this job may fetch: its operator can name it in "
+        f'`private_repositories` of [repos."{repositories[0]}"]'
+    )
+
+
+def _read_protocol(headers: Mapping[str, str]) -> dict[str, str]:
+    asked = headers.get("git-protocol", "")
+    if asked and not PROTOCOL.fullmatch(asked):
+        raise NotFetched("a Git-Protocol of a form that nobody knows")
+    return {"git-protocol": asked} if asked else {}
+
+
+def _read_coding(headers: Mapping[str, str]) -> dict[str, str]:
+    coding = headers.get("content-encoding", "identity").lower()
+    if coding not in ("identity", "gzip"):
+        raise NotFetched(f"a body in {coding[:20]} is not passed on")
+    return {"content-encoding": coding} if coding == "gzip" else {}
+
+
+def lead_git(gateway: str, token: str, addresses: Iterable[tuple[str, str]], *, by_relay: bool) -> dict[str, str]:
+    """The environment by which git asks the gateway for repositories, by pairs of an address and its name.
+
+    Nothing of it is on a command line, which everybody on a machine can read, or in a file. The token goes to the
+    gateway alone. Git reads it from version 2.31 on.
+    """
+    root = f"{gateway}{ROOT}"
+    settings = [(f"http.{root}.extraHeader", f"Authorization: Bearer {token}")]
+    if by_relay:  # Nobody's proxy leads to the machine's own loopback.
+        settings.append((f"http.{root}.proxy", ""))
+    settings += [(f"url.{root}{name}.insteadOf", address) for address, name in addresses]
+    environment = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings):
+        environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return environment
+
+
+def list_addresses(repositories: Iterable[str], web_url: str, clone_url: str) -> list[tuple[str, str]]:
+    """Where people say that repositories are, each with its name; `clone_url` is what GitHub says of the first."""
+    host = urlsplit(web_url).hostname
+    found: dict[str, str] = {}
+    for name in repositories:
+        forms = [f"{web_url}/{name}", f"git@{host}:{name}", f"ssh://git@{host}/{name}"]
+        # GitHub may write it in other letters than the configuration, and git knows the difference.
+        own = [] if found else [clone_url.removesuffix(".git")]
+        found.update(dict.fromkeys([*forms, *own], name))
+    return [*found.items()]

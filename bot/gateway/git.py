@@ -1,0 +1,258 @@
+"""Passes on what git fetches, with a token of GitHub's that no machine ever has: it reads, and one repository alone.
+
+Both ways as it comes, and so with little memory. It refuses to know what is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Protocol
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+import structlog
+from aiohttp import web
+from cachetools import LRUCache
+
+from bot.gateway.fetches import (
+    LFS,
+    PACK,
+    REFS,
+    Fetch,
+    NotFetched,
+    explain_unnamed,
+    lead_git,
+    list_addresses,
+    read_fetch,
+)
+from bot.gateway.proxy import BODY_S, CONNECT_S, MAX_BODY, SILENCE_S, Door
+from bot.github.tokens import Grant
+from handlers.ports import GitHubError, GitHubUnavailable
+from runner.claims import ClaimLost
+from runner.environment import Profile
+from runner.gateway import GitWay, Reader
+
+log = structlog.get_logger()
+
+USER_AGENT = "git/ptq-bot"
+PASSED_BACK = ("content-type", "content-encoding", "cache-control")
+MOVED = re.compile(rf"/([\w-]+/[\w.-]+?)(?:\.git)?/(?:{REFS}|{PACK})", re.ASCII)
+NOT_PUBLIC = (401, 403, 404)
+REDIRECTS = (301, 302, 307, 308)
+MAX_MOVED = 1024
+"""Renamed repositories whose new name is remembered."""
+MAX_LOGGED = 100
+"""Of one job's fetches: an agent can make as many as it likes."""
+TRIES = 3
+"""At saying what there is: with a token that GitHub took back, or at an address that is no longer the right one."""
+
+
+class Granting(Protocol):
+    """Who gives tokens for fetching."""
+
+    async def grant_fetch(self, repository: str) -> Grant:
+        """One that reads a repository. Raises `GitHubError` and `GitHubUnavailable`."""
+
+    def forget_grant(self, grant: Grant) -> None:
+        """Give this one no more."""
+
+
+class Unanswered(Exception):  # noqa: N818 - an answer to git
+    """GitHub gives nothing that could be passed back: the status for git, and words that it shows."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class GitProxy:
+    """Answers git, each time for the job through whose door it came."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, web_url: str, github: Granting, profiles: Mapping[str, Profile]
+    ) -> None:
+        """`web_url` is where GitHub's repositories are cloned from; the session must not decompress."""
+        self._session = session
+        self._web_url = web_url
+        self._github = github
+        self._profiles = profiles
+        self._moved: LRUCache[str, str] = LRUCache(MAX_MOVED)
+
+    def find_repositories(self, reader: Reader) -> tuple[str, ...]:
+        """What is fetched by the gateway; nothing for a public repository, or where its table says where from."""
+        profile = self._profiles.get(reader.repository)
+        if not profile or not profile.by_gateway or not reader.private:
+            return ()
+        if not reader.clone_url.startswith(f"{self._web_url}/"):
+            return ()
+        return (reader.repository, *profile.private_repositories)
+
+    def lead(self, reader: Reader, door: Door, url: str) -> GitWay:
+        """What git on the machine has to be told; `url` is where machines reach us, where not by a relay."""
+        addresses = list_addresses(door.repositories, self._web_url, reader.clone_url)
+        return GitWay(lead_git(url or "{gateway}", door.token, addresses, by_relay=not url), by_relay=not url)
+
+    async def answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request. What is not passed on is refused in words that git shows behind `remote:`."""
+        if not door.knows(request):
+            return await _turn_down(door, "this token is not the job's")
+        if not door.repositories:
+            return await _turn_down(door, "this job fetches nothing by the gateway")
+        try:
+            path, query = request.rel_url.raw_path, request.rel_url.raw_query_string
+            fetch = read_fetch(request.method, path, query, request.headers, door.repositories)
+        except NotFetched as refusal:
+            if LFS in path:
+                return _as_json(await _turn_down(door, str(refusal)))
+            return await _turn_down(door, str(refusal))
+        if (request.content_length or 0) > MAX_BODY:
+            return refuse_git(413, f"the request is larger than {MAX_BODY} bytes")
+        async with door.fetching:
+            if not door.is_open:
+                return await _turn_down(door, "the run is over: its access to the repository has ended")
+            return await self._pass_on(door, request, fetch)
+
+    async def _pass_on(self, door: Door, request: web.BaseRequest, fetch: Fetch) -> web.StreamResponse:
+        passed, began = _Passed(), time.monotonic()
+        try:
+            await self._stream(door, request, fetch, passed)
+        except Unanswered as refusal:
+            log.warning("gateway.not_fetched", **door.context, asked=fetch.repository, reason=str(refusal))
+            return refuse_git(refusal.status, str(refusal))
+        except ClaimLost:
+            return refuse_git(503, "another replica of the service answers now")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            # The type only: what some say holds the request, and so the token.
+            log.warning("gateway.broken", **door.context, asked=fetch.repository, reason=type(error).__name__)
+            if not passed.response:
+                return refuse_git(502, "GitHub cannot be reached just now")
+            if request.transport:
+                request.transport.abort()  # To end it as if it were whole would be a lie.
+        if fetch.takes_pack and door.fetches < MAX_LOGGED:
+            door.fetches += 1
+            took_s = round(time.monotonic() - began, 3)
+            log.info("gateway.fetched", **door.context, asked=fetch.repository, bytes=passed.size, took_s=took_s)
+        assert passed.response
+        return passed.response
+
+    async def _stream(self, door: Door, request: web.BaseRequest, fetch: Fetch, passed: _Passed) -> None:
+        """Pass an answer back as it comes. Raises `Unanswered`, and what a broken connection does."""
+        why = ""
+        for _ in range(1 if fetch.takes_pack else TRIES):
+            grant = await self._fetch_grant(fetch.repository) if fetch.is_granted else None
+            async with aclosing(_read_body(request)) as body, self._ask(fetch, grant, request, body) as theirs:
+                if theirs.status == 200:
+                    await passed.take(request, theirs)
+                    return
+                if grant is None and theirs.status in NOT_PUBLIC:
+                    raise Unanswered(403, explain_unnamed(fetch.repository, door.repositories))
+                if grant and theirs.status == 401:
+                    self._github.forget_grant(grant)
+                    why = f"GitHub does not take the token that it gave for {fetch.repository}: fetch again"
+                elif theirs.status in REDIRECTS and self._note_move(fetch, theirs):
+                    why = f"{fetch.repository} has another name by now: fetch again"
+                else:
+                    raise explain(theirs.status, fetch.repository)
+        raise Unanswered(503, why)
+
+    async def _fetch_grant(self, repository: str) -> Grant:
+        try:
+            return await self._github.grant_fetch(repository)
+        except GitHubError as error:
+            raise Unanswered(403, error.message) from None
+        except GitHubUnavailable as error:
+            raise Unanswered(503, str(error)) from None
+
+    def _ask(
+        self, fetch: Fetch, grant: Grant | None, request: web.BaseRequest, body: AsyncGenerator[bytes]
+    ) -> aiohttp.client._RequestContextManager:
+        headers = {**fetch.headers, "accept-encoding": "identity", "user-agent": USER_AGENT}
+        headers |= sign(grant) if grant else {}
+        if fetch.takes_pack and request.content_length is not None:
+            headers["content-length"] = str(request.content_length)
+        return self._session.request(
+            request.method,
+            f"{self._web_url}/{self._moved.get(fetch.repository, fetch.repository)}.git/{fetch.target}",
+            data=body if fetch.takes_pack else None,
+            headers=headers,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S),
+        )
+
+    def _note_move(self, fetch: Fetch, theirs: aiohttp.ClientResponse) -> bool:
+        """Remember where a renamed repository is. False where that is no repository of the same GitHub."""
+        target = urljoin(str(theirs.url), theirs.headers.get("location", ""))
+        found = MOVED.fullmatch(urlsplit(target).path)
+        if not found or not target.startswith(f"{self._web_url}/"):
+            return False
+        self._moved[fetch.repository] = found[1]
+        return True
+
+
+class _Passed:
+    """What has been passed back so far."""
+
+    def __init__(self) -> None:
+        self.response: web.StreamResponse | None = None
+        self.size = 0
+
+    async def take(self, request: web.BaseRequest, theirs: aiohttp.ClientResponse) -> None:
+        """Pass an answer back to its end."""
+        kept = {name: theirs.headers[name] for name in PASSED_BACK if name in theirs.headers}
+        self.response = web.StreamResponse(status=200, headers=kept)
+        await self.response.prepare(request)
+        async for chunk in theirs.content.iter_any():
+            self.size += len(chunk)
+            await self.response.write(chunk)
+        await self.response.write_eof()
+
+
+async def _read_body(request: web.BaseRequest) -> AsyncGenerator[bytes]:
+    """A request's body as it comes. Raises `OSError` where it is too large, or does not come."""
+    size = 0
+    while True:
+        async with asyncio.timeout(BODY_S):
+            chunk = await request.content.readany()
+        if not chunk:
+            return
+        size += len(chunk)
+        if size > MAX_BODY:
+            raise OSError("the request is too large")
+        yield chunk
+
+
+def sign(grant: Grant) -> dict[str, str]:
+    """The header by which git's side of GitHub takes a token.
+
+    docs.github.com, "Authenticating as a GitHub App installation"
+    """
+    return {"authorization": f"Basic {b64encode(f'x-access-token:{grant.bearer.secret}'.encode()).decode()}"}
+
+
+def explain(status: int, repository: str) -> Unanswered:
+    """What GitHub's answer means for whoever fetches."""
+    if status in (403, 404):
+        words = f"GitHub does not let the App read {repository}: is it installed there, with `Contents: read`?"
+        return Unanswered(403, words)
+    return Unanswered(503 if status >= 500 or status == 429 else 502, f"GitHub answered {status}")
+
+
+async def _turn_down(door: Door, reason: str) -> web.Response:
+    await door.note_refusal(reason)
+    return refuse_git(403, reason)
+
+
+def _as_json(refusal: web.Response) -> web.Response:
+    """A refusal as Git LFS shows it (github.com/git-lfs/git-lfs, docs/api/batch.md, "Response Errors")."""
+    words = (refusal.text or "").strip()
+    return web.json_response({"message": words}, status=refusal.status, content_type="application/vnd.git-lfs+json")
+
+
+def refuse_git(status: int, reason: str) -> web.Response:
+    """A refusal in words that git shows; at 401 it would ask for a name and a password instead."""
+    return web.Response(status=403 if status == 401 else status, text=f"ptq-bot: {reason}\n")

@@ -1,0 +1,203 @@
+"""A private repository: its machine fetches it through the service, and never has a token of GitHub's."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from bot.demo.repository import NAME
+from runner import store
+from runner.jobd.processes import find_processes
+from tests.support.jobd import Repository, make_repository
+from tests.support.machines import find_or_skip_sshd
+from tests.support.sshd import OpenSshServer
+from tests.support.world import FIX, WRITE_REPORT, World, open_world
+
+pytestmark = [pytest.mark.slow, pytest.mark.sshd]
+
+GIT = """
+import subprocess
+def git(*words, where="."):
+    done = subprocess.run(["git", *words], cwd=where, capture_output=True, text=True)
+    return (done.stdout + done.stderr).strip()
+def show(*words, **more):
+    print("GIT", words[0], git(*words, **more), flush=True)
+"""
+FETCHES = """
+show("config", "remote.origin.url")
+show("fetch", "--depth=1", "origin", "main")
+url = git("config", "remote.origin.url")
+show("clone", "--quiet", "--no-checkout", "--filter=blob:none", url, str(output / "partial"))
+print("MISSING", git("rev-list", "--objects", "--all", "--missing=print", where=output / "partial").count("?"))
+print("LAZY", git("show", "HEAD:README.md", where=output / "partial"))
+show("push", "origin", "HEAD:refs/heads/mine")
+show("ls-remote", url.replace("widgets", "secrets"))
+"""
+WAIT = """
+print("waiting", flush=True)
+while not (output / "go").exists():
+    time.sleep(0.05)
+"""
+
+
+@asynccontextmanager
+async def open_private(folder: Path, agent: str, repository_toml: str = "") -> AsyncIterator[World]:
+    ssh = OpenSshServer(folder / "sshd", find_or_skip_sshd())
+    await ssh.start()
+    script = WRITE_REPORT + GIT + agent
+    async with open_world(folder, agent=script, ssh=ssh, private=True, repository_toml=repository_toml) as world:
+        await world.open_issue()
+        yield world
+    await ssh.stop()
+
+
+def read_processes(job_id: str, what: str) -> Iterator[str]:
+    """What of the job's processes their account can read, or, of a `cmdline`, everybody."""
+    for process in find_processes(job_id):
+        with suppress(OSError):
+            yield Path(f"/proc/{process.pid}/{what}").read_bytes().decode(errors="replace")
+
+
+def scan(world: World, job_id: str) -> None:
+    """Look through the machine while a job is at work there: its own token may be there, and no other."""
+    lines, rest = [*read_processes(job_id, "cmdline")], [*read_processes(job_id, "environ"), world.machine_text()]
+    assert any(f"ptq-{job_id}-" in text for text in rest), "what was looked through has the job's own token"
+    assert not any(f"ptq-{job_id}-" in line for line in lines), "not where everybody can read it"
+    for text in (*lines, *rest):
+        check(text)
+
+
+def check(text: str) -> None:
+    assert not re.search(r"gh[a-z]_[A-Za-z0-9]{20,}|PRIVATE KEY|eyJ[A-Za-z0-9_-]+\.eyJ|x-access-token", text)
+
+
+async def test_a_private_repository_comes_to_its_machine_without_a_token_of_githubs(tmp_path: Path) -> None:
+    async with open_private(tmp_path, FETCHES + WAIT + FIX) as world:
+        await world.label()
+        job = await world.wait_for_job("running")
+        await world.wait_for_log(job.id, b"waiting")
+        await asyncio.to_thread(scan, world, job.id)
+        log = (tmp_path / "var" / "spool" / f"{job.id}.agent.log").read_text()
+        (tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "go").touch()
+        report = await world.wait_for_report()
+        check(world.machine_text())
+    assert f"GIT config {world.github.url}/{NAME}.git\n" in log, "a clone is known by its own address"
+    assert "GIT fetch From http://127.0.0.1:" in log
+    assert "-> FETCH_HEAD" in log
+    assert "GIT clone \nMISSING 5\nLAZY # widgets\n" in log, "what a partial clone lacks comes when it is needed"
+    assert "GIT push remote: ptq-bot: pushing is not possible by the gateway" in log
+    assert "GIT ls-remote fatal: could not read Username" in log
+    assert "fix staged" in report.lower()
+
+
+def add_repository(world: World, name: str, files: dict[str, str], *, private: bool = True) -> str:
+    """Put another repository on "GitHub"; its only commit."""
+    folder = world.playground.folder / name
+    made = make_repository(folder.with_name(f"{folder.name}-made"), files)
+    subprocess.run(["git", "clone", "--quiet", "--bare", str(made.folder), f"{folder}.git"], check=True)
+    world.github.add_repository(name, Path(f"{folder}.git"), private=private)
+    return made.git("rev-parse", "HEAD")
+
+
+def add_submodules(world: World, **submodules: tuple[str, str]) -> None:
+    """Put submodules on the base branch, by their folders: where each is, and its commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["git", "clone", "--quiet", str(world.playground.git_dir), folder], check=True)
+        repository = Repository(Path(folder))
+        about = [f'[submodule "{name}"]\n\tpath = {name}\n\turl = {url}\n' for name, (url, _) in submodules.items()]
+        Path(folder, ".gitmodules").write_text("".join(about))
+        repository.git("add", ".gitmodules")
+        for name, (_, commit) in submodules.items():
+            repository.git("update-index", "--add", "--cacheinfo", f"160000,{commit},{name}")
+        repository.git("commit", "--quiet", "--message=submodules")
+        repository.git("push", "--quiet")
+
+
+async def fetch_agent_log(world: World) -> str:
+    (job,) = await world.jobs()
+    async with world.playground.service.context.db.read() as connection:
+        return (await store.fetch_log(connection, job.id, "agent") or b"").decode()
+
+
+async def test_submodules_come_from_wherever_they_may(tmp_path: Path) -> None:
+    named = 'private_repositories = ["octo/parts"]'
+    shows = 'print(*sorted(os.listdir("parts") + os.listdir("docs")))\n'
+    async with open_private(tmp_path, shows + FIX, named) as world:
+        parts = add_repository(world, "octo/parts", {"part.txt": "one part\n"})
+        # Its name begins as that of the job's own does, and it is none that the gateway gives.
+        docs = add_repository(world, "octo/widgets-docs", {"doc.txt": "about\n"}, private=False)
+        add_submodules(world, parts=("../parts.git", parts), docs=(f"{world.github.url}/octo/widgets-docs", docs))
+        await world.label()
+        await world.wait_for_report()
+        assert "doc.txt part.txt" in await fetch_agent_log(world)
+        for pack in world.github.git_http.packs:
+            assert (pack.token is None) == (pack.repository == "octo/widgets-docs")
+            if pack.token:
+                assert pack.token.permissions == {"metadata": "read", "contents": "read"}
+                assert len(pack.token.repository_ids or ()) == 1
+
+
+async def test_a_private_submodule_that_nobody_named_is_refused_with_words_that_help(tmp_path: Path) -> None:
+    async with open_private(tmp_path, FIX) as world:
+        parts = add_repository(world, "octo/parts", {"part.txt": "one part\n"})
+        add_submodules(world, parts=(f"{world.github.url}/octo/parts.git", parts))
+        await world.label()
+        report = await world.wait_for_report()
+        assert "the submodules could not be fetched" in report
+        assert "private_repositories" in report.replace("\\", "")
+
+
+ASKS = """
+address = [value for name, value in os.environ.items() if name.startswith("GIT_CONFIG_KEY") and "url." in value][0]
+gateway = address.removeprefix("url.").partition("octo/")[0]
+show("ls-remote", gateway + "octo/secrets")
+show("fetch", "origin", "main")
+"""
+
+
+async def test_without_a_network_the_gateway_is_all_that_an_agent_reaches(tmp_path: Path) -> None:
+    async with open_private(tmp_path, ASKS + FIX, 'network = "none"') as world:
+        await world.label()
+        await world.wait_for_report()
+        log = await fetch_agent_log(world)
+        assert "remote: ptq-bot: octo/secrets is not among the repositories that this job may fetch" in log
+        assert '`private_repositories` of [repos."octo/widgets"]' in log
+        assert "-> FETCH_HEAD" in log
+
+
+async def test_after_a_restart_the_way_is_there_again(tmp_path: Path) -> None:
+    async with open_private(tmp_path, WAIT + 'show("fetch", "origin", "main")\n' + FIX) as world:
+        await world.label()
+        job = await world.wait_for_job("running")
+        await world.wait_for_log(job.id, b"waiting")
+        await world.playground.stop_service()
+        # What git asks from now on waits for the service.
+        (tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "go").touch()
+        await asyncio.sleep(0.5)
+        await world.playground.start_service()
+        await world.wait_for_report()
+        assert "-> FETCH_HEAD" in await fetch_agent_log(world)
+
+
+async def test_a_preparation_outlives_a_restart_in_the_middle_of_its_fetch(tmp_path: Path) -> None:
+    async with open_private(tmp_path, FIX) as world:
+        git_http = world.github.git_http
+        world.commit({"large.txt": secrets.token_hex(2_000_000)})
+        git_http.pause_s = 60.0
+        await world.label()
+        await world.wait(lambda: git_http.packs or None, "a fetch")
+        (job,) = await world.jobs()
+        await asyncio.to_thread(scan, world, job.id)
+        await world.playground.stop_service()
+        git_http.pause_s = 0.0
+        await world.playground.start_service()
+        assert "fix staged" in (await world.wait_for_report()).lower()
+        assert len(git_http.packs) > 1
