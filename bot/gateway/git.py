@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Protocol
 from urllib.parse import urljoin, urlsplit
@@ -47,7 +47,7 @@ REDIRECTS = (301, 302, 307, 308)
 MAX_MOVED = 1024
 """Renamed repositories whose new name is remembered."""
 MAX_LOGGED = 100
-"""Of one job's fetches: an agent can make as many as it likes."""
+"""Lines about one job's fetches: an agent can make as many as it likes."""
 TRIES = 3
 """At saying what there is: with a token that GitHub took back, or at an address that is no longer the right one."""
 
@@ -122,21 +122,21 @@ class GitProxy:
         try:
             await self._stream(door, request, fetch, passed)
         except Unanswered as refusal:
-            log.warning("gateway.not_fetched", **door.context, asked=fetch.repository, reason=str(refusal))
+            _note(door, log.warning, "gateway.not_fetched", asked=fetch.repository, reason=str(refusal))
             return refuse_git(refusal.status, str(refusal))
         except ClaimLost:
             return refuse_git(503, "another replica of the service answers now")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             # The type only: what some say holds the request, and so the token.
-            log.warning("gateway.broken", **door.context, asked=fetch.repository, reason=type(error).__name__)
+            _note(door, log.warning, "gateway.broken", asked=fetch.repository, reason=type(error).__name__)
             if not passed.response:
                 return refuse_git(502, "GitHub cannot be reached just now")
             if request.transport:
                 request.transport.abort()  # To end it as if it were whole would be a lie.
-        if fetch.takes_pack and door.fetches < MAX_LOGGED:
-            door.fetches += 1
+            return passed.response
+        if fetch.takes_pack:
             took_s = round(time.monotonic() - began, 3)
-            log.info("gateway.fetched", **door.context, asked=fetch.repository, bytes=passed.size, took_s=took_s)
+            _note(door, log.info, "gateway.fetched", asked=fetch.repository, bytes=passed.size, took_s=took_s)
         assert passed.response
         return passed.response
 
@@ -240,6 +240,13 @@ def explain(status: int, repository: str) -> Unanswered:
         words = f"GitHub does not let the App read {repository}: is it installed there, with `Contents: read`?"
         return Unanswered(403, words)
     return Unanswered(503 if status >= 500 or status == 429 else 502, f"GitHub answered {status}")
+
+
+def _note(door: Door, say: Callable[..., object], event: str, **facts: object) -> None:
+    """Say in the log how a fetch went, so long as a job makes no habit of it."""
+    door.fetches += 1
+    if door.fetches <= MAX_LOGGED:
+        say(event, **door.context, **facts)
 
 
 async def _turn_down(door: Door, reason: str) -> web.Response:

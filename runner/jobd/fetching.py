@@ -15,8 +15,8 @@ from .files import Failure
 from .relay import Relay, fill_in
 from .stage import Stage
 
-TRIES = 4
-"""At one fetch. Each may wait for the service as long as the relay does."""
+TRIES, PAUSE_S = 4, 1.0
+"""At one fetch, and in between. Each may wait for the service as long as the relay does."""
 
 CUT = (
     *("early EOF", "unexpected disconnect", "Connection reset", "Recv failure", "Empty reply", "transfer closed"),
@@ -67,6 +67,7 @@ def must_fetch(
         else:
             return
         stage.log.write(b"[the service was cut off meanwhile: once more]\n")
+        time.sleep(PAUSE_S)
 
 
 def explain(failure: Failure) -> Failure:
