@@ -17,6 +17,7 @@ from bot.bases import find_web_url
 from bot.config import Settings
 from bot.gateway.doors import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy
+from bot.gateway.packages import PackageProxy
 from bot.github import AppGitHub, Timings
 from bot.listener import Listener
 from bot.notify import Notifier
@@ -292,7 +293,8 @@ class Service:
         )
         prices, url = settings.price_list(), settings.gateway.url
         git = GitProxy(session, find_web_url(settings.github.api_url), github, self._roster.profiles)
-        return ModelGateway(session, database, settings.upstreams(), prices, now, url or "", git)
+        packages = PackageProxy(self._roster.profiles)
+        return ModelGateway(session, database, settings.upstreams(), prices, now, url or "", git, packages)
 
     def _build_pages(self, spool: Spool, recovery: Recovery) -> Pages:
         max_pending = self._settings.server.max_pending_deliveries

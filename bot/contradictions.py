@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bot.policy_tables import REPOSITORY, list_shipped_skills
+from bot.policy_tables import REPOSITORY, list_shipped_skills, read_profiles
 from runner.agents.prices import Price, find_price
 
 SAY_THEIR_COST = ("claude", "pi")
@@ -44,6 +44,7 @@ def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         seen[name.lower()] = name
         if isinstance(table, dict):
             yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
+            yield from _find_mute(key, table, agents if isinstance(agents, dict) else {})
     yield from _find_unpriced(values)
     skills = values.get("skills")
     for name, table in skills.items() if isinstance(skills, dict) else ():
@@ -66,6 +67,20 @@ def _find_missing(
         labels = [machine.get("labels") for machine in machines]
         if not any(wanted <= set(map(str, has)) for has in labels if isinstance(has, list)):
             yield f"{key}.requires: no machine has all of these labels: {', '.join(sorted(wanted))}"
+
+
+def _find_mute(key: str, table: Mapping[str, Any], agents: Mapping[str, Any]) -> Iterator[str]:
+    """Agents of a repository without a network that would not reach their models."""
+    profile = read_profiles().get(str(table.get("profile")), {})
+    if table.get("network", profile.get("network")) != "none":
+        return
+    for name in (table.get("agent"), *_list(table.get("agents"))):
+        agent = agents.get(name) if isinstance(name, str) else None
+        if isinstance(agent, dict) and agent.get("kind") != "command" and not agent.get("gateway"):
+            yield (
+                f"{key}.network: it is none, so the agent {name} reaches no model without [agents.{name}.gateway] "
+                '(docs/gateway.md); or write network = "host"'
+            )
 
 
 def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -43,6 +43,10 @@ def _check_repository(name: str) -> str:
     return name
 
 
+HOST_ENTRY = r"^(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?$"
+"""A host, or `*.` and the end of the names of several; with a port, where it is not TLS's."""
+
+
 def _check_preset(preset: str) -> str:
     if preset not in PRESETS:
         raise ValueError(f"is no preset; there are: {', '.join(PRESETS)}")
@@ -68,6 +72,11 @@ def _check_skill(folder: Path) -> Path:
     except OSError as error:
         raise ValueError(f"holds no skill: {error.filename}: {error.strerror}") from None
     return folder
+
+
+def read_profiles() -> dict[str, dict[str, Any]]:
+    """The profiles that we bring along, by name."""
+    return {path.stem: tomllib.loads(path.read_text()) for path in PROFILES.glob("*.toml")}
 
 
 def list_shipped_skills() -> Mapping[str, Path]:
@@ -219,6 +228,7 @@ class RepositoryTable(Table):
     submodules: bool = True
     private_repositories: tuple[Annotated[str, AfterValidator(_check_repository)], ...] = ()
     network: Literal["host", "none"] = "host"
+    package_hosts: tuple[Annotated[str, Field(pattern=HOST_ENTRY)], ...] = ()
     refresh_hours: Annotated[int, Field(ge=0)] = 24
     lint: tuple[Text, ...] = ()
     create_venv: Command = ("python3", "-m", "venv")
@@ -235,10 +245,10 @@ class RepositoryTable(Table):
     def _begin_with_profile(cls, given: object) -> object:
         if not isinstance(given, dict) or (name := given.get("profile")) is None:
             return given
-        shipped = {path.stem: path for path in PROFILES.glob("*.toml")}
+        shipped = read_profiles()
         if name not in shipped:
             raise ValueError(f"there is no profile of that name; there are: {', '.join(sorted(shipped))}")
-        profile = tomllib.loads(shipped[name].read_text())
+        profile = shipped[name]
         limits = {**profile.pop("limits", {}), **given.get("limits", {})}
         return {**profile, **given, "limits": limits}
 
@@ -270,6 +280,7 @@ class RepositoryTable(Table):
             by_gateway=self.clone_url is None,
             private_repositories=self.private_repositories,
             network=self.network,
+            package_hosts=self.package_hosts,
             refresh_hours=self.refresh_hours,
             lint=self.lint,
             create_venv=self.create_venv,

@@ -45,17 +45,17 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     if access:
         await _open_account(bench, job, *await _fetch_taken(bench, job))
         await bench.gateway.connect(job, client)
-    way = await bench.gateway.lead_git(Reader.of(job), client)
+    ways = [await lead(Reader.of(job), client) for lead in (bench.gateway.lead_git, bench.gateway.lead_packages)]
     await client.start(
         job.id,
         replace(
             launch,
-            env={"PTQ_PRESET": job.preset, **launch.env, **way.env},
+            env={"PTQ_PRESET": job.preset, **launch.env, **ways[0].env, **ways[1].env},
             files={**launch.files, **lay_out(skills, launch.skills_folder)},
         ),
         bench.profiles[job.repository].limits,
         prompt=job.prompt,
-        relay=way.by_relay or (access is not None and not access.url),
+        relay=any(way.by_relay for way in ways) or (access is not None and not access.url),
         base_skills={
             f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files
         },

@@ -90,12 +90,14 @@ async def follow(bench: Bench, client: JobdClient, job: Job, stage: str, environ
 
 
 async def keep_way(bench: Bench, client: JobdClient, job: Job, reader: Reader | None = None) -> None:
-    """See to it that git on a job's machine reaches us, where it has to: the service may be another than before.
+    """See to it that a job's machine reaches us, where it has to: the service may be another than before.
 
     Raises `HostError`; where the machine does not let us listen, what git asks meanwhile is held for it.
     """
     try:
         await bench.gateway.lead_git(reader or Reader.of(job), client)
+        if job.state is JobState.RUNNING:
+            await bench.gateway.lead_packages(Reader.of(job), client)
     except JobdError as error:
         log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
 

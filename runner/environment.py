@@ -86,7 +86,7 @@ class Recipe:
     base_timeout_s: int
     max_log_bytes: int
     git: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What git's environment has for it to fetch by the gateway (`runner.gateway.GitWay`)."""
+    """What git's environment has for it to fetch by the gateway (`runner.gateway.Way`)."""
     relay: bool = False
 
 
@@ -104,6 +104,8 @@ class Profile:
     """Fails when a base is of no use."""
     submodules: bool = True
     network: Literal["host", "none"] = "host"
+    package_hosts: tuple[str, ...] = ()
+    """Where an agent without a network may fetch from all the same, by the gateway: names, `*.` and their end."""
     refresh_hours: int = 24
     """How old a base may become before it is brought to the newest commit; 0 leaves it as it is."""
     lint: tuple[str, ...] = ()

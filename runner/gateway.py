@@ -56,11 +56,11 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class GitWay:
-    """How git on a machine fetches what only the service may."""
+class Way:
+    """How programs on a machine come to what only the service may: git to private repositories, others to hosts."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """With it git asks the gateway, where the relay's address is to be filled in; empty: it needs no gateway."""
+    """With it they ask the gateway, where the relay's address is to be filled in; empty: they need no gateway."""
     by_relay: bool = False
 
 
@@ -76,8 +76,11 @@ class Gateway(Protocol):
     async def connect(self, job: Job, client: JobdClient) -> None:
         """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> GitWay:
+    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
         """Have the way be there by which a machine fetches a private repository. Raises `HostError` and `JobdError`."""
+
+    async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
+        """Have the way be there by which a sealed agent comes to hosts of packages. Raises as `lead_git`."""
 
     async def close(self, job_id: str) -> None:
         """Answer the job no more; what was under way is broken off, and counted. Idempotent."""

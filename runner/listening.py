@@ -134,6 +134,40 @@ class SshListening:
         self._listener.close()
 
 
+class Begun:
+    """A connection of which the beginning was looked at."""
+
+    def __init__(self, stream: Stream, first: bytes) -> None:
+        self.first = first
+        self._stream = stream
+        self._unread = first
+
+    async def read(self) -> bytes:
+        """See `Stream`."""
+        unread, self._unread = self._unread, b""
+        return unread or await self._stream.read()
+
+    async def write(self, data: bytes) -> None:
+        """See `Stream`."""
+        await self._stream.write(data)
+
+    async def end(self) -> None:
+        """See `Stream`."""
+        await self._stream.end()
+
+    def abort(self) -> None:
+        """See `Stream`."""
+        self._stream.abort()
+
+
+async def begin(stream: Stream, size: int) -> Begun:
+    """Wait for so many bytes, or the end, and look at them. Raises `OSError`."""
+    first = b""
+    while len(first) < size and (more := await stream.read()):
+        first += more
+    return Begun(stream, first)
+
+
 async def join(one: Stream, other: Stream) -> None:
     """Pass on what each says to the other, until one is broken or both have ended. Then both are over."""
     ways = [asyncio.create_task(_pass_on(one, other)), asyncio.create_task(_pass_on(other, one))]

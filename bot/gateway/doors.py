@@ -17,16 +17,17 @@ from aiohttp import web
 
 from bot.gateway.fetches import ROOT
 from bot.gateway.git import GitProxy, refuse_git
+from bot.gateway.packages import METHOD, PackageProxy
 from bot.gateway.proxy import MAX_BODY, Door, Models, Proxy, Upstream, read_token, refuse
 from bot.gateway.requests import find_api
 from runner.agents.prices import Price
 from runner.calls import Account, Ledger
 from runner.caps import Caps, Scope, Spent
 from runner.db import Database
-from runner.gateway import Access, GitWay, Reader
+from runner.gateway import Access, Reader, Way
 from runner.job import Job
 from runner.jobd_client import JobdClient
-from runner.listening import Listening, LocalStream, Stream, join
+from runner.listening import Listening, LocalStream, Stream, begin, join
 
 log = structlog.get_logger()
 
@@ -53,9 +54,11 @@ class ModelGateway:
         now: Callable[[], datetime],
         url: str = "",
         git: GitProxy | None = None,
+        packages: PackageProxy | None = None,
     ) -> None:
         """`upstreams` by the names of agents; `url` is where machines reach us, where not by a relay."""
         self._git = git
+        self._packages = packages
         self._db = db
         self._ledger = Ledger(db)
         self._proxy = Proxy(session, self._ledger, prices, now)
@@ -92,15 +95,25 @@ class ModelGateway:
         """See `runner.gateway.Gateway`."""
         await self._connect(job.id, client)
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> GitWay:
+    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
         """See `runner.gateway.Gateway`."""
         repositories = self._git.find_repositories(reader) if self._git else ()
         if not self._git or not repositories:
-            return GitWay()
+            return Way()
         door = self._find_door(reader.id, {"job": reader.id, "repository": reader.repository})
         door.repositories = repositories
         await self._connect(reader.id, client)
         return self._git.lead(reader, door, self._url)
+
+    async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
+        """See `runner.gateway.Gateway`."""
+        hosts = self._packages.find_hosts(reader) if self._packages and not self._url else ()
+        if not self._packages or not hosts:
+            return Way()
+        door = self._find_door(reader.id, {"job": reader.id, "repository": reader.repository})
+        door.package_hosts = hosts
+        await self._connect(reader.id, client)
+        return self._packages.lead(door)
 
     async def close(self, job_id: str) -> None:
         """See `runner.gateway.Gateway`."""
@@ -165,6 +178,21 @@ class ModelGateway:
         if len(door.answering) >= MAX_CONNECTIONS:
             stream.abort()
             return
+        door.answering[task] = stream
+        try:
+            begun = await begin(stream, len(METHOD))
+            if self._packages and begun.first.startswith(METHOD):
+                await self._packages.answer(door, begun)
+            else:
+                await self._serve(door, begun)
+        except OSError as error:  # No more descriptors, most likely: it costs this connection, and no other.
+            log.warning("gateway.not_accepted", **door.context, reason=repr(error))
+            stream.abort()
+        finally:
+            del door.answering[task]
+
+    async def _serve(self, door: Door, stream: Stream) -> None:
+        """Answer the requests that come by one connection. Raises `OSError`."""
         server = web.Server(
             partial(self._answer, door),
             request_factory=_make_request,
@@ -173,19 +201,14 @@ class ModelGateway:
             keepalive_timeout=KEEP_ALIVE_S,
             handler_cancellation=True,
         )
-        door.answering[task] = stream
         try:
             ours, theirs = socket.socketpair()
             for end in (ours, theirs):
                 end.setblocking(False)
             await asyncio.get_running_loop().connect_accepted_socket(server, theirs)
             await join(stream, LocalStream(*await asyncio.open_unix_connection(sock=ours)))
-        except OSError as error:  # No more descriptors, most likely: it costs this connection, and no other.
-            log.warning("gateway.not_accepted", **door.context, reason=repr(error))
-            stream.abort()
         finally:
             await server.shutdown(SETTLE_S)
-            del door.answering[task]
 
 
 def _make_request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

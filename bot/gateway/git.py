@@ -35,7 +35,7 @@ from bot.github.tokens import Grant
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.claims import ClaimLost
 from runner.environment import Profile
-from runner.gateway import GitWay, Reader
+from runner.gateway import Reader, Way
 
 log = structlog.get_logger()
 
@@ -92,10 +92,10 @@ class GitProxy:
             return ()
         return (reader.repository, *profile.private_repositories)
 
-    def lead(self, reader: Reader, door: Door, url: str) -> GitWay:
+    def lead(self, reader: Reader, door: Door, url: str) -> Way:
         """What git on the machine has to be told; `url` is where machines reach us, where not by a relay."""
         addresses = list_addresses(door.repositories, self._web_url, reader.clone_url)
-        return GitWay(lead_git(url or "{gateway}", door.token, addresses, by_relay=not url), by_relay=not url)
+        return Way(lead_git(url or "{gateway}", door.token, addresses, by_relay=not url), by_relay=not url)
 
     async def answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. What is not passed on is refused in words that git shows behind `remote:`."""

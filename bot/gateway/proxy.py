@@ -94,9 +94,12 @@ class Door:
     """None where its agent asks none by the gateway, or is not at work yet."""
     repositories: tuple[str, ...] = ()
     """The private ones that it may fetch, its own first."""
+    package_hosts: tuple[str, ...] = ()
+    """What it may be connected to, as the operator has written it."""
     is_open: bool = True
     refusals: int = 0
     fetches: int = 0
+    connections: int = 0
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
     answering: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
     """The connections by which requests come."""

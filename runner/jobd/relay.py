@@ -239,5 +239,7 @@ def _has_one(descriptors: Path, wanted: Collection[str]) -> bool:
 
 
 def fill_in(text: str, relay: Relay | None) -> str:
-    """A text in which `{gateway}` stands for the relay's address, where there is one."""
-    return text.replace("{gateway}", relay.address) if relay else text
+    """A text in which `{gateway}` stands for the relay's address and `{relay}` for its host and port, where it is."""
+    if relay is None:
+        return text
+    return text.replace("{gateway}", relay.address).replace("{relay}", relay.address[len("http://") :])

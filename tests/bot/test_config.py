@@ -247,6 +247,31 @@ def test_a_cap_on_money_needs_agents_whose_money_is_known(tmp_path: Path) -> Non
     assert dated.agents["mine"].model == "gpt-5-2025-08-07"
 
 
+def test_an_agent_that_would_reach_no_model_is_refused(tmp_path: Path) -> None:
+    def take_gateway(text: str) -> str:
+        before, _, gateway = text.partition("[agents.mine.gateway]")
+        return before + gateway[gateway.index("\n[") :]
+
+    def seal(text: str) -> str:
+        return take_gateway(text).replace('network = "host" ', 'network = "none" ', 1)
+
+    found = problems(tmp_path, seal)
+    assert any("the agent mine reaches no model without [agents.mine.gateway]" in problem for problem in found), found
+
+    def by_profile(text: str) -> str:
+        lines = [line for line in take_gateway(text).splitlines() if not line.startswith("network = ")]
+        return "\n".join(lines)
+
+    found = problems(tmp_path, by_profile)
+    assert any('repos."octo/widgets".network: it is none' in problem for problem in found), found
+
+
+@pytest.mark.parametrize("host", ["https://pypi.org", "pypi.org/simple", "*", "", "a b", "*.*.org"])
+def test_a_host_of_packages_is_a_name(tmp_path: Path, host: str) -> None:
+    (problem,) = problems(tmp_path, swap("package_hosts = []", f'package_hosts = ["{host}"]'))
+    assert problem.startswith('repos."octo/widgets".package_hosts[0]: ')
+
+
 @pytest.mark.parametrize("kind", ["command", "cursor"])
 def test_a_key_that_would_do_nothing_is_refused(tmp_path: Path, kind: str) -> None:
     found = problems(tmp_path, swap('kind = "claude"', f'kind = "{kind}"'))

@@ -25,7 +25,7 @@ from bot.github import AppGitHub
 from bot.github.credentials import Bearer
 from bot.github.tokens import Access, Grant
 from runner.environment import Profile
-from runner.gateway import GitWay, Reader
+from runner.gateway import Reader, Way
 from runner.jobd_client import JobdClient
 from tests.support.gateway import Wire
 from tests.support.jobs import NOON, make_job, open_database
@@ -64,10 +64,10 @@ class Floor:
     def reader(self, job_id: str = "0123456789", repository: str = NAME, *, private: bool = True) -> Reader:
         return Reader(job_id, repository, private, f"{self.web_url}/{repository}.git")
 
-    async def lead(self, reader: Reader) -> GitWay:
+    async def lead(self, reader: Reader) -> Way:
         return await self.gateway.lead_git(reader, cast(JobdClient, self.wire))
 
-    async def git(self, way: GitWay, *words: str) -> str:
+    async def git(self, way: Way, *words: str) -> str:
         """What git on a machine says, in and out."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         env = {**clean, **way.env, "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_GLOBAL": os.devnull}
@@ -79,7 +79,7 @@ class Floor:
 
     @asynccontextmanager
     async def ask(
-        self, way: GitWay, target: str = GET, method: str = "GET", token: str | None = None, **more: Any
+        self, way: Way, target: str = GET, method: str = "GET", token: str | None = None, **more: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A plain request, by the job's relay."""
         connector = aiohttp.UnixConnector(self.wire.paths["0123456789"])
@@ -242,14 +242,14 @@ async def test_large_files_are_refused_as_git_lfs_shows_it(tmp_path: Path) -> No
 
 async def test_only_what_is_private_and_has_no_other_address_goes_by_the_gateway(tmp_path: Path) -> None:
     async with open_floor(tmp_path, WEB, Counter()) as floor:
-        assert await floor.lead(floor.reader(private=False)) == GitWay()
-        assert await floor.lead(replace(floor.reader(), clone_url="ssh://git@example.org/octo/widgets")) == GitWay()
-        assert await floor.lead(floor.reader(repository="octo/unknown")) == GitWay()
+        assert await floor.lead(floor.reader(private=False)) == Way()
+        assert await floor.lead(replace(floor.reader(), clone_url="ssh://git@example.org/octo/widgets")) == Way()
+        assert await floor.lead(floor.reader(repository="octo/unknown")) == Way()
         assert floor.wire.paths == {}
         assert (await floor.lead(floor.reader())).by_relay
     (tmp_path / "other").mkdir()
     async with open_floor(tmp_path / "other", WEB, Counter(), Profile(NAME, by_gateway=False)) as floor:
-        assert await floor.lead(floor.reader()) == GitWay()
+        assert await floor.lead(floor.reader()) == Way()
 
 
 async def test_models_are_not_asked_by_a_way_for_git(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ async def test_models_are_not_asked_by_a_way_for_git(tmp_path: Path) -> None:
 @asynccontextmanager
 async def open_scripted(
     folder: Path, handle: Callable[[web.Request], Any]
-) -> AsyncIterator[tuple[Floor, GitWay, Counter]]:
+) -> AsyncIterator[tuple[Floor, Way, Counter]]:
     """A gateway whose GitHub does what a test says."""
     application, github = web.Application(), Counter()
     application.router.add_route("*", "/{path:.*}", handle)

@@ -17,7 +17,7 @@ import pytest
 from runner import store
 from runner.bench import Bench
 from runner.environment import Profile
-from runner.gateway import GitWay, Reader
+from runner.gateway import Reader, Way
 from runner.gauge import Gauge
 from runner.hosts import LocalHost
 from runner.job import JobState
@@ -168,9 +168,9 @@ class Leading(NoGateway):
         self.led: list[Reader] = []
         self.closed: list[str] = []
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> GitWay:
+    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
         self.led.append(reader)
-        return GitWay({"GIT_CONFIG_COUNT": "0"})
+        return Way({"GIT_CONFIG_COUNT": "0"})
 
     async def close(self, job_id: str) -> None:
         self.closed.append(job_id)

@@ -131,6 +131,13 @@ async def test_a_script_finds_nothing_of_the_agent(tmp_path: Path) -> None:
         assert "fails on base 1 of 1 (`AssertionError: nothing of the agent is here`)" in seen
 
 
+async def test_a_private_repository_is_fetched_for_it_through_the_service(
+    tmp_path: Path, ssh_server: SshServer
+) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX, ssh=ssh_server, private=True, verify_runs=1) as world:
+        assert "- ✅ **the issue's repro**" in seen_in(await report_on(world))
+
+
 async def test_a_service_that_is_restarted_goes_on_with_the_verification(tmp_path: Path) -> None:
     agent = WRITE_REPORT + REPRO.format("import time\ntime.sleep(3)\n" + GENUINE) + FIX
     async with open_world(tmp_path, agent=agent, verify_runs=1) as world:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from runner.calls import Account
 from runner.caps import Caps, Scope, Spent
-from runner.gateway import Access, GitWay, Reader
+from runner.gateway import Access, Reader, Way
 from runner.job import Job
 from runner.jobd_client import JobdClient
 
@@ -21,8 +21,11 @@ class NoGateway:
     async def connect(self, job: Job, client: JobdClient) -> None:
         raise AssertionError("nobody asks for it")
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> GitWay:
-        return GitWay()
+    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
+        return Way()
+
+    async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
+        return Way()
 
     async def close(self, job_id: str) -> None:
         pass

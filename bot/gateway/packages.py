@@ -1,0 +1,167 @@
+"""The way of a sealed job to hosts of packages: a proxy that connects to those on the operator's list, and no other.
+
+What goes through is encrypted between the job and the host; it refuses to know what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from bot.gateway.proxy import Door
+from runner.environment import Profile
+from runner.gateway import Reader, Way
+from runner.listening import LocalStream, Stream, join
+
+log = structlog.get_logger()
+
+METHOD = b"CONNECT "
+MAX_HEAD = 8_192
+"""Bytes of a request's lines; what programs send has some hundred."""
+HEAD_S, CONNECT_S = 10.0, 10.0
+MAX_LOGGED = 100
+"""Of one job's connections: an agent can make as many as it likes."""
+TLS_PORT = 443
+REQUEST = re.compile(r"CONNECT ([A-Za-z0-9.-]{1,253}):([0-9]{1,5}) HTTP/1\.[01]")
+CREDENTIALS = re.compile(r"proxy-authorization:[ \t]*basic[ \t]+([A-Za-z0-9+/=]+)[ \t]*", re.IGNORECASE)
+
+
+class NotConnected(Exception):  # noqa: N818 - a refusal, and most often nobody's fault
+    """Why a connection is not made: the status for the program that asked, and words for whoever reads its log."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a program wants to be connected to."""
+
+    host: str
+    port: int
+    token: str
+
+
+def read_wanted(head: bytes) -> Wanted:
+    """A request for a connection (RFC 9110, section 9.3.6). Raises `NotConnected`."""
+    request, *lines = head.decode("latin-1").split("\r\n")
+    found = REQUEST.fullmatch(request)
+    if not found or int(found[2]) > 65_535:
+        raise NotConnected(400, "this is no request for a connection: HOST:PORT is missing")
+    given = [match[1] for line in lines if (match := CREDENTIALS.fullmatch(line))]
+    token = ""
+    with suppress(binascii.Error, UnicodeDecodeError):
+        token = base64.b64decode(given[0], validate=True).decode().partition(":")[2] if given else ""
+    return Wanted(found[1].lower().rstrip("."), int(found[2]), token)
+
+
+def find_host(wanted: Wanted, hosts: Sequence[str]) -> str | None:
+    """The entry of the operator's list that allows it: a name, or `*.` and the end of names; without a port, TLS's."""
+    for entry in hosts:
+        name, _, port = entry.lower().partition(":")
+        if wanted.port == int(port or TLS_PORT) and (
+            wanted.host == name or (name.startswith("*.") and wanted.host.endswith(name[1:]))
+        ):
+            return entry
+    return None
+
+
+class PackageProxy:
+    """Connects jobs to hosts, each job to those of its repository's table."""
+
+    def __init__(self, profiles: Mapping[str, Profile]) -> None:
+        self._profiles = profiles
+
+    def find_hosts(self, reader: Reader) -> tuple[str, ...]:
+        """The hosts that a job's agent reaches by us; none where it has a network."""
+        profile = self._profiles.get(reader.repository)
+        return profile.package_hosts if profile and profile.network == "none" else ()
+
+    def lead(self, door: Door) -> Way:
+        """What the programs of a job have to be told, by variables that curl, pip, uv, npm and others read."""
+        address = f"http://job:{door.token}@{{relay}}"
+        env = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), address)
+        return Way({**env, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}, by_relay=True)
+
+    async def answer(self, door: Door, stream: Stream) -> None:
+        """Connect what comes by a stream until either side ends it. Raises `OSError`."""
+        try:
+            async with asyncio.timeout(HEAD_S):
+                head, rest = await _read_head(stream)
+            theirs = await self._connect(door, read_wanted(head))
+        except TimeoutError:
+            stream.abort()
+            return
+        except NotConnected as refusal:
+            await door.note_refusal(str(refusal))
+            await _turn_away(stream, _say(refusal.status, str(refusal)))
+            return
+        await stream.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        if rest:
+            await theirs.write(rest)
+        await join(stream, theirs)
+
+    async def _connect(self, door: Door, wanted: Wanted) -> Stream:
+        if not hmac.compare_digest(wanted.token.encode(), door.token.encode()):
+            raise NotConnected(407, "this token is not the job's")
+        if not door.is_open:
+            raise NotConnected(403, "the run is over")
+        entry = find_host(wanted, door.package_hosts)
+        if not entry:
+            words = f"{wanted.host}:{wanted.port} is not among the package_hosts of the repository's table"
+            raise NotConnected(403, words)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                reader, writer = await asyncio.open_connection(wanted.host, wanted.port)
+        except (OSError, TimeoutError):
+            raise NotConnected(502, f"{wanted.host} cannot be reached just now") from None
+        # Whoever owns the end of a name decides where names with that end lead.
+        if entry.startswith("*") and not ipaddress.ip_address(writer.get_extra_info("peername")[0]).is_global:
+            writer.transport.abort()
+            raise NotConnected(403, f"{wanted.host} leads to no public address")
+        if door.connections < MAX_LOGGED:
+            door.connections += 1
+            log.info("gateway.joined", **door.context, host=wanted.host)
+        return LocalStream(reader, writer)
+
+
+async def _read_head(stream: Stream) -> tuple[bytes, bytes]:
+    """A request's lines, and what came behind them. Raises `NotConnected`, and `OSError`."""
+    head = b""
+    while b"\r\n\r\n" not in head:
+        more = await stream.read()
+        if not more or len(head) + len(more) > MAX_HEAD:
+            raise NotConnected(400, "this is no request for a connection")
+        head += more
+    lines, _, rest = head.partition(b"\r\n\r\n")
+    return lines, rest
+
+
+async def _turn_away(stream: Stream, answer: bytes) -> None:
+    """Answer, and end the connection once the other side has had the time to read that. Raises `OSError`."""
+    try:
+        await stream.write(answer)
+        await stream.end()
+        async with asyncio.timeout(HEAD_S):
+            while await stream.read():
+                pass
+    except TimeoutError:
+        pass
+    finally:
+        stream.abort()
+
+
+def _say(status: int, words: str) -> bytes:
+    text = f"ptq-bot: {words}\n".encode()
+    head = f"HTTP/1.1 {status} Refused\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
+    return f"{head}Connection: close\r\n\r\n".encode() + text

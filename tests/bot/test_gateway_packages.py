@@ -1,0 +1,182 @@
+"""The way of a sealed job to hosts of packages: what it connects, and what it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bot.gateway.doors import ModelGateway
+from bot.gateway.packages import MAX_HEAD, NotConnected, PackageProxy, Wanted, find_host, read_wanted
+from runner.environment import Profile
+from runner.gateway import Reader
+from runner.jobd_client import JobdClient
+from tests.support.gateway import Wire
+from tests.support.jobs import NOON, open_database
+
+JOB = Reader("a" * 10, "octo/widgets", private=False, clone_url="https://github.com/octo/widgets.git")
+OTHER = Reader("b" * 10, "octo/widgets", private=False, clone_url="https://github.com/octo/widgets.git")
+
+
+@pytest.mark.parametrize(
+    ("head", "wanted"),
+    [
+        (b"CONNECT pypi.org:443 HTTP/1.1\r\nHost: pypi.org:443", Wanted("pypi.org", 443, "")),
+        (b"CONNECT PyPI.org.:443 HTTP/1.1\r\nProxy-Authorization: Basic am9iOmFiYw==", Wanted("pypi.org", 443, "abc")),
+        (b"CONNECT a:1 HTTP/1.0\r\nproxy-authorization:basic !!!", Wanted("a", 1, "")),
+        (b"CONNECT a:1 HTTP/1.0\r\nproxy-authorization: basic /w==", Wanted("a", 1, "")),
+    ],
+)
+def test_a_request_for_a_connection_is_read(head: bytes, wanted: Wanted) -> None:
+    assert read_wanted(head) == wanted
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"CONNECT pypi.org HTTP/1.1",
+        b"CONNECT pypi.org:99999 HTTP/1.1",
+        b"CONNECT [::1]:443 HTTP/1.1",
+        b"CONNECT a b:443 HTTP/1.1",
+        b"CONNECT x@pypi.org:443 HTTP/1.1",
+        b"GET http://pypi.org/ HTTP/1.1",
+        b"CONNECT \xff:443 HTTP/1.1",
+    ],
+)
+def test_what_is_no_such_request_is_refused(head: bytes) -> None:
+    with pytest.raises(NotConnected) as refused:
+        read_wanted(head)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "entry"),
+    [
+        ("pypi.org", 443, "pypi.org"),
+        ("files.example.org", 443, "*.Example.org"),
+        ("mirror.lan", 8443, "mirror.lan:8443"),
+        ("pypi.org", 80, None),
+        ("evilpypi.org", 443, None),
+        ("pypi.org.evil.net", 443, None),
+        ("example.org", 443, None),
+        ("badexample.org", 443, None),
+        ("mirror.lan", 443, None),
+        ("127.0.0.1", 443, None),
+    ],
+)
+def test_only_hosts_of_the_list_are_connected(host: str, port: int, entry: str | None) -> None:
+    assert find_host(Wanted(host, port, ""), ("pypi.org", "*.Example.org", "mirror.lan:8443")) == entry
+
+
+@dataclass
+class Floor:
+    gateway: ModelGateway
+    wire: Wire
+    port: int
+
+    async def lead(self, reader: Reader) -> str:
+        """The address that a job's programs get."""
+        return (await self.gateway.lead_packages(reader, cast(JobdClient, self.wire))).env["HTTPS_PROXY"]
+
+    async def connect(self, reader: Reader, host: str, port: int, token: str, said: bytes = b"") -> bytes:
+        """All that comes back when a program of the job asks for a connection, and says something at once."""
+        their_reader, writer = await asyncio.open_unix_connection(self.wire.paths[reader.id])
+        credentials = base64.b64encode(f"job:{token}".encode()).decode()
+        for part in (b"CON", f"NECT {host}:{port} HTTP/1.1\r\n".encode()):
+            writer.write(part)
+            await asyncio.sleep(0.01)
+        writer.write(f"Proxy-Authorization: Basic {credentials}\r\n\r\n".encode() + said)
+        writer.write_eof()
+        answer = await asyncio.wait_for(their_reader.read(), 10)
+        writer.close()
+        return answer
+
+
+@asynccontextmanager
+async def open_floor(folder: Path, *hosts: str) -> AsyncIterator[Floor]:
+    """A gateway, and a host that says everything back."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read()).upper())
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    profile = Profile("octo/widgets", network="none", package_hosts=tuple(host.format(port=port) for host in hosts))
+    async with server, open_database(folder) as db:
+        packages = PackageProxy({"octo/widgets": profile})
+        gateway = ModelGateway(cast("object", None), db, {}, {}, lambda: NOON, packages=packages)  # type: ignore[arg-type]
+        floor = Floor(gateway, Wire(folder), port)
+        yield floor
+        for job_id in floor.wire.paths:
+            await gateway.close(job_id)
+
+
+def read_token(address: str) -> str:
+    return address.partition("//job:")[2].partition("@")[0]
+
+
+async def test_a_host_of_the_list_is_reached_with_the_jobs_token(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, "localhost:{port}") as floor:
+        address = await floor.lead(JOB)
+        assert address.endswith("@{relay}")
+        answer = await floor.connect(JOB, "localhost", floor.port, read_token(address), b"packages")
+        assert answer == b"HTTP/1.1 200 Connection established\r\n\r\nPACKAGES"
+
+
+async def test_another_host_another_token_and_another_jobs_token_are_refused_in_words(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, "localhost:{port}") as floor:
+        token, theirs = read_token(await floor.lead(JOB)), read_token(await floor.lead(OTHER))
+        refused = await floor.connect(JOB, "127.0.0.1", floor.port, token)
+        assert refused.startswith(b"HTTP/1.1 403 ")
+        assert b"is not among the package_hosts of the repository's table" in refused
+        for wrong in ("", "x", theirs):
+            assert (await floor.connect(JOB, "localhost", floor.port, wrong)).startswith(b"HTTP/1.1 407 ")
+
+
+async def test_the_end_of_names_leads_to_no_private_address(tmp_path: Path) -> None:
+    # Every name below localhost is this machine (RFC 6761, section 6.3).
+    async with open_floor(tmp_path, "*.localhost:{port}") as floor:
+        token = read_token(await floor.lead(JOB))
+        answer = await floor.connect(JOB, "a.localhost", floor.port, token)
+        assert b"leads to no public address" in answer or b"cannot be reached just now" in answer
+
+
+async def test_a_host_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, "localhost:1") as floor:
+        token = read_token(await floor.lead(JOB))
+        answer = await floor.connect(JOB, "localhost", 1, token)
+        assert answer.startswith(b"HTTP/1.1 502 ")
+
+
+async def test_a_request_without_end_is_cut_short(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, "localhost:{port}") as floor:
+        await floor.lead(JOB)
+        reader, writer = await asyncio.open_unix_connection(floor.wire.paths[JOB.id])
+        writer.write(b"CONNECT " + b"x" * 2 * MAX_HEAD)
+        assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
+async def test_a_job_that_is_over_is_connected_no_more(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, "localhost:{port}") as floor:
+        token = read_token(await floor.lead(JOB))
+        reader, writer = await asyncio.open_unix_connection(floor.wire.paths[JOB.id])
+        credentials = base64.b64encode(f"job:{token}".encode()).decode()
+        head = f"CONNECT localhost:{floor.port} HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n"
+        writer.write(head.encode())
+        assert b"200" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        await floor.gateway.close(JOB.id)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+
+def test_a_repository_with_a_network_needs_no_proxy() -> None:
+    profiles = {"octo/widgets": Profile("octo/widgets", package_hosts=("pypi.org",))}
+    assert PackageProxy(profiles).find_hosts(JOB) == ()
