@@ -252,6 +252,12 @@ class RepositoryTable(Table):
         limits = {**profile.pop("limits", {}), **given.get("limits", {})}
         return {**profile, **given, "limits": limits}
 
+    @model_validator(mode="after")
+    def _fetched_one_way(self) -> RepositoryTable:
+        if self.clone_url and self.private_repositories:
+            raise ValueError("with a clone_url the gateway fetches nothing, so there can be no: private_repositories")
+        return self
+
     def as_rules(self, name: str) -> RepositoryRules:
         """What the handlers need of it."""
         return RepositoryRules(

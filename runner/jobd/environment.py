@@ -51,6 +51,7 @@ def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
     """Make the job's environment at a commit, from its base. Raises `Failure`."""
     job = stage.job
     keep_locked(job.tree_lock, PATIENCE_S)
+    require_free(job, shelf)
     separate(shelf.way)
     base = take(stage, shelf, commit)
     tree = shelf.tree(base, job.tree)
@@ -63,6 +64,14 @@ def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
         if stage.request["update"]:
             describe_use(job, shelf, base._replace(left=tuple(list_left(stage, commit))))
     return base
+
+
+def require_free(job: Job, shelf: Shelf) -> None:
+    """Raises `Failure` where a person is in what lies at the one place of a slot: it would be gone."""
+    for path in job.root.parent.glob("*/control/hold.json") if shelf.way == "slot" else ():
+        about = read_json(path.with_name(job.environment_file.name))
+        if path != job.hold and about.get("place") == str(shelf.place):
+            raise Failure("held", "a person is at work in the environment that lies where it would have to be")
 
 
 def enter(job: Job, patience_s: float = PATIENCE_S) -> None:

@@ -266,6 +266,11 @@ def test_an_agent_that_would_reach_no_model_is_refused(tmp_path: Path) -> None:
     assert any('repos."octo/widgets".network: it is none' in problem for problem in found), found
 
 
+def test_private_repositories_beside_a_clone_url_are_refused(tmp_path: Path) -> None:
+    found = problems(tmp_path, swap("private_repositories = []", 'private_repositories = ["octo/parts"]'))
+    assert any("with a clone_url the gateway fetches nothing" in problem for problem in found), found
+
+
 @pytest.mark.parametrize("host", ["https://pypi.org", "pypi.org/simple", "*", "", "a b", "*.*.org"])
 def test_a_host_of_packages_is_a_name(tmp_path: Path, host: str) -> None:
     (problem,) = problems(tmp_path, swap("package_hosts = []", f'package_hosts = ["{host}"]'))

@@ -137,6 +137,17 @@ def test_the_changed_text_of_a_deleted_and_of_a_new_file_can_be_run_too(jobd: Jo
     assert statuses(result) == {"text": [0, 0]}
 
 
+def test_at_a_slots_place_nothing_is_made_while_a_person_is_in_what_lies_there(tmp_path: Path) -> None:
+    jobd = Jobd(tmp_path, make_repository(tmp_path / "repository"))
+    assert jobd.prepare(ways=["slot"])["state"] == "done"
+    (jobd.control / "hold.json").write_text('{"until": 1e12}')
+    verifying = jobd.beside()
+    refused = verifying.prepare(ways=["slot"])
+    assert (refused["state"], refused["error"]) == ("failed", "held")
+    assert jobd.find("a.txt").read_text().startswith("one")
+    assert verifying.beside().prepare(ways=["slot"], slot=1)["state"] == "done"
+
+
 def test_nothing_is_checked_where_nothing_was_prepared(tmp_path: Path) -> None:
     jobd = Jobd(tmp_path, make_repository(tmp_path / "repository"))
     request = {"runs": [], "times": 1, "run_timeout_s": 1, "script_argv": PYTHON, "test_argv": SHELL}
