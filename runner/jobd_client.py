@@ -242,6 +242,9 @@ class JobdClient:
             test_argv=_as_prefix(how.tests),
             rebuild=how.rebuild,
             run_timeout_s=limits.repro_timeout_s,
+            max_disk_bytes=limits.max_disk_bytes,
+            max_files=limits.max_files,
+            orphan_after_s=limits.orphan_after_s,
             timeout_s=limits.verify_timeout_s,
             max_log_bytes=limits.max_log_bytes,
         )

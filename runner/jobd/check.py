@@ -20,6 +20,7 @@ from .locks import keep_locked
 from .recipe import run_commands
 from .stage import Stage
 from .trees import Tree, discard, make, put_on_top, show, take_away
+from .watch import read_objection, watch_written
 
 MAX_WORDS = 4_000
 """Bytes that are kept of what one run said last."""
@@ -96,6 +97,7 @@ def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, An
             stage.must("not_frozen", "the base's code could not be kept", words, job.environment(), job.worktree)
             (job.output / FREEZER).unlink()
         apply(stage, run["edits"])
+        watch_written(stage, tree)
         return follow(stage, run)
     finally:
         take_away(tree)
@@ -123,5 +125,7 @@ def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
         raise Failure("not_runnable", f"the command for it {error}") from None
     finally:
         stage.deadline = deadline
+    if objection := read_objection(job):
+        raise Failure("objected", objection)
     words = stage.log.last_words[-MAX_WORDS:].decode(errors="replace")
     return {"status": ended.status, "timed_out": ended.timed_out, "words": words}

@@ -105,6 +105,7 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "check": {
         **{"runs": RUNS, "times": NUMBER, "run_timeout_s": NUMBER, "script_argv": TEXTS, "test_argv": TEXTS},
         **{"base_commit": COMMIT, "changes": CHANGES, "rebuild": TEXTS},
+        **{"max_disk_bytes": NUMBER, "max_files": NUMBER, "orphan_after_s": NUMBER},
         **_LIMITS,
         **_JOB,
     },

@@ -23,6 +23,7 @@ from .git import find_recipe
 from .log import Log, Output
 from .namespaces import die_with
 from .stage import TAIL_LINES, Stage
+from .trees import Tree
 
 LOOK_EVERY_S = 5.0
 REST_FACTOR = 20
@@ -43,7 +44,12 @@ def watch_over(stage: Stage) -> None:
         began = stage.job.control / "smoke.began"
         write_file(began, "")
         _fork(lambda: try_environment(stage, smoke_test, began))
-    written = list_written(stage.job)  # While nobody writes yet.
+    watch_written(stage, find_tree(stage.job))
+
+
+def watch_written(stage: Stage, tree: Tree | None) -> None:
+    """Start the watcher of what is written to the disk, in a tree and beside it. It ends as the others do."""
+    written = list_written(stage.job, tree)  # While nobody writes yet.
     _fork(lambda: watch_job(stage.job, stage.request, written))
 
 
@@ -142,9 +148,8 @@ def find_last_asked(job: Job, otherwise: float) -> float:
     return otherwise
 
 
-def list_written(job: Job) -> tuple[list[Path], tuple[int, int]]:
+def list_written(job: Job, tree: Tree | None) -> tuple[list[Path], tuple[int, int]]:
     """The folders that a job writes to, and what is there before it does, for it may have begun as a copy."""
-    tree = find_tree(job)
     folders = [job.tmp, job.output]
     if tree is None:
         return folders, (0, 0)

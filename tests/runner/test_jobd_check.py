@@ -16,6 +16,7 @@ BUG, FIX = "def double(x):\n    return x + 1\n", "def double(x):\n    return 2 *
 PYTHON = ["/bin/sh", "-ec", 'PYTHONPATH=. python3 "$@"', "sh"]
 SHELL = ["/bin/sh", "-e"]
 REPRO = "from sums import double\n\nassert double(3) == 6, double(3)\n"
+BOUNDS: Mapping[str, int] = {"max_disk_bytes": 10**9, "max_files": 100_000, "orphan_after_s": 1_800}
 LOOKS = "assert 'mended' in open('sums.py').read()\n"
 
 
@@ -44,6 +45,7 @@ def check(jobd: Jobd, *runs: Mapping[str, Any], **changes: Any) -> dict[str, Any
     request = {
         **{"runs": runs, "times": 2, "run_timeout_s": 10, "script_argv": PYTHON, "test_argv": SHELL},
         **{"base_commit": jobd.repository.git("rev-parse", "main"), "changes": [], "rebuild": []},
+        **BOUNDS,
         **LIMITS,
         **changes,
     }
@@ -116,6 +118,19 @@ def test_a_change_that_cannot_be_built_is_told_of_and_costs_only_what_needs_it(j
     assert "no compiler here" in result["trouble"]
 
 
+FILLS = """
+import pathlib, time
+pathlib.Path("large").write_bytes(b"x" * 3_000_000)
+time.sleep(30)
+"""
+
+
+def test_what_fills_the_disk_is_ended_and_told_of(jobd: Jobd) -> None:
+    result = check(jobd, run("fills", FILLS), run("late", "x = 1"), max_disk_bytes=2_000_000, run_timeout_s=25)
+    assert "bytes to its machine's disk, and 2,000,000 are allowed" in result["trouble"]
+    assert "late" not in result["runs"]
+
+
 def test_the_change_is_built_once_and_before_it_is_run(jobd: Jobd) -> None:
     count = "import pathlib\nassert pathlib.Path('built').read_text() == 'once\\n'\n"
     runs = run("base", "import os\nassert not os.path.exists('built')\n"), run("changed", count, changed=True)
@@ -151,5 +166,5 @@ def test_at_a_slots_place_nothing_is_made_while_a_person_is_in_what_lies_there(t
 def test_nothing_is_checked_where_nothing_was_prepared(tmp_path: Path) -> None:
     jobd = Jobd(tmp_path, make_repository(tmp_path / "repository"))
     request = {"runs": [], "times": 1, "run_timeout_s": 1, "script_argv": PYTHON, "test_argv": SHELL}
-    answer = jobd.ask("check", **request, base_commit="", changes=[], rebuild=[], **LIMITS)
+    answer = jobd.ask("check", **request, base_commit="", changes=[], rebuild=[], **LIMITS, **BOUNDS)
     assert answer["error"] == "not_prepared"
