@@ -13,8 +13,10 @@ from typing import Any
 
 from bot.config import Settings
 from handlers.sanitize import redact
+from handlers.verified import render_checks
 from runner import store
 from runner.characters import show_invisible
+from runner.check_rows import fetch_checks
 from runner.db import open_beside
 from runner.job import Job, Report
 
@@ -27,20 +29,21 @@ async def read_report(settings: Settings, job_id: str) -> str:
     """Everything that came out of a job, as text for a terminal. Raises `UnknownJob` and `DatabaseError`."""
     async with open_beside(settings.server.database_url) as database, database.read() as connection:
         job = await store.fetch_job(connection, job_id)
-        report = await store.fetch_report(connection, job_id)
+        report, checks = await store.fetch_report(connection, job_id), await fetch_checks(connection, job_id)
     if job is None:
         raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     # Its own secrets stay hidden; what only looks like one may be the very thing that the report is about.
-    return show_for_terminal(redact(render_report(job, report), settings.secret_values(), shapes=()))
+    seen = render_checks(job, checks, report, settings.server.public_url, settings.secret_values())
+    return show_for_terminal(redact(render_report(job, report, seen), settings.secret_values(), shapes=()))
 
 
-def render_report(job: Job, report: Report | None) -> str:
-    """A job and its texts, each below its title. Pure."""
+def render_report(job: Job, report: Report | None, seen: str = "") -> str:
+    """A job, what the service saw itself, and its texts, each below its title. Pure."""
     head = f"{job.case_key} · {job.preset} attempt {job.attempt}, asked for by @{job.requested_by} · {job.state}"
     failure = [job.failure] if job.failure else []
     texts = [(title, text.strip("\n")) for title, text in (report.texts() if report else ())]
     shown = [f"=== {title} ===\n\n{text}" for title, text in texts if text.strip()] or ["Nothing was collected."]
-    return "\n\n".join([f"job {job.id} · {head}", *failure, *shown]) + "\n"
+    return "\n\n".join([f"job {job.id} · {head}", *failure, *([seen] if seen else []), *shown]) + "\n"
 
 
 def show_for_terminal(text: str) -> str:

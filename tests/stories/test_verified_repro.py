@@ -8,7 +8,9 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from bot.config import load_settings
 from bot.demo.repository import ISSUE_BODY
+from bot.reports import read_report
 from tests.support.machines import SshServer
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
@@ -44,9 +46,10 @@ async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(
         assert f"- ✅ **the agent's repro**: {failure}" in seen
         assert "- ✅ **1 regression test** in `tests/test_chunks.py`: fails on base 3 of 3 (`AssertionError: " in seen
         assert "not verified" not in seen
+        (job,) = await world.jobs()
+        assert failure in await read_report(load_settings(world.playground.config), job.id)
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
         assert seen.strip() in (await world.wait_for_pull()).body
-        (job,) = await world.jobs()
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"{world.playground.service.url}/jobs/{job.id}") as answer,
