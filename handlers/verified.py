@@ -23,9 +23,14 @@ _DOUBTS = {
     Verdict.STILL_FAILS: "with the change it fails as before",
     Verdict.FAILS_OTHERWISE: "with the change it fails in another way",
     Verdict.LOOKS_FOR_PATCH: (
-        "it is content as soon as the change stands in the files, although the base's code still runs: "
-        "it looks for the patch, not for the bug"
+        "it passes as soon as the change stands in the files, although the base's code still runs: "
+        "it looks for the patch, not for the bug (or reads the source for another reason)"
     ),
+    Verdict.LOOKS_AT_PATCH: (
+        "it fails in another way once the change stands in the files, although the base's code still runs"
+    ),
+    Verdict.NOT_ALL_FAIL: "not all of them fail on base",
+    Verdict.SKIPPED: "with the change some are skipped",
     Verdict.NOT_RUN: "it was not run",
 }
 
@@ -69,6 +74,8 @@ def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[s
     if total := finding.total.get(Side.CHANGED):
         how = f" (fails: {_quote(finding.other_failure, MAX_FAILURE, secrets)})" if finding.other_failure else ""
         yield f"passes with the change {total - finding.failed[Side.CHANGED]} of {total}{how}"
+    if finding.verdict is Verdict.VERIFIED and check.kind is not Kind.ISSUE and not finding.tries_text:
+        yield "whether it looks for the patch could not be tried"
     if finding.verdict not in GOOD:
         reason = f": {_quote(check.trouble, MAX_FAILURE, secrets)}" if check.trouble else ""
         yield f"**not verified**: {_DOUBTS[finding.verdict]}{reason}"

@@ -13,7 +13,9 @@ from runner.patch import Untrue, list_added_lines
 PATTERNS = ("test_*.py", "*_test.py")
 """How pytest tells files of tests from others (its `python_files`)."""
 
-FOLDERS = frozenset({"test", "tests", "testing"})
+FOLDERS = frozenset({"test", "tests"})
+MAX_SOURCE = 200_000
+"""Bytes of a file that is parsed: Python's own parser takes a thousand times as much memory."""
 MAX_TESTS = 30
 """Of one file; a change that touches more of them is not tried by them one by one."""
 
@@ -33,7 +35,8 @@ def find_tests(changes: Sequence[FileChange], patch: str) -> Iterator[tuple[str,
         return
     for change in changes:
         name = change.path.rpartition("/")[2]
-        if change.mode and any(fnmatchcase(name, pattern) for pattern in PATTERNS):
+        is_short = len(change.content or b"") <= MAX_SOURCE
+        if change.mode and is_short and any(fnmatchcase(name, pattern) for pattern in PATTERNS):
             names = _list_touched((change.content or b"").decode(errors="replace"), added.get(change.path, set()))
             if 0 < len(names) <= MAX_TESTS:
                 yield change.path, names
@@ -47,11 +50,21 @@ def _list_touched(source: str, lines: set[int]) -> list[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     tests = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
+        (f"{owner}::{test.name}" if owner else test.name)
+        for owner, test in _list_tests(tree)
+        if lines.intersection(_span(test))
     ]
-    return list(dict.fromkeys(test.name for test in tests if lines.intersection(_span(test))))
+    return list(dict.fromkeys(tests))
+
+
+def _list_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every test, with the class that it stands in."""
+    for node in tree.body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        owner = node.name if isinstance(node, ast.ClassDef) else ""
+        for test in inner:
+            if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test"):
+                yield owner, test
 
 
 def _span(node: ast.FunctionDef | ast.AsyncFunctionDef) -> range:
@@ -59,7 +72,19 @@ def _span(node: ast.FunctionDef | ast.AsyncFunctionDef) -> range:
     return range(first, (node.end_lineno or node.lineno) + 1)
 
 
-def choose_words(command: str, path: str, names: Sequence[str]) -> list[str]:
-    """What stands behind the operator's command for tests, to run these of one file. unittest wants them one by one."""
-    chosen = names if "unittest" in command else [" or ".join(names)]
-    return [path, *(word for name in chosen for word in ("-k", name))]
+def choose_words(command: str, path: str, names: Sequence[str], *, is_generated: bool) -> list[str]:
+    """What stands behind the operator's command for tests, to run these of one file.
+
+    pytest takes ids. Where its classes are generated (`is_generated`), and by unittest, they are chosen by name.
+    """
+    plain = [name.rpartition("::")[2] for name in names]
+    if "unittest" in command:
+        return [f"./{path}", *(word for name in plain for word in ("-k", name))]
+    if is_generated:
+        return [f"./{path}", "-k", " or ".join(plain)]
+    return [f"./{path}::{name}" for name in names]
+
+
+def generates_tests(source: bytes) -> bool:
+    """Whether a file's test classes come to be under other names (PyTorch's device-generic and parametrized tests)."""
+    return b"instantiate_device_type_tests" in source or b"instantiate_parametrized_tests" in source

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import dataclass
 
 MAX_FAILURE = 300
 """Characters."""
@@ -22,7 +23,8 @@ _SUMMARY = re.compile(r"^(?:FAILED|ERROR) \S.* - (.+)$")
 """pytest's last lines: how a plain `assert` failed stands nowhere else by itself."""
 
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_RANDOM = re.compile(r"0x[0-9a-fA-F]+|\b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b")
+"""Addresses, digests, UUIDs."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _PLACE = re.compile(r"(?:/[\w.@+-]+){2,}")
 
@@ -42,8 +44,28 @@ def name_failure(words: str, status: int, *, timed_out: bool) -> str:
 
 def find_signature(words: str, status: int, *, timed_out: bool) -> str:
     """A failure without what differs from run to run: numbers, addresses, paths."""
-    line = _ADDRESS.sub("0x", name_failure(words, status, timed_out=timed_out))
+    line = _RANDOM.sub("0x", name_failure(words, status, timed_out=timed_out))
     return _NUMBER.sub("0", _PLACE.sub("/", line))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many tests ended how, as far as their runner says so."""
+
+    passed: int = 0
+    skipped: int = 0
+
+
+def count_tests(words: str) -> Counts:
+    """The counts in the last lines of pytest or unittest; none where they have said none."""
+    text = _COLOURS.sub("", words)
+    if found := re.findall(r"^Ran (\d+) tests? in .*$", text, re.MULTILINE):
+        bad = sum(map(int, re.findall(r"\b(?:failures|errors|skipped|expected failures)=(\d+)", text)))
+        skipped = sum(map(int, re.findall(r"\bskipped=(\d+)", text)))
+        return Counts(max(int(found[-1]) - bad, 0), skipped)
+    last = next((line for line in reversed(text.splitlines()) if re.search(r"\bin [\d.]+s\b", line)), "")
+    said = {word: int(number) for number, word in re.findall(r"(\d+) (passed|skipped|xfailed|deselected)", last)}
+    return Counts(said.get("passed", 0), said.get("skipped", 0) + said.get("xfailed", 0))
 
 
 def _name_signal(number: int) -> str | None:

@@ -60,7 +60,7 @@ def _is_to_be_killed(job: Job) -> bool:
     """
     if job.cancel_requested_at is None or job.state is JobState.RUNNING:
         return False
-    return job.state is JobState.PREPARING or job.cancel_requested_at > job.changed_at
+    return job.state in (JobState.PREPARING, JobState.VERIFYING) or job.cancel_requested_at > job.changed_at
 
 
 async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:

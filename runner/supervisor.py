@@ -222,7 +222,8 @@ class Supervisor:
         in which it was verified.
         """
         async with self._bench.db.read() as connection:
-            verified = [name_environment(lease.job_id)] if await fetch_checks(connection, lease.job_id) else []
+            checked = [job_id for job_id in (*adopted, lease.job_id) if await fetch_checks(connection, job_id)]
+        verified = [name_environment(job_id) for job_id in checked]
         with self._bell.listen() as listener:
             # Looked up anew each time: the operator may say in another way how the machine is reached.
             while client := self._bench.clients.get(lease.machine):

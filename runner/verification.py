@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from runner.job import FileChange
+from runner.patch import Untrue, list_added_lines
 from runner.regression_tests import is_for_tests
-from runner.signature import find_signature, name_failure
+from runner.signature import count_tests, find_signature, name_failure
 
 MAX_WORDS = 4_000
 """Characters that are kept of what one run said last."""
@@ -29,7 +30,9 @@ NO_TESTS = (4, 5)
 BUILT = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".m", ".mm", ".pxd", ".pyx", ".rs")
 """How files are called that run only once they were built."""
 
-READS_SOURCE = re.compile(rb"\b(?:triton|torch\.jit|jit\.script|getsource|getsourcelines)\b")
+READS_SOURCE = re.compile(
+    rb"\b(?:triton|torch\.jit|jit\.script|getsource|getsourcelines|runpy|cutlass|cute|warp|taichi|helion|numba)\b"
+)
 """Python that goes by its text as well."""
 
 
@@ -68,6 +71,12 @@ class Verdict(StrEnum):
     STILL_FAILS = "still fails"
     FAILS_OTHERWISE = "fails otherwise"
     LOOKS_FOR_PATCH = "looks for the patch"
+    LOOKS_AT_PATCH = "looks at the patch"
+    """It fails otherwise once the change stands in the files, although the base's code runs."""
+    NOT_ALL_FAIL = "not all fail"
+    """Of several tests, not all fail on base."""
+    SKIPPED = "skipped"
+    """With the change, tests are left out."""
     NOT_RUN = "not run"
 
 
@@ -120,6 +129,8 @@ class Finding:
     verdict: Verdict
     failed: Mapping[Side, int]
     total: Mapping[Side, int]
+    tries_text: bool = False
+    """Whether it was also run on the text of the change."""
     failure: str = ""
     """How it fails on base, in a machine's words."""
     other_failure: str = ""
@@ -127,31 +138,39 @@ class Finding:
 
 
 def list_sides(kind: Kind, *, has_change: bool, has_text: bool) -> tuple[Side, ...]:
-    """What a check of a kind is run on. Whoever wrote the issue knew no patch to look for."""
+    """What a check of a kind is run on."""
     if not has_change:
         return () if kind is Kind.TESTS else (Side.BASE,)
-    return (Side.BASE, Side.TEXT, Side.CHANGED) if has_text and kind is not Kind.ISSUE else (Side.BASE, Side.CHANGED)
+    return (Side.BASE, Side.TEXT, Side.CHANGED) if has_text else (Side.BASE, Side.CHANGED)
 
 
-def find_text(changes: Iterable[FileChange], *, is_built: bool) -> list[FileChange]:
+def find_text(changes: Iterable[FileChange], patch: str, *, is_built: bool) -> list[FileChange]:
     """What of a change can be in the files while the base's code runs: edits of what is compiled before it is run.
 
     Left out is what is read anew at each run: data, new and removed files, and Python whose source somebody else
     compiles (Triton, TorchScript). `is_built` says whether a build stands between sources and what is run.
     """
+    try:
+        added = list_added_lines(patch, [*changes])
+    except Untrue:
+        return []
     return [
         change
         for change in changes
         if change.mode
         and change.old_mode
         and not is_for_tests(change.path)
-        and (is_frozen(change) or (is_built and change.path.endswith(BUILT)))
+        and (
+            (change.path.endswith(".py") and not _reads_source(change, added.get(change.path, set())))
+            or (is_built and change.path.endswith(BUILT))
+        )
     ]
 
 
-def is_frozen(change: FileChange) -> bool:
-    """Whether a file's bytecode can be kept while its text changes."""
-    return change.path.endswith(".py") and not READS_SOURCE.search(change.content or b"")
+def _reads_source(change: FileChange, added: Collection[int]) -> bool:
+    """Whether a file's source was read by more than Python before the change, whose own words do not count."""
+    lines = (change.content or b"").split(b"\n")
+    return any(READS_SOURCE.search(line) for number, line in enumerate(lines, 1) if number not in added)
 
 
 def name_environment(job_id: str) -> str:
@@ -169,6 +188,7 @@ def judge(check: Check, *, has_change: bool) -> Finding:
         _judge(check, sides, failed, total, before, after),
         failed,
         total,
+        Side.TEXT in sides,
         _first_failure(check.runs.get(Side.BASE, ()), before),
         _first_failure(check.runs.get(Side.CHANGED, ()), after - before),
     )
@@ -192,12 +212,18 @@ def _judge(
         return Verdict.NOT_ALWAYS
     if Side.CHANGED not in sides:
         return Verdict.REPRODUCED
+    if check.kind is Kind.TESTS and any(count_tests(run.words).passed for run in check.runs[Side.BASE]):
+        return Verdict.NOT_ALL_FAIL
     if before & after:
         return Verdict.STILL_FAILS
     if after:
         return Verdict.FAILS_OTHERWISE
     if failed.get(Side.TEXT, 1) < total.get(Side.TEXT, 1):
         return Verdict.LOOKS_FOR_PATCH
+    if Side.TEXT in sides and _sign(check, Side.TEXT) != before:
+        return Verdict.LOOKS_AT_PATCH
+    if check.kind is Kind.TESTS and any(count_tests(run.words).skipped for run in check.runs[Side.CHANGED]):
+        return Verdict.SKIPPED
     return Verdict.VERIFIED
 
 

@@ -6,6 +6,7 @@ was in it, and no token is. Whatever goes wrong here costs the verification, and
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,17 +21,22 @@ from runner.characters import make_storable
 from runner.check_rows import add_checks, fetch_checks, save_runs
 from runner.environment import Profile, Verification
 from runner.gateway import Reader
+from runner.holds import fetch_holds
+from runner.host_errors import HostError
 from runner.job import FileChange, Job, JobState, Report
 from runner.jobd_answers import JobdError, StageState
 from runner.jobd_client import JobdClient
 from runner.machines import Lease
-from runner.regression_tests import choose_words, find_tests, is_for_tests
-from runner.verification import MAX_WORDS, Check, Kind, Run, Side, find_text, is_frozen, list_sides, name_environment
+from runner.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
+from runner.verification import MAX_WORDS, Check, Kind, Run, Side, find_text, list_sides, name_environment
 
 log = structlog.get_logger()
 
 MAX_SCRIPTS, MAX_TEST_FILES = 3, 5
 """Of the issue, and of the change, that are tried."""
+
+NOT_SEALED = "the machine cannot seal jobs from its account, and anybody can write a script into an issue"
+INCOMPLETE = "the machine did not say how all of it ended"
 
 STAGE = "check"
 """The stage on the machine, and the name of its log."""
@@ -50,7 +56,16 @@ class Subject:
         return list_sides(check.kind, has_change=bool(self.changes), has_text=bool(self.text))
 
 
-def plan_checks(report: Report, profile: Profile) -> list[tuple[Kind, str, str]]:
+async def _plan(job: Job, report: Report) -> list[tuple[Kind, str, str]]:
+    """What there is to check, beside the issue's own scripts; less, where a diff makes us stumble."""
+    try:
+        return await asyncio.to_thread(plan_checks, report)
+    except Exception:
+        log.exception("job.checks_not_planned", **job.log_context())
+        return []
+
+
+def plan_checks(report: Report) -> list[tuple[Kind, str, str]]:
     """What of an agent's result is to be checked, beside the issue's own scripts: kind, origin and script of each."""
     found = [(Kind.AGENT, "repro.py", report.repro)] if report.repro.strip() else []
     tests = find_tests(report.changes, report.patch) if report.digest else ()
@@ -60,10 +75,12 @@ def plan_checks(report: Report, profile: Profile) -> list[tuple[Kind, str, str]]
 async def begin_verification(bench: Bench, job: Job, report: Report, session: Session | None) -> Job | None:
     """Store what came out of a run, and go on to verify it; None, and nothing is stored, where there is nothing to."""
     profile = bench.profiles[job.repository]
-    planned = plan_checks(report, profile)
+    planned = await _plan(job, report) if profile.verification.runs else []
     async with bench.db.read() as connection:
         known = await fetch_checks(connection, job.id)
-    if not profile.verification.runs or not (known or planned):
+        is_held = any(hold.job_id == job.id for hold in await fetch_holds(connection))
+    # A person has asked to get in, and on some machines what is made here would take the environment's place.
+    if not profile.verification.runs or is_held or not (known or planned):
         return None
     async with bench.db.write() as connection:
         moved = await store.move_job(connection, job, JobState.VERIFYING, bench.now())
@@ -91,6 +108,7 @@ async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job
         subject = await _fetch_subject(connection, job, profile.verification)
         for check in _read_runs(subject, poll.result, profile.verification):
             await save_runs(connection, check)
+    await _put_away(client, job)
     return await _finish(bench, job)
 
 
@@ -126,12 +144,32 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
     elif poll.state is StageState.RUNNING:
         await keep_way(bench, client, job, reader)
     elif poll.state is StageState.DONE:
-        await client.start_checks(
-            environment, job.base_commit or "", subject.changes, _list_runs(subject, profile), profile
-        )
+        await bench.gateway.close(environment)  # From here on nothing in it has to be fetched.
+        if poll.result.get("sealed") is not True:
+            subject = await _leave_strangers_out(bench, job, subject)
+        runs = await asyncio.to_thread(_list_runs, subject, profile)
+        await client.start_checks(environment, job.base_commit or "", subject.changes, runs, profile)
     else:
         raise JobdError("not_prepared", explain(poll, "the preparation of its environment was killed"))
     return job
+
+
+async def _leave_strangers_out(bench: Bench, job: Job, subject: Subject) -> Subject:
+    """What is verified on a machine that seals no jobs: there anybody's script would have all that the account has."""
+    async with bench.db.write() as connection:
+        for check in subject.checks:
+            if check.kind is Kind.ISSUE:
+                await save_runs(connection, replace(check, trouble=NOT_SEALED))
+    log.info("job.strangers_scripts_left_out", **job.log_context())
+    return replace(subject, checks=[check for check in subject.checks if check.kind is not Kind.ISSUE])
+
+
+async def _put_away(client: JobdClient, job: Job) -> None:
+    """Have the environment, which may be large, gone at once: a person may keep the job's slot for days."""
+    try:
+        await client.clean(name_environment(job.id))
+    except (HostError, JobdError) as error:
+        log.info("job.checks_not_put_away", **job.log_context(), reason=str(error))
 
 
 async def _fetch_subject(connection: AsyncConnection, job: Job, how: Verification) -> Subject:
@@ -140,15 +178,19 @@ async def _fetch_subject(connection: AsyncConnection, job: Job, how: Verificatio
     scripts = [check for check in found if check.kind is Kind.ISSUE][:MAX_SCRIPTS]
     others = [check for check in found if check.kind is not Kind.ISSUE]
     changes = report.changes if report and report.digest else ()
-    return Subject([*scripts, *others], changes, find_text(changes, is_built=bool(how.rebuild)))
+    text = find_text(changes, report.patch, is_built=bool(how.rebuild)) if report else ()
+    return Subject([*scripts, *others], changes, text)
 
 
 def _list_runs(subject: Subject, profile: Profile) -> list[dict[str, Any]]:
-    """What the machine is to run: on each side the issue's scripts first, before anything of the agent's."""
+    """What the machine is to run: the issue's scripts first, so that nothing of the agent's takes their time."""
+    scripts = [check for check in subject.checks if check.kind is Kind.ISSUE]
+    others = [check for check in subject.checks if check.kind is not Kind.ISSUE]
     return [
         _describe_run(check, side, subject, profile)
+        for checks in (scripts, others)
         for side in Side
-        for check in subject.checks
+        for check in checks
         if side in subject.list_sides(check)
     ]
 
@@ -157,12 +199,14 @@ def _describe_run(check: Check, side: Side, subject: Subject, profile: Profile) 
     is_tests = check.kind is Kind.TESTS
     own = [change for change in subject.changes if is_tests and is_for_tests(change.path)]
     edits: Mapping[Side, Sequence[FileChange]] = {Side.BASE: own, Side.TEXT: [*own, *subject.text], Side.CHANGED: ()}
-    frozen = [change.path for change in subject.text if is_frozen(change)]
-    command = profile.verification.tests
+    frozen = [change.path for change in subject.text if change.path.endswith(".py")]
+    command, names = profile.verification.tests, check.script.split("\n")
+    source = next((change.content or b"" for change in own if change.path == check.origin), b"")
+    words = choose_words(command, check.origin, names, is_generated=generates_tests(source)) if is_tests else []
     return {
         "name": _name_run(check, side),
         "script": "" if is_tests else check.script,
-        "words": choose_words(command, check.origin, check.script.split("\n")) if is_tests else [],
+        "words": words,
         "changed": side is Side.CHANGED,
         "edits": edits[side],
         "frozen": frozen if side is Side.TEXT else [],
@@ -183,7 +227,8 @@ def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -
         rows = {side: told.get(_name_run(check, side)) if isinstance(told, Mapping) else None for side in sides}
         runs = {side: tuple(map(_read_run, row[: how.runs])) for side, row in rows.items() if isinstance(row, list)}
         complete = {side: run for side, run in runs.items() if len(run) == how.runs}
-        read.append(replace(check, runs=complete, trouble=None if len(complete) == len(sides) else reason))
+        trouble = None if len(complete) == len(sides) else check.trouble or reason or INCOMPLETE
+        read.append(replace(check, runs=complete, trouble=trouble))
     return read
 
 

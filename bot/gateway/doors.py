@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-import socket
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
@@ -20,6 +19,7 @@ from bot.gateway.git import GitProxy, refuse_git
 from bot.gateway.packages import METHOD, PackageProxy
 from bot.gateway.proxy import MAX_BODY, Door, Models, Proxy, Upstream, read_token, refuse
 from bot.gateway.requests import find_api
+from bot.gateway.transport import StreamTransport
 from runner.agents.prices import Price
 from runner.calls import Account, Ledger
 from runner.caps import Caps, Scope, Spent
@@ -27,7 +27,7 @@ from runner.db import Database
 from runner.gateway import Access, Reader, Way
 from runner.job import Job
 from runner.jobd_client import JobdClient
-from runner.listening import Listening, LocalStream, Stream, begin, join
+from runner.listening import Listening, Stream, begin
 
 log = structlog.get_logger()
 
@@ -36,8 +36,10 @@ KEEP_ALIVE_S = 3600.0
 """How long a connection that is not used stays open: agents think, and a way that closes looks like one that broke."""
 SETTLE_S = 5.0
 """How long the end of a job waits until what was under way is counted."""
-MAX_CONNECTIONS = 32
-"""Of one job at once: agents and their helpers have a few."""
+MAX_CONNECTIONS = 128
+"""Of one job at once: agents and their helpers have a few, and what fetches packages some fifty."""
+FIRST_BYTES_S = 60.0
+"""How long a new connection may say nothing."""
 PREFIX = "/gateway"
 """Of the paths of requests that come by our own address."""
 
@@ -180,13 +182,14 @@ class ModelGateway:
             return
         door.answering[task] = stream
         try:
-            begun = await begin(stream, len(METHOD))
+            async with asyncio.timeout(FIRST_BYTES_S):
+                begun = await begin(stream, len(METHOD))
             if self._packages and begun.first.startswith(METHOD):
                 await self._packages.answer(door, begun)
             else:
                 await self._serve(door, begun)
-        except OSError as error:  # No more descriptors, most likely: it costs this connection, and no other.
-            log.warning("gateway.not_accepted", **door.context, reason=repr(error))
+        except Exception as error:  # Whatever it is costs this connection alone: asyncssh would end the machine's.
+            log.warning("gateway.not_accepted", **door.context, reason=type(error).__name__)
             stream.abort()
         finally:
             del door.answering[task]
@@ -202,11 +205,7 @@ class ModelGateway:
             handler_cancellation=True,
         )
         try:
-            ours, theirs = socket.socketpair()
-            for end in (ours, theirs):
-                end.setblocking(False)
-            await asyncio.get_running_loop().connect_accepted_socket(server, theirs)
-            await join(stream, LocalStream(*await asyncio.open_unix_connection(sock=ours)))
+            await StreamTransport(stream, server()).run()
         finally:
             await server.shutdown(SETTLE_S)
 

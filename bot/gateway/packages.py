@@ -11,12 +11,14 @@ import binascii
 import hmac
 import ipaddress
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
+from bot.gateway.hello import NoHello, read_server_name
 from bot.gateway.proxy import Door
 from runner.environment import Profile
 from runner.gateway import Reader, Way
@@ -27,10 +29,14 @@ log = structlog.get_logger()
 METHOD = b"CONNECT "
 MAX_HEAD = 8_192
 """Bytes of a request's lines; what programs send has some hundred."""
+MAX_HELLO = 65_536
+"""Bytes of a connection's first message; it has one or two thousand."""
 HEAD_S, CONNECT_S = 10.0, 10.0
 MAX_LOGGED = 100
 """Of one job's connections: an agent can make as many as it likes."""
 TLS_PORT = 443
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+"""Addresses that stand for others (RFC 6052)."""
 REQUEST = re.compile(r"CONNECT ([A-Za-z0-9.-]{1,253}):([0-9]{1,5}) HTTP/1\.[01]")
 CREDENTIALS = re.compile(r"proxy-authorization:[ \t]*basic[ \t]+([A-Za-z0-9+/=]+)[ \t]*", re.IGNORECASE)
 
@@ -98,7 +104,8 @@ class PackageProxy:
         try:
             async with asyncio.timeout(HEAD_S):
                 head, rest = await _read_head(stream)
-            theirs = await self._connect(door, read_wanted(head))
+            wanted = read_wanted(head)
+            theirs = await self._connect(door, wanted)
         except TimeoutError:
             stream.abort()
             return
@@ -106,10 +113,16 @@ class PackageProxy:
             await door.note_refusal(str(refusal))
             await _turn_away(stream, _say(refusal.status, str(refusal)))
             return
-        await stream.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        if rest:
-            await theirs.write(rest)
-        await join(stream, theirs)
+        try:
+            await stream.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            first = await _read_hello(wanted, stream, rest) if wanted.port == TLS_PORT else rest
+            await theirs.write(first)
+            await join(stream, theirs)
+        except (NoHello, TimeoutError) as refusal:
+            await door.note_refusal(f"{wanted.host}: {refusal or 'it said nothing'}")
+            stream.abort()
+        finally:
+            theirs.abort()
 
     async def _connect(self, door: Door, wanted: Wanted) -> Stream:
         if not hmac.compare_digest(wanted.token.encode(), door.token.encode()):
@@ -122,17 +135,31 @@ class PackageProxy:
             raise NotConnected(403, words)
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(wanted.host, wanted.port)
-        except (OSError, TimeoutError):
+                address = await _find_address(wanted, is_public=entry.startswith("*"))
+                reader, writer = await asyncio.open_connection(address, wanted.port)
+        except (OSError, TimeoutError, UnicodeError):
             raise NotConnected(502, f"{wanted.host} cannot be reached just now") from None
-        # Whoever owns the end of a name decides where names with that end lead.
-        if entry.startswith("*") and not ipaddress.ip_address(writer.get_extra_info("peername")[0]).is_global:
-            writer.transport.abort()
-            raise NotConnected(403, f"{wanted.host} leads to no public address")
         if door.connections < MAX_LOGGED:
             door.connections += 1
             log.info("gateway.joined", **door.context, host=wanted.host)
         return LocalStream(reader, writer)
+
+
+async def _find_address(wanted: Wanted, *, is_public: bool) -> str:
+    """Where a host is. Whoever owns the end of a name decides where names with that end lead: not into our network.
+
+    Raises `NotConnected`, and what a name raises that cannot be looked up.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM)
+    addresses = [str(row[4][0]) for row in found]
+    if is_public and not all(map(_is_public, addresses)):
+        raise NotConnected(403, f"{wanted.host} leads to no public address")
+    return addresses[0]
+
+
+def _is_public(address: str) -> bool:
+    read = ipaddress.ip_address(address)
+    return read.is_global and read not in NAT64
 
 
 async def _read_head(stream: Stream) -> tuple[bytes, bytes]:
@@ -145,6 +172,22 @@ async def _read_head(stream: Stream) -> tuple[bytes, bytes]:
         head += more
     lines, _, rest = head.partition(b"\r\n\r\n")
     return lines, rest
+
+
+async def _read_hello(wanted: Wanted, stream: Stream, first: bytes) -> bytes:
+    """The beginning of a TLS connection, which asks for the host that the proxy was asked for.
+
+    Raises `NoHello` for any other, `TimeoutError`, and `OSError`.
+    """
+    async with asyncio.timeout(HEAD_S):
+        while (name := read_server_name(first)) is None:
+            more = await stream.read()
+            if not more or len(first) > MAX_HELLO:
+                raise NoHello("its first message has no end")
+            first += more
+    if name != wanted.host:
+        raise NoHello("it asks for another host at the same address")
+    return first
 
 
 async def _turn_away(stream: Stream, answer: bytes) -> None:

@@ -27,6 +27,9 @@ log = structlog.get_logger()
 MAX_BODY = 32 * 1024 * 1024
 """Bytes of a request; Anthropic's own limit. https://docs.anthropic.com/en/api/overview#request-size-limits"""
 
+LIGHT, MAX_HEAVY = 2 * 1024 * 1024, 16
+"""Bytes of a request that counts for nothing, and how many larger ones a job may have at once."""
+
 BODY_S = 60.0
 """How long a request may take to arrive."""
 
@@ -100,6 +103,8 @@ class Door:
     refusals: int = 0
     fetches: int = 0
     connections: int = 0
+    heavy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_HEAVY))
+    """For requests that are large: each may be in memory until it is answered."""
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
     answering: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
     """The connections by which requests come."""
@@ -139,6 +144,12 @@ class Proxy:
 
     async def answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. What is not passed on is refused in words that the agent prints."""
+        if (MAX_BODY if request.content_length is None else request.content_length) <= LIGHT:
+            return await self._answer(door, request)
+        async with door.heavy:
+            return await self._answer(door, request)
+
+    async def _answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
         api = find_api(request.path)
         if not door.knows(request):
             return await self._turn_down(door, api, 401, "this token is not the job's")

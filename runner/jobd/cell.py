@@ -16,6 +16,7 @@ import pwd
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from .namespaces import (
 )
 from .tools import find_tools, is_below, is_there
 
-TMP, SHARED_MEMORY = Path("/tmp"), Path("/dev/shm")  # noqa: S108 - where everybody expects them
+TMP, MORE_TMP, SHARED_MEMORY = Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")  # noqa: S108 - where everybody expects them
 TERMINALS = Path("/dev/pts")
 OPEN_TO_ALL = "mode=1777"
 
@@ -51,7 +52,9 @@ class Cell:
         self._gpus: Mapping[str, str] = prepared.get("gpus") or {}
         # What makes an environment has to fetch what it is made of.
         self._has_network = prepared.get("network") != "none" or request.keys() >= prepared.keys()
-        covers = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))
+        covers: Iterable[Path] = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))
+        if "runs" in request:  # What is tried again and again must not find what it left where everybody may write.
+            covers = chain(covers, [MORE_TMP])
         self._covers = {path for cover in covers for path in (cover, cover.resolve())} - {Path("/")} | {TMP}
         self._kept = self._find_kept((prepared, request))
 
@@ -79,7 +82,7 @@ class Cell:
         tmp = None if any(is_below(path, [TMP]) for path in sources) else open_folder(self._job.tmp)
         covers = [path for path in outermost(self._covers - {TMP}) if path.is_dir() and not is_below(path, [TMP])]
         for cover in covers:
-            mount_empty(cover)
+            mount_empty(cover, *([OPEN_TO_ALL] if cover == MORE_TMP else []))
         if tmp is None:
             mount_empty(TMP, OPEN_TO_ALL)
         else:
@@ -87,7 +90,7 @@ class Cell:
         for path, source in sources.items():
             put(source, path, writable=path in own)
         mount_empty(self._job.control)
-        for cover in (*covers, self._job.control):
+        for cover in {*covers, self._job.control} - {MORE_TMP}:
             make_read_only(cover)
         if SHARED_MEMORY.is_dir():
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)

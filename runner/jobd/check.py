@@ -38,7 +38,7 @@ for path in sys.argv[1:]:
 
 
 def check(stage: Stage) -> dict[str, Any]:
-    """Run everything. What could not be run is left out, and `trouble` says why. Raises `Failure`."""
+    """Run everything, in its order. What could not be run is left out, and `trouble` says why. Raises `Failure`."""
     job, request = stage.job, stage.request
     keep_locked(job.tree_lock, PATIENCE_S)
     prepared = find_tree(job)
@@ -48,15 +48,18 @@ def check(stage: Stage) -> dict[str, Any]:
     if prepared.way == "slot":  # Where it is, the others have to be.
         take_away(prepared)
     found: dict[str, list[dict[str, Any]]] = {}
-    trouble = None
-    try:
-        run_all(stage, prepared, [run for run in request["runs"] if not run["changed"]], found)
-        if any(run["changed"] for run in request["runs"]):
-            changed = build_changed(stage, prepared)
-            run_all(stage, changed, [run for run in request["runs"] if run["changed"]], found)
-    except Failure as failure:
-        trouble = failure.message
-    return {"runs": found, "trouble": trouble}
+    troubles: list[str] = []
+    changed: list[Tree] = []
+    for run in request["runs"]:
+        try:
+            if run["changed"] and not changed:
+                changed.append(build_changed(stage, prepared))
+            repeat(stage, changed[0] if run["changed"] else prepared, run, found)
+        except Failure as failure:
+            troubles.append(failure.message)
+            if failure.name == "timed_out":
+                break
+    return {"runs": found, "trouble": troubles[0] if troubles else None}
 
 
 def build_changed(stage: Stage, prepared: Tree) -> Tree:
@@ -65,6 +68,7 @@ def build_changed(stage: Stage, prepared: Tree) -> Tree:
     make(tree)
     show(tree)
     try:
+        clear_scratch(stage)
         apply(stage, stage.request["changes"])
         run_commands(stage, "rebuild", stage.request["rebuild"])
     finally:
@@ -72,13 +76,12 @@ def build_changed(stage: Stage, prepared: Tree) -> Tree:
     return tree
 
 
-def run_all(stage: Stage, ground: Tree, runs: list[Mapping[str, Any]], found: dict[str, list[dict[str, Any]]]) -> None:
-    """Run each as often as wanted. Raises `Failure` when there is no time left, or it cannot be run at all."""
-    for run in runs:
-        for _ in range(stage.request["times"]):
-            if time.monotonic() > stage.deadline:
-                raise Failure("timed_out", f"the checks took longer than {stage.limit_s} seconds")
-            found.setdefault(run["name"], []).append(run_once(stage, ground, run))
+def repeat(stage: Stage, ground: Tree, run: Mapping[str, Any], found: dict[str, list[dict[str, Any]]]) -> None:
+    """Run one as often as wanted. Raises `Failure` when there is no time left, or it cannot be run at all."""
+    for _ in range(stage.request["times"]):
+        if time.monotonic() > stage.deadline:
+            raise Failure("timed_out", f"the checks took longer than {stage.limit_s} seconds")
+        found.setdefault(run["name"], []).append(run_once(stage, ground, run))
 
 
 def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,10 +90,7 @@ def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, An
     make(tree)
     show(tree)
     try:
-        for left in [path for path in job.root.iterdir() if path != job.control]:
-            discard(left)
-        for folder in (job.tmp, job.output):
-            folder.mkdir(mode=0o700)
+        clear_scratch(stage)
         if run["frozen"]:
             write_file(job.output / FREEZER, FREEZE)
             words = [*stage.request["script_argv"], str(job.output / FREEZER), *run["frozen"]]
@@ -102,6 +102,15 @@ def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, An
     finally:
         take_away(tree)
         discard(tree.top)
+
+
+def clear_scratch(stage: Stage) -> None:
+    """Remove what was written beside the environment. Raises `Failure`."""
+    job = stage.job
+    for left in [path for path in job.root.iterdir() if path != job.control]:
+        discard(left)
+    for folder in (job.tmp, job.output):
+        folder.mkdir(mode=0o700)
 
 
 def apply(stage: Stage, changes: list[Mapping[str, Any]]) -> None:
@@ -126,6 +135,7 @@ def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
     finally:
         stage.deadline = deadline
     if objection := read_objection(job):
+        job.objection.unlink()
         raise Failure("objected", objection)
     words = stage.log.last_words[-MAX_WORDS:].decode(errors="replace")
     return {"status": ended.status, "timed_out": ended.timed_out, "words": words}

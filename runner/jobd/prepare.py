@@ -7,6 +7,7 @@ from typing import Any
 
 from .bases import refresh
 from .carry import carry_over
+from .cell import is_sealed
 from .clone import fetch_commit
 from .environment import begin, decide, separate
 from .files import Failure
@@ -25,7 +26,8 @@ def prepare(stage: Stage) -> dict[str, Any]:
     stage.log.write(f"[the environment took {time.monotonic() - began:.2f} s]\n".encode())
     # Only now: nothing that an earlier attempt wrote may run before its successor does, for it could command that.
     carry_over(job, find_clone(job, request["clone_url"]), commit, request["changes"], request["timeout_s"])
-    return {"base_commit": commit, "way": shelf.way, "base": {"commit": base.commit, "made_at": base.made_at}}
+    about = {"commit": base.commit, "made_at": base.made_at}
+    return {"base_commit": commit, "way": shelf.way, "sealed": is_sealed(job), "base": about}
 
 
 def make_base(stage: Stage) -> dict[str, Any]:

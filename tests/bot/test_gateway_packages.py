@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,7 @@ from typing import cast
 import pytest
 
 from bot.gateway.doors import ModelGateway
+from bot.gateway.hello import NoHello, read_server_name
 from bot.gateway.packages import MAX_HEAD, NotConnected, PackageProxy, Wanted, find_host, read_wanted
 from runner.environment import Profile
 from runner.gateway import Reader
@@ -155,6 +157,13 @@ async def test_a_host_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None
         assert answer.startswith(b"HTTP/1.1 502 ")
 
 
+@pytest.mark.parametrize("host", ["a..localhost", "x" * 64 + ".localhost"])
+async def test_a_name_that_is_none_costs_its_connection_alone(tmp_path: Path, host: str) -> None:
+    async with open_floor(tmp_path, "*.localhost:{port}") as floor:
+        token = read_token(await floor.lead(JOB))
+        assert (await floor.connect(JOB, host, floor.port, token)).startswith(b"HTTP/1.1 502 ")
+
+
 async def test_a_request_without_end_is_cut_short(tmp_path: Path) -> None:
     async with open_floor(tmp_path, "localhost:{port}") as floor:
         await floor.lead(JOB)
@@ -175,6 +184,38 @@ async def test_a_job_that_is_over_is_connected_no_more(tmp_path: Path) -> None:
         await floor.gateway.close(JOB.id)
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
+
+
+def make_hello(host: str | None) -> bytes:
+    """What a program says first when it speaks TLS to a host."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    context.check_hostname = host is not None
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname=host).do_handshake()
+    return outgoing.read()
+
+
+def test_where_a_connection_wants_to_go_is_read_from_its_first_message() -> None:
+    hello = make_hello("Files.PythonHosted.org")
+    assert read_server_name(hello) == "files.pythonhosted.org"
+    assert [read_server_name(hello[:size]) for size in range(0, len(hello), 50)] == [None] * len(
+        range(0, len(hello), 50)
+    )
+    halves = (hello[5:100], hello[100:])
+    records = b"".join(b"\x16\x03\x01" + len(half).to_bytes(2, "big") + half for half in halves)
+    assert read_server_name(records) == "files.pythonhosted.org"
+
+
+ENCRYPTED = make_hello("pypi.org").replace(b"\x00\x17\x00\x00", b"\xfe\x0d\x00\x00")
+
+
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/1.1\r\n\r\n", make_hello(None), ENCRYPTED, b"\x16\x03\x01\x00\x05\x01\x00\x00\x01x" + b"\x16"]
+)
+def test_what_hides_where_it_wants_to_go_is_refused(said: bytes) -> None:
+    with pytest.raises(NoHello):
+        read_server_name(said)
 
 
 def test_a_repository_with_a_network_needs_no_proxy() -> None:

@@ -19,7 +19,11 @@ def fails(words: str) -> Run:
 
 
 def check(kind: Kind = Kind.ISSUE, origin: str = "the issue", number: int = 1, **more: object) -> Check:
-    runs = {Side.BASE: [fails("ValueError: no")] * 3, Side.CHANGED: [GOOD] * 3, Side.TEXT: [fails("x")] * 3}
+    runs = {
+        Side.BASE: [fails("ValueError: no")] * 3,
+        Side.CHANGED: [GOOD] * 3,
+        Side.TEXT: [fails("ValueError: no")] * 3,
+    }
     return Check(JOB.id, number, kind, origin, "test_a\ntest_b", **{"runs": runs, **more})  # type: ignore[arg-type]
 
 

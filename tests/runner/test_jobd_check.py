@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from runner.jobd.cell import is_sealed
 from runner.jobd.trees import WAYS
 from tests.support.jobd import LIMITS, Jobd, make_repository
 
@@ -94,6 +95,27 @@ def test_nothing_that_one_run_leaves_is_there_in_the_next(jobd: Jobd) -> None:
     assert statuses(result) == {"one": [0, 0, 0], "two": [0, 0, 0]}, result
 
 
+def test_what_is_left_for_everybody_is_not_there_in_the_next_run_either(jobd: Jobd) -> None:
+    if not is_sealed(jobd.job):
+        pytest.skip("only a cell has places of its own")
+    count = "import pathlib\npath = pathlib.Path('/var/tmp/ptq-count-JOB')\nassert not path.exists()\npath.touch()\n"
+    assert statuses(check(jobd, run("counts", count.replace("JOB", jobd.job_id)), times=3)) == {"counts": [0, 0, 0]}
+    assert not Path(f"/var/tmp/ptq-count-{jobd.job_id}").exists()
+
+
+def test_what_a_run_leaves_beside_the_environment_is_not_there_when_the_change_is_built(jobd: Jobd) -> None:
+    plant = "import os, pathlib\npathlib.Path(os.environ['TMPDIR'], 'planted').touch()\n"
+    runs = run("base", plant), run("changed", "x = 1", changed=True)
+    result = check(jobd, *runs, changes=[change("sums.py", FIX)], rebuild=['test ! -e "$TMPDIR/planted"'])
+    assert result["trouble"] is None
+
+
+def test_what_one_script_breaks_does_not_cost_the_others(jobd: Jobd) -> None:
+    runs = run("fills", FILLS), run("late", "x = 1")
+    result = check(jobd, *runs, max_disk_bytes=2_000_000, run_timeout_s=25, times=1, timeout_s=60)
+    assert statuses(result)["late"] == [0]
+
+
 def test_tests_are_run_on_the_base_with_their_own_edits_alone(jobd: Jobd) -> None:
     tests = change("tests/test_sums.py", "from sums import double\nassert double(3) == 6\n")
     script = ["-c", 'PYTHONPATH=. python3 "$0"', "tests/test_sums.py"]
@@ -128,7 +150,7 @@ time.sleep(30)
 def test_what_fills_the_disk_is_ended_and_told_of(jobd: Jobd) -> None:
     result = check(jobd, run("fills", FILLS), run("late", "x = 1"), max_disk_bytes=2_000_000, run_timeout_s=25)
     assert "bytes to its machine's disk, and 2,000,000 are allowed" in result["trouble"]
-    assert "late" not in result["runs"]
+    assert result["runs"]["fills"] == []
 
 
 def test_the_change_is_built_once_and_before_it_is_run(jobd: Jobd) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runner.job import FileChange
-from runner.regression_tests import choose_words, find_tests, is_for_tests
-from runner.signature import MAX_FAILURE, find_signature, name_failure
+from runner.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
+from runner.signature import MAX_FAILURE, Counts, count_tests, find_signature, name_failure
 from runner.verification import Check, Kind, Run, Side, Verdict, find_text, judge, list_sides
 
 GOOD = Run(0, timed_out=False, words="fine")
@@ -57,7 +57,7 @@ def test_a_script_of_the_issue_is_verified_by_base_and_change(
     ("text", "verdict"),
     [
         ([fails()] * 3, Verdict.VERIFIED),
-        ([OTHERWISE] * 3, Verdict.VERIFIED),
+        ([OTHERWISE] * 3, Verdict.LOOKS_AT_PATCH),
         ([GOOD] * 3, Verdict.LOOKS_FOR_PATCH),
         ([fails(), fails(), GOOD], Verdict.LOOKS_FOR_PATCH),
     ],
@@ -87,8 +87,15 @@ def test_text_that_is_read_at_each_run_stays_as_in_base() -> None:
     kernel = edit("a/kernel.py", b"import triton\n@triton.jit\ndef f(): ...\n")
     gone = FileChange("a/old.py", None, None, "100644")
     changes = [code, built, kernel, gone, edit("a/new.py", old_mode=None), edit("data.yaml"), edit("tests/test_a.py")]
-    assert find_text(changes, is_built=True) == [code, built]
-    assert find_text(changes, is_built=False) == [code]
+    assert find_text(changes, "", is_built=True) == [code, built]
+    assert find_text(changes, "", is_built=False) == [code]
+
+
+def test_a_change_cannot_say_of_itself_that_its_source_is_read() -> None:
+    change = FileChange("a.py", "100644", b"x = 1\n# unlike triton\n", "100644")
+    patch = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n x = 1\n+# unlike triton\n"
+    assert find_text([change], patch, is_built=False) == [change]
+    assert find_text([change], "no patch", is_built=False) == []
 
 
 def test_tests_that_nobody_found_were_not_run() -> None:
@@ -180,7 +187,7 @@ index 1111111..2222222 100644
 
 def test_the_tests_that_a_change_touches_are_found() -> None:
     changes = [FileChange("tests/test_sums.py", "100644", TESTS.encode(), "100644")]
-    assert [*find_tests(changes, PATCH)] == [("tests/test_sums.py", ["test_new"])]
+    assert [*find_tests(changes, PATCH)] == [("tests/test_sums.py", ["TestMore::test_new"])]
     assert [*find_tests(changes, "no patch")] == []
 
 
@@ -198,10 +205,39 @@ def test_what_is_no_file_of_tests_has_none(content: bytes) -> None:
 
 def test_paths_of_tests_are_known_by_name_and_folder() -> None:
     paths = ("test_a.py", "a/b_test.py", "tests/data.json", "a/testing/x.py", "conftest.py", "src/latest/a.py")
-    assert [is_for_tests(path) for path in paths] == [True, True, True, True, True, False]
+    assert [is_for_tests(path) for path in paths] == [True, True, True, False, True, False]
 
 
-def test_pytest_gets_one_expression_and_unittest_a_name_at_a_time() -> None:
-    names = ["test_a", "test_b"]
-    assert choose_words("python -m pytest -x", "t.py", names) == ["t.py", "-k", "test_a or test_b"]
-    assert choose_words("python -m unittest", "t.py", names) == ["t.py", "-k", "test_a", "-k", "test_b"]
+def test_pytest_gets_ids_and_unittest_names() -> None:
+    names, pytest_command = ["test_a", "Case::test_b"], "python -m pytest -x"
+    assert choose_words(pytest_command, "t.py", names, is_generated=False) == ["./t.py::test_a", "./t.py::Case::test_b"]
+    assert choose_words(pytest_command, "t.py", names, is_generated=True) == ["./t.py", "-k", "test_a or test_b"]
+    by_name = ["./t.py", "-k", "test_a", "-k", "test_b"]
+    assert choose_words("python -m unittest", "t.py", names, is_generated=False) == by_name
+    assert generates_tests(b"instantiate_device_type_tests(TestA, globals())\n")
+
+
+def test_a_large_file_of_tests_is_not_parsed() -> None:
+    changes = [FileChange("tests/test_sums.py", "100644", TESTS.encode() + b"a\n" * 200_000, "100644")]
+    assert [*find_tests(changes, PATCH)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [
+        ("=== 1 failed, 29 passed in 0.12s ===", Counts(29, 0)),
+        ("2 passed, 3 skipped, 1 xfailed in 1.20s", Counts(2, 4)),
+        ("Ran 4 tests in 0.001s\n\nFAILED (failures=1, errors=1, skipped=1)", Counts(1, 1)),
+        ("Ran 3 tests in 0.001s\n\nOK", Counts(3, 0)),
+        ("anything", Counts(0, 0)),
+    ],
+)
+def test_runners_of_tests_say_how_many_ended_how(words: str, counts: Counts) -> None:
+    assert count_tests(words) == counts
+
+
+def test_tests_must_all_fail_before_and_none_be_skipped_after() -> None:
+    some = fails("ValueError: no\n1 failed, 29 passed in 0.12s")
+    assert judged(Kind.TESTS, [some], [GOOD], [some]) is Verdict.NOT_ALL_FAIL
+    skipped = Run(0, timed_out=False, words="1 skipped in 0.12s")
+    assert judged(Kind.TESTS, [fails()], [skipped], [fails()]) is Verdict.SKIPPED

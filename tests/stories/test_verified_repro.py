@@ -12,6 +12,7 @@ from bot.config import load_settings
 from bot.demo.repository import ISSUE_BODY
 from bot.reports import read_report
 from tests.support.machines import SshServer
+from tests.support.no_namespaces import write_interpreter
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -169,3 +170,12 @@ async def test_a_job_that_is_cancelled_while_it_is_verified_ends_at_once_with_it
         assert "cancelled by " in report
         jobs = world.playground.folder / "machine" / "workspace" / "jobs"
         assert [path.name for path in jobs.iterdir()] == []
+
+
+async def test_where_jobs_cannot_be_sealed_no_strangers_script_is_run(tmp_path: Path) -> None:
+    agent = WRITE_REPORT + REPRO.format(GENUINE) + FIX
+    python = write_interpreter(tmp_path)
+    async with open_world(tmp_path, agent=agent, python=python, verify_runs=1) as world:
+        seen = seen_in(await report_on(world))
+        assert "the issue's repro**: **not verified**: it was not run: `the machine cannot seal jobs" in seen
+        assert "- ✅ **the agent's repro**" in seen

@@ -1,0 +1,111 @@
+"""A connection from a machine as asyncio's protocols know one: aiohttp answers by it without a socket of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from runner.listening import Stream
+
+HIGH_WATER = 65_536
+"""Bytes that wait to be sent before whoever writes is asked to pause; asyncio's own number."""
+
+LAST_WORDS_S = 5.0
+
+
+class StreamTransport(asyncio.Transport):
+    """Gives a protocol what comes by a stream, and sends what it writes."""
+
+    def __init__(self, stream: Stream, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._stream = stream
+        self._protocol = protocol
+        self._waiting = bytearray()
+        self._has_news = asyncio.Event()
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._is_closing = False
+        self._is_paused = False
+
+    async def run(self) -> None:
+        """Serve until one side ends the connection, or it is broken."""
+        self._protocol.connection_made(self)
+        reading = asyncio.create_task(self._read())
+        reading.add_done_callback(lambda _: self.close())
+        try:
+            await self._send()
+            # Whoever listens there ends its side once it has all; to break it off now would lose what is on its way.
+            await asyncio.wait([reading], timeout=LAST_WORDS_S)
+        finally:
+            self._is_closing = True
+            reading.cancel()
+            with suppress(OSError):
+                self._stream.abort()
+            self._protocol.connection_lost(None)
+
+    async def _read(self) -> None:
+        with suppress(OSError, EOFError):
+            while data := await self._stream.read():
+                self._protocol.data_received(data)
+                await self._may_read.wait()
+
+    async def _send(self) -> None:
+        with suppress(OSError):
+            while not self._is_closing or self._waiting:
+                data, self._waiting = bytes(self._waiting), bytearray()
+                if data:
+                    await self._stream.write(data)
+                elif self._is_paused:
+                    self._is_paused = False
+                    self._protocol.resume_writing()
+                else:
+                    self._has_news.clear()
+                    await self._has_news.wait()
+            await self._stream.end()
+
+    def write(self, data: Any) -> None:
+        """See `asyncio.WriteTransport`."""
+        if self._is_closing:
+            return
+        self._waiting += data
+        self._has_news.set()
+        if len(self._waiting) > HIGH_WATER and not self._is_paused:
+            self._is_paused = True
+            self._protocol.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        """See `asyncio.WriteTransport`."""
+        return len(self._waiting)
+
+    def can_write_eof(self) -> bool:
+        """See `asyncio.WriteTransport`."""
+        return False
+
+    def pause_reading(self) -> None:
+        """See `asyncio.ReadTransport`."""
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        """See `asyncio.ReadTransport`."""
+        self._may_read.set()
+
+    def is_reading(self) -> bool:
+        """See `asyncio.ReadTransport`."""
+        return self._may_read.is_set()
+
+    def is_closing(self) -> bool:
+        """See `asyncio.BaseTransport`."""
+        return self._is_closing
+
+    def close(self) -> None:
+        """Send what waits, then end."""
+        self._is_closing = True
+        self._has_news.set()
+
+    def abort(self) -> None:
+        """Break it off."""
+        self._waiting.clear()
+        with suppress(OSError):
+            self._stream.abort()
+        self.close()
