@@ -31,7 +31,7 @@ _DOUBTS = {
     ),
     Verdict.NOT_ALL_FAIL: "not all of them fail on base",
     Verdict.SKIPPED: "with the change some are skipped",
-    Verdict.NOT_RUN: "it was not run",
+    Verdict.NOT_RUN: "it was not run, or not everywhere",
 }
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner import store
 from runner.agents import Session
@@ -104,9 +103,9 @@ async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job
         return job
     if poll.state is not StageState.DONE:
         return await finish_unverified(bench, job, explain(poll, "it was killed"))
+    seen = _read_runs(await _fetch_subject(bench, job), poll.result, profile.verification)
     async with bench.db.write() as connection:
-        subject = await _fetch_subject(connection, job, profile.verification)
-        for check in _read_runs(subject, poll.result, profile.verification):
+        for check in seen:
             await save_runs(connection, check)
     await _put_away(client, job)
     return await _finish(bench, job)
@@ -134,7 +133,6 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
     profile, reader = bench.profiles[job.repository], replace(Reader.of(job), id=environment)
     async with bench.db.read() as connection:
         lease = await store.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
-        subject = await _fetch_subject(connection, job, profile.verification)
     if poll.state is StageState.ABSENT:
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
         if profile.verification.network == "none":
@@ -145,6 +143,7 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
         await keep_way(bench, client, job, reader)
     elif poll.state is StageState.DONE:
         await bench.gateway.close(environment)  # From here on nothing in it has to be fetched.
+        subject = await _fetch_subject(bench, job)
         if poll.result.get("sealed") is not True:
             subject = await _leave_strangers_out(bench, job, subject)
         runs = await asyncio.to_thread(_list_runs, subject, profile)
@@ -172,13 +171,16 @@ async def _put_away(client: JobdClient, job: Job) -> None:
         log.info("job.checks_not_put_away", **job.log_context(), reason=str(error))
 
 
-async def _fetch_subject(connection: AsyncConnection, job: Job, how: Verification) -> Subject:
-    found = await fetch_checks(connection, job.id)
-    report = await store.fetch_report(connection, job.id)
+async def _fetch_subject(bench: Bench, job: Job) -> Subject:
+    async with bench.db.read() as connection:
+        found = await fetch_checks(connection, job.id)
+        report = await store.fetch_report(connection, job.id)
+    is_built = bool(bench.profiles[job.repository].verification.rebuild)
     scripts = [check for check in found if check.kind is Kind.ISSUE][:MAX_SCRIPTS]
     others = [check for check in found if check.kind is not Kind.ISSUE]
     changes = report.changes if report and report.digest else ()
-    text = find_text(changes, report.patch, is_built=bool(how.rebuild)) if report else ()
+    # Not on the event loop: a diff may have megabytes.
+    text = await asyncio.to_thread(find_text, changes, report.patch, is_built=is_built) if report else ()
     return Subject([*scripts, *others], changes, text)
 
 
@@ -219,15 +221,15 @@ def _name_run(check: Check, side: Side) -> str:
 
 def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -> list[Check]:
     """The checks with what the machine says of them, bounded and checked: it may have been tampered with."""
-    told, trouble = result.get("runs"), result.get("trouble")
-    reason = make_storable(str(trouble))[:MAX_WORDS] if trouble else None
+    told, said = result.get("runs"), result.get("trouble")
+    reason = make_storable(str(said))[:MAX_WORDS] if said else INCOMPLETE
     read = []
     for check in subject.checks:
         sides = subject.list_sides(check)
         rows = {side: told.get(_name_run(check, side)) if isinstance(told, Mapping) else None for side in sides}
         runs = {side: tuple(map(_read_run, row[: how.runs])) for side, row in rows.items() if isinstance(row, list)}
         complete = {side: run for side, run in runs.items() if len(run) == how.runs}
-        trouble = None if len(complete) == len(sides) else check.trouble or reason or INCOMPLETE
+        trouble = None if len(complete) == len(sides) else check.trouble or reason
         read.append(replace(check, runs=complete, trouble=trouble))
     return read
 
