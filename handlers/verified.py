@@ -31,7 +31,7 @@ _DOUBTS = {
     ),
     Verdict.NOT_ALL_FAIL: "not all of them fail on base",
     Verdict.SKIPPED: "with the change some are skipped",
-    Verdict.NOT_RUN: "it was not run, or not everywhere",
+    Verdict.NOT_RUN: "it was not run",
 }
 
 
@@ -78,7 +78,8 @@ def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[s
         yield "whether it looks for the patch could not be tried"
     if finding.verdict not in GOOD:
         reason = f": {_quote(check.trouble, MAX_FAILURE, secrets)}" if check.trouble else ""
-        yield f"**not verified**: {_DOUBTS[finding.verdict]}{reason}"
+        is_part = finding.verdict is Verdict.NOT_RUN and any(finding.total.values())
+        yield f"**not verified**: {'not all of it was run' if is_part else _DOUBTS[finding.verdict]}{reason}"
 
 
 def _quote(text: str, limit: int, secrets: Collection[str]) -> str:
