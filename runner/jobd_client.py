@@ -31,6 +31,8 @@ PATIENCE_S: Mapping[str, float] = {
 }
 """How long a verb may take, where that is longer than a minute: an agent's session takes its time to travel, and large
 trees take theirs to go."""
+LOWLY: Mapping[str, Sequence[str]] = {"poll": ("nice", "-n", "19")}
+"""Verbs that are asked every few seconds, and with what before them: nobody's work there has to make way for that."""
 MAX_ANSWER_BYTES = 130_000_000
 """The most that the program prints: a little more than its `MAX_JSON`, which bounds what was collected."""
 MAX_FOLDERS = 1_000
@@ -311,7 +313,7 @@ class JobdClient:
 
     async def _run(self, verb: str, body: bytes) -> Completed:
         require_claim(0)
-        argv = [self._machine.python, "-I", self._path, verb]
+        argv = [*LOWLY.get(verb, ()), self._machine.python, "-I", self._path, verb]
         patience_s = PATIENCE_S.get(verb, 60.0)
         return await self._host.run(argv, stdin=body, timeout_s=patience_s, max_output_bytes=MAX_ANSWER_BYTES)
 
