@@ -124,9 +124,7 @@ def test_a_base_that_cannot_be_made_is_told_and_made_once_the_cause_is_gone(
 
 def kill_stage(jobd: Jobd, stage: str) -> None:
     """Kill a stage, and nothing else, as a machine does that has no memory left."""
-    words = f"{jobd.control}/{stage}.request".encode()
-    found = [pid for pid in processes_with("stage") if words in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
-    os.kill(min(found), signal.SIGKILL)
+    os.kill(min(processes_with(f"{jobd.control}/{stage}.request")), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
