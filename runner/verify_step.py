@@ -221,15 +221,15 @@ def _name_run(check: Check, side: Side) -> str:
 
 def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -> list[Check]:
     """The checks with what the machine says of them, bounded and checked: it may have been tampered with."""
-    told, said = result.get("runs"), result.get("trouble")
-    reason = make_storable(str(said))[:MAX_WORDS] if said else INCOMPLETE
+    told, said = (found if isinstance(found := result.get(name), Mapping) else {} for name in ("runs", "troubles"))
     read = []
     for check in subject.checks:
         sides = subject.list_sides(check)
-        rows = {side: told.get(_name_run(check, side)) if isinstance(told, Mapping) else None for side in sides}
+        rows = {side: told.get(_name_run(check, side)) for side in sides}
         runs = {side: tuple(map(_read_run, row[: how.runs])) for side, row in rows.items() if isinstance(row, list)}
         complete = {side: run for side, run in runs.items() if len(run) == how.runs}
-        trouble = None if len(complete) == len(sides) else check.trouble or reason
+        reason = next((str(said[name]) for side in sides if (name := _name_run(check, side)) in said), INCOMPLETE)
+        trouble = None if len(complete) == len(sides) else check.trouble or make_storable(reason)[:MAX_WORDS]
         read.append(replace(check, runs=complete, trouble=trouble))
     return read
 

@@ -38,7 +38,7 @@ for path in sys.argv[1:]:
 
 
 def check(stage: Stage) -> dict[str, Any]:
-    """Run everything, in its order. What could not be run is left out, and `trouble` says why. Raises `Failure`."""
+    """Run everything, in its order. What could not be run is left out, and `troubles` say why. Raises `Failure`."""
     job, request = stage.job, stage.request
     keep_locked(job.tree_lock, PATIENCE_S)
     prepared = find_tree(job)
@@ -48,18 +48,35 @@ def check(stage: Stage) -> dict[str, Any]:
     if prepared.way == "slot":  # Where it is, the others have to be.
         take_away(prepared)
     found: dict[str, list[dict[str, Any]]] = {}
-    troubles: list[str] = []
-    changed: list[Tree] = []
+    troubles: dict[str, str] = {}
+    changed: Tree | Failure | None = None
     for run in request["runs"]:
         try:
-            if run["changed"] and not changed:
-                changed.append(build_changed(stage, prepared))
-            repeat(stage, changed[0] if run["changed"] else prepared, run, found)
+            require_time(stage)
+            if run["changed"] and changed is None:
+                changed = try_to_build(stage, prepared)
+            ground = changed if run["changed"] else prepared
+            if isinstance(ground, Failure):
+                raise ground
+            assert ground
+            repeat(stage, ground, run, found)
         except Failure as failure:
-            troubles.append(failure.message)
-            if failure.name == "timed_out":
-                break
-    return {"runs": found, "trouble": troubles[0] if troubles else None}
+            troubles[run["name"]] = failure.message
+    return {"runs": found, "troubles": troubles}
+
+
+def require_time(stage: Stage) -> None:
+    """Raises `Failure` when there is no time left."""
+    if time.monotonic() > stage.deadline:
+        raise Failure("timed_out", f"the checks took longer than {stage.limit_s} seconds")
+
+
+def try_to_build(stage: Stage, prepared: Tree) -> Tree | Failure:
+    """The environment with the change, or why there is none: once, for a build may take long to fail."""
+    try:
+        return build_changed(stage, prepared)
+    except Failure as failure:
+        return failure
 
 
 def build_changed(stage: Stage, prepared: Tree) -> Tree:
@@ -79,8 +96,7 @@ def build_changed(stage: Stage, prepared: Tree) -> Tree:
 def repeat(stage: Stage, ground: Tree, run: Mapping[str, Any], found: dict[str, list[dict[str, Any]]]) -> None:
     """Run one as often as wanted. Raises `Failure` when there is no time left, or it cannot be run at all."""
     for _ in range(stage.request["times"]):
-        if time.monotonic() > stage.deadline:
-            raise Failure("timed_out", f"the checks took longer than {stage.limit_s} seconds")
+        require_time(stage)
         found.setdefault(run["name"], []).append(run_once(stage, ground, run))
 
 

@@ -79,8 +79,8 @@ ENDS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *[("done", {}), ("failed", {}), ("lost", {})],
     ],
     "check": [
-        ("done", {"runs": {}, "trouble": "no time"}),
-        ("done", {"runs": {"base 1": [{"status": 1, "timed_out": False, "words": "no"}] * 3}, "trouble": None}),
+        ("done", {"runs": {}, "troubles": {"base 1": "no time"}}),
+        ("done", {"runs": {"base 1": [{"status": 1, "timed_out": False, "words": "no"}] * 3}, "troubles": {}}),
         *[("done", {}), ("failed", {}), ("lost", {})],
     ],
 }
