@@ -29,7 +29,7 @@ from runner.machines import Lease
 from runner.preparations import note_prepared, note_unprepared
 from runner.spool import STAGES
 from runner.verification import name_environment
-from runner.verify_step import begin_verification, follow_verification
+from runner.verify_step import STAGE, begin_verification, follow_verification
 
 log = structlog.get_logger()
 
@@ -187,10 +187,12 @@ async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:
     alive = [await client.kill(job.id)]
     if job.state is JobState.VERIFYING:
         alive.append(await client.kill(name_environment(job.id)))
+        await follow(bench, client, job, STAGE, name_environment(job.id))
     if any(alive):
         return job
     for stage in STAGES:
-        await follow(bench, client, job, stage)
+        if stage != STAGE:
+            await follow(bench, client, job, stage)
     return await end(bench, job, JobState.CANCELLED, f"cancelled by @{job.cancelled_by}")
 
 
