@@ -135,26 +135,36 @@ class PackageProxy:
             raise NotConnected(403, words)
         try:
             async with asyncio.timeout(CONNECT_S):
-                address = await _find_address(wanted, is_public=entry.startswith("*"))
-                reader, writer = await asyncio.open_connection(address, wanted.port)
+                addresses = await _find_addresses(wanted, is_public=entry.startswith("*"))
+                theirs = await connect_first(addresses, wanted.port)
         except (OSError, TimeoutError, UnicodeError):
             raise NotConnected(502, f"{wanted.host} cannot be reached just now") from None
         if door.connections < MAX_LOGGED:
             door.connections += 1
             log.info("gateway.joined", **door.context, host=wanted.host)
-        return LocalStream(reader, writer)
+        return theirs
 
 
-async def _find_address(wanted: Wanted, *, is_public: bool) -> str:
+async def connect_first(addresses: Sequence[str], port: int) -> Stream:
+    """A connection to the first address that takes one: of several families one may lead nowhere. Raises `OSError`."""
+    *others, last = addresses
+    for address in others:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CONNECT_S / len(addresses)):
+                return LocalStream(*await asyncio.open_connection(address, port))
+    return LocalStream(*await asyncio.open_connection(last, port))
+
+
+async def _find_addresses(wanted: Wanted, *, is_public: bool) -> list[str]:
     """Where a host is. Whoever owns the end of a name decides where names with that end lead: not into our network.
 
     Raises `NotConnected`, and what a name raises that cannot be looked up.
     """
     found = await asyncio.get_running_loop().getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM)
-    addresses = [str(row[4][0]) for row in found]
+    addresses = list(dict.fromkeys(str(row[4][0]) for row in found))
     if is_public and not all(map(_is_public, addresses)):
         raise NotConnected(403, f"{wanted.host} leads to no public address")
-    return addresses[0]
+    return addresses
 
 
 def _is_public(address: str) -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from bot.gateway.doors import ModelGateway
 from bot.gateway.hello import NoHello, read_server_name
-from bot.gateway.packages import MAX_HEAD, NotConnected, PackageProxy, Wanted, find_host, read_wanted
+from bot.gateway.packages import MAX_HEAD, NotConnected, PackageProxy, Wanted, connect_first, find_host, read_wanted
 from runner.environment import Profile
 from runner.gateway import Reader
 from runner.jobd_client import JobdClient
@@ -148,6 +148,17 @@ async def test_the_end_of_names_leads_to_no_private_address(tmp_path: Path) -> N
         token = read_token(await floor.lead(JOB))
         answer = await floor.connect(JOB, "a.localhost", floor.port, token)
         assert b"leads to no public address" in answer or b"cannot be reached just now" in answer
+
+
+async def test_of_several_addresses_one_that_leads_nowhere_is_passed_over(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, "localhost:{port}") as floor:
+        stream = await connect_first(["127.0.0.2", "127.0.0.1"], floor.port)
+        await stream.write(b"packages")
+        await stream.end()
+        assert await stream.read() == b"PACKAGES"
+        stream.abort()
+        with pytest.raises(ConnectionRefusedError):
+            await connect_first(["127.0.0.2", "127.0.0.3"], floor.port)
 
 
 async def test_a_host_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
