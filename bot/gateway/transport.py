@@ -37,6 +37,8 @@ class StreamTransport(asyncio.Transport):
             await self._send()
             # Whoever listens there ends its side once it has all; to break it off now would lose what is on its way.
             await asyncio.wait([reading], timeout=LAST_WORDS_S)
+        except OSError:  # Nobody is there any more.
+            pass
         finally:
             self._is_closing = True
             reading.cancel()
@@ -51,18 +53,18 @@ class StreamTransport(asyncio.Transport):
                 await self._may_read.wait()
 
     async def _send(self) -> None:
-        with suppress(OSError):
-            while not self._is_closing or self._waiting:
-                data, self._waiting = bytes(self._waiting), bytearray()
-                if data:
-                    await self._stream.write(data)
-                elif self._is_paused:
-                    self._is_paused = False
-                    self._protocol.resume_writing()
-                else:
-                    self._has_news.clear()
-                    await self._has_news.wait()
-            await self._stream.end()
+        """Send what is written, as long as more may come; then say that nothing does. Raises `OSError`."""
+        while not self._is_closing or self._waiting:
+            data, self._waiting = bytes(self._waiting), bytearray()
+            if data:
+                await self._stream.write(data)
+            elif self._is_paused:
+                self._is_paused = False
+                self._protocol.resume_writing()
+            else:
+                self._has_news.clear()
+                await self._has_news.wait()
+        await self._stream.end()
 
     def write(self, data: Any) -> None:
         """See `asyncio.WriteTransport`."""
