@@ -180,7 +180,8 @@ class Ledger:
         await self._batches.add(_make_row(account, call_id, ASSUMED if assumed else SETTLED, model, taken, now))
 
     async def _append(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[bool]:
-        return await self._db.append(model_calls, rows, "id")
+        # A disk that is slow to sync would hold up each call of a model, and each that follows. See docs/gateway.md.
+        return await self._db.append(model_calls, rows, "id", durable=False)
 
 
 def _make_row(account: Account, call_id: str, state: str, model: str, taken: Taken, now: datetime) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,9 @@ GUARD: ContextVar[Callable[[AsyncConnection], Awaitable[None]] | None] = Context
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+SYNC_AFTER_S = 0.1
+"""How long what need not wait for the disk stays off it, for more of it to come."""
+
 
 class Database:
     """The one way to the database. `write` is a transaction that commits when its block ends without an exception.
@@ -48,7 +51,12 @@ class Database:
         # SQLite's own queue of writers sleeps between its looks, and is not fair; and a process that stands still must
         # not have many places in PostgreSQL's.
         self._turn = asyncio.Lock()
-        self._appender = Appender(partial(sqlite.connect, self.file), self.engine.dialect) if self.is_embedded else None
+        self._appenders = {
+            durable: Appender(partial(sqlite.connect, self.file, durable=durable), self.engine.dialect)
+            for durable in (True, False)
+        }
+        """SQLite's; none opens anything before it is asked to."""
+        self._syncing: asyncio.Task[None] | None = None
         self._wire: Wire | None = None if self.is_embedded else self._kind.Wire(self.engine)
 
     @property
@@ -137,8 +145,10 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._appender:
-            await self._appender.close()
+        if self._syncing:
+            await self._syncing
+        for appender in self._appenders.values():
+            await appender.close()
         await self.engine.dispose()
 
     @asynccontextmanager
@@ -163,17 +173,29 @@ class Database:
             yield connection
 
     async def append(
-        self, table: Table, rows: Sequence[Mapping[str, Any]], key: str, common: Mapping[str, Any] = NOTHING
+        self,
+        table: Table,
+        rows: Sequence[Mapping[str, Any]],
+        key: str,
+        common: Mapping[str, Any] = NOTHING,
+        *,
+        durable: bool = True,
     ) -> list[bool]:
         """Commit many rows at once, whatever claims are held: for each, whether it is new by its `key`.
 
-        All have the same columns, and all of them the `common` values too. Raises what the driver raises; nothing is
-        stored then.
+        All have the same columns, and all of them the `common` values too. Those that are not `durable` outlive us
+        whatever happens to us, but reach the disk a moment later: the database's machine may lose them with its power.
+        Raises what the driver raises; nothing is stored then.
         """
-        if self._appender:
+        if self.is_embedded:
             async with self._turn:
-                return await self._appender.append(table, rows, common)
+                stored_now = await self._appenders[durable].append(table, rows, common)
+            if not durable:
+                self._syncing = self._syncing or asyncio.create_task(self._sync_soon())
+            return stored_now
         async with self.begin() as connection:
+            if not durable:
+                await self._kind.hurry(connection)
             stored = Counter(await insert_all_new(connection, table, [{**row, **common} for row in rows], key))
         return [_take_one(stored, row[key]) for row in rows]
 
@@ -183,6 +205,12 @@ class Database:
         async with self.engine.connect() as connection:
             await connection.execution_options(reads_only=True, **self._kind.READ_OPTIONS)
             yield connection
+
+    async def _sync_soon(self) -> None:
+        await asyncio.sleep(SYNC_AFTER_S)
+        self._syncing = None  # What is committed from here on asks anew.
+        with suppress(OSError):  # Every durable commit says so, too.
+            await asyncio.to_thread(sqlite.sync, self.file)
 
     async def fold(self) -> None:
         """Let SQLite bring its log into its file; commits need not wait for it then. Nothing depends on it."""

@@ -1,4 +1,7 @@
-"""SQLite as we use it: one file, one service, one writer at a time, and every commit on the disk."""
+"""SQLite as we use it: one file, one service, one writer at a time, and every commit on the disk before it returns.
+
+Those of a connection that is not `durable` are there soon after (`sync`): only a loss of power in between undoes them.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +59,18 @@ def is_passing(error: BaseException) -> bool:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) == sqlite3.SQLITE_BUSY
 
 
-def connect(file: Path) -> sqlite3.Connection:
+def connect(file: Path, *, durable: bool = True) -> sqlite3.Connection:
     """Open a connection beside the engine's, for the thread that calls this or another."""
     connection = sqlite3.connect(file, check_same_thread=False)
     _set_up(connection, None)
+    if not durable:  # https://www.sqlite.org/pragma.html#pragma_synchronous
+        connection.execute("PRAGMA synchronous=NORMAL")
     return connection
+
+
+def sync(file: Path) -> None:
+    """Have on the disk what is committed, beside readers and writers. Raises `OSError`."""
+    _sync(Path(f"{file}-wal"))
 
 
 def _set_up(connection: Any, _record: Any) -> None:

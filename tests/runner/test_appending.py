@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text
 
+from runner import sqlite
 from runner.db import Database
 from runner.schema import deliveries
 from tests.support.jobs import open_database
@@ -78,3 +81,37 @@ async def test_appending_waits_for_its_turn_to_write(database_url: str) -> None:
             await asyncio.sleep(0.05)
             assert not appending.done()
         assert await appending == [True]
+
+
+async def test_what_need_not_wait_for_the_disk_is_there_at_once_for_everybody(database_url: str) -> None:
+    async with open_database(database_url) as database:
+        assert await database.append(deliveries, [row("a"), row("b")], "id", durable=False) == [True, True]
+        assert await database.append(deliveries, [row("b"), row("c")], "id", durable=False) == [False, True]
+        assert await database.append(deliveries, [row("d")], "id") == [True]
+        assert [one.id for one in await fetch(database)] == ["a", "b", "c", "d"]
+
+
+async def test_what_need_not_wait_for_the_disk_is_on_it_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    really = os.fsync
+
+    def sync(opened: int) -> None:
+        really(opened)
+        synced.append(str(Path(f"/proc/self/fd/{opened}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    async with open_database(tmp_path) as database:
+        for round_ in range(2):
+            await database.append(deliveries, [row(f"a{round_}")], "id", durable=False)
+            await database.append(deliveries, [row(f"b{round_}")], "id", durable=False)
+            async with asyncio.timeout(10):
+                while len(synced) < round_ + 1:
+                    await asyncio.sleep(0.01)
+        assert synced == [f"{database.file}-wal"] * 2, "many share one"
+
+
+def test_a_commit_waits_for_the_disk_unless_it_need_not(tmp_path: Path) -> None:
+    for durable, level in ((True, 2), (False, 1)):
+        connection = sqlite.connect(tmp_path / "x.db", durable=durable)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        connection.close()

@@ -29,8 +29,8 @@ class Way:
         self.host, self.port, self.token = host, int(port), token
         self.idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-    async def ask(self, events: int) -> tuple[float, float]:
-        """Seconds until the first byte of the answer's body, and from there to its last."""
+    async def ask(self, events: int) -> tuple[float, float, float]:
+        """When it was asked, and when the first and the last byte of the answer's body came: `time.perf_counter`."""
         reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection(self.host, self.port)
         body = {"model": "m", "max_tokens": events, "stream": True, "messages": [{"role": "user", "content": WORDS}]}
         sent = json.dumps(body).encode()
@@ -49,23 +49,25 @@ class Way:
             size = int(await reader.readline(), 16)
         await reader.readline()
         self.idle.append((reader, writer))
-        return first - began, time.perf_counter() - first
+        return began, first, time.perf_counter()
 
 
-async def measure(direct: Way, gateway: Way, output: Path) -> dict[str, list[list[float]]]:
-    """For each way: waits for first bytes, one at a time; and seconds of streams, 100 at a time."""
+Asked = tuple[float, float, float]
+
+
+async def measure(direct: Way, gateway: Way, output: Path) -> dict[str, tuple[list[Asked], list[Asked]]]:
+    """For each way: requests one at a time; and streams, 100 at a time."""
     ways = {"direct": direct, "gateway": gateway}
-    found: dict[str, list[list[float]]] = {name: [[], []] for name in ways}
+    found: dict[str, tuple[list[Asked], list[Asked]]] = {name: ([], []) for name in ways}
     for way in ways.values():
         await asyncio.gather(*(way.ask(1) for _ in range(STREAMS)))
     for _ in range(FIRST_BYTES):
         for name, way in ways.items():
-            found[name][0].append((await way.ask(1))[0])
+            found[name][0].append(await way.ask(1))
     for number in range(ROUNDS):
         for name, way in ways.items():
             (output / f"{name}-{number}").touch()
-            streams = await asyncio.gather(*(way.ask(EVENTS) for _ in range(STREAMS)))
-            found[name][1] += [seconds for _, seconds in streams]
+            found[name][1].extend(await asyncio.gather(*(way.ask(EVENTS) for _ in range(STREAMS))))
     return found
 
 
