@@ -22,6 +22,7 @@ from runner.holds import fetch_holds
 from runner.host_errors import HostError
 from runner.job import Job, JobState
 from runner.jobd_answers import JobdError
+from runner.jobd_client import JobdClient
 from runner.loops import Bell, Listener
 from runner.machines import Lease, Machine
 from runner.placement import Placement
@@ -227,14 +228,21 @@ class Supervisor:
         with self._bell.listen() as listener:
             # Looked up anew each time: the operator may say in another way how the machine is reached.
             while client := self._bench.clients.get(lease.machine):
-                try:
-                    for job_id in (*adopted, *verified, lease.job_id):
-                        await client.clean(job_id)
+                # Each for itself: what fills the disk may be in the way of all others.
+                ended = [await self._clean(client, lease, job_id) for job_id in (*adopted, *verified, lease.job_id)]
+                if all(ended):
                     break
-                except (HostError, JobdError) as error:
-                    log.warning("lease.kept", machine=lease.machine, job=lease.job_id, reason=str(error))
-                    await listener.wait(self._poll_s * 10)
+                await listener.wait(self._poll_s * 10)
         async with self._bench.db.write() as connection:
             await store.delete_lease(connection, lease.job_id)
         log.info("lease.freed", machine=lease.machine, slot=lease.slot, job=lease.job_id)
+        return True
+
+    async def _clean(self, client: JobdClient, lease: Lease, job_id: str) -> bool:
+        """Whether nothing is left of an environment on the machine."""
+        try:
+            await client.clean(job_id)
+        except (HostError, JobdError) as error:
+            log.warning("lease.kept", machine=lease.machine, job=lease.job_id, reason=str(error))
+            return False
         return True
