@@ -24,6 +24,9 @@ from bot.event_loop import new_event_loop
 from bot.hold_commands import HoldRefused, list_holds, release, take_over
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
+from bot.pause_commands import UnknownRepository
+from bot.pause_commands import pause as pause_jobs
+from bot.pause_commands import resume as resume_jobs
 from bot.reports import UnknownJob, read_costs, read_report
 from bot.worktree_commands import give_task, make_worktree
 from runner.db_errors import DatabaseError, OldDatabase
@@ -37,6 +40,7 @@ Held = Annotated[str, typer.Argument(help="A job's id, or a worktree's name.")]
 Key = Annotated[Path, typer.Option(help="The person's public key, such as id_ed25519.pub.")]
 Hours = Annotated[float, typer.Option(help="How long the environment is kept.")]
 By = Annotated[str, typer.Option(help="Who it is for; by default, whoever is logged in.")]
+Only = Annotated[str | None, typer.Option("--repository", help="Only this one, owner/name.")]
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day, UTC; included.")]
 
 
@@ -159,6 +163,18 @@ def resume_(name: str, config: Config) -> None:
 
 
 @app.command()
+def pause(config: Config, repository: Only = None) -> None:
+    """Let no new job begin, everywhere or in one repository; those under way go on."""
+    _print(pause_jobs(load(config), repository))
+
+
+@app.command()
+def resume(config: Config, repository: Only = None) -> None:
+    """Let new jobs begin again, whoever had paused them."""
+    _print(resume_jobs(load(config), repository))
+
+
+@app.command()
 def deliveries(
     config: Config, failed: Annotated[bool, typer.Option("--failed", help="Only those that were set aside.")] = False
 ) -> None:
@@ -179,7 +195,7 @@ def replay_delivery(
 def _print(answering: Coroutine[None, None, str]) -> None:
     try:
         text = asyncio.run(answering)
-    except UnknownMachine as error:
+    except (UnknownMachine, UnknownRepository) as error:
         give_up(f"ptq-bot: {error}", status=2)
     except (DatabaseError, UnknownJob, NotReplayed, HoldRefused) as error:
         give_up(f"ptq-bot: {error}")

@@ -38,6 +38,7 @@ from runner.job import DIGEST_SHOWN, Job, Report
 from runner.machine_states import fetch_machine_states, fetch_sightings
 from runner.machines import USABLE, Lease, MachineState
 from runner.meter import Meter
+from runner.pauses import fetch_pauses
 from runner.spool import STAGES, Spool
 from runner.verification import Kind, Side
 
@@ -154,6 +155,7 @@ class Pages:
             leases = await store.fetch_leases(connection)
             machine_states = await fetch_machine_states(connection)
             sightings = await fetch_sightings(connection)
+            pauses = await fetch_pauses(connection)
         states = [str(job.state) for job in jobs]
         counted = {state: states.count(state) for state in sorted(set(states))}
         deliveries = await count_deliveries(self._context.db, ("pending", "failed"))
@@ -163,6 +165,7 @@ class Pages:
         ]
         backlog = asdict(await count_backlog(self._context.db))
         numbers = {"jobs": counted, "deliveries": deliveries, "replies": backlog, "held_labels": self._count_held()}
+        numbers["pauses"] = len(pauses)
         values = {"machines": machines, **numbers}
         return web.json_response(values, dumps=partial(json.dumps, default=datetime.isoformat))
 

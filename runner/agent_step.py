@@ -108,7 +108,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     poll = await follow(bench, client, job, "agent")
     agent = bench.agents[job.agent]
     if poll.state is StageState.RUNNING:
-        return await _watch(bench, client, job)
+        return await _watch(bench, client, job, poll.heading)
     account = await _open_account(bench, job, *await _fetch_taken(bench, job))
     await bench.gateway.close(job.id)
     if poll.state is StageState.FAILED:
@@ -167,11 +167,12 @@ def _find_refusal(account: Account | None) -> Verdict | None:
     return Verdict(Ending.CAPPED, f"the agent was ended at {refusal}") if refusal else None
 
 
-async def _watch(bench: Bench, client: JobdClient, job: Job) -> Job:
+async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Job:
     """Keep count of an agent at work; warn it before a cap, and end it at one, or when somebody asks for its end."""
     profile = bench.profiles[job.repository]
     await keep_way(bench, client, job)
     _, meter, idle_s = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
+    meter = replace(meter, heading=heading)
     stored, spent = await _fetch_taken(bench, job)
     if account := await _open_account(bench, job, stored, spent):
         try:

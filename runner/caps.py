@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -16,6 +17,7 @@ class Scope(StrEnum):
     JOB = "job"
     ISSUE = "issue"
     USER_DAY = "user_day"
+    REPOSITORY_DAY = "repository_day"
     REPOSITORY_MONTH = "repository_month"
 
 
@@ -23,6 +25,7 @@ OF_WHAT: Mapping[Scope, str] = {
     Scope.JOB: "",
     Scope.ISSUE: " of all runs on this issue",
     Scope.USER_DAY: " of what @{requested_by} asked for today",
+    Scope.REPOSITORY_DAY: " of this repository today",
     Scope.REPOSITORY_MONTH: " of this repository in this month",
 }
 
@@ -69,7 +72,7 @@ class Use:
     @property
     def share(self) -> float:
         """1.0 and more is too much."""
-        return self.spent / self.limit
+        return self.spent / self.limit if self.limit else math.inf
 
     def describe(self, requested_by: str, whose: str = "its") -> str:
         """It as a clause: `its cap of 200 turns`, `the cap of $30.00 of all runs on this issue`."""

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from runner.characters import make_storable
 from runner.hosts import Completed
 
 SHELL_CANNOT_RUN = (126, 127)
 """A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
 MAX_MESSAGE = 8_000
 """Characters of a refusal that are kept; the longest holds the last lines of a log."""
+MAX_HEADING = 200
+"""Characters of a worklog's heading."""
+
 MAX_STDERR_SHOWN = 300
 
 
@@ -54,6 +58,8 @@ class Poll:
     log_size: int
     phase: str
     """What takes the stage so long, as a word of the protocol (`base`); most often empty."""
+    heading: str
+    """The last one of an agent's worklog: a stranger's text."""
     boot_id: str
     """Names the machine's present boot: another one means that nothing from before is alive."""
 
@@ -81,6 +87,7 @@ def parse_poll(answer: Mapping[str, Any]) -> Poll:
             log=base64.b64decode(answer["log"], validate=True),
             log_size=int(answer["log_size"]),
             phase=str(answer["phase"])[:100],
+            heading=make_storable(" ".join(str(answer.get("heading", "")).split()))[:MAX_HEADING],
             boot_id=str(answer["boot_id"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as fault:

@@ -29,6 +29,8 @@ class Meter:
     """Seconds since the agent was started."""
     last_tool: str = ""
     """Which tool it used last: a stranger's text. What it did with it may be what only the operator should know."""
+    heading: str = ""
+    """The last one of its worklog: a stranger's text, which may tell what only the operator should know."""
     ending: str | None = None
     """One of `runner.agents.events.Ending` once the run has ended."""
     withheld: bool = False

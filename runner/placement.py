@@ -41,6 +41,7 @@ from runner.machines import (
     find_out,
     needs,
 )
+from runner.pauses import Pause, fetch_pauses, find_pause_of
 from runner.preparations import name_recipe
 
 log = structlog.get_logger()
@@ -128,6 +129,8 @@ class Placement:
             warm = await fetch_warm_bases(connection)
             turns = await store.fetch_turns(connection, self._bench.now() - LONG)
             lost = {job.id: await store.fetch_job(connection, job.replaces) for job in jobs if job.replaces}
+            pauses = await fetch_pauses(connection)
+        jobs = [job for job in jobs if not find_pause_of(pauses, job)]
         holders = {**self._promised, **held}
         beginning = {job_id for job_id, holder in holders.items() if holder.begins} | {job.id for job in jobs}
         machines = {job_id: job.machine for job_id, job in lost.items() if job}
@@ -150,6 +153,8 @@ class Placement:
         if job.cancel_requested_at:
             await end(self._bench, job, JobState.CANCELLED, f"cancelled by @{job.cancelled_by}")
             return True
+        if pause := await self._find_pause(job):
+            return await set_trouble(self._bench, job, pause.describe())
         if failure := self._impossible(job, await self._look(job)):
             await end(self._bench, job, JobState.FAILED, failure)
             return True
@@ -175,6 +180,10 @@ class Placement:
         """A job on a machine cannot be followed: until a probe says otherwise, others need not try it."""
         if not isinstance(error, OutputTooLarge):  # That one command failed; the machine is there.
             await finish(self._note_outage(machine, str(error), permanent=error.permanent, only_news=True))
+
+    async def _find_pause(self, job: Job) -> Pause | None:
+        async with self._bench.db.read() as connection:
+            return find_pause_of(await fetch_pauses(connection), job)
 
     async def _look(self, job: Job) -> _Pool:
         profile = self._bench.profiles.get(job.repository)
@@ -246,13 +255,15 @@ class Placement:
             log.error("machine.out", machine=machine, reason=reason, permanent=permanent)
 
     async def _lease(self, job: Job, lease: Lease) -> bool:
-        """Take the slot and move the job in one transaction. False when another job, or a drain, was quicker."""
+        """Take the slot and move the job in one transaction. False when another job, a drain or a pause was quicker."""
         now = self._bench.now()
         async with self._bench.db.write() as connection:
             leases = await store.fetch_leases(connection)
             states = await fetch_machine_states(connection)
             is_taken = any((taken.machine, taken.slot) == (lease.machine, lease.slot) for taken in leases)
             if is_taken or not states.get(lease.machine, USABLE).takes_jobs:
+                return False
+            if find_pause_of(await fetch_pauses(connection), job):
                 return False
             gpus = self._share((await fetch_sightings(connection)).get(lease.machine), lease)
             await store.insert_lease(connection, replace(lease, job_id=job.id, gpus=gpus), now)

@@ -218,6 +218,7 @@ meters = Table(
     Column("run_s", Float, nullable=False),
     Column("last_tool", Text, nullable=False),
     Column("withheld", Boolean, nullable=False),
+    Column("heading", Text, nullable=False),
     Column("ending", String(20)),
 )
 
@@ -360,6 +361,15 @@ github_writes = Table(
     Column("account", ForeignKey("github_accounts.account"), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("counts_at", UtcDateTime, nullable=False),  # the latest moment at which GitHub can have counted the write
+)
+
+pauses = Table(
+    "pauses",
+    metadata,
+    Column("repository", String(200), primary_key=True),  # owner/name in lower case; empty: all
+    Column("origin", String(50), primary_key=True),  # the operator, or the issue that has the label
+    Column("paused_by", String(100), nullable=False),
+    Column("paused_at", UtcDateTime, nullable=False),
 )
 
 heartbeats = Table(

@@ -302,6 +302,7 @@ async def fetch_spent(
     return {
         Scope.ISSUE: await _sum_up(connection, jobs.c.repository == repository, jobs.c.issue_number == issue_number),
         Scope.USER_DAY: await _sum_up(connection, jobs.c.requested_by == requested_by, jobs.c.created_at >= day),
+        Scope.REPOSITORY_DAY: await _sum_up(connection, jobs.c.repository == repository, jobs.c.created_at >= day),
         Scope.REPOSITORY_MONTH: await _sum_up(
             connection, jobs.c.repository == repository, jobs.c.created_at >= day.replace(day=1)
         ),

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,8 @@ GRACE_S = 5.0
 """For a command of the operator's, from the moment at which it is told to end to the one at which it is killed."""
 
 TAIL_LINES = 20
+MAX_TAIL, MAX_HEADING = 20_000, 400
+"""Bytes of a worklog's end in which its last heading is looked for, and of that."""
 
 PR_SET_CHILD_SUBREAPER = 36
 """From Linux's `prctl.h`: orphans below this process become its children, not init's."""
@@ -111,9 +114,19 @@ def poll_stage(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
         "result": final.get("result", {}),
         "log": base64.b64encode(piece.data).decode(),
         "log_size": piece.size,
+        "heading": find_heading(job) if stage == "agent" else "",
         "phase": (read_piece(job.phase, 0, 100) or Piece(b"", 0)).data.decode(errors="replace"),
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
     }
+
+
+def find_heading(job: Job) -> str:
+    """The last heading of the worklog as it is now: what the agent says that it tries."""
+    worklog = job.output / "worklog.md"
+    size = (read_piece(worklog, 0, 0) or Piece(b"", 0)).size
+    end = (read_piece(worklog, max(size - MAX_TAIL, 0), MAX_TAIL) or Piece(b"", 0)).data
+    found = re.findall(rb"^#{1,6}[ \t]+([^\r\n]+)", end, re.MULTILINE)
+    return found[-1][:MAX_HEADING].decode(errors="replace").strip(" \t#") if found else ""
 
 
 def note_asked(job: Job) -> None:

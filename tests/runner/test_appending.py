@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -91,23 +94,32 @@ async def test_what_need_not_wait_for_the_disk_is_there_at_once_for_everybody(da
         assert [one.id for one in await fetch(database)] == ["a", "b", "c", "d"]
 
 
-async def test_what_need_not_wait_for_the_disk_is_on_it_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def watching_syncs() -> Iterator[list[str]]:
+    """The files that threads, begun from here on, have the disk take."""
     synced: list[str] = []
-    really = os.fsync
 
-    def sync(opened: int) -> None:
-        really(opened)
-        synced.append(str(Path(f"/proc/self/fd/{opened}").readlink()))
+    def note(frame: Any, event: str, called: Any) -> None:
+        if event == "c_call" and called is os.fsync:
+            synced.append(str(Path(f"/proc/self/fd/{frame.f_locals['opened']}").readlink()))
 
-    monkeypatch.setattr(os, "fsync", sync)
-    async with open_database(tmp_path) as database:
-        for round_ in range(2):
-            await database.append(deliveries, [row(f"a{round_}")], "id", durable=False)
-            await database.append(deliveries, [row(f"b{round_}")], "id", durable=False)
-            async with asyncio.timeout(10):
-                while len(synced) < round_ + 1:
-                    await asyncio.sleep(0.01)
-        assert synced == [f"{database.file}-wal"] * 2, "many share one"
+    threading.setprofile(note)
+    try:
+        yield synced
+    finally:
+        threading.setprofile(None)
+
+
+async def test_what_need_not_wait_for_the_disk_is_on_it_soon(tmp_path: Path) -> None:
+    with watching_syncs() as synced:
+        async with open_database(tmp_path) as database:
+            for number in range(2):
+                await database.append(deliveries, [row(f"a{number}")], "id", durable=False)
+                await database.append(deliveries, [row(f"b{number}")], "id", durable=False)
+                async with asyncio.timeout(10):
+                    while len(synced) < number + 1:
+                        await asyncio.sleep(0.01)
+            assert synced == [f"{database.file}-wal"] * 2, "many share one"
 
 
 def test_a_commit_waits_for_the_disk_unless_it_need_not(tmp_path: Path) -> None:
