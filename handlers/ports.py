@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from handlers.events import Issue, Repository, User
+from handlers.rules import Role
 
 
 class GitHubError(Exception):
@@ -128,6 +129,16 @@ class Labelling:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class MentioningPull:
+    """An open pull request that names an issue somewhere."""
+
+    repository: str
+    number: int
+    author: str
+    body: str
+
+
 class GitHub(Protocol):
     """The calls that handlers make. Unless said otherwise each raises `GitHubError` or `GitHubUnavailable`.
 
@@ -146,8 +157,14 @@ class GitHub(Protocol):
     async def fetch_repository(self, repository: str) -> Repository:
         """What a webhook would say of the repository."""
 
-    async def can_write(self, repository: str, login: str) -> bool:
-        """Whether `login` has write permission or better just now; False when GitHub says 404."""
+    async def fetch_role(self, repository: str, login: str) -> Role:
+        """What `login` may do just now; nothing when GitHub says 404."""
+
+    async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
+        """The issue as it is now, as a webhook would show it."""
+
+    async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
+        """The open pull requests that name the issue, as far as its timeline tells."""
 
     async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
         """All comments of an issue, oldest first; with `since` those updated at or after it."""

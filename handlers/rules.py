@@ -4,6 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
+
+from runner.caps import Caps, Scope
+
+
+class Role(IntEnum):
+    """What somebody may do in a repository, in GitHub's own words and order."""
+
+    NONE = 0
+    READ = 1
+    TRIAGE = 2
+    WRITE = 3
+    MAINTAIN = 4
+    ADMIN = 5
+
+    @property
+    def word(self) -> str:
+        """As GitHub and people say it."""
+        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +33,17 @@ class Preset:
     may_change: bool
     goal: str
     """What it does, as the end of the sentence "the agent will ..."."""
+    carries_on: bool = False
+    """Whether it takes up the edits of the issue's last attempt, and makes no sense without."""
+    needs_advice: bool = False
+    """Whether the advice of whoever asks is all that says what is to be done."""
+    instructions: str | None = None
+    """The operator's own: how to work, as Markdown. None where a template of ours says it."""
+
+    @property
+    def command(self) -> str:
+        """What somebody types to have it."""
+        return find_command(self.name)
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -22,8 +52,19 @@ PRESETS: Mapping[str, Preset] = {
         Preset("repro", False, "try to reproduce the issue"),
         Preset("diagnose", False, "reproduce the issue and look for its root cause"),
         Preset("fix", True, "reproduce the issue, fix it and add a regression test"),
+        Preset("simplify", True, "make the last attempt's change simpler, and keep what it does", carries_on=True),
+        Preset("ad-hoc", True, "do what your advice says", needs_advice=True),
     )
 }
+"""Those that we bring along; an operator may add their own."""
+
+COMMANDED = frozenset({"repro", "diagnose", "fix", "simplify"})
+"""Presets that are commands by themselves."""
+
+
+def find_command(preset: str) -> str:
+    """What somebody types to have a preset of that name."""
+    return f"/ptq {preset}" if preset in COMMANDED else f"/ptq run {preset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +90,21 @@ class RepositoryRules:
     """Debugging tools that the brief names."""
     import_names: tuple[str, ...] = ()
     """The project's top-level modules: a code block that imports one is a repro. Empty: any import will do."""
+    requires: tuple[str, ...] = ()
+    """The labels of the machines that its jobs run on."""
+    pause_label: str = "ptq:pause"
+    """On any issue it keeps new jobs of the repository from beginning."""
+    who_may_start: Role = Role.WRITE
+    who_may_open: Role = Role.WRITE
+    """Who may give a note, and enter an environment."""
+    presets: tuple[str, ...] | None = None
+    """The only ones that may be asked for; None: all there are."""
+    quotas: Mapping[Scope, int] = field(default_factory=dict)
+    """Jobs, at most, beside what the operator's caps say."""
+    fault: str | None = None
+    """Why the repository's own file cannot be understood: nothing starts until it is mended."""
+
+    @property
+    def own_caps(self) -> Mapping[Scope, Caps]:
+        """The quotas as caps."""
+        return {scope: Caps(jobs=limit) for scope, limit in self.quotas.items()}

@@ -18,10 +18,10 @@ from bot.github.credentials import AppCredentials
 from bot.github.pace import OwnBudget
 from bot.github.payloads import (
     choose_labellings,
+    choose_mentioning_pulls,
     choose_pull_request,
     parse_attempts,
     parse_blob,
-    parse_can_write,
     parse_comment,
     parse_comments,
     parse_issues,
@@ -29,6 +29,7 @@ from bot.github.payloads import (
     parse_payload,
     parse_pull_request,
     parse_repository,
+    parse_role,
     parse_sha,
     read_answer,
     render_blob,
@@ -45,11 +46,13 @@ from handlers.ports import (
     GitHubError,
     GitHubUnavailable,
     Labelling,
+    MentioningPull,
     NotFound,
     PullRequest,
     TreeEntry,
     Worth,
 )
+from handlers.rules import Role
 
 log = structlog.get_logger(__name__)
 
@@ -115,16 +118,27 @@ class AppGitHub:
         """Use a token no more that git's side of GitHub does not take."""
         self._calls.forget_grant(grant)
 
-    async def can_write(self, repository: str, login: str) -> bool:
-        """Write permission or better, asked live. Never for a bot, and not for whom GitHub does not know here."""
+    async def fetch_role(self, repository: str, login: str) -> Role:
+        """What somebody may do, asked live: nothing for a bot, and for whom GitHub does not know here."""
         if login.endswith("[bot]"):
-            return False
+            return Role.NONE
         path = "/collaborators/{login}/permission"
         try:
             answer = await self._calls.fetch(Access.READ_ISSUES, repository, path, login=login)
         except NotFound:
-            return False
-        return read_answer(parse_can_write, answer)
+            return Role.NONE
+        return read_answer(parse_role, answer)
+
+    async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
+        """The issue as it is now."""
+        answer = await self._calls.fetch(Access.READ_ISSUES, repository, "/issues/{number}", number=issue_number)
+        return read_answer(Issue.model_validate, answer)
+
+    async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
+        """From the whole timeline; a pull request that we may not see is not in it."""
+        path = "/issues/{number}/timeline{?per_page}"
+        events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
+        return read_answer(choose_mentioning_pulls, events)
 
     async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
         """All comments in GitHub's order, oldest first; `since` is rounded down to the second."""

@@ -8,12 +8,31 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from handlers.events import Issue, Repository, User
-from handlers.ports import Comment, DeliveryAttempt, GitHubUnavailable, Labelling, PullRequest, TreeEntry
+from handlers.ports import (
+    Comment,
+    DeliveryAttempt,
+    GitHubUnavailable,
+    Labelling,
+    MentioningPull,
+    PullRequest,
+    TreeEntry,
+)
+from handlers.rules import Role
 
 Value = TypeVar("Value")
 
 GHOST = "ghost"  # how GitHub itself shows a deleted user
-WRITERS = frozenset({"admin", "write"})
+ROLES = {"read": Role.READ, "write": Role.WRITE, "admin": Role.ADMIN}
+BETWEEN = {("read", "triage"): Role.TRIAGE, ("write", "maintain"): Role.MAINTAIN}
+"""What the older `permission` folds away, by it and the newer `role_name`."""
+
+GRANTS = {
+    "pull": Role.READ,
+    "triage": Role.TRIAGE,
+    "push": Role.WRITE,
+    "maintain": Role.MAINTAIN,
+    "admin": Role.ADMIN,
+}
 
 
 def read_answer(parse: Callable[[Any], Value], answer: Any) -> Value:
@@ -122,9 +141,28 @@ def parse_payload(delivery: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None if payload is None else dict(payload)
 
 
-def parse_can_write(payload: Mapping[str, Any]) -> bool:
-    """Write or better. The older `permission` field folds `maintain` into write and custom roles into their base."""
-    return payload["permission"] in WRITERS
+def parse_role(payload: Mapping[str, Any]) -> Role:
+    """What somebody may do. A custom role counts as what it grants, or where that is not said as what it builds on."""
+    permission = payload["permission"]
+    grants = (payload.get("user") or {}).get("permissions") or {}
+    granted = [role for name, role in GRANTS.items() if grants.get(name) is True]
+    built_in = BETWEEN.get((permission, payload.get("role_name", "")), Role.NONE)
+    return max(ROLES.get(permission, Role.NONE), built_in, *granted)
+
+
+def choose_mentioning_pulls(events: Iterable[Mapping[str, Any]]) -> list[MentioningPull]:
+    """The open pull requests among what refers to an issue."""
+    issues = [event["source"]["issue"] for event in events if event.get("event") == "cross-referenced"]
+    return [
+        MentioningPull(
+            repository="/".join(issue["repository_url"].split("/")[-2:]),
+            number=int(issue["number"]),
+            author=(issue["user"] or {"login": GHOST})["login"],
+            body=issue["body"] or "",
+        )
+        for issue in issues
+        if issue.get("pull_request") and issue["state"] == "open"
+    ]
 
 
 def parse_sha(payload: Mapping[str, Any]) -> str:

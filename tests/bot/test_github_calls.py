@@ -50,14 +50,14 @@ async def test_since_travels_in_utc(server: ScriptedGitHub) -> None:
 
 async def test_names_are_quoted_in_addresses(server: ScriptedGitHub) -> None:
     github = server.client()
-    assert not await github.can_write("octo/widgets", "a/b?c#d")
+    assert not await github.fetch_role("octo/widgets", "a/b?c#d")
     assert await github.fetch_branch_sha("octo/widgets", "ptq/is#sue?x") is None
     assert server.calls("collaborators") == ["GET /repos/octo/widgets/collaborators/a%2Fb%3Fc%23d/permission"]
     assert server.calls("/git/") == ["GET /repos/octo/widgets/git/ref/heads/ptq/is%23sue%3Fx"]
 
 
 async def test_a_bot_is_no_writer_and_github_is_not_asked(server: ScriptedGitHub) -> None:
-    assert not await server.client().can_write("octo/widgets", "renovate[bot]")
+    assert not await server.client().fetch_role("octo/widgets", "renovate[bot]")
     assert server.heard == []
 
 
@@ -110,11 +110,11 @@ async def test_reads_wait_for_no_write(server: ScriptedGitHub) -> None:
     server.script(f"POST {COMMENTS}", Says(comment_payload(), 201, delay_s=0.1))
     server.script(permission, Says({"permission": "write"}))
     github = server.client()
-    await github.can_write("octo/widgets", "alice")
+    await github.fetch_role("octo/widgets", "alice")
     writing = asyncio.create_task(github.create_comment("octo/widgets", 1, "hello"))
     while not server.calls(f"POST {COMMENTS}"):
         await asyncio.sleep(0.005)
-    await github.can_write("octo/widgets", "alice")
+    await github.fetch_role("octo/widgets", "alice")
     assert not writing.done()
     await writing
 

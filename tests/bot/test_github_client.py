@@ -16,6 +16,7 @@ from bot.demo.repository import make_repository
 from bot.github import AppGitHub, Timings
 from bot.manifest import load_manifest
 from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, NotInstalled, TreeEntry
+from handlers.rules import Role
 from tests.support.openapi import load_openapi
 from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
 
@@ -93,19 +94,18 @@ async def test_the_app_knows_its_own_login(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "may"),
-    [("admin", True), ("maintain", True), ("write", True), ("triage", False), ("read", False), ("none", False)],
+    "role", [Role.ADMIN, Role.MAINTAIN, Role.WRITE, Role.TRIAGE, Role.READ, Role.NONE], ids=lambda role: role.word
 )
-async def test_write_permission_is_asked_live(place: Place, role: str, may: bool) -> None:
-    place.github.set_permission(NAME, "alice", role)
-    assert await place.client.can_write(NAME, "alice") is may
+async def test_a_role_is_asked_live(place: Place, role: Role) -> None:
+    place.github.set_permission(NAME, "alice", role.word)
+    assert await place.client.fetch_role(NAME, "alice") is role
     place.github.set_permission(NAME, "alice", "none")
-    assert not await place.client.can_write(NAME, "alice")
+    assert await place.client.fetch_role(NAME, "alice") is Role.NONE
 
 
 @pytest.mark.parametrize("login", ["nobody-at-all", "renovate[bot]", ""])
-async def test_whoever_github_does_not_know_may_not_write(place: Place, login: str) -> None:
-    assert not await place.client.can_write(NAME, login)
+async def test_whoever_github_does_not_know_may_do_nothing(place: Place, login: str) -> None:
+    assert not await place.client.fetch_role(NAME, login)
 
 
 async def test_comments_are_posted_edited_and_listed_oldest_first(place: Place) -> None:

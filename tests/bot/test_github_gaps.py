@@ -17,6 +17,7 @@ import bot.github
 from bot.github.credentials import Bearer
 from bot.github.transport import Line
 from handlers.ports import GitHubError, GitHubUnavailable, NotInstalled
+from handlers.rules import Role
 from tests.support.scripted_github import (
     FAST,
     INSTALLATION,
@@ -83,17 +84,17 @@ async def test_a_write_that_a_short_limit_refused_is_sent_again(server: Scripted
 async def test_a_limit_that_never_ends_ends_the_attempts(server: ScriptedGitHub) -> None:
     server.script(PERMISSION, Says({}, 429, {"Retry-After": "0"}))
     with pytest.raises(GitHubUnavailable):
-        await server.client().can_write("octo/widgets", "alice")
+        await server.client().fetch_role("octo/widgets", "alice")
     assert len(server.calls(PERMISSION)) == FAST.attempts
 
 
 async def test_an_exhausted_bucket_is_not_even_asked(server: ScriptedGitHub) -> None:
     server.script(PERMISSION, Says({"permission": "write"}, headers=_remaining(0, "core")))
     github = server.client()
-    assert await github.can_write("octo/widgets", "alice")
+    assert await github.fetch_role("octo/widgets", "alice")
     before = len(server.heard)
     with pytest.raises(GitHubUnavailable) as caught:
-        await github.can_write("octo/widgets", "alice")
+        await github.fetch_role("octo/widgets", "alice")
     assert caught.value.retry_after_s > 500
     assert len(server.heard) == before
 
@@ -101,8 +102,8 @@ async def test_an_exhausted_bucket_is_not_even_asked(server: ScriptedGitHub) -> 
 async def test_another_bucket_that_is_exhausted_stops_nothing(server: ScriptedGitHub) -> None:
     server.script(PERMISSION, Says({"permission": "write"}, headers=_remaining(0, "search")))
     github = server.client()
-    assert await github.can_write("octo/widgets", "alice")
-    assert await github.can_write("octo/widgets", "alice")
+    assert await github.fetch_role("octo/widgets", "alice")
+    assert await github.fetch_role("octo/widgets", "alice")
 
 
 async def test_each_installation_has_buckets_of_its_own(server: ScriptedGitHub) -> None:
@@ -111,8 +112,8 @@ async def test_each_installation_has_buckets_of_its_own(server: ScriptedGitHub) 
     server.script("POST /app/installations/8/access_tokens", server.mint)
     server.script("GET /repos/acme/tools/collaborators/alice/permission", MAY_WRITE)
     github = server.client()
-    assert await github.can_write("octo/widgets", "alice")
-    assert await github.can_write("acme/tools", "alice")
+    assert await github.fetch_role("octo/widgets", "alice")
+    assert await github.fetch_role("acme/tools", "alice")
 
 
 def _remaining(count: int, resource: str) -> dict[str, str]:
@@ -191,8 +192,8 @@ async def test_nothing_is_answered_from_a_cache(server: ScriptedGitHub) -> None:
     kept = {"ETag": '"1"', "Cache-Control": "private, max-age=60"}
     server.script(PERMISSION, Says({"permission": "write"}, headers=kept), Says({"permission": "read"}, headers=kept))
     github = server.client()
-    assert await github.can_write("octo/widgets", "alice")
-    assert not await github.can_write("octo/widgets", "alice")
+    assert await github.fetch_role("octo/widgets", "alice") is Role.WRITE
+    assert await github.fetch_role("octo/widgets", "alice") is Role.READ
     assert not any("If-None-Match" in heard.headers for heard in server.heard)
 
 
@@ -232,14 +233,14 @@ async def test_a_get_follows_a_renamed_repository(server: ScriptedGitHub) -> Non
     moved = "/repositories/1/collaborators/alice/permission"
     server.script(PERMISSION, Says({"message": "Moved Permanently"}, 301, {"Location": server.url + moved}))
     server.script(f"GET {moved}", MAY_WRITE)
-    assert await server.client().can_write("octo/widgets", "alice")
+    assert await server.client().fetch_role("octo/widgets", "alice")
 
 
 async def test_a_get_takes_its_token_to_no_other_host(server: ScriptedGitHub) -> None:
     async with scripted_github() as stranger:
         server.script(PERMISSION, Says({}, 301, {"Location": stranger.url + "/anything"}))
         with pytest.raises(GitHubError) as caught:
-            await server.client().can_write("octo/widgets", "alice")
+            await server.client().fetch_role("octo/widgets", "alice")
         assert caught.value.status == 301
         assert stranger.heard == []
 
@@ -255,7 +256,7 @@ async def test_a_next_page_on_another_host_is_refused(server: ScriptedGitHub) ->
 async def test_a_redirect_in_a_circle_ends(server: ScriptedGitHub) -> None:
     server.script(PERMISSION, Says({}, 302, {"Location": server.url + PERMISSION.removeprefix("GET ")}))
     with pytest.raises(GitHubError):
-        await server.client().can_write("octo/widgets", "alice")
+        await server.client().fetch_role("octo/widgets", "alice")
     assert len(server.calls(PERMISSION)) == 4
 
 
@@ -293,7 +294,7 @@ async def test_the_app_names_itself_with_a_string_and_for_a_few_minutes(server: 
 
 
 async def test_a_path_of_dots_never_leaves(server: ScriptedGitHub) -> None:
-    assert not await server.client().can_write("octo/widgets", "..")
+    assert not await server.client().fetch_role("octo/widgets", "..")
     with pytest.raises(NotInstalled):
         await server.client().list_comments("octo/..", 1)
     assert server.calls() == [INSTALLATION, MINT]

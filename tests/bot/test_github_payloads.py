@@ -11,8 +11,8 @@ from bot.github.payloads import (
     choose_labellings,
     choose_pull_request,
     parse_attempts,
-    parse_can_write,
     parse_comment,
+    parse_role,
     parse_time,
     read_answer,
     render_blob,
@@ -20,6 +20,7 @@ from bot.github.payloads import (
     render_tree_entry,
 )
 from handlers.ports import Comment, DeliveryAttempt, GitHubUnavailable, TreeEntry
+from handlers.rules import Role
 from tests.support.scripted_github import comment_payload
 
 
@@ -58,19 +59,28 @@ def test_times_go_there_and_back_in_utc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("permission", "role", "may"),
+    ("permission", "name", "role"),
     [
-        ("admin", "admin", True),
-        ("write", "write", True),
-        ("write", "maintain", True),
-        ("write", "our-custom-role", True),
-        ("read", "triage", False),
-        ("read", "write-the-docs", False),
-        ("none", "none", False),
+        ("admin", "admin", Role.ADMIN),
+        ("write", "write", Role.WRITE),
+        ("write", "maintain", Role.MAINTAIN),
+        ("write", "our-custom-role", Role.WRITE),
+        ("read", "triage", Role.TRIAGE),
+        ("read", "write-the-docs", Role.READ),
+        ("read", "admin", Role.READ),
+        ("none", "none", Role.NONE),
+        ("none", "triage", Role.NONE),
     ],
 )
-def test_the_older_permission_field_decides(permission: str, role: str, may: bool) -> None:
-    assert parse_can_write({"permission": permission, "role_name": role}) is may
+def test_a_role_is_what_the_older_field_says_and_what_lies_between(permission: str, name: str, role: Role) -> None:
+    assert parse_role({"permission": permission, "role_name": name}) is role
+    assert parse_role({"permission": permission, "role_name": name, "user": None}) is role
+
+
+def test_a_custom_role_counts_as_what_it_grants() -> None:
+    grants = {"pull": True, "triage": True, "push": False, "maintain": False, "admin": False}
+    answer = {"permission": "read", "role_name": "gardener", "user": {"login": "alice", "permissions": grants}}
+    assert parse_role(answer) is Role.TRIAGE
 
 
 def _labeled(name: str, created_at: str, event: str = "labeled") -> dict[str, Any]:

@@ -42,7 +42,7 @@ async def server() -> AsyncIterator[ScriptedGitHub]:
 
 async def test_a_token_opens_one_repository_and_only_what_is_needed(server: ScriptedGitHub) -> None:
     github = server.client()
-    await github.can_write("octo/widgets", "alice")
+    await github.fetch_role("octo/widgets", "alice")
     await github.create_comment("octo/widgets", 1, "hello")
     assert [heard.body for heard in server.heard if heard.call == MINT] == [
         {"repositories": ["widgets"], "permissions": {"metadata": "read", "issues": "read"}},
@@ -58,23 +58,23 @@ def test_no_purpose_may_write_everything() -> None:
 async def test_installation_and_token_are_asked_for_once(server: ScriptedGitHub) -> None:
     github = server.client()
     for _ in range(3):
-        await github.can_write("octo/widgets", "alice")
+        await github.fetch_role("octo/widgets", "alice")
     assert server.calls() == [INSTALLATION, MINT, PERMISSION, PERMISSION, PERMISSION]
 
 
 async def test_many_callers_share_one_mint(server: ScriptedGitHub) -> None:
     server.script(INSTALLATION, Says({"id": 7}, delay_s=0.05))
     github = server.client()
-    assert all(await asyncio.gather(*(github.can_write("octo/widgets", "alice") for _ in range(10))))
+    assert all(await asyncio.gather(*(github.fetch_role("octo/widgets", "alice") for _ in range(10))))
     assert len(server.calls(MINT)) == 1
 
 
 async def test_a_caller_that_gives_up_takes_the_token_from_nobody(server: ScriptedGitHub) -> None:
     server.script(INSTALLATION, Says({"id": 7}, delay_s=0.1))
     github = server.client()
-    first = asyncio.create_task(github.can_write("octo/widgets", "alice"))
+    first = asyncio.create_task(github.fetch_role("octo/widgets", "alice"))
     await asyncio.sleep(0.02)
-    second = asyncio.create_task(github.can_write("octo/widgets", "alice"))
+    second = asyncio.create_task(github.fetch_role("octo/widgets", "alice"))
     await asyncio.sleep(0.02)
     first.cancel()
     assert await second
@@ -85,19 +85,19 @@ async def test_a_failed_mint_does_not_spoil_the_next(server: ScriptedGitHub) -> 
     server.script(MINT, Says({}, 500), server.mint)
     github = server.client()
     with pytest.raises(GitHubUnavailable):
-        await github.can_write("octo/widgets", "alice")
-    assert await github.can_write("octo/widgets", "alice")
+        await github.fetch_role("octo/widgets", "alice")
+    assert await github.fetch_role("octo/widgets", "alice")
 
 
 async def test_a_token_is_renewed_five_minutes_early(server: ScriptedGitHub) -> None:
     server.clock = clock = Clock()
     github = server.client()
-    await github.can_write("octo/widgets", "alice")
+    await github.fetch_role("octo/widgets", "alice")
     clock.forward(54 * 60 + 59)
-    await github.can_write("octo/widgets", "alice")
+    await github.fetch_role("octo/widgets", "alice")
     assert len(server.calls(MINT)) == 1
     clock.forward(1)
-    await github.can_write("octo/widgets", "alice")
+    await github.fetch_role("octo/widgets", "alice")
     assert len(server.calls(MINT)) == 2
     assert server.heard[-1].headers["Authorization"] == "bearer ghs_secret2"
 
@@ -109,8 +109,8 @@ async def test_a_token_with_a_short_life_is_used_all_the_same(server: ScriptedGi
 
     server.script(MINT, mint_briefly)
     github = server.client()
-    assert await github.can_write("octo/widgets", "alice")
-    assert await github.can_write("octo/widgets", "alice")
+    assert await github.fetch_role("octo/widgets", "alice")
+    assert await github.fetch_role("octo/widgets", "alice")
 
 
 async def test_a_token_that_github_took_back_is_replaced_once(server: ScriptedGitHub) -> None:
@@ -133,7 +133,7 @@ async def test_a_401_that_stays_is_an_outage_and_no_word_about_what_was_asked(se
 
 async def test_an_installation_that_is_gone_is_looked_up_again(server: ScriptedGitHub) -> None:
     github = server.client()
-    await github.can_write("octo/widgets", "alice")
+    await github.fetch_role("octo/widgets", "alice")
     server.script(MINT, Says({"message": "Not Found"}, 404))
     server.script(INSTALLATION, Says({"id": 9}))
     server.script("POST /app/installations/9/access_tokens", server.mint)
@@ -173,7 +173,7 @@ async def test_no_log_line_tells_a_token(server: ScriptedGitHub) -> None:
     server.script(PERMISSION, Says({}, 503), Says({}, 429, {"Retry-After": "0"}), MAY_WRITE)
     github = server.client()
     with structlog.testing.capture_logs() as lines:
-        await github.can_write("octo/widgets", "alice")
+        await github.fetch_role("octo/widgets", "alice")
         await github.react_to_issue("octo/widgets", 1, "eyes")
     assert [line["event"] for line in lines] == ["github.retry", "github.rate_limited", "github.reaction_lost"]
     assert "secret" not in repr(lines)

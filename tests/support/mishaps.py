@@ -21,6 +21,7 @@ from bot.manifest import load_manifest
 from handlers import casebook
 from handlers.case import Case, CaseState
 from handlers.casebook import Pull, Reply
+from handlers.commands import Right
 from handlers.context import Context
 from handlers.events import Repository, User
 from handlers.inbox import Inbox
@@ -121,7 +122,7 @@ class Counter:
 
         async def on_ping(event: Event, context: Context) -> None:
             where = Repository(full_name=NAME, private=False, default_branch="main", clone_url="")
-            self.admitted.append(await admit(context, where, 1, User(login="alice")) is not None)
+            self.admitted.append(await admit(context, where, 1, User(login="alice"), Right.START) is not None)
 
         router.add(on_ping, "ping")
         inbox = Inbox(self.db, router, self.clock)

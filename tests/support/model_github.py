@@ -19,11 +19,13 @@ from handlers.ports import (
     GitHubError,
     GitHubUnavailable,
     Labelling,
+    MentioningPull,
     NotFound,
     PullRequest,
     TreeEntry,
     Worth,
 )
+from handlers.rules import Role
 from runner.job import FileChange, digest_of
 
 OURS = "ptq-bot[bot]"
@@ -110,8 +112,14 @@ class ModelGitHub:
     async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
         raise NotImplementedError
 
-    async def can_write(self, repository: str, login: str) -> bool:
-        return await self._do(lambda: login in self.writers)
+    async def fetch_role(self, repository: str, login: str) -> Role:
+        return await self._do(lambda: Role.WRITE if login in self.writers else Role.NONE)
+
+    async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
+        raise NotImplementedError
+
+    async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
+        return await self._do(list)
 
     async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
         return await self._do(lambda: [*self._thread(issue_number)])

@@ -6,6 +6,7 @@ Pure: values in, JSON-ready dictionaries out. It refuses to know who asks and wh
 from __future__ import annotations
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -348,7 +349,21 @@ def render_timeline(links: Links, repository: Repository, issue: Issue) -> list[
     """Schema `timeline-issue-events`: events and comments, oldest first."""
     events = [(event.id, _render_event(links, repository, event)) for event in issue.timeline]
     comments = [(comment.id, _render_commented(links, repository, comment)) for comment in issue.comments]
-    return [item for _, item in sorted(events + comments, key=lambda pair: pair[0])]
+    naming = [other for other in repository.issues.values() if re.search(rf"#{issue.number}\b", other.body)]
+    references = [(other.id, _render_reference(links, repository, other)) for other in naming if other is not issue]
+    return [item for _, item in sorted(events + comments + references, key=lambda pair: pair[0])]
+
+
+def _render_reference(links: Links, repository: Repository, other: Issue) -> Json:
+    """Schema `timeline-cross-referenced-event`. GitHub says the repository of its source, too."""
+    source = render_issue(links, repository, other) | {"repository": render_repository(links, repository)}
+    return {
+        "event": "cross-referenced",
+        "actor": render_user(links, other.user),
+        "created_at": render_time(other.created_at),
+        "updated_at": render_time(other.created_at),
+        "source": {"type": "issue", "issue": source},
+    }
 
 
 def _render_event(links: Links, repository: Repository, event: TimelineEvent) -> Json:

@@ -164,6 +164,17 @@ class StandIn:
         await self._webhooks.sent()
         return issue.number
 
+    async def open_pull(self, full_name: str, title: str, body: str, by: str, head: str) -> int:
+        """Open a pull request from a branch that is there, and return its number."""
+        repository, user = self._world.repository(full_name), self._world.add_user(by)
+        base = repository.default_branch
+        base_sha, head_sha = [await repository.git.read_ref(f"refs/heads/{name}") or "" for name in (base, head)]
+        stat = await repository.git.diff_stat(base_sha, head_sha)
+        ends = ((head, head_sha), (base, base_sha))
+        pull = self._actions.open_pull(repository, title, body, user, ends=ends, draft=False, stat=stat)
+        await self._webhooks.sent()
+        return pull.number
+
     async def edit_issue(
         self, full_name: str, number: int, *, by: str, title: str | None = None, body: str | None = None
     ) -> None:
