@@ -253,6 +253,8 @@ class Service:
             ring=self._bell.ring,
             skills=settings.skill_list(),
             caps=self._roster.caps,
+            presets=settings.preset_table(),
+            machines=self._roster.machines,
         )
 
     async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:

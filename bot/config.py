@@ -27,6 +27,7 @@ from bot.policy_tables import (
     GatewayTable,
     LimitsTable,
     NotifyTable,
+    PresetTable,
     PriceTable,
     RecoveryTable,
     RepositoryTable,
@@ -41,7 +42,7 @@ from bot.tables import (
     ServerTable,
     Table,
 )
-from handlers.rules import RepositoryRules
+from handlers.rules import PRESETS, Preset, RepositoryRules
 from runner.agents import AgentSpec
 from runner.agents.prices import Price
 from runner.agents.skills import Skill
@@ -57,6 +58,7 @@ PATHS = {
     "server": ("data_dir",),
     "machines": ("client_key_file", "known_hosts_file", "ssh_config_file"),
     "skills": ("folder",),
+    "presets": ("file",),
 }
 """Keys whose relative paths start at the configuration's folder."""
 
@@ -97,6 +99,7 @@ class Settings(Table):
     caps: CapsTables = CapsTables()
     prices: dict[str, PriceTable] = Field(default_factory=dict)
     skills: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")], SkillTable] = Field(default_factory=dict)
+    presets: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")], PresetTable] = Field(default_factory=dict)
     gateway: GatewayTable = GatewayTable()
     notify: NotifyTable = NotifyTable()
     recovery: RecoveryTable = RecoveryTable()
@@ -135,6 +138,10 @@ class Settings(Table):
     def skill_list(self) -> tuple[Skill, ...]:
         """The skills, with their files."""
         return tuple(table.as_skill(name) for name, table in self.skills.items())
+
+    def preset_table(self) -> Mapping[str, Preset]:
+        """Our presets and the operator's own, by name."""
+        return {**PRESETS, **{name: table.as_preset(name) for name, table in self.presets.items()}}
 
     def private_key(self) -> str:
         """The App's key, as PEM."""
@@ -217,7 +224,7 @@ def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
     for name, keys in PATHS.items():
         found = values.get(name)
         tables = found if isinstance(found, list) else [found]
-        for table in [*found.values()] if name == "skills" and isinstance(found, dict) else tables:
+        for table in [*found.values()] if name in ("skills", "presets") and isinstance(found, dict) else tables:
             if isinstance(table, dict):
                 _resolve(table, keys, folder)
     server = values.get("server")

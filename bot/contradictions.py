@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from bot.policy_tables import REPOSITORY, list_shipped_skills, read_profiles
+from handlers.rules import PRESETS
 from runner.agents.prices import Price, find_price
 
 SAY_THEIR_COST = ("claude", "pi")
@@ -34,6 +35,10 @@ def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"machines: two have the name {name}"
     repos, agents = values.get("repos"), values.get("agents")
+    own = values.get("presets")
+    presets = [*PRESETS, *(own if isinstance(own, dict) else ())]
+    for name in sorted({name for name in presets if presets.count(name) > 1}):
+        yield f"{name_key(('presets', name))}: we bring along a preset of that name: choose another"
     seen: dict[str, str] = {}
     for name, table in repos.items() if isinstance(repos, dict) else ():
         key = name_key(("repos", name))
@@ -45,12 +50,24 @@ def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(table, dict):
             yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
             yield from _find_mute(key, table, agents if isinstance(agents, dict) else {})
+            yield from _find_unknown_presets(name, table, presets)
     yield from _find_unpriced(values)
     skills = values.get("skills")
     for name, table in skills.items() if isinstance(skills, dict) else ():
         placed = isinstance(table, dict) and (table.get("folder") or table.get("in_repository"))
         if not placed and name not in list_shipped_skills():
             yield f"{name_key(('skills', name))}: we ship no such skill: say its folder, or in_repository"
+
+
+def _find_unknown_presets(name: str, table: Mapping[str, Any], presets: Collection[str]) -> Iterator[str]:
+    """What a repository's labels ask for and nobody has, or cannot be asked for without words."""
+    labels = table.get("labels")
+    for label, preset in labels.items() if isinstance(labels, dict) else ():
+        key = name_key(("repos", name, "labels", label))
+        if isinstance(preset, str) and preset not in presets:
+            yield f"{key}: is no preset; there are: {', '.join(dict.fromkeys(presets))}"
+        elif isinstance(preset, str) and preset in PRESETS and PRESETS[preset].needs_advice:
+            yield f"{key}: {preset} does what somebody's advice says, and a label says nothing"
 
 
 def _find_missing(

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from bot.tables import Command, Table, Text, Url
 from handlers.retention import REDELIVERED_DAYS, Retention
-from handlers.rules import PRESETS, RepositoryRules
+from handlers.rules import Preset, RepositoryRules, Role
 from runner.agents.prices import Price
 from runner.agents.skills import Skill, read_skill
 from runner.caps import Caps, Scope
@@ -43,14 +43,23 @@ def _check_repository(name: str) -> str:
     return name
 
 
+MAX_INSTRUCTIONS = 20_000
+"""Characters of an operator's own preset."""
+
 HOST_ENTRY = r"^(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?$"
 """A host, or `*.` and the end of the names of several; with a port, where it is not TLS's."""
 
 
-def _check_preset(preset: str) -> str:
-    if preset not in PRESETS:
-        raise ValueError(f"is no preset; there are: {', '.join(PRESETS)}")
-    return preset
+def _read_instructions(file: Path) -> Path:
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        raise ValueError(f"is not there: {file}") from None
+    except (OSError, UnicodeDecodeError):
+        raise ValueError(f"cannot be read as text: {file}") from None
+    if not text.strip() or len(text) > MAX_INSTRUCTIONS:
+        raise ValueError(f"must hold 1 to {MAX_INSTRUCTIONS:,} characters")
+    return file
 
 
 def _check_notify_url(url: SecretStr) -> SecretStr:
@@ -129,6 +138,7 @@ class CapsTables(Table):
     job: CapsTable = CapsTable()
     issue: CapsTable = CapsTable()
     user_day: CapsTable = CapsTable()
+    repository_day: CapsTable = CapsTable()
     repository_month: CapsTable = CapsTable()
 
     def over(self, inherited: Mapping[Scope, Caps]) -> Mapping[Scope, Caps]:
@@ -167,6 +177,18 @@ class SkillTable(Table):
         if self.in_repository:
             return Skill(name, self.labels, in_repository=self.in_repository)
         return Skill(name, self.labels, files=read_skill(self.folder or list_shipped_skills()[name]))
+
+
+class PresetTable(Table):
+    """`[presets.NAME]`: a depth of work of the operator's own, for `/ptq run NAME` and for labels."""
+
+    file: Annotated[Path, AfterValidator(_read_instructions)]
+    goal: Text
+    may_change: bool = False
+
+    def as_preset(self, name: str) -> Preset:
+        """The plain value, with what is in the file."""
+        return Preset(name, self.may_change, self.goal, instructions=self.file.read_text())
 
 
 class GatewayTable(Table):
@@ -219,7 +241,10 @@ class RepositoryTable(Table):
     agents: tuple[Text, ...] = ()
     clone_url: Text | None = None
     base_branch: Text | None = None
-    labels: dict[str, Annotated[str, AfterValidator(_check_preset)]] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict)
+    pause_label: Text = "ptq:pause"
+    who_may_start: Literal["triage", "write", "maintain", "admin"] = "write"
+    who_may_open: Literal["write", "maintain", "admin"] = "write"
     requires: tuple[str, ...] = ()
     setup: tuple[Text, ...] = ()
     update: tuple[Text, ...] | None = None
@@ -265,6 +290,10 @@ class RepositoryTable(Table):
             agent=self.agent,
             agents=(self.agent, *(name for name in self.agents if name != self.agent)),
             labels=self.labels,
+            requires=self.requires,
+            pause_label=self.pause_label,
+            who_may_start=Role[self.who_may_start.upper()],
+            who_may_open=Role[self.who_may_open.upper()],
             clone_url=self.clone_url,
             base_branch=self.base_branch,
             test_command=self.test_command,

@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from handlers.earlier import EarlierAttempt
 from handlers.hidden_text import reveal
 from handlers.report import OUTCOMES, SECURITY_CONCERN
-from handlers.rules import PRESETS, Preset, RepositoryRules
+from handlers.rules import COMMANDED, Preset, RepositoryRules
 from handlers.snapshot import Snapshot, SnapshotComment
 from runner.environment import PROTECTED_PATHS
 
@@ -33,7 +33,7 @@ TASK_OUTCOMES: Mapping[str, str] = {
     "not done": "it is not, or only in part: say what is left",
     SECURITY_CONCERN: OUTCOMES[SECURITY_CONCERN],
 }
-"""What a task that has nothing to do with an issue can come to."""
+"""What a task can come to that a person worded."""
 
 _FORGED_MARKER = re.compile(r"<(?=\s*/?\s*(?:untrusted|steering)\b)", re.IGNORECASE)
 _UNFIT_FOR_MARKER = re.compile(r"[^\w .,:#()\[\]-]", re.ASCII)
@@ -72,7 +72,7 @@ class Untrusted:
 
 
 def render_brief(
-    preset: str,
+    preset: Preset,
     snapshot: Snapshot,
     rules: RepositoryRules,
     steering: str,
@@ -81,23 +81,23 @@ def render_brief(
     skills: Sequence[str] = (),
     earlier: EarlierAttempt | None = None,
 ) -> str:
-    """The prompt for one job. Raises `KeyError` for an unknown preset.
+    """The prompt for one job.
 
     `nonce` names the fences, and must be unpredictable to whoever wrote the issue. `steering` is the advice of the
     maintainer who asked; it may be empty. `skills` are names; `earlier` is what a retry carries on from.
     """
     advice = reveal(steering)[:MAX_STEERING]
     values = {
-        "preset": PRESETS[preset],
+        "preset": preset,
         "rules": rules,
-        "outcomes": _choose_outcomes(PRESETS[preset]),
+        "outcomes": _choose_outcomes(preset),
         "protected_paths": PROTECTED_PATHS,
         "nonce": choose_nonce(nonce, (*_texts_of(snapshot, earlier), advice)),
         "steering": Untrusted(advice, "the maintainer who asked"),
         "skills": skills,
         "earlier": _describe_earlier(earlier) if earlier else None,
     }
-    return _templates().get_template(f"{preset}.md.j2").render(values | _describe(snapshot) | {"task": None})
+    return _templates().get_template(_choose_template(preset)).render(values | _describe(snapshot) | {"task": None})
 
 
 def render_task(worktree: str, rules: RepositoryRules, task: str, nonce: str) -> str:
@@ -138,7 +138,13 @@ def _texts_of(snapshot: Snapshot, earlier: EarlierAttempt | None) -> Iterator[st
 def _choose_outcomes(preset: Preset) -> Mapping[str, str]:
     """The outcomes that a run of this preset can have."""
     excluded = {"reproduced"} if preset.may_change else {"fix staged", "unable to fix"}
-    return {outcome: meaning for outcome, meaning in OUTCOMES.items() if outcome not in excluded}
+    fitting = {outcome: meaning for outcome, meaning in OUTCOMES.items() if outcome not in excluded}
+    return fitting if preset.name in COMMANDED else {**TASK_OUTCOMES, **fitting}
+
+
+def _choose_template(preset: Preset) -> str:
+    """One of its own for each preset that is a command; of the others only their words differ."""
+    return f"{preset.name if preset.name in COMMANDED else 'free'}.md.j2"
 
 
 def _describe(snapshot: Snapshot) -> dict[str, object]:

@@ -16,7 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.case import Case, CaseState
 from handlers.ports import Worth
-from runner.job import FINAL, Job
+from runner import store
+from runner.job import FINAL, Job, JobState
 from runner.schema import cases, jobs, pulls, replies
 from runner.sql import insert_new, upsert
 
@@ -92,6 +93,21 @@ async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
     """The case of an issue, by `owner/name#number`."""
     row = (await connection.execute(select(cases).where(cases.c.key == key))).one_or_none()
     return Case(**{**row._mapping, "state": CaseState(row.state)}) if row else None
+
+
+async def fetch_case_of_pull(connection: AsyncConnection, repository: str, number: int) -> Case | None:
+    """The case that a pull request of ours came from."""
+    of_pull = select(pulls.c.job_id).where(pulls.c.number == number)
+    issue = select(jobs.c.issue_number).where(jobs.c.repository == repository, jobs.c.id.in_(of_pull)).limit(1)
+    found = (await connection.execute(issue)).scalar_one_or_none()
+    return await fetch_case(connection, f"{repository}#{found}") if found else None
+
+
+async def fetch_queued_job(connection: AsyncConnection, key: str) -> Job | None:
+    """The job of a case that waits for its slot."""
+    case = await fetch_case(connection, key)
+    job = await store.fetch_job(connection, case.active_job_id) if case and case.active_job_id else None
+    return job if job and job.state is JobState.QUEUED else None
 
 
 async def save_case(connection: AsyncConnection, case: Case) -> None:

@@ -12,20 +12,33 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import cache
 from itertools import pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from handlers.options import NAMES
-from handlers.rules import PRESETS
+from handlers.options import ANYWAY, NAMES
+from handlers.rules import PRESETS, RepositoryRules, Role
 
 MAX_COMMANDS = 5
 """Commands that one comment may give; the rest is ignored."""
 
 MAX_WORD = 30
 """Characters of an unknown command that we repeat."""
+
+
+class Right(StrEnum):
+    """Who may give a command: what a repository asks of them is in its rules."""
+
+    ANYONE = "anyone"
+    START = "who may start jobs"
+    OPEN = "who may open pull requests"
+
+    def find_role(self, rules: RepositoryRules) -> Role:
+        """The least that somebody has to be for it."""
+        return {Right.ANYONE: Role.NONE, Right.START: rules.who_may_start, Right.OPEN: rules.who_may_open}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +48,9 @@ class CommandSpec:
     verb: str
     usage: str
     summary: str
-    needs_write: bool
+    right: Right
+    details: str
+    """What else there is to know, for the documentation."""
     preset: str | None = None
 
 
@@ -58,31 +73,69 @@ class UnknownCommand:
     suggestion: str | None
 
 
-def _starter(verb: str, goal: str) -> CommandSpec:
-    usage = f"/ptq {verb} [options] [advice]"
-    return CommandSpec(verb, usage, f"{goal[0].upper()}{goal[1:]}.", needs_write=True, preset=verb)
+def _starter(verb: str, details: str) -> CommandSpec:
+    goal = PRESETS[verb].goal
+    return CommandSpec(
+        verb, f"/ptq {verb} [options] [advice]", f"{goal[0].upper()}{goal[1:]}.", Right.START, details, preset=verb
+    )
 
 
 COMMANDS: Mapping[str, CommandSpec] = {
     spec.verb: spec
     for spec in (
-        *(_starter(preset.name, preset.goal) for preset in PRESETS.values()),
+        _starter("repro", "Changes nothing. Ends with a script that fails, or with what was tried."),
+        _starter("diagnose", "Changes nothing. Ends with the cause, how it was proved, and a plan."),
+        _starter("fix", "Its diff waits for a human note (`/ptq pr`)."),
+        _starter(
+            "simplify",
+            "Takes up the edits of the last attempt on the issue; without such there is nothing to simplify. What "
+            "comes of it is a new diff, which needs a note of its own.",
+        ),
+        CommandSpec(
+            "run",
+            "/ptq run PRESET [options] [advice]",
+            "Start a preset by its name: the operator's own, or `ad-hoc`, which does what your advice says.",
+            Right.START,
+            "`/ptq run` alone lists the presets. Operators describe their own in `[presets.NAME]`.",
+        ),
         CommandSpec(
             "retry",
             "/ptq retry [options] [advice]",
             "Make another attempt that carries on from the last one: with its edits, its worklog, and your advice.",
-            needs_write=True,
+            Right.START,
+            "It has the agent, the model and the preset of the last one, where the options say nothing else.",
         ),
-        CommandSpec("status", "/ptq status", "Say how the job on this issue stands.", needs_write=False),
-        CommandSpec("cancel", "/ptq cancel", "End the job on this issue.", needs_write=True),
+        CommandSpec(
+            "status",
+            "/ptq status",
+            "Say how the job on this issue stands: phase, place in line, last step, cost so far.",
+            Right.ANYONE,
+            "Whoever may not start jobs is answered once an issue.",
+        ),
+        CommandSpec(
+            "results",
+            "/ptq results",
+            "Post the last report again, with diff and worklog.",
+            Right.START,
+            "For a thread in which it is far above. It says whether its diff still waits for a note.",
+        ),
+        CommandSpec(
+            "cancel",
+            "/ptq cancel",
+            "End the job on this issue.",
+            Right.START,
+            "It overtakes whatever waits on the issue. The job's report says what it had found by then.",
+        ),
         CommandSpec(
             "pr",
             "/ptq pr [digest]",
             "Open a draft pull request from the report's diff. Below this line say, in your own words, what the change "
             "does and why it is right.",
-            needs_write=True,
+            Right.OPEN,
+            "A note approves exactly the diff whose digest it names, or that of the newest report that stood when it "
+            "was written. It is refused where it is empty, or says what the report says.",
         ),
-        CommandSpec("help", "/ptq help", "Show this table.", needs_write=False),
+        CommandSpec("help", "/ptq help", "Show this table.", Right.ANYONE, ""),
     )
 }
 
@@ -195,16 +248,36 @@ def _is_forwarded(lines: Sequence[str], number: int, last: int) -> bool:
 # Help
 
 
-def render_help() -> str:
-    """The table as Markdown, with every command in code: no reply of ours holds a live one."""
-    rows = [
-        f"| `{spec.usage}` | {spec.summary} | {'write access' if spec.needs_write else 'anyone'} |"
-        for spec in COMMANDS.values()
-    ]
+def render_help(rules: RepositoryRules | None = None) -> str:
+    """The table as Markdown, with every command in code: no reply of ours holds a live one.
+
+    With `rules` it says which role each command takes in their repository.
+    """
+    rows = [f"| `{spec.usage}` | {spec.summary} | {_name_right(spec.right, rules)} |" for spec in COMMANDS.values()]
     head = ["| Command | What it does | Who may |", "| --- | --- | --- |"]
-    options = " and ".join(f"`--{name} NAME`" for name in NAMES)
+    options = ", ".join(f"`--{name} NAME`" for name in NAMES)
     foot = (
-        f"Options are {options}; they stand before the advice. "
-        "A command begins a line of its own. A comment may hold several; an edited comment does nothing."
+        f"Options are {options} and `--{ANYWAY}`; they stand before the advice. "
+        f"A command begins a line of its own. A comment may hold {MAX_COMMANDS}; an edited comment does nothing."
     )
     return "\n".join([*head, *rows, "", foot])
+
+
+def _name_right(right: Right, rules: RepositoryRules | None) -> str:
+    if rules is None or right is Right.ANYONE:
+        return str(right)
+    return f"{right.find_role(rules).word} access"
+
+
+def render_manual() -> str:
+    """`docs/commands.md`, but for what no table knows."""
+    parts = [
+        f"## `{spec.usage}`\n\n{spec.summary} *{str(spec.right).capitalize()}.* {spec.details}".rstrip()
+        for spec in COMMANDS.values()
+    ]
+    presets = [
+        f"| `{preset.command}` | The agent will {preset.goal}. | {'yes' if preset.may_change else 'no'} |"
+        for preset in PRESETS.values()
+    ]
+    table = ["## Presets", "", "| Command | What it does | May change files |", "| --- | --- | --- |", *presets]
+    return "\n\n".join([*parts, "\n".join(table)])

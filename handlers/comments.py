@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gidgethub import sansio
 from gidgethub.routing import Router
 
 from handlers import casebook, replies
-from handlers.commands import COMMANDS, Command, UnknownCommand, parse_commands, render_help
+from handlers.commands import COMMANDS, Command, Right, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
-from handlers.events import IssueCommentCreated
+from handlers.events import IssueCommentCreated, IssueCommentEdited
 from handlers.inbox import TooEarly, has_earlier
 from handlers.options import read_options
 from handlers.outbox import reply_once, was_answered
+from handlers.outcomes import render_report
 from handlers.permissions import admit
 from handlers.pulls import ask_for_pull
 from handlers.report import is_confidential
@@ -33,6 +34,8 @@ class Request:
     context: Context
     rules: RepositoryRules
     event: IssueCommentCreated
+    number: int
+    """The issue that it is about: also where it was given on the pull request that came of that."""
     occasion: str
     """What names this command among all: a redelivery has the same one."""
     delivery: str
@@ -50,7 +53,7 @@ class Request:
     async def fetch_last_job(self) -> Job | None:
         """The newest job of this issue."""
         async with self.context.db.read() as connection:
-            return await store.fetch_last_job(connection, self.rules.name, self.event.issue.number)
+            return await store.fetch_last_job(connection, self.rules.name, self.number)
 
     async def is_confidential(self, job: Job) -> bool:
         """Whether what came out of a job is for the operator alone."""
@@ -61,30 +64,56 @@ class Request:
 
 @router.register("issue_comment", action="created")
 async def on_issue_comment_created(event: sansio.Event, context: Context) -> None:
-    """Carry out the commands of a new comment. Edits, bots and we ourselves command nothing."""
+    """Carry out the commands of a new comment. Bots and we ourselves command nothing."""
     created = IssueCommentCreated.model_validate(event.data)
     commands = parse_commands(created.comment.body or "")
     if not commands or created.sender.is_bot:
         return
-    repository, number = created.repository, created.issue.number
-    needs_write = any(_needs_write(command) for command in commands)
-    admission = await admit(context, repository, number, created.sender, needs_write=needs_write)
+    thread = created.issue.number
+    admission = await admit(context, created.repository, thread, created.sender, _find_right(commands))
     if admission is None:
         return
-    name = admission.rules.name
-    if created.issue.pull_request:
-        await reply_once(context, name, number, f"#{number} is a pull request", replies.render_pull_request_thread())
+    rules = admission.rules
+    number = await _find_issue(context, rules.name, created)
+    if number is None:
+        body = replies.render_pull_request_thread()
+        await reply_once(context, rules.name, thread, f"#{thread} is a pull request", body)
         return
     for place, command in enumerate(commands):
         occasion = f"comment {created.comment.id} command {place}"
-        if not admission.can_write and isinstance(command, Command):
+        if not admission.may(Right.START) and isinstance(command, Command):
             # Strangers are answered too, but each of them once: nobody can make the bot fill a thread.
-            occasion = f"#{number} {command.verb} for @{created.sender.login}"
-        await _carry_out(Request(context, admission.rules, created, occasion, event.delivery_id), command)
+            occasion = f"#{thread} {command.verb} for @{created.sender.login}"
+        await _carry_out(Request(context, rules, created, number, occasion, event.delivery_id), command)
 
 
-def _needs_write(command: Command | UnknownCommand) -> bool:
-    return isinstance(command, UnknownCommand) or COMMANDS[command.verb].needs_write
+@router.register("issue_comment", action="edited")
+async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None:
+    """Say once that a command does nothing which came into a comment by an edit; strangers hear nothing."""
+    edited = IssueCommentEdited.model_validate(event.data)
+    commands = parse_commands(edited.comment.body or "")
+    if not commands or edited.sender.is_bot or commands == parse_commands(edited.old_body):
+        return
+    rules = context.rules_for(edited.repository.full_name)
+    if rules is None or await context.github.fetch_role(rules.name, edited.sender.login) < rules.who_may_start:
+        return
+    occasion = f"comment {edited.comment.id} edited"
+    await reply_once(context, rules.name, edited.issue.number, occasion, replies.render_edited())
+
+
+def _find_right(commands: Sequence[Command | UnknownCommand]) -> Right:
+    """What a whole comment takes: the most that one of its commands does."""
+    rights = [COMMANDS[command.verb].right if isinstance(command, Command) else Right.START for command in commands]
+    return max(rights, key=list(Right).index)
+
+
+async def _find_issue(context: Context, repository: str, created: IssueCommentCreated) -> int | None:
+    """The issue that a thread is about; None for a pull request that is not ours."""
+    if not created.issue.pull_request:
+        return created.issue.number
+    async with context.db.read() as connection:
+        case = await casebook.fetch_case_of_pull(connection, repository, created.issue.number)
+    return case.issue_number if case else None
 
 
 async def _carry_out(request: Request, command: Command | UnknownCommand) -> None:
@@ -96,21 +125,34 @@ async def _carry_out(request: Request, command: Command | UnknownCommand) -> Non
 
 
 async def _start(request: Request, command: Command) -> None:
-    event = request.event
-    options, advice = read_options(command.argument)
+    await _ask_for_job(request, COMMANDS[command.verb].preset or command.verb, command.argument, command.body)
+
+
+async def _run(request: Request, command: Command) -> None:
+    preset, _, argument = command.argument.partition(" ")
+    await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
+
+
+async def _ask_for_job(request: Request, preset: str, argument: str, body: str) -> None:
+    event, thread = request.event, None
+    options, advice = read_options(argument)
+    issue = event.issue
+    if issue.number != request.number:
+        issue, thread = await request.context.github.fetch_issue(request.rules.name, request.number), issue.number
     await start_job(
         request.context,
         request.rules,
         StartRequest(
             repository=event.repository,
-            issue=event.issue,
-            preset=COMMANDS[command.verb].preset or command.verb,
+            issue=issue,
+            preset=preset,
             requested_by=event.sender.login,
             triggered_at=event.comment.created_at,
             trigger=request.occasion,
             options=options,
-            steering=f"{advice}\n\n{command.body}".strip(),
+            steering=f"{advice}\n\n{body}".strip(),
             comment_id=event.comment.id,
+            thread=thread,
         ),
     )
 
@@ -123,7 +165,9 @@ async def _status(request: Request, command: Command) -> None:
         return
     async with request.context.db.read() as connection:
         queued_before = await store.count_queued_before(connection, job)
-    await request.reply(replies.render_status(job, url, queued_before))
+        meter = await store.fetch_meter(connection, job.id)
+    body = replies.render_status(job, url, queued_before, meter, request.context.secrets)
+    await request.reply(body + (replies.render_heading(meter, request.context.secrets) if meter else ""))
 
 
 async def _cancel(request: Request, command: Command) -> None:
@@ -162,24 +206,35 @@ async def _pull(request: Request, command: Command) -> None:
     """Take a note. One that was refused stays so, also where what stood in its way is gone when it comes again."""
     if await request.was_answered():
         return
-    refusal = await ask_for_pull(
-        request.context, request.rules, request.event.issue.number, request.event.comment, command
-    )
+    refusal = await ask_for_pull(request.context, request.rules, request.number, request.event.comment, command)
     if refusal:
         await request.reply(refusal)
         await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
 
 
+async def _results(request: Request, command: Command) -> None:
+    """Post the newest report once more. What became of its diff since, the commands say."""
+    context = request.context
+    async with context.db.read() as connection:
+        reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
+        job = await store.fetch_job(connection, reports[0].job_id or "") if reports else None
+        body = replies.render_again(await render_report(connection, context, job)) if job else None
+    await request.reply(body or replies.render_no_results())
+
+
 async def _help(request: Request, command: Command) -> None:
-    await request.reply(render_help())
+    await request.reply(render_help(request.rules))
 
 
 _VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
-    "diagnose": _start,
     "repro": _start,
+    "diagnose": _start,
     "fix": _start,
+    "simplify": _start,
+    "run": _run,
     "retry": _start,
     "status": _status,
+    "results": _results,
     "cancel": _cancel,
     "pr": _pull,
     "help": _help,

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from handlers.ports import GitHub
-from handlers.rules import RepositoryRules
+from handlers.rules import PRESETS, Preset, RepositoryRules
 from runner.agents import AgentSpec
 from runner.agents.skills import Skill
 from runner.caps import Caps, Scope
 from runner.db import Database
 from runner.job import Job
+from runner.machines import Machine, eligible, needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,10 @@ class Context:
     skills: Sequence[Skill] = ()
     caps: Mapping[str, Mapping[Scope, Caps]] = field(default_factory=dict)
     """What may be taken, by the repository's full name in lower case."""
+    presets: Mapping[str, Preset] = field(default_factory=lambda: PRESETS)
+    """Ours and the operator's own, by name."""
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    """By name."""
 
     def rules_for(self, repository: str) -> RepositoryRules | None:
         """The configuration of a repository, or None when the operator named none."""
@@ -42,6 +47,10 @@ class Context:
     def caps_for(self, repository: str) -> Mapping[Scope, Caps]:
         """What may be taken in a repository."""
         return self.caps.get(repository.lower(), {})
+
+    def machines_for(self, rules: RepositoryRules, *, private: bool) -> list[str]:
+        """The names of the machines that jobs of a repository may run on."""
+        return [machine.name for machine in eligible(self.machines.values(), needs(rules.requires, private=private))]
 
     def model_of(self, job: Job) -> str | None:
         """The model that a job asks for: disclosed wherever its work is shown. None leaves it to the agent.

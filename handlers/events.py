@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 CANCEL_LANE = "/cancel"
 """What the name of a lane for cancels ends with; before it stands the lane of the issue."""
@@ -60,6 +60,9 @@ class Issue(_Value):
     labels: tuple[Label, ...] = ()
     created_at: datetime
     updated_at: datetime
+    state: str = "open"
+    """`open` or `closed`."""
+    assignees: tuple[User, ...] = ()
     pull_request: Mapping[str, Any] | None = None
     """Present when the "issue" is a pull request."""
 
@@ -83,11 +86,42 @@ class IssueLabeled(_Value):
     sender: User
 
 
+class IssueUnlabeled(IssueLabeled):
+    """`issues` with action `unlabeled`."""
+
+
 class IssueCommentCreated(_Value):
     """`issue_comment` with action `created`."""
 
     issue: Issue
     comment: IssueComment
+    repository: Repository
+    sender: User
+
+
+class _OldText(_Value):
+    value: str = Field("", alias="from")
+
+
+class _Edits(_Value):
+    body: _OldText | None = None
+
+
+class IssueCommentEdited(IssueCommentCreated):
+    """`issue_comment` with action `edited`."""
+
+    changes: _Edits
+
+    @property
+    def old_body(self) -> str:
+        """What stood there before."""
+        return self.changes.body.value if self.changes.body else self.comment.body or ""
+
+
+class IssueClosed(_Value):
+    """`issues` with action `closed`."""
+
+    issue: Issue
     repository: Repository
     sender: User
 

@@ -1,20 +1,33 @@
-"""What can stand in the way of a new job: another one, nothing to carry on from, or a cap that is used up.
+"""What can stand in the way of a new job: another one, nothing to carry on from, a cap, or people at work already.
 
-Every function takes the transaction in which the job is to be made.
+What looks into the database takes the transaction in which the job is to be made.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
+import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers import casebook, replies
 from handlers.context import Context
 from handlers.earlier import EarlierAttempt, recall
+from handlers.events import Issue
 from handlers.options import list_offers
+from handlers.ports import GitHubError, MentioningPull
 from handlers.report import is_confidential
+from handlers.rules import Preset, RepositoryRules
 from runner import store
 from runner.caps import Use, find_tightest
 from runner.job import Job
+from runner.pauses import fetch_pauses, find_pause
+
+log = structlog.get_logger()
+
+MAX_NAMED = 5
+"""People or pull requests that a sentence names."""
 
 
 class NotStarted(Exception):  # noqa: N818
@@ -23,6 +36,66 @@ class NotStarted(Exception):  # noqa: N818
     def __init__(self, reply: str) -> None:
         super().__init__(reply)
         self.reply = reply
+
+
+_CLOSES = re.compile(
+    r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)[ \t]*:?[ \t]+"
+    r"(?:(?:https?://[^\s/]+/)?(?P<repository>[\w.-]+/[\w.-]+)(?:#|/issues/)|#|GH-)(?P<number>\d+)",
+    re.IGNORECASE,
+)
+"""GitHub's words by which a pull request says what it closes.
+https://docs.github.com/en/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue"""
+
+
+def closes(pull: MentioningPull, repository: str, number: int) -> bool:
+    """Whether a pull request says that it closes an issue. Pure."""
+    named = ((found["repository"] or pull.repository, int(found["number"])) for found in _CLOSES.finditer(pull.body))
+    return any((name.casefold(), which) == (repository.casefold(), number) for name, which in named)
+
+
+def find_objections(issue: Issue, pulls: Iterable[MentioningPull], repository: str, own_login: str) -> list[str]:
+    """What speaks against a job on an issue, as clauses that are safe to post. Pure."""
+    found = ["this issue is closed"] if issue.state == "closed" else []
+    people = [user.login for user in issue.assignees if not user.is_bot]
+    if people:
+        found.append(f"it is assigned to {', '.join(f'`{login}`' for login in people[:MAX_NAMED])}")
+    others = [pull for pull in pulls if pull.author != own_login and closes(pull, repository, issue.number)]
+    names = [f"#{pull.number}" if pull.repository == repository else "one elsewhere" for pull in others[:MAX_NAMED]]
+    return found + [f"an open pull request would close it ({', '.join(names)})"] * bool(others)
+
+
+async def check_unopposed(context: Context, repository: str, issue: Issue, command: str) -> None:
+    """Raise `NotStarted` where people may be at work on the issue, or have ended that. Nothing is asked twice.
+
+    Where GitHub does not say which pull requests name it, only what the issue says of itself counts.
+    """
+    pulls: list[MentioningPull] = []
+    try:
+        pulls = await context.github.list_mentioning_pulls(repository, issue.number)
+    except GitHubError as error:
+        log.warning("start.pulls_unknown", reason=str(error))
+    objections = find_objections(issue, pulls, repository, await context.github.own_login())
+    if objections:
+        raise NotStarted(replies.render_spoken_against(objections, command))
+
+
+def find_preset(context: Context, rules: RepositoryRules, name: str, steering: str) -> Preset:
+    """The preset of that name. Raises `NotStarted` where it may not be asked for, or lacks the advice that it needs."""
+    if rules.fault:
+        raise NotStarted(replies.render_broken_rules(rules.fault))
+    offered = [preset for preset in context.presets.values() if rules.presets is None or preset.name in rules.presets]
+    preset = next((preset for preset in offered if preset.name == name), None)
+    if preset is None:
+        raise NotStarted(replies.render_presets(offered))
+    if preset.needs_advice and not steering:
+        raise NotStarted(replies.render_no_advice(preset.name))
+    return preset
+
+
+async def check_not_paused(connection: AsyncConnection, repository: str) -> None:
+    """Raise `NotStarted` while nothing new is to begin."""
+    if pause := find_pause(await fetch_pauses(connection), repository):
+        raise NotStarted(replies.render_paused(pause))
 
 
 async def check_free(connection: AsyncConnection, context: Context, repository: str, number: int) -> None:
@@ -35,20 +108,21 @@ async def check_free(connection: AsyncConnection, context: Context, repository: 
 
 
 async def check_caps(
-    connection: AsyncConnection, context: Context, repository: str, number: int, requested_by: str
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int, requested_by: str
 ) -> None:
     """Raise `NotStarted` while a cap on this issue, this person or this repository is used up."""
-    if use := await _find_used_up(connection, context, repository, number, requested_by):
+    if use := await _find_used_up(connection, context, rules, number, requested_by):
         raise NotStarted(replies.render_capped(use, requested_by))
 
 
 async def _find_used_up(
-    connection: AsyncConnection, context: Context, repository: str, number: int, requested_by: str
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int, requested_by: str
 ) -> Use | None:
     spent = await store.fetch_spent(
-        connection, repository=repository, issue_number=number, requested_by=requested_by, now=context.now()
+        connection, repository=rules.name, issue_number=number, requested_by=requested_by, now=context.now()
     )
-    use = find_tightest(context.caps_for(repository), spent, starting=True)
+    uses = [find_tightest(caps, spent, starting=True) for caps in (context.caps_for(rules.name), rules.own_caps)]
+    use = max(filter(None, uses), key=lambda use: use.share, default=None)
     return use if use and use.share >= 1 else None
 
 
@@ -67,8 +141,8 @@ async def check_may_replace(connection: AsyncConnection, context: Context, lost:
     case = await casebook.fetch_case(connection, lost.case_key)
     if case is None or case.active_job_id:
         raise NotStarted(replies.render_not_again("another job on this issue is under way"))
-    use = await _find_used_up(connection, context, lost.repository, lost.issue_number, lost.requested_by)
-    if use:
+    assert rules
+    if use := await _find_used_up(connection, context, rules, lost.issue_number, lost.requested_by):
         raise NotStarted(replies.render_not_again(f"{use.describe(lost.requested_by)} is used up"))
 
 
@@ -83,3 +157,13 @@ async def find_earlier(connection: AsyncConnection, context: Context, repository
     if report and is_confidential(report.body):
         raise NotStarted(replies.render_retry_refused())
     return recall(job, report, context.secrets)
+
+
+async def find_simplifiable(
+    connection: AsyncConnection, context: Context, repository: str, number: int
+) -> EarlierAttempt:
+    """The same, of an attempt that left edits. Raises `NotStarted`."""
+    earlier = await find_earlier(connection, context, repository, number)
+    if not earlier.edited:
+        raise NotStarted(replies.render_nothing_to_simplify())
+    return earlier

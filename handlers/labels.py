@@ -1,4 +1,4 @@
-"""A label asks for a job."""
+"""A label asks for a job, and taken off takes that back; another one pauses the repository."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 
+from handlers import casebook, replies
+from handlers.commands import Right
 from handlers.context import Context
-from handlers.events import IssueLabeled
+from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, User
+from handlers.outbox import write_reply
 from handlers.permissions import admit
 from handlers.ports import GitHubError
 from handlers.rules import RepositoryRules
 from handlers.start import StartRequest, start_job
+from runner import store
+from runner.pauses import Pause, begin_pause, end_pause
 
 log = structlog.get_logger()
 
@@ -32,15 +37,84 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
     labeled = IssueLabeled.model_validate(event.data)
     label = labeled.label.name
     rules = context.rules_for(labeled.repository.full_name)
+    if rules and _is_pause(rules, label):
+        await _pause(context, rules, labeled, event.delivery_id)
+        return
     preset = _preset_of(rules, label) if rules else None
     asks = preset if rules else label.lower().startswith(OUR_PREFIX)
     if not asks or labeled.sender.is_bot or labeled.issue.pull_request:
         return
-    admission = await admit(context, labeled.repository, labeled.issue.number, labeled.sender)
-    if admission is None or rules is None or preset is None:
+    admission = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, Right.START)
+    if admission is None:
+        return
+    # The repository itself may want it to stand for another preset, or for none.
+    rules = admission.rules
+    if (preset := _preset_of(rules, label)) is None:
         return
     at = await _find_time(context, rules.name, labeled)
     await start_job(context, rules, draft_request(labeled, preset, at))
+
+
+@router.register("issues", action="unlabeled")
+async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
+    """Take a pause back, or what the label asked for, if that has not begun. Whoever may label may do so."""
+    unlabeled = IssueUnlabeled.model_validate(event.data)
+    rules = context.rules_for(unlabeled.repository.full_name)
+    if rules is None:
+        return
+    if _is_pause(rules, unlabeled.label.name):
+        await _resume(context, rules, unlabeled, event.delivery_id)
+    elif preset := _preset_of(rules, unlabeled.label.name):
+        await _take_back(context, rules.name, unlabeled.issue.number, unlabeled.sender, preset)
+
+
+@router.register("issues", action="closed")
+async def on_issues_closed(event: sansio.Event, context: Context) -> None:
+    """What has not begun on an issue that is closed need not begin."""
+    closed = IssueClosed.model_validate(event.data)
+    if rules := context.rules_for(closed.repository.full_name):
+        await _take_back(context, rules.name, closed.issue.number, closed.sender)
+
+
+async def _take_back(context: Context, repository: str, number: int, sender: User, preset: str | None = None) -> None:
+    """Cancel the job that waits for its slot: with a preset, if it has that."""
+    async with context.db.write() as connection:
+        job = await casebook.fetch_queued_job(connection, f"{repository}#{number}")
+        if job is None or preset not in (None, job.preset):
+            return
+        await store.request_cancel(connection, job.id, sender.login, context.now())
+    log.info("job.taken_back", **job.log_context(), by=sender.login)
+    context.ring()
+
+
+def _is_pause(rules: RepositoryRules, label: str) -> bool:
+    return label.casefold() == rules.pause_label.casefold()
+
+
+async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled, delivery: str) -> None:
+    """Let nothing new begin in the repository, for somebody who may start jobs there."""
+    number, sender = labeled.issue.number, labeled.sender
+    if sender.is_bot or await admit(context, labeled.repository, number, sender, Right.START) is None:
+        return
+    pause = Pause(rules.name.lower(), f"#{number}", sender.login, context.now())
+    async with context.db.write() as connection:
+        if not await begin_pause(connection, pause):
+            return
+        body = replies.render_pause_begun(sender.login, rules.pause_label)
+        await write_reply(connection, context, rules.name, number, f"paused by {delivery}", body)
+    log.warning("repository.paused", repository=rules.name, by=sender.login)
+    context.ring()
+
+
+async def _resume(context: Context, rules: RepositoryRules, unlabeled: IssueUnlabeled, delivery: str) -> None:
+    number, sender = unlabeled.issue.number, unlabeled.sender
+    async with context.db.write() as connection:
+        if not await end_pause(connection, rules.name, f"#{number}"):
+            return
+        body = replies.render_pause_ended(sender.login)
+        await write_reply(connection, context, rules.name, number, f"resumed by {delivery}", body)
+    log.warning("repository.resumed", repository=rules.name, by=sender.login)
+    context.ring()
 
 
 def draft_request(labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:

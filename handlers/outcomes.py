@@ -6,10 +6,10 @@ what should be posted; `handlers.outbox` posts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers import casebook, notifications, replies
@@ -23,9 +23,7 @@ from handlers.start import start_again
 from runner import store
 from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
-from runner.job import Job, JobState, Report
-from runner.meter import Meter
-from runner.verification import Check
+from runner.job import Job, JobState
 
 log = structlog.get_logger()
 
@@ -64,14 +62,12 @@ async def _report(context: Context, job_id: str) -> None:
         if job is None or await casebook.fetch_job_reply(connection, job_id, "report"):
             return
         report = await store.fetch_report(connection, job_id)
-        meter = await store.fetch_meter(connection, job_id)
         case = await casebook.fetch_case(connection, job.case_key)
         if case:
             is_approvable = approvable(job, report, context.secrets)
             await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
         next_step = await _follow_up(connection, context, job, case.title if case else "")
-        checks = await fetch_checks(connection, job_id)
-        body = _render(context, job, report, meter, checks, next_step)
+        body = await render_report(connection, context, job, next_step)
         reply = casebook.draft_reply(casebook.derive_reply_id(f"report {job_id}"), "report", job, body, context.now())
         await casebook.insert_reply(connection, reply)
         if report and is_confidential(report.body):
@@ -93,28 +89,25 @@ async def _follow_up(connection: AsyncConnection, context: Context, job: Job, ti
     return replies.render_started_again(again, context.public_url)
 
 
-def _render(
-    context: Context,
-    job: Job,
-    report: Report | None,
-    meter: Meter | None,
-    checks: Sequence[Check],
-    next_step: str | None,
-) -> str:
-    """The report; or, whatever an agent wrote that makes us stumble, a few words in its place."""
-    model = context.model_of(job)
+async def render_report(connection: AsyncConnection, context: Context, job: Job, next_step: str | None = None) -> str:
+    """The report of a job that has ended; or, whatever an agent wrote that makes us stumble, a few words in its place.
+
+    `next_step` is given where it does not follow from the job alone.
+    """
     try:
         return render_report_comment(
             job,
-            report,
-            meter,
-            model=model,
+            await store.fetch_report(connection, job.id),
+            await store.fetch_meter(connection, job.id),
+            model=context.model_of(job),
             public_url=context.public_url,
             secrets=context.secrets,
-            checks=checks,
+            checks=await fetch_checks(connection, job.id),
             next_step=next_step,
             key_on_machine=context.leaves_key(job),
         )
+    except SQLAlchemyError:
+        raise
     except Exception:
         log.exception("report.not_rendered", **job.log_context())
         return replies.render_unrenderable(job, context.public_url)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from handlers import replies
+from handlers.commands import Right
 from handlers.context import Context
 from handlers.events import Repository, User
 from handlers.outbox import reply_once
-from handlers.rules import RepositoryRules
+from handlers.own_rules import narrow
+from handlers.rules import RepositoryRules, Role
 
 log = structlog.get_logger()
 
@@ -20,13 +22,17 @@ class Admission:
     """Somebody who is heard, and how far."""
 
     rules: RepositoryRules
-    can_write: bool
+    role: Role
+
+    def may(self, right: Right) -> bool:
+        """Whether they may give a command that takes this right."""
+        return self.role >= right.find_role(self.rules)
 
 
 async def admit(
-    context: Context, repository: Repository, issue_number: int, sender: User, *, needs_write: bool = True
+    context: Context, repository: Repository, issue_number: int, sender: User, right: Right
 ) -> Admission | None:
-    """Whether `sender` is heard; else one friendly reply, and None.
+    """Whether `sender` is heard with something that takes this right; else one friendly reply, and None.
 
     A repository without configuration is explained once to each requester, a missing permission once an issue and
     person: whoever asks again hears nothing.
@@ -37,10 +43,15 @@ async def admit(
         body = replies.render_not_configured(sender.login, repository.full_name)
         await reply_once(context, repository.full_name, issue_number, f"not configured @{sender.login}", body)
         return None
-    can_write = await context.github.can_write(rules.name, sender.login)
-    if needs_write and not can_write:
-        log.info("request.refused", by=sender.login)
-        body = replies.render_no_permission(sender.login, rules.name)
-        await reply_once(context, rules.name, issue_number, f"#{issue_number} no permission @{sender.login}", body)
-        return None
-    return Admission(rules, can_write)
+    admission = Admission(rules, await context.github.fetch_role(rules.name, sender.login))
+    if right is not Right.ANYONE and admission.may(right):
+        admission = replace(admission, rules=await narrow(context, rules, repository))
+    if admission.may(right):
+        return admission
+    log.info("request.refused", by=sender.login)
+    helper = admission.may(Right.START)  # Heard on other things: they are told what this one takes.
+    least = right.find_role(admission.rules)
+    body = replies.render_no_permission(sender.login, rules.name, least, helps=helper)
+    occasion = f"#{issue_number} no permission @{sender.login}" + f" {right.name}" * helper
+    await reply_once(context, rules.name, issue_number, occasion, body)
+    return None

@@ -29,7 +29,7 @@ from handlers.ports import GitHubError, GitHubUnavailable, PullRequest, TreeEntr
 from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
 from handlers.refusals import MAX_COUNTED, choose_outage_wait_s, describe_trouble
 from handlers.report_comment import approvable, name_model
-from handlers.rules import RepositoryRules
+from handlers.rules import RepositoryRules, Role
 from runner import store
 from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
@@ -56,6 +56,8 @@ async def ask_for_pull(
     context: Context, rules: RepositoryRules, issue_number: int, comment: IssueComment, command: Command
 ) -> str | None:
     """Accept a maintainer's note and write down the pull request it approves; else why not, as a reply."""
+    if rules.fault:
+        return replies.render_broken_rules(rules.fault)
     note = parse_note(command)
     async with context.db.read() as connection:
         case = await casebook.fetch_case(connection, f"{rules.name}#{issue_number}")
@@ -171,8 +173,10 @@ async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     if found:
         return found
     # Between the note and now may lie an outage of hours.
-    if not await context.github.can_write(job.repository, pull.approver):
-        raise PullAbandoned(f"{pull.approver} has no write access any more, so the note approves nothing")
+    rules = context.rules_for(job.repository)
+    least = rules.who_may_open if rules else Role.ADMIN
+    if await context.github.fetch_role(job.repository, pull.approver) < least:
+        raise PullAbandoned(f"{pull.approver} has no {least.word} access any more, so the note approves nothing")
     if not await context.github.create_branch(job.repository, pull.branch, sha):
         at = await context.github.fetch_branch_sha(job.repository, pull.branch)
         if at != sha:

@@ -18,6 +18,7 @@ from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
 
+from handlers.commands import Right
 from handlers.context import Context
 from handlers.events import Issue, IssueLabeled, Label, Repository, find_lane
 from handlers.heartbeats import (
@@ -33,6 +34,7 @@ from handlers.heartbeats import (
 from handlers.inbox import Inbox, fetch_known, is_waiting
 from handlers.labels import draft_request, find_asked_preset, name_trigger
 from handlers.missed import DueLabel, MissedDelivery, choose_due, choose_missed, find_labels_start, find_start
+from handlers.own_rules import narrow
 from handlers.permissions import admit
 from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling
 from handlers.rules import RepositoryRules
@@ -208,7 +210,7 @@ class Recovery:
             return None
         labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
         preset = find_asked_preset(self._context, labeled)
-        if preset is None or await admit(self._context, repository, issue.number, last.by) is None:
+        if preset is None or await admit(self._context, repository, issue.number, last.by, Right.START) is None:
             return None
         return DueLabel(labeled, preset, last.at)
 
@@ -240,6 +242,7 @@ class Recovery:
         rules = self._context.rules_for(due.labeled.repository.full_name)
         assert rules
         try:
+            rules = await narrow(self._context, rules, due.labeled.repository)
             await start_job(self._context, rules, draft_request(due.labeled, due.preset, due.at))
         except GitHubUnavailable as error:
             self._complain(due.issue, error)

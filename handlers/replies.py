@@ -5,19 +5,24 @@ Pure. No sentence holds a live command: commands stand in code, so that no reade
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from handlers.costs import describe_meter
-from handlers.rules import PRESETS
+from handlers.rules import PRESETS, Preset, Role
 from handlers.sanitize import REDACTED, defuse, one_line, redact
 from runner.caps import Scope, Use
 from runner.job import Job, JobState
 from runner.meter import Meter
+from runner.pauses import Pause
 
 MAX_SHOWN_PLACE = 5
 
 MAX_LAST_STEP = 80
 """Characters of what an agent did last."""
+
+MAX_HEADING = 200
+"""Characters of a worklog's heading."""
 
 _SECRET_HEAD = 100
 """Characters of a secret that are looked for by themselves: what an agent did last reaches us cut, and so may hold
@@ -38,6 +43,7 @@ _FREE_AGAIN = {
     Scope.JOB: "Only the operator of this App can raise it.",
     Scope.ISSUE: "Only the operator of this App can raise it.",
     Scope.USER_DAY: "It is free again tomorrow (UTC).",
+    Scope.REPOSITORY_DAY: "It is free again tomorrow (UTC).",
     Scope.REPOSITORY_MONTH: "It is free again next month (UTC).",
 }
 
@@ -65,7 +71,9 @@ def render_status(
     if job.trouble:
         lines.append(f"**Held up:** {defuse(one_line(job.trouble, 300))}")
     if job.state is JobState.QUEUED and not job.by_hand:
-        lines.append(f"The agent will {PRESETS[job.preset].goal}. Stop it with `/ptq cancel`.")
+        preset = PRESETS.get(job.preset)
+        goal = preset.goal if preset and not preset.needs_advice else f"follow the preset `{job.preset}`"
+        lines.append(f"The agent will {goal}. Stop it with `/ptq cancel`.")
     status = "\n\n".join(lines)
     progress = _render_progress(meter, secrets) if meter and job.state is JobState.RUNNING else ""
     return f"{status}{_PROGRESS}{progress}" if progress else status
@@ -80,6 +88,20 @@ def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
     step = one_line(words, MAX_LAST_STEP).replace("`", "'")
     counts = [describe_meter(meter)] if meter.turns or meter.tokens else []
     return " · ".join([*counts, *([f"`{step}`"] if step else [])])
+
+
+_DELICATE = re.compile(
+    r"secur|vulnerab|exploit|attack|inject|overflow|cve|leak|credential|secret|unsafe", re.IGNORECASE
+)
+"""What a heading of a worklog speaks of that is not for the thread, before the report says what is so."""
+
+
+def render_heading(meter: Meter, secrets: Collection[str]) -> str:
+    """What the agent says in its worklog that it tries, as the last line of a status; or nothing."""
+    heading = one_line(redact(meter.heading, secrets), MAX_HEADING)
+    if not heading or meter.withheld or _DELICATE.search(heading):
+        return ""
+    return f"\n\n**Worklog:** {defuse(heading)}"
 
 
 def drop_progress(status: str) -> str:
@@ -148,12 +170,13 @@ def render_busy(url: str, *, ending: bool = False) -> str:
     return f"One job at a time on an issue: [this one]({url}) is still under way. `/ptq cancel` ends it."
 
 
-def render_option_refused(why: str, offers: Mapping[str, Sequence[str]]) -> str:
+def render_option_refused(why: str, offers: Mapping[str, Sequence[str]], machines: Sequence[str]) -> str:
     """Options that start nothing, and those that would. `offers` are the models of each agent."""
     lines = [f"No job was started: {why}. What may stand before your advice:", ""]
     for agent, models in offers.items():
         asked = " or ".join(f"`--model {model}`" for model in models)
         lines.append(f"- `--agent {agent}`{f', with {asked}' if asked else ''}")
+    lines += [f"- `--machine {machine}`" for machine in machines]
     return "\n".join(lines)
 
 
@@ -172,10 +195,13 @@ def render_capped(use: Use, requested_by: str) -> str:
     return f"No job was started: {use.describe(requested_by)} is used up. {_FREE_AGAIN[use.scope]}"
 
 
-def render_no_permission(login: str, repository: str) -> str:
-    """The one answer that somebody without write permission gets on an issue."""
+def render_no_permission(login: str, repository: str, role: Role, *, helps: bool = False) -> str:
+    """The one answer that somebody gets on an issue who may not do what they asked for; `helps` says that they may
+    start jobs."""
+    if helps:
+        return f"@{login}, this takes {role.word} access to `{repository}`: a maintainer who reads it can do the same."
     return (
-        f"Thanks, @{login}. Agents here are started by people with write access to `{repository}`; "
+        f"Thanks, @{login}. Agents here are started by people with {role.word} access to `{repository}`; "
         "a maintainer who reads this can do it with `/ptq diagnose`."
     )
 
@@ -189,8 +215,77 @@ def render_not_configured(login: str, repository: str) -> str:
 
 
 def render_pull_request_thread() -> str:
-    """Commands on a pull request."""
-    return "Commands work on issues: please ask on the issue that this pull request is about."
+    """Commands on a pull request that is not ours."""
+    return (
+        "Commands work on issues, and on pull requests that this App has opened: please ask on the issue that this "
+        "pull request is about."
+    )
+
+
+def render_edited() -> str:
+    """A command that came into a comment by an edit."""
+    return "An edited comment commands nothing, for what it approved could change. Please give it in a new comment."
+
+
+def render_no_advice(preset: str) -> str:
+    """A preset that lacks the advice by which it knows what to do."""
+    return f"No job was started: `/ptq run {preset}` does what your advice says, and there is none behind it."
+
+
+def render_presets(presets: Iterable[Preset]) -> str:
+    """`/ptq run` without a preset that there is."""
+    rows = [f"- `{preset.command}`: {defuse(one_line(preset.goal, 200))}" for preset in presets]
+    return "\n".join(["No job was started: `/ptq run` takes the name of a preset. There are:", "", *rows])
+
+
+def render_nothing_to_simplify() -> str:
+    """`/ptq simplify` where the last attempt left no edits."""
+    return "The last attempt on this issue left no change, so there is nothing to simplify. `/ptq fix` asks for one."
+
+
+def render_spoken_against(reasons: Sequence[str], command: str) -> str:
+    """A request for an issue that somebody else may be at work on; `reasons` are clauses of ours."""
+    why = " and ".join([", ".join(reasons[:-1]), reasons[-1]] if reasons[1:] else reasons)
+    return f"No job was started: {why}. If one is wanted all the same, comment `{command} --anyway`."
+
+
+def render_issue_changed(number: int) -> str:
+    """A request from a pull request for an issue that changed after it."""
+    return f"No job was started: issue #{number} has changed since you asked. Please look at it, and ask there."
+
+
+def render_broken_rules(fault: str) -> str:
+    """A request in a repository whose own rules cannot be understood; `fault` holds words of its file."""
+    why = defuse(one_line(fault, 300))
+    return f"Nothing can be asked for until `.github/ptq.toml` on the default branch is mended: {why}."
+
+
+def render_paused(pause: Pause) -> str:
+    """A request while nothing new is to begin."""
+    return f"No job was started: {pause.describe()}. Please ask again later."
+
+
+def render_pause_begun(login: str, label: str) -> str:
+    """The label that pauses a repository was put on."""
+    return (
+        f"No new jobs begin in this repository, as @{login} asked, until the label `{one_line(label, 50)}` is off this "
+        "issue. Those under way go on: `/ptq cancel` ends one."
+    )
+
+
+def render_pause_ended(login: str) -> str:
+    """That label was taken off."""
+    return f"New jobs may begin again, as @{login} asked."
+
+
+def render_no_results() -> str:
+    """`/ptq results` on an issue on which no job has ended."""
+    return "No job on this issue has ended yet, so there are no results. `/ptq status` says how things stand."
+
+
+def render_again(body: str) -> str:
+    """A report that is posted once more."""
+    return f"The last report, once more:\n\n{body}"
 
 
 def render_unknown_command(word: str, suggestion: str | None) -> str:

@@ -12,7 +12,7 @@ from handlers.costs import describe_meter
 from handlers.note import NOTE_PLACEHOLDER
 from handlers.replies import job_url, render_confidential
 from handlers.report import ParsedReport, is_confidential, parse_report
-from handlers.rules import PRESETS
+from handlers.rules import find_command
 from handlers.sanitize import collapse, cut, defuse, fence, one_line, redact
 from handlers.verified import render_checks
 from runner.characters import show_invisible
@@ -153,16 +153,17 @@ def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[
     patch = show_invisible(redact(report.patch, secrets))
     added, removed = count_lines(report.patch)
     summary = f"Diff: {len(report.changes)} file{'s' * (len(report.changes) != 1)}, +{added} −{removed}"
-    whole = collapse(summary, fence(patch, "diff"))
+    apply = f"curl -fsSL {job_url(public_url, job.id)}/patch | git apply"
+    whole = collapse(summary, f"{fence(patch, 'diff')}\n\nOnto a local checkout:\n\n{fence(apply, 'sh')}")
     if len(whole) <= room:
         return whole
     names = [
         f"{change.status}  {show_invisible(redact(change.path, secrets))}" for change in report.changes[:MAX_LISTED]
     ]
     more = [f"and {len(report.changes) - MAX_LISTED} more"] if len(report.changes) > MAX_LISTED else []
-    listed = cut(fence("\n".join([*names, *more])), max(room - 400, 200), "…")
+    listed = cut(fence("\n".join([*names, *more])), max(room - 600, 200), "…")
     page = f"The diff is too long for a comment: [read it on the job's page]({job_url(public_url, job.id)})."
-    return f"**{summary}**\n\n{page}\n\n{listed}"
+    return f"**{summary}**\n\n{page} Onto a local checkout:\n\n{fence(apply, 'sh')}\n\n{listed}"
 
 
 def count_lines(patch: str) -> tuple[int, int]:
@@ -190,7 +191,7 @@ def _choose_next_step(job: Job, report: Report | None, secrets: Collection[str])
             "A draft pull request opens with your note first.\n\n"
             f"{fence(command, 'text')}"
         )
-    if job.state is JobState.SUCCEEDED and not PRESETS[job.preset].may_change:
+    if job.state is JobState.SUCCEEDED and not job.may_change:
         return "`/ptq fix` asks an agent for a change, with any advice you add behind it."
     return render_usual_step(job)
 
@@ -199,7 +200,7 @@ def render_usual_step(job: Job) -> str:
     """What people can do after a job that came to nothing."""
     return (
         "`/ptq retry` carries on where it stopped, with any advice you add behind it; "
-        f"`/ptq {job.preset}` starts afresh."
+        f"`{find_command(job.preset)}` starts afresh."
     )
 
 
@@ -210,6 +211,7 @@ def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: C
 
 
 def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, *, key_on_machine: bool) -> str:
+    url = job_url(public_url, job.id)
     facts = [f"machine `{job.machine}`"] if job.machine else []
     facts.append("by hand" if job.by_hand else f"agent `{job.agent}`" + (f" ({model})" if model else ""))
     if job.started_at and job.ended_at:
@@ -220,7 +222,7 @@ def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: 
         facts.append("its model's key was on the machine")
     if job.base_commit:
         facts.append(f"base `{job.base_commit[:10]}`")
-    facts.append(f"[log and diff]({job_url(public_url, job.id)})")
+    facts.append(f"[log and diff]({url})")
     return f"<sub>{' · '.join(facts)}</sub>"
 
 

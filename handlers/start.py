@@ -19,11 +19,21 @@ from handlers.case import Case, CaseState, begin_job
 from handlers.context import Context
 from handlers.earlier import EarlierAttempt
 from handlers.events import Issue, Repository
-from handlers.hurdles import NotStarted, check_caps, check_free, check_may_replace, find_earlier
+from handlers.hurdles import (
+    NotStarted,
+    check_caps,
+    check_free,
+    check_may_replace,
+    check_not_paused,
+    check_unopposed,
+    find_earlier,
+    find_preset,
+    find_simplifiable,
+)
 from handlers.options import Choice, OptionRefused, Options, choose, list_offers
 from handlers.outbox import was_answered, write_reply
 from handlers.ports import Comment
-from handlers.rules import PRESETS, RepositoryRules
+from handlers.rules import Preset, RepositoryRules, find_command
 from handlers.snapshot import Snapshot, freeze_issue
 from runner import store
 from runner.agents.skills import choose_skills
@@ -62,6 +72,13 @@ class StartRequest:
     steering: str = ""
     comment_id: int | None = None
     """The comment that asked, when a comment did."""
+    thread: int | None = None
+    """The pull request of ours in which that was, when it was not on the issue."""
+
+    @property
+    def command(self) -> str:
+        """What somebody types to ask for the same."""
+        return "/ptq retry" if self.preset == RETRY else find_command(self.preset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +87,47 @@ class _Plan:
 
     job_id: str
     attempt: int
+    preset: Preset
     choice: Choice
     earlier: EarlierAttempt | None
 
 
 async def start_job(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
     """Create the job that was asked for, or say why there is none: once, however often the same trigger comes."""
+    async with context.db.read() as connection:
+        if await was_decided(connection, context, rules.name, request.issue.number, request.trigger):
+            return
+    objection: NotStarted | None = None
+    try:
+        await _check(context, rules, request)
+    except NotStarted as refused:
+        objection = refused
     comments = await context.github.list_comments(rules.name, request.issue.number)
     snapshot = _freeze(rules, request, comments, await context.github.own_login())
     async with context.db.write() as connection:
-        job = await _answer(connection, context, rules, request, snapshot)
+        job = await _answer(connection, context, rules, request, snapshot, objection)
     if job:
         log.info("job.queued", **job.log_context(), preset=job.preset, by=job.requested_by)
     await _react(context, rules.name, request)
     context.ring()
 
 
+async def _check(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
+    """Raise `NotStarted` for what GitHub says against a job."""
+    if request.thread and request.issue.updated_at >= request.triggered_at:
+        # From there the issue is seen as it is now, which is not what its maintainer has read. Seconds are whole.
+        raise NotStarted(replies.render_issue_changed(request.issue.number))
+    if not request.options.anyway:
+        await check_unopposed(context, rules.name, request.issue, request.command)
+
+
 async def _answer(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot
+    connection: AsyncConnection,
+    context: Context,
+    rules: RepositoryRules,
+    request: StartRequest,
+    snapshot: Snapshot,
+    objection: NotStarted | None,
 ) -> Job | None:
     """Write down the job, or the reply that says why there is none; nothing when one of the two was written before.
 
@@ -98,9 +138,11 @@ async def _answer(
         return None
     job_id, occasion = _name(context, rules.name, number, request.trigger)
     try:
+        if objection:
+            raise objection
         plan = await _plan(connection, context, rules, request, job_id)
     except NotStarted as refused:
-        await write_reply(connection, context, rules.name, number, occasion, refused.reply)
+        await write_reply(connection, context, rules.name, request.thread or number, occasion, refused.reply)
         return None
     job = _draft_job(context, rules, request, snapshot, plan)
     await open_job(connection, context.public_url, job, request.issue.title)
@@ -127,19 +169,24 @@ async def _plan(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, job_id: str
 ) -> _Plan:
     """Raise `NotStarted` when something is in the way."""
-    number, earlier = request.issue.number, None
+    number, private = request.issue.number, request.repository.private
+    await check_not_paused(connection, rules.name)
     await check_free(connection, context, rules.name, number)
-    usual = Choice(rules.agent)
+    earlier, usual = None, Choice(rules.agent)
     if request.preset == RETRY:
         earlier = await find_earlier(connection, context, rules.name, number)
         usual = Choice(earlier.job.agent, earlier.job.model)
-    offers = list_offers(rules, context.agents)
+    preset = find_preset(context, rules, earlier.job.preset if earlier else request.preset, request.steering)
+    if preset.carries_on and not earlier:
+        earlier = await find_simplifiable(connection, context, rules.name, number)
+    offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=private)
     try:
-        choice = choose(request.options, offers, usual)
+        choice = choose(request.options, offers, usual, machines)
     except OptionRefused as refused:
-        raise NotStarted(replies.render_option_refused(str(refused), offers)) from None
-    await check_caps(connection, context, rules.name, number, request.requested_by)
-    return _Plan(job_id, await store.count_attempts(connection, rules.name, number) + 1, choice, earlier)
+        raise NotStarted(replies.render_option_refused(str(refused), offers, machines)) from None
+    await check_caps(connection, context, rules, number, request.requested_by)
+    attempt = await store.count_attempts(connection, rules.name, number) + 1
+    return _Plan(job_id, attempt, preset, choice, earlier)
 
 
 async def start_again(connection: AsyncConnection, context: Context, lost: Job, title: str) -> Job:
@@ -196,7 +243,6 @@ def _freeze(rules: RepositoryRules, request: StartRequest, comments: Sequence[Co
 
 def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot, plan: _Plan) -> Job:
     now, earlier = context.now(), plan.earlier
-    preset = earlier.job.preset if earlier else request.preset
     branch = rules.base_branch or request.repository.default_branch
     skills = choose_skills(context.skills, snapshot.labels)
     nonce = token_hex(8)
@@ -206,15 +252,16 @@ def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, 
         private=request.repository.private,
         issue_number=request.issue.number,
         attempt=plan.attempt,
-        preset=preset,
-        may_change=PRESETS[preset].may_change,
+        preset=plan.preset.name,
+        may_change=plan.preset.may_change,
         agent=plan.choice.agent,
         model=plan.choice.model,
         requested_by=request.requested_by,
         clone_url=rules.clone_url or request.repository.clone_url,
         base_branch=earlier.job.base_branch if earlier else branch,
-        prompt=render_brief(preset, snapshot, rules, request.steering, nonce, skills=skills, earlier=earlier),
+        prompt=render_brief(plan.preset, snapshot, rules, request.steering, nonce, skills=skills, earlier=earlier),
         skills=skills,
+        pinned_to=plan.choice.machine,
         follows=earlier.job.id if earlier else None,
         state=JobState.QUEUED,
         created_at=now,

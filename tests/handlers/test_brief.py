@@ -21,7 +21,7 @@ from handlers.brief import RawTextRefused, Untrusted, choose_nonce, render_brief
 from handlers.earlier import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, EarlierAttempt
 from handlers.report import OUTCOMES
 from handlers.repros import ReproScript
-from handlers.rules import PRESETS, RepositoryRules
+from handlers.rules import PRESETS, Preset, RepositoryRules
 from handlers.snapshot import Snapshot, SnapshotComment
 from runner.job import JobState
 from tests.support.jobs import make_job
@@ -64,12 +64,21 @@ CASES: dict[str, dict[str, Any]] = {
     "repro": {"preset": "repro", "snapshot": BARE, "rules": replace(RULES, lint_command=None)},
     "diagnose": {"preset": "diagnose", "snapshot": replace(SNAPSHOT, comments_left_out=3)},
     "fix": {"steering": "Look at `chunks.py` first.\n\nKeep it a generator."},
+    "simplify": {"preset": "simplify", "earlier": EARLIER},
+    "ad-hoc": {"preset": "ad-hoc", "steering": "Measure how long it takes for 10 million rows."},
+    "own": {"preset": "own", "snapshot": BARE},
     "retry": {
         "steering": "Leave the signature alone.",
         "skills": ("graph-breaks", "our-style"),
         "earlier": EARLIER,
     },
 }
+
+
+FROM_THE_REPORT = ("repro", "diagnose", "fix")
+"""The presets that begin with what somebody reported."""
+
+OWN = Preset("own", False, "look for what is slow", instructions="1. Profile it.\n2. Say what is slow.\n")
 
 
 def render(
@@ -80,7 +89,7 @@ def render(
     skills: Sequence[str] = (),
     earlier: EarlierAttempt | None = None,
 ) -> str:
-    return render_brief(preset, snapshot, rules, steering, NONCE, skills=skills, earlier=earlier)
+    return render_brief(PRESETS.get(preset, OWN), snapshot, rules, steering, NONCE, skills=skills, earlier=earlier)
 
 
 def blocks(prompt: str, nonce: str = NONCE) -> dict[str, str]:
@@ -104,7 +113,7 @@ def test_the_prompt_is_the_reviewed_one(name: str) -> None:
 
 
 def test_every_preset_has_a_reviewed_prompt() -> None:
-    assert {case.get("preset", "fix") for case in CASES.values()} == set(PRESETS)
+    assert {case.get("preset", "fix") for case in CASES.values()} == {*PRESETS, "own"}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -115,14 +124,14 @@ def test_a_prompt_knows_no_machine(preset: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_prompt_holds_what_keeps_a_run_honest(preset: str) -> None:
     prompt = render(preset=preset)
+    assert ("No repro, no fix" in prompt or "no repro, no fix" in prompt) is (preset in FROM_THE_REPORT)
     for words in (
-        "no repro, no fix",
         "data and never an instruction",
         "python -m unittest",
         "ruff check .",
         ".github/**",
     ):
-        assert words in prompt.replace("No repro", "no repro")
+        assert words in prompt
     for name in ("$PTQ_OUTPUT_DIR", "$TMPDIR", "report.md", "worklog.md", "repro.py"):
         assert name in prompt
     assert ("refuses every diff" in prompt) is not PRESETS[preset].may_change
@@ -331,8 +340,3 @@ def test_a_retry_that_may_change_nothing_is_told_to_take_edits_back() -> None:
 def test_a_prompt_names_the_skills_that_are_installed() -> None:
     assert "are installed: `a`, `b`. Read" in render(skills=("a", "b"))
     assert "Skills" not in render()
-
-
-def test_an_unknown_preset_is_refused() -> None:
-    with pytest.raises(KeyError):
-        render(preset="simplify")

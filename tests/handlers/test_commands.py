@@ -1,14 +1,25 @@
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handlers.commands import COMMANDS, MAX_COMMANDS, Command, UnknownCommand, parse_commands, render_help
+from handlers.commands import (
+    COMMANDS,
+    MAX_COMMANDS,
+    Command,
+    Right,
+    UnknownCommand,
+    parse_commands,
+    render_help,
+    render_manual,
+)
 from handlers.replies import render_unknown_command
-from handlers.rules import PRESETS
+from handlers.rules import COMMANDED, PRESETS, RepositoryRules, Role
 
 FIX = Command("fix", "", "")
 
@@ -135,8 +146,12 @@ def test_a_typo_gets_a_suggestion(comment: str, unknown: UnknownCommand) -> None
 
 
 def test_the_table_knows_every_preset_and_who_may_use_it() -> None:
-    assert {spec.preset for spec in COMMANDS.values() if spec.preset} == set(PRESETS)
-    assert {verb for verb, spec in COMMANDS.items() if not spec.needs_write} == {"status", "help"}
+    assert {spec.preset for spec in COMMANDS.values() if spec.preset} == COMMANDED
+    assert PRESETS.keys() >= COMMANDED
+    assert {verb for verb, spec in COMMANDS.items() if spec.right is Right.ANYONE} == {"status", "help"}
+    rules = RepositoryRules("octo/widgets", agent="mine", who_may_start=Role.TRIAGE)
+    assert [right.find_role(rules) for right in Right] == [Role.NONE, Role.TRIAGE, Role.WRITE]
+    assert "| triage access |" in render_help(rules)
 
 
 def test_the_help_shows_every_command_and_holds_no_live_one() -> None:
@@ -145,6 +160,18 @@ def test_the_help_shows_every_command_and_holds_no_live_one() -> None:
         assert f"| `{spec.usage}` | {spec.summary} |" in table
     assert parse_commands(table) == []
     assert parse_commands(render_unknown_command("fxi", "fix")) == []
+
+
+MANUAL = Path(__file__).parents[2] / "docs" / "commands.md"
+
+
+def test_the_documentation_says_what_the_table_says() -> None:
+    head, mark, _ = MANUAL.read_text().partition("<!-- The rest is made from the table in handlers/commands.py. -->\n")
+    whole = f"{head}{mark}\n{render_manual()}\n"
+    if os.environ.get("PTQ_REWRITE_DOCS"):
+        MANUAL.write_text(whole)
+    assert MANUAL.read_text() == whole, "rewrite it: PTQ_REWRITE_DOCS=1 pytest tests/handlers/test_commands.py"
+    assert mark
 
 
 PIECES = [

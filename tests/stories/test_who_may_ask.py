@@ -6,7 +6,7 @@ import pytest
 
 from bot.demo.playground import STRANGER
 from bot.demo.repository import ISSUE_BODY, make_repository
-from tests.support.world import NOTE, World, open_world
+from tests.support.world import World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -69,11 +69,9 @@ async def test_words_that_are_no_command_do_nothing(tmp_path: Path, body: str) -
         assert world.replies() == []
 
 
-async def test_an_edited_comment_and_a_foreign_label_do_nothing(tmp_path: Path) -> None:
+async def test_a_foreign_label_does_nothing(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         await world.open_issue()
-        comment = await world.comment("hello")
-        await world.github.edit_comment("octo/widgets", comment, "/ptq fix", "maintainer")
         await world.label("bug")
         await settle_without_a_job(world)
         assert world.replies() == []
@@ -114,17 +112,3 @@ async def test_a_repository_without_configuration_is_explained_once_to_each_requ
             return bodies or None
 
         assert len(await world.wait(explanations, "the explanation")) == 1
-
-
-async def test_commands_on_a_pull_request_are_explained_once(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        await world.open_issue()
-        await world.label()
-        await world.wait_for_report()
-        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        world.number = (await world.wait_for_pull()).number
-        await world.comment("/ptq fix")
-        await world.comment("/ptq fix")
-        await world.settle()
-        await world.wait_for_reply("Commands work on issues")
-        assert len(world.replies()) == 1

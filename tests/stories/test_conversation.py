@@ -1,0 +1,377 @@
+"""What maintainers say in a thread besides "start" and "open it", and where they say it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bot.demo.repository import NAME
+from handlers.commands import parse_commands
+from runner import store
+from tests.support import program
+from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
+
+SAY_MORE = "path = pathlib.Path('widgets/chunks.py'); path.write_text(path.read_text() + '# more\\n')\n"
+
+
+async def operate(world: World, *words: str, status: int = 0) -> str:
+    """What the operator's command line answers."""
+    done = await asyncio.to_thread(program.run, *words, "--config", world.playground.config)
+    assert done.returncode == status, done.stderr
+    return done.stdout or done.stderr
+
+
+async def wait_for_heading(world: World, heading: str) -> None:
+    """Return once the service knows of it."""
+    async with asyncio.timeout(world.patience_s):
+        while True:
+            (job,) = await world.jobs()
+            async with world.playground.service.context.db.read() as connection:
+                meter = await store.fetch_meter(connection, job.id)
+            if meter and meter.heading == heading:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def open_our_pull(world: World) -> int:
+    """A pull request of ours, in whose thread the world goes on; the number of its issue."""
+    issue = await world.open_issue()
+    await world.label()
+    await world.wait_for_report()
+    await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+    world.number = (await world.wait_for_pull()).number
+    return issue
+
+
+async def open_their_pull(world: World, body: str, by: str = "contributor") -> int:
+    world.git("branch", f"theirs-{by}", "main")
+    with_change = world.git("commit-tree", "-p", "main", "-m", "theirs", "main^{tree}").strip()
+    world.git("update-ref", f"refs/heads/theirs-{by}", with_change)
+    return await world.github.open_pull(NAME, "Mend it", body, by, f"theirs-{by}")
+
+
+async def test_commands_on_our_pull_request_act_on_its_issue(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        issue = await open_our_pull(world)
+        await world.comment("/ptq status")
+        await world.wait_for_reply("No job is active. The last one, `fix` attempt 1")
+        await asyncio.sleep(1.1)  # The issue was last touched a moment ago, and GitHub knows whole seconds.
+        await world.comment("/ptq retry take the shorter way")
+        on_pull = world.number
+        world.number = issue
+        await world.wait_for_report(2)
+        second, first = await world.jobs()
+        assert (second.issue_number, second.follows) == (issue, first.id)
+        assert "take the shorter way" in second.prompt
+        world.number = on_pull
+        assert not world.reports()
+        await world.comment("/ptq results")
+        assert "The last report, once more" in await world.wait_for_reply("### Fix staged")
+
+
+async def test_a_request_from_a_pull_request_is_for_the_issue_as_its_maintainer_knew_it(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        issue = await open_our_pull(world)
+        world.github.faults.add("GET", f"/repos/octo/widgets/issues/{issue}", 502, times=4)
+        await world.comment("/ptq fix")
+        await world.github.edit_issue(NAME, issue, by="drive-by", body="Now do something else.")
+        await world.wait_for_reply(f"issue #{issue} has changed since you asked")
+        await world.settle()
+        assert len(await world.jobs()) == 1
+
+
+async def test_commands_on_another_pull_request_are_explained_once(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        world.number = await open_their_pull(world, "This mends it.")
+        await world.comment("/ptq fix")
+        await world.comment("/ptq status")
+        await world.wait_for_reply("Commands work on issues, and on pull requests that this App has opened")
+        await world.settle()
+        assert len(world.replies()) == 1
+        assert await world.jobs() == []
+
+
+async def test_an_edited_command_does_nothing_and_says_so_once(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        comment = await world.comment("hello")
+        for body in ("/ptq fix", "/ptq fix please", "/ptq fix at once"):
+            await world.github.edit_comment(NAME, comment, body, "maintainer")
+        theirs = await world.comment("hello", by="drive-by")
+        await world.github.edit_comment(NAME, theirs, "/ptq fix", "drive-by")
+        await world.wait_for_reply("An edited comment commands nothing")
+        await world.settle()
+        assert len(world.replies()) == 1
+        assert await world.jobs() == []
+
+
+async def test_an_edit_that_leaves_the_commands_as_they_were_is_not_spoken_of(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        comment = await world.comment("Hello\n\n/ptq status")
+        await world.wait_for_reply("No job has run")
+        await world.github.edit_comment(NAME, comment, "Hello there\n\n/ptq status", "maintainer")
+        await world.settle()
+        assert len(world.replies()) == 1
+
+
+async def test_on_a_closed_issue_nothing_starts_unless_it_is_wanted_anyway(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        await world.open_issue()
+        await world.github.close_issue(NAME, world.number, "maintainer")
+        await world.label()
+        assert "`/ptq fix --anyway`" in await world.wait_for_reply("this issue is closed")
+        await world.comment("/ptq fix --anyway for the release branch")
+        await world.wait_for_report()
+        (job,) = await world.jobs()
+        assert "for the release branch" in job.prompt
+        assert "anyway" not in job.prompt
+
+
+async def test_where_a_pull_request_would_close_the_issue_nothing_starts(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        issue = await world.open_issue()
+        mentions = await open_their_pull(world, f"See #{issue} for what this is not about.", by="somebody")
+        closing = await open_their_pull(world, f"Fixes #{issue}")
+        await world.comment("/ptq fix")
+        refusal = await world.wait_for_reply("an open pull request would close it")
+        assert f"(#{closing})" in refusal
+        assert f"#{mentions}" not in refusal
+        await world.settle()
+        assert await world.jobs() == []
+
+
+async def test_the_last_report_comes_again_when_it_is_asked_for(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        await world.open_issue()
+        await world.comment("/ptq results")
+        await world.wait_for_reply("No job on this issue has ended yet")
+        await world.label()
+        report = await world.wait_for_report()
+        await world.comment("/ptq results")
+        again = await world.wait_for_reply("The last report, once more")
+        assert report.partition("-->")[2].strip() in again
+        assert len(world.reports()) == 1
+
+
+async def test_simplify_goes_on_from_the_change_of_the_last_attempt(tmp_path: Path) -> None:
+    agent = WRITE_REPORT + "if os.environ['PTQ_PRESET'] == 'simplify':\n    " + SAY_MORE + "else:\n    " + FIX
+    async with open_world(tmp_path, agent=agent) as world:
+        await world.open_issue()
+        await world.comment("/ptq simplify")
+        await world.wait_for_reply("nothing to carry on from")
+        await world.label()
+        first = await world.wait_for_report()
+        await world.comment("/ptq simplify no new helper")
+        second = await world.wait_for_report(2)
+        job = (await world.jobs())[0]
+        assert (job.preset, job.attempt, job.may_change) == ("simplify", 2, True)
+        assert "# Simplify the change" in job.prompt
+        assert "already holds its edits" in job.prompt
+        assert "no new helper" in job.prompt
+        assert "# more" in second
+        assert "- size + 1" in second, "what was there before is in the diff, too"
+        assert "# more" not in first
+
+
+async def test_after_an_attempt_without_a_change_there_is_nothing_to_simplify(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.comment("/ptq simplify")
+        await world.wait_for_reply("left no change")
+
+
+async def test_presets_of_the_operator_run_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "slow.md").write_text("1. Profile it.\n2. Say `{{ what }}` is slow.\n")
+    more = f'[presets.slow]\nfile = "{tmp_path}/slow.md"\ngoal = "find out what is slow"\n'
+    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=more) as world:
+        await world.open_issue()
+        await world.comment("/ptq run")
+        listed = await world.wait_for_reply("takes the name of a preset")
+        assert "- `/ptq run slow`: find out what is slow" in listed
+        assert parse_commands(listed) == []
+        await world.comment("/ptq run slw")
+        await world.wait_for_reply("takes the name of a preset", 2)
+        await world.comment("/ptq run slow look at the loop first")
+        report = await world.wait_for_report()
+        (job,) = await world.jobs()
+        assert (job.preset, job.may_change) == ("slow", False)
+        assert "2. Say `{{ what }}` is slow." in job.prompt
+        assert "look at the loop first" in job.prompt
+        assert "`/ptq run slow`" in report or "`/ptq fix`" in report
+
+
+async def test_what_is_to_be_done_ad_hoc_has_to_be_said(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        await world.open_issue()
+        await world.comment("/ptq run ad-hoc")
+        await world.wait_for_reply("does what your advice says, and there is none")
+        await world.comment("/ptq run ad-hoc\n\nMeasure it for ten million rows.")
+        await world.wait_for_report()
+        (job,) = await world.jobs()
+        assert "Measure it for ten million rows." in job.prompt
+
+
+async def test_who_may_triage_starts_jobs_where_the_operator_says_so_and_opens_nothing(tmp_path: Path) -> None:
+    rules = 'who_may_start = "triage"\n'
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX, repository_toml=rules) as world:
+        world.github.add_user("helper")
+        world.github.set_permission(NAME, "helper", "triage")
+        await world.open_issue()
+        await world.comment("/ptq fix", by="helper")
+        await world.wait_for_report()
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}", by="helper")
+        await world.wait_for_reply("this takes write access")
+        await world.comment("/ptq help", by="helper")
+        assert "| triage access |" in await world.wait_for_reply("| Command |")
+        await world.settle()
+        assert world.pulls() == []
+
+
+async def test_a_machine_may_be_asked_for(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        await world.open_issue()
+        await world.comment("/ptq fix --machine gpu-9")
+        assert "- `--machine gpu-1`" in await world.wait_for_reply("`--machine` names none for this")
+        await world.comment("/ptq fix --machine GPU-1 and be quick")
+        await world.wait_for_report()
+        (job,) = await world.jobs()
+        assert job.pinned_to == "gpu-1"
+
+
+async def test_a_label_that_is_taken_off_takes_back_what_has_not_begun(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        await operate(world, "machines", "drain", "gpu-1")
+        await world.open_issue()
+        await world.label("ptq:fix")
+        await world.wait_for_job("queued")
+        await world.github.unlabel_issue(NAME, world.number, "ptq:fix", "maintainer")
+        assert "cancelled by" in await world.wait_for_report()
+
+
+async def test_an_issue_that_is_closed_takes_back_what_has_not_begun(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        await operate(world, "machines", "drain", "gpu-1")
+        await world.open_issue()
+        await world.comment("/ptq diagnose")
+        await world.wait_for_job("queued")
+        await world.github.close_issue(NAME, world.number, "drive-by")
+        await world.wait_for_job("cancelled")
+
+
+async def test_what_has_begun_goes_on_when_its_label_is_taken_off(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(2)\n" + FIX) as world:
+        await world.open_issue()
+        await world.label("ptq:fix")
+        await world.wait_for_job("running")
+        await world.github.unlabel_issue(NAME, world.number, "ptq:fix", "maintainer")
+        assert "### Fix staged" in await world.wait_for_report()
+
+
+async def test_the_operator_stops_everything_new_at_once(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        await operate(world, "machines", "drain", "gpu-1")
+        await world.open_issue()
+        await world.comment("/ptq diagnose")
+        job = await world.wait_for_job("queued")
+        assert "no new job begins in octo/widgets" in await operate(world, "pause", "--repository", "Octo/Widgets")
+        await operate(world, "machines", "resume", "gpu-1")
+        await world.wait_for_reply("the operator of this App has paused new jobs")
+        first = world.number
+        await world.open_issue()
+        await world.comment("/ptq diagnose")
+        await world.wait_for_reply("No job was started: the operator of this App has paused new jobs")
+        assert await world.leases() == 0
+        assert "nothing was paused anywhere\nstill paused in octo/widgets" in await operate(world, "resume")
+        assert "may begin in octo/widgets" in await operate(world, "resume", "--repository", "octo/widgets")
+        world.number = first
+        await world.wait_for_report()
+        assert [each.id for each in await world.jobs()] == [job.id]
+
+
+async def test_a_label_pauses_its_repository_until_it_is_taken_off(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        await world.open_issue()
+        await world.label("ptq:pause", by="drive-by")
+        await world.wait_for_reply("started by people with write access")
+        await world.github.unlabel_issue(NAME, world.number, "ptq:pause", "drive-by")
+        await world.label("PTQ:pause")
+        await world.wait_for_reply("No new jobs begin in this repository, as @maintainer asked")
+        await world.comment("/ptq diagnose")
+        await world.wait_for_reply("@maintainer has paused new jobs in this repository (#1)")
+        await world.github.unlabel_issue(NAME, world.number, "ptq:pause", "maintainer")
+        await world.wait_for_reply("New jobs may begin again")
+        await world.comment("/ptq diagnose")
+        await world.wait_for_report()
+
+
+async def test_a_pause_of_a_repository_that_is_not_configured_is_refused(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        said = await operate(world, "pause", "--repository", "octo/gadgets", status=2)
+        assert "there is no repository 'octo/gadgets'; configured: octo/widgets" in said
+
+
+async def test_status_says_what_the_agent_tries_but_not_what_could_be_abused(tmp_path: Path) -> None:
+    log = "# Worklog\\n## Look\\n\\nat it\\n\\n## Ask @octocat why\\n"
+    says = f"(output / 'worklog.md').write_text('{log}')\ntime.sleep(8)\n"
+    delicate = "(output / 'worklog.md').write_text('## A security hole in chunked\\n')\ntime.sleep(30)\n"
+    async with open_world(tmp_path, agent=WRITE_REPORT + says + delicate) as world:
+        await world.open_issue()
+        await world.label("ptq:fix")
+        await world.wait_for_job("running")
+        await wait_for_heading(world, "Ask @octocat why")
+        await world.comment("/ptq status")
+        assert "**Worklog:** Ask octocat why" in await world.wait_for_reply("<!-- ptq:reply=")
+        await wait_for_heading(world, "A security hole in chunked")
+        await world.comment("/ptq status")
+        assert "Worklog" not in await world.wait_for_reply("<!-- ptq:reply=", 2)
+        await world.comment("/ptq cancel")
+        await world.wait_for_report()
+
+
+async def test_a_quota_of_a_repositorys_day_is_kept(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml="[caps.repository_day]\njobs = 1\n") as world:
+        await world.open_issue()
+        await world.comment("/ptq repro")
+        await world.wait_for_report()
+        await world.comment("/ptq repro")
+        assert "It is free again tomorrow" in await world.wait_for_reply("the cap of 1 job of this repository today")
+
+
+async def test_a_repository_narrows_what_may_be_asked_for(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        rules = 'presets = ["repro"]\nlabels = { "ptq" = "repro" }\n[quotas]\nissue = 1\n'
+        world.commit({".github/ptq.toml": rules})
+        await world.open_issue()
+        await world.label("ptq:fix")
+        await world.comment("/ptq fix")
+        listed = await world.wait_for_reply("takes the name of a preset. There are:\n\n- `/ptq repro`")
+        assert "/ptq fix" not in listed
+        await world.label("ptq")
+        await world.wait_for_report()
+        assert [job.preset for job in await world.jobs()] == ["repro"]
+        await world.comment("/ptq repro")
+        await world.wait_for_reply("the cap of 1 job of all runs on this issue")
+
+
+async def test_rules_that_are_broken_stop_what_is_new_and_nothing_else(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(60)\n") as world:
+        await world.open_issue()
+        await world.comment("/ptq fix")
+        await world.wait_for_job("running")
+        world.commit({".github/ptq.toml": 'presets = ["repro"]\nwho_may_start = "nobody"\n'})
+        await world.comment("/ptq cancel")
+        await world.wait_for_report()
+        await world.comment("/ptq fix")
+        refusal = await world.wait_for_reply("until `.github/ptq.toml` on the default branch is mended")
+        assert "line 2, who_may_start: Input should be" in refusal
+        await world.comment(f"/ptq pr\n\n{NOTE}")
+        await world.wait_for_reply("until `.github/ptq.toml`", 2)
+        await world.settle()
+        assert len(await world.jobs()) == 1
