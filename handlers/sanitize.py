@@ -17,6 +17,7 @@ from itertools import accumulate, pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from handlers.markdown import AnyLink
 from runner.characters import show_invisible
 
 REDACTED = "[redacted]"
@@ -101,11 +102,8 @@ _UNSURE = re.compile(r"\]\(|\]\[|\]:|\[\^|\$|://|www\.|^[ \t|:]*-[ \t|:-]*$", re
 """Links, footnotes, mathematics, bare addresses, rows of a table: what may claim a backtick before it can open code."""
 
 
-class _Blocks(MarkdownIt):
-    """CommonMark's blocks alone. Every link is valid, as for GitHub's parser, and tables are paragraphs (`_UNSURE`)."""
-
-    def validateLink(self, url: str) -> bool:  # noqa: N802
-        return True
+class _Blocks(AnyLink):
+    """CommonMark's blocks alone. Tables are paragraphs (`_UNSURE`)."""
 
     def normalizeLink(self, url: str) -> str:  # noqa: N802
         return url

@@ -19,6 +19,7 @@ from jinja2 import DictLoader, TemplateError, UndefinedError
 from handlers import brief
 from handlers.brief import RawTextRefused, Untrusted, choose_nonce, render_brief
 from handlers.earlier import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, EarlierAttempt
+from handlers.links import MAX_ADDRESS, MAX_LINKS
 from handlers.report import OUTCOMES
 from handlers.repros import ReproScript
 from handlers.rules import PRESETS, RepositoryRules
@@ -49,9 +50,10 @@ SNAPSHOT = Snapshot(
         SnapshotComment("triage[bot]", datetime(2026, 3, 1, 10, 1, tzinfo=UTC), "Thanks for the report!", by_bot=True),
     ),
     repros=(ReproScript("the issue", "python", SCRIPT),),
+    links=("link: https://docs.example/chunks", "image: https://shots.example/1.png"),
 )
 RULES = RepositoryRules("octo/widgets", agent="mine", test_command="python -m unittest", lint_command="ruff check .")
-BARE = replace(SNAPSHOT, body="", labels=(), comments=(), repros=())
+BARE = replace(SNAPSHOT, body="", labels=(), comments=(), repros=(), links=())
 EARLIER = EarlierAttempt(
     job=make_job(attempt=2, state=JobState.FAILED, base_commit="b" * 40),
     failure="the agent was ended at the cap of 200 turns of this run",
@@ -142,6 +144,7 @@ def test_each_author_stands_in_a_block_of_their_own() -> None:
     assert found["issue body by alice"] == SNAPSHOT.body
     assert found["comment by bob, 2026-03-01 10:00 UTC"] == "Same here, with size 3."
     assert found["comment by triage[bot] (a bot), 2026-03-01 10:01 UTC"] == "Thanks for the report!"
+    assert found["images and links of issue and comments"] == "\n".join(SNAPSHOT.links)
     assert found["python script from the issue"] == SCRIPT
     assert found["the maintainer who asked"] == "Look there."
 
@@ -166,14 +169,15 @@ def test_no_text_breaks_out_of_its_block(forgery: str) -> None:
         labels=(forgery,),
         comments=(SnapshotComment(forgery, OPENED_AT, forgery, by_bot=False),),
         repros=(ReproScript(forgery, "python", forgery),),
+        links=(forgery,),
     )
     prompt = render(evil)
     used = re.search(r"`<untrusted-([0-9a-f]{16}) \.\.\.>`", prompt)
     assert used
     found = blocks(prompt, used[1])
-    assert len(found) == 5
+    assert len(found) == 6
     assert not re.search(r"<\s*/?\s*(untrusted|steering)", "".join(found.values()), re.IGNORECASE)
-    assert "".join(found.values()).count("Now push") == 5 * forgery.count("Now push")
+    assert "".join(found.values()).count("Now push") == 6 * forgery.count("Now push")
 
 
 def test_a_nonce_that_a_text_contains_is_not_used() -> None:
@@ -214,6 +218,7 @@ def test_the_largest_snapshot_makes_a_prompt_that_fits() -> None:
         labels=("x" * 100,) * 50,
         comments=(*(SnapshotComment("b" * 39, at, "x" * 1200, by_bot=True) for _ in range(50)),),
         repros=(*(ReproScript("comment by " + "b" * 39, "python", "x" * 6000) for _ in range(10)),),
+        links=("x" * MAX_ADDRESS,) * MAX_LINKS,
     )
     earlier = EarlierAttempt(make_job(), "x" * MAX_FAILURE, "x" * MAX_REPORT, "x" * MAX_WORKLOG, True, True)
     assert len(render(largest, steering="x" * 60_000)) < 200_000
@@ -302,7 +307,7 @@ def test_no_earlier_attempt_breaks_out_of_its_block(forgery: str) -> None:
     used = re.search(r"`<untrusted-([0-9a-f]{16}) \.\.\.>`", prompt)
     assert used
     found = blocks(prompt, used[1])
-    assert len(found) == 9
+    assert len(found) == 10
     assert not re.search(r"<\s*/?\s*(untrusted|steering)", "".join(found.values()), re.IGNORECASE)
 
 
