@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from handlers.costs import describe_meter
 from handlers.rules import PRESETS
-from handlers.sanitize import REDACTED, defuse, one_line, redact
+from handlers.sanitize import REDACTED, make_safe_line, one_line, redact
 from runner.caps import Scope, Use
 from runner.job import Job, JobState
 from runner.meter import Meter
@@ -63,7 +63,7 @@ def render_status(
         phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
     lines = [head, f"**Now:** {phase} · {page}"]
     if job.trouble:
-        lines.append(f"**Held up:** {defuse(one_line(job.trouble, 300))}")
+        lines.append(f"**Held up:** {make_safe_line(job.trouble, secrets, 300)}")
     if job.state is JobState.QUEUED and not job.by_hand:
         lines.append(f"The agent will {PRESETS[job.preset].goal}. Stop it with `/ptq cancel`.")
     status = "\n\n".join(lines)
@@ -260,5 +260,5 @@ def render_pull_exists(number: int) -> str:
 
 def render_pull_failed(reason: str) -> str:
     """A pull request that GitHub will not take."""
-    why = defuse(one_line(reason, 300))
+    why = make_safe_line(reason, (), 300)
     return f"The draft pull request could not be opened: {why}. Once that is mended, the same note opens it."
