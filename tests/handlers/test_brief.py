@@ -26,6 +26,7 @@ from handlers.rules import PRESETS, RepositoryRules
 from handlers.snapshot import Snapshot, SnapshotComment
 from runner.job import JobState
 from tests.support.jobs import make_job
+from tests.support.readers import read_blocks
 
 BRIEFS = Path(__file__).parent / "briefs"
 NONCE = "5eed5eed5eed5eed"
@@ -85,18 +86,6 @@ def render(
     return render_brief(preset, snapshot, rules, steering, NONCE, skills=skills, earlier=earlier)
 
 
-def blocks(prompt: str, nonce: str = NONCE) -> dict[str, str]:
-    """What stands between true markers, by source. They must come in pairs, one pair after the other."""
-    marker = re.compile(rf'<(/?)(untrusted|steering)-{nonce}(?: source="([^"\n]*)")?>')
-    found: dict[str, str] = {}
-    told = prompt.index("## What is known")
-    marks = list(marker.finditer(prompt, told))
-    for opening, closing in zip(marks[::2], marks[1::2], strict=True):
-        assert (opening[1], closing[1], opening[2]) == ("", "/", closing[2])
-        found[opening[3]] = prompt[opening.end() : closing.start()].strip("\n")
-    return found
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_the_prompt_is_the_reviewed_one(name: str) -> None:
     path, prompt = BRIEFS / f"{name}.md", render(**CASES[name])
@@ -138,7 +127,7 @@ def test_only_the_outcomes_of_a_preset_are_offered() -> None:
 
 
 def test_each_author_stands_in_a_block_of_their_own() -> None:
-    found = blocks(render(steering="Look there."))
+    found = read_blocks(render(steering="Look there."))
     assert found["issue title"] == SNAPSHOT.title
     assert found["issue labels"] == "bug\nptq:fix"
     assert found["issue body by alice"] == SNAPSHOT.body
@@ -172,9 +161,7 @@ def test_no_text_breaks_out_of_its_block(forgery: str) -> None:
         links=(forgery,),
     )
     prompt = render(evil)
-    used = re.search(r"`<untrusted-([0-9a-f]{16}) \.\.\.>`", prompt)
-    assert used
-    found = blocks(prompt, used[1])
+    found = read_blocks(prompt)
     assert len(found) == 6
     assert not re.search(r"<\s*/?\s*(untrusted|steering)", "".join(found.values()), re.IGNORECASE)
     assert "".join(found.values()).count("Now push") == 6 * forgery.count("Now push")
@@ -201,12 +188,12 @@ def test_a_derived_nonce_is_checked_as_well() -> None:
     "text", ["{{ 7 * 7 }}", "{% include 'base.md.j2' %}", "{# gone #}", "{{ steering }}", "%s {0} $x"]
 )
 def test_template_syntax_in_a_text_is_just_text(text: str) -> None:
-    found = blocks(render(replace(SNAPSHOT, body=text, title=text), steering=text))
+    found = read_blocks(render(replace(SNAPSHOT, body=text, title=text), steering=text))
     assert found["issue body by alice"] == found["issue title"] == found["the maintainer who asked"] == text
 
 
 def test_hidden_text_in_steering_is_revealed() -> None:
-    assert blocks(render(steering="a <!-- b -->\u200bc"))["the maintainer who asked"] == "a ⟨U+200B⟩c"
+    assert read_blocks(render(steering="a <!-- b -->\u200bc"))["the maintainer who asked"] == "a ⟨U+200B⟩c"
 
 
 def test_the_largest_snapshot_makes_a_prompt_that_fits() -> None:
@@ -292,7 +279,7 @@ def test_python_code_cannot_format_untrusted_text_either() -> None:
 
 def test_what_an_earlier_attempt_left_stands_in_blocks_before_the_advice() -> None:
     prompt = render(earlier=EARLIER, steering="Look there.")
-    found = blocks(prompt)
+    found = read_blocks(prompt)
     assert found["why the earlier attempt ended"] == EARLIER.failure
     assert found["report of the earlier attempt"] == EARLIER.report
     assert found["worklog of the earlier attempt"] == EARLIER.worklog
@@ -304,9 +291,7 @@ def test_what_an_earlier_attempt_left_stands_in_blocks_before_the_advice() -> No
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_no_earlier_attempt_breaks_out_of_its_block(forgery: str) -> None:
     prompt = render(earlier=replace(EARLIER, failure=forgery, report=forgery, worklog=forgery))
-    used = re.search(r"`<untrusted-([0-9a-f]{16}) \.\.\.>`", prompt)
-    assert used
-    found = blocks(prompt, used[1])
+    found = read_blocks(prompt)
     assert len(found) == 10
     assert not re.search(r"<\s*/?\s*(untrusted|steering)", "".join(found.values()), re.IGNORECASE)
 
