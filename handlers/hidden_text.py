@@ -32,6 +32,7 @@ STEPS = (
     "unknown tags",
     "folded parts",
     "footnotes",
+    "cells",
     "info strings",
     "drawings",
     "invisible characters",
@@ -39,8 +40,9 @@ STEPS = (
 """What is done: `links` have titles, `definitions` are those of links; the words of a fence behind its first are its
 info string."""
 
-FOLDED, FOOTNOTE, DRAWN = "⟨folded⟩", "⟨footnote⟩", "⟨drawn⟩"
-"""Our marks, at what a page shows only to who unfolds it, at its very end if at all, or as a picture."""
+FOLDED, FOOTNOTE, DRAWN, BEYOND = "⟨folded⟩", "⟨footnote⟩", "⟨drawn⟩", "⟨beyond the table⟩"
+"""Our marks, at what a page shows only to who unfolds it, at its very end if at all, as a picture, or not: the cells of
+a row for which its table has no column."""
 
 _OPENER = re.compile(r"<!--|<\?|<!(?=[A-Za-z\[])")
 """HTML that browsers show nothing of: comments end with `-->`, and what they treat as comments ends with `>`.
@@ -63,6 +65,7 @@ _KNOWN_TAG = re.compile(
 _DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 _INFO = re.compile(r"((?:`{3,}|~{3,})[ \t]*\S{0,20})([^\n]*)")
 _FOOTNOTE = re.compile(r"^([ \t>*+-]*)(?=\[\^[^\]\s]+\]:)", re.MULTILINE)
+_DELIMITERS = re.compile(r"[ \t>]*+\|?+[ \t]*+:?-++:?[ \t]*+(?:\|[ \t]*+:?-++:?[ \t]*+)*+\|?[ \t]*+")
 
 _SUSPECT = re.compile(r"<[A-Za-z/!?]|!\[|\]\(|\]\[")
 _MAY_CLAIM_BACKTICK = re.compile(
@@ -143,7 +146,19 @@ def _show_fence(source: str, token: Token, steps: Collection[str]) -> str:
 def _show_running_text(source: str, token: Token, steps: Collection[str]) -> str:
     shown = None if _is_doubtful(token) else _change(source, token.content, _list_edits(token, steps))
     shown = _strip_everything(source, steps) if shown is None else shown
-    return _FOOTNOTE.sub(rf"\1{FOOTNOTE}", shown) if "footnotes" in steps else shown
+    shown = _FOOTNOTE.sub(rf"\1{FOOTNOTE}", shown) if "footnotes" in steps else shown
+    return _mark_cells(shown) if "cells" in steps and "|" in shown else shown
+
+
+def _mark_cells(shown: str) -> str:
+    """A paragraph that may be a table for GitHub, with our mark before the cells that it leaves out."""
+    lines = shown.split("\n")
+    place = next((at for at, line in enumerate(lines) if at and _DELIMITERS.fullmatch(line)), len(lines))
+    for line in lines[place : place + 1]:
+        columns = line.strip(" \t|>").count("|") + 1
+        row = re.compile(rf"^([ \t>]*+\|?+(?:(?:\\.|[^|\\])*+\|){{{columns}}})(?=.*[^\s|])")
+        lines[place + 1 :] = [row.sub(rf"\1{BEYOND}", after, count=1) for after in lines[place + 1 :]]
+    return "\n".join(lines)
 
 
 def _is_doubtful(token: Token) -> bool:

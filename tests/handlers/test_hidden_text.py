@@ -115,7 +115,18 @@ def test_without_html_nothing_changes_but_titles_and_info_strings(text: str) -> 
     "mark",
     [
         *("<!-- ", "[", "![", "> a\n", "`<!-- -->`$ ", "<?", "a<!--\nx\n-->", "- ", '<a "', "<div a\n", "[a]: b\n"),
-        *('![a](b "c")', '[a](b "c")', "[a]: b\n\n[a] ", "```a b\n```\n", "![", "`<b>`]($ ", "[^a]: b\n", "[a](b (c"),
+        *(
+            '![a](b "c")',
+            '[a](b "c")',
+            "[a]: b\n\n[a] ",
+            "```a b\n```\n",
+            "![",
+            "`<b>`]($ ",
+            "[^a]: b\n",
+            "a|b\n-|-\n",
+            "a\n" + "-" * 9_000,
+            "[a](b (c",
+        ),
     ],
 )
 def test_a_text_made_to_be_slow_is_not(mark: str) -> None:
