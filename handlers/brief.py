@@ -128,7 +128,7 @@ def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:
 def _texts_of(snapshot: Snapshot, earlier: EarlierAttempt | None) -> Iterator[str]:
     if earlier:
         yield from (earlier.failure, earlier.report, earlier.worklog)
-    yield from (snapshot.title, snapshot.author, snapshot.body, *snapshot.labels)
+    yield from (snapshot.title, snapshot.author, snapshot.body, *snapshot.labels, *snapshot.links)
     for comment in snapshot.comments:
         yield from (comment.author, comment.body)
     for repro in snapshot.repros:
@@ -158,6 +158,7 @@ def _describe(snapshot: Snapshot) -> dict[str, object]:
         "body": Untrusted(snapshot.body, f"issue body by {snapshot.author}"),
         "comments": [Untrusted(comment.body, _render_source(comment)) for comment in snapshot.comments],
         "comments_left_out": snapshot.comments_left_out,
+        "links": Untrusted("\n".join(snapshot.links), "images and links of issue and comments"),
         "repros": [Untrusted(repro.code, f"{repro.language} script from {repro.origin}") for repro in snapshot.repros],
     }
 

@@ -218,11 +218,15 @@ def _find_starts(source: str, lines: Sequence[str]) -> tuple[list[int], int]:
         if len(firsts) != last - first:
             # A code span, a tag or a link goes over the end of a line: what begins a line there is anybody's guess.
             continue
+        dollars = 0
         for number, opening in enumerate(firsts, first):
             if _is_forwarded(lines, number, last):
                 return starts, number
-            if opening and opening.content[:4].casefold() == "/ptq" and _COMMAND.match(lines[number]):
+            # Between two `$$` GitHub reads mathematics.
+            plain = opening.content if opening and not dollars % 2 else ""
+            if plain[:4].casefold() == "/ptq" and _COMMAND.match(lines[number]):
                 starts.append(number)
+            dollars += lines[number].count("$$")
     return starts, len(lines)
 
 

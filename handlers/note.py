@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from handlers.commands import Command
-from handlers.sanitize import close_fence, defuse, fence, one_line
+from handlers.sanitize import close_fence, fence, make_safe_line
 from runner.characters import is_invisible
 from runner.job import DIGEST_SHOWN
 
@@ -140,7 +140,7 @@ def _judge(note: str, report_texts: Sequence[str]) -> str | None:
         return f"This note repeats our template. Please say, {NOTE_PLACEHOLDER}."
     if passage := _find_copied(prose, report_texts):
         return (
-            f"“{defuse(one_line(passage, 200))}” stands in the agent's report already, and a reviewer wants to hear "
+            f"“{make_safe_line(passage, (), 200)}” stands in the agent's report already, and a reviewer wants to hear "
             f"from somebody who read the diff. Please say, {NOTE_PLACEHOLDER}; what you quote goes behind a `>`."
         )
     return None

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from handlers.casebook import Pull
 from handlers.replies import job_url
 from handlers.report_comment import MAX_COMMENT
-from handlers.sanitize import collapse, defuse, fence, one_line, redact
+from handlers.sanitize import collapse, fence, make_safe, one_line, redact
 from handlers.verified import render_checks
 from runner.job import DIGEST_SHOWN, Job, Report
 from runner.verification import Check
@@ -44,9 +44,9 @@ def render_pull_body(
     url = job_url(public_url, job.id)
     note, fixes = redact(pull.note, secrets), f"Fixes #{job.issue_number}"
     disclosure = f"---\n\n{_render_disclosure(pull, job, model, url)}"
-    found = collapse("The agent's report", defuse(redact(report.body, secrets)))
+    found = collapse("The agent's report", make_safe(report.body, secrets))
     repro = collapse("Repro", fence(redact(report.repro, secrets), "python")) if report.repro.strip() else ""
-    worklog = collapse("Worklog", defuse(redact(report.worklog, secrets))) if report.worklog.strip() else ""
+    worklog = collapse("Worklog", make_safe(report.worklog, secrets)) if report.worklog.strip() else ""
     seen = render_checks(job, checks, report, public_url, secrets)
     room = MAX_COMMENT - sum(len(part) + 2 for part in (note, seen, fixes, disclosure))
     found, repro, worklog = _fit([found, repro, worklog], room, url)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from handlers.costs import describe_meter
 from handlers.rules import PRESETS, Preset, Role
-from handlers.sanitize import REDACTED, defuse, one_line, redact
+from handlers.sanitize import REDACTED, make_safe_line, one_line, redact
 from runner.caps import Scope, Use
 from runner.job import Job, JobState
 from runner.meter import Meter
@@ -69,7 +69,7 @@ def render_status(
         phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
     lines = [head, f"**Now:** {phase} · {page}"]
     if job.trouble:
-        lines.append(f"**Held up:** {defuse(one_line(job.trouble, 300))}")
+        lines.append(f"**Held up:** {make_safe_line(job.trouble, secrets, 300)}")
     if job.state is JobState.QUEUED and not job.by_hand:
         preset = PRESETS.get(job.preset)
         goal = preset.goal if preset and not preset.needs_advice else f"follow the preset `{job.preset}`"
@@ -98,10 +98,9 @@ _DELICATE = re.compile(
 
 def render_heading(meter: Meter, secrets: Collection[str]) -> str:
     """What the agent says in its worklog that it tries, as the last line of a status; or nothing."""
-    heading = one_line(redact(meter.heading, secrets), MAX_HEADING)
-    if not heading or meter.withheld or _DELICATE.search(heading):
+    if not meter.heading or meter.withheld or _DELICATE.search(meter.heading):
         return ""
-    return f"\n\n**Worklog:** {defuse(heading)}"
+    return f"\n\n**Worklog:** {make_safe_line(meter.heading, secrets, MAX_HEADING)}"
 
 
 def drop_progress(status: str) -> str:
@@ -234,7 +233,7 @@ def render_no_advice(preset: str) -> str:
 
 def render_presets(presets: Iterable[Preset]) -> str:
     """`/ptq run` without a preset that there is."""
-    rows = [f"- `{preset.command}`: {defuse(one_line(preset.goal, 200))}" for preset in presets]
+    rows = [f"- `{preset.command}`: {make_safe_line(preset.goal, (), 200)}" for preset in presets]
     return "\n".join(["No job was started: `/ptq run` takes the name of a preset. There are:", "", *rows])
 
 
@@ -256,7 +255,7 @@ def render_issue_changed(number: int) -> str:
 
 def render_broken_rules(fault: str) -> str:
     """A request in a repository whose own rules cannot be understood; `fault` holds words of its file."""
-    why = defuse(one_line(fault, 300))
+    why = make_safe_line(fault, (), 300)
     return f"Nothing can be asked for until `.github/ptq.toml` on the default branch is mended: {why}."
 
 
@@ -355,5 +354,5 @@ def render_pull_exists(number: int) -> str:
 
 def render_pull_failed(reason: str) -> str:
     """A pull request that GitHub will not take."""
-    why = defuse(one_line(reason, 300))
+    why = make_safe_line(reason, (), 300)
     return f"The draft pull request could not be opened: {why}. Once that is mended, the same note opens it."

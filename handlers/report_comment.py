@@ -13,7 +13,7 @@ from handlers.note import NOTE_PLACEHOLDER
 from handlers.replies import job_url, render_confidential
 from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import find_command
-from handlers.sanitize import collapse, cut, defuse, fence, one_line, redact
+from handlers.sanitize import collapse, cut, fence, make_safe, make_safe_line, redact
 from handlers.verified import render_checks
 from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Report
@@ -91,7 +91,7 @@ def render_report_comment(
     if report and is_confidential(report.body):
         return render_confidential()
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
-    parts = [_render_head(job, choose_headline(job, parsed), secrets), _render_findings(parsed)]
+    parts = [_render_head(job, choose_headline(job, parsed), secrets), _render_findings(parsed, secrets)]
     parts.append(render_checks(job, checks, report, public_url, secrets))
     parts += [_render_doubts(report, secrets)] if report else []
     shown_model = name_model(job, meter, model, secrets)
@@ -116,19 +116,19 @@ def _render_head(job: Job, headline: str, secrets: Collection[str]) -> str:
     if not job.failure:
         return head
     sentence, _, details = redact(job.failure, secrets).partition("\n")
-    shown = f"{head}\n\n**Why:** {defuse(one_line(sentence, 500))}"
+    shown = f"{head}\n\n**Why:** {make_safe_line(sentence, secrets, 500)}"
     if not details.strip():
         return shown
     return f"{shown}\n\n{cut(fence(show_invisible(details[-MAX_SUMMARY:])), 2 * MAX_SUMMARY, '…')}"
 
 
-def _render_findings(parsed: ParsedReport | None) -> str:
+def _render_findings(parsed: ParsedReport | None, secrets: Collection[str]) -> str:
     if parsed is None:
         return ""
     notice = "… (the full report is below)"
-    found = [cut(defuse(parsed.summary), MAX_SUMMARY, notice)] if parsed.summary else []
+    found = [make_safe(parsed.summary, secrets, MAX_SUMMARY, notice)] if parsed.summary else []
     if parsed.root_cause:
-        found.append(f"**Root cause**\n\n{cut(defuse(parsed.root_cause), MAX_SUMMARY, notice)}")
+        found.append(f"**Root cause**\n\n{make_safe(parsed.root_cause, secrets, MAX_SUMMARY, notice)}")
     return "\n\n".join(found)
 
 
@@ -144,7 +144,7 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
 
 
 def _safe_line(text: str, secrets: Collection[str]) -> str:
-    return defuse(one_line(redact(text, secrets), 300))
+    return make_safe_line(text, secrets, 300)
 
 
 def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[str], room: int) -> str:
@@ -177,9 +177,7 @@ def count_lines(patch: str) -> tuple[int, int]:
 def _render_texts(report: Report, secrets: Collection[str]) -> str:
     notice = "… (cut: the job's page has the rest)"
     texts = (("Full report", report.body), ("Worklog", report.worklog))
-    shown = [
-        collapse(title, cut(defuse(redact(text, secrets)), MAX_TEXT, notice)) for title, text in texts if text.strip()
-    ]
+    shown = [collapse(title, make_safe(text, secrets, MAX_TEXT, notice)) for title, text in texts if text.strip()]
     return "\n\n".join(shown)
 
 
@@ -207,7 +205,7 @@ def render_usual_step(job: Job) -> str:
 def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: Collection[str]) -> str | None:
     """The model that did the work, safe to show: as the agent said it, as it was asked for, or as it is configured."""
     model = (meter and meter.model) or job.model or configured
-    return defuse(one_line(redact(model, secrets), MAX_MODEL)) if model else None
+    return make_safe_line(model, secrets, MAX_MODEL) if model else None
 
 
 def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, *, key_on_machine: bool) -> str:

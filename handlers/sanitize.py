@@ -17,6 +17,7 @@ from itertools import accumulate, pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from handlers.markdown import AnyLink
 from runner.characters import show_invisible
 
 REDACTED = "[redacted]"
@@ -55,7 +56,11 @@ KEY_SHAPES: tuple[Rule, ...] = (
     _replace("hugging face tokens", r"hf_(?<![A-Za-z0-9]hf_)[A-Za-z0-9]{30,}"),
     _replace("aws keys", r"A[KS]IA(?<![A-Z0-9]A[KS]IA)[A-Z0-9]{16}(?![A-Z0-9])"),
     _replace("tokens of jobs", r"ptq-[0-9a-f]{10}-[0-9a-f]{40}"),
-    _replace("slack tokens", r"xox[a-z]-[A-Za-z0-9-]{10,}"),
+    _replace("google keys", r"AIza(?<![A-Za-z0-9_-]AIza)[A-Za-z0-9_-]{35}"),
+    _replace("tokens of package registries", r"npm_(?<![A-Za-z0-9]npm_)[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}"),
+    _replace("gitlab tokens", r"gl(?:pat|dt|rt|cbt|ptt|soat)-[A-Za-z0-9_.-]{20,}"),
+    _replace("stripe keys", r"(?:[rs]k_live|whsec)_[A-Za-z0-9]{20,}"),
+    _replace("slack tokens", r"xox[a-z]-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/[A-Za-z0-9/]{20,}"),
     _replace("json web tokens", r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"),
     _replace(
         "authorization headers",
@@ -101,11 +106,8 @@ _UNSURE = re.compile(r"\]\(|\]\[|\]:|\[\^|\$|://|www\.|^[ \t|:]*-[ \t|:-]*$", re
 """Links, footnotes, mathematics, bare addresses, rows of a table: what may claim a backtick before it can open code."""
 
 
-class _Blocks(MarkdownIt):
-    """CommonMark's blocks alone. Every link is valid, as for GitHub's parser, and tables are paragraphs (`_UNSURE`)."""
-
-    def validateLink(self, url: str) -> bool:  # noqa: N802
-        return True
+class _Blocks(AnyLink):
+    """CommonMark's blocks alone. Tables are paragraphs (`_UNSURE`)."""
 
     def normalizeLink(self, url: str) -> str:  # noqa: N802
         return url
@@ -211,10 +213,15 @@ _FIELDS = (
     "|Pull Request resolved|Change-Id|fbshipit-source-id|ghstack-source-id|[a-z][a-z-]{0,40}-by"
 )
 _CLOSING = r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?![A-Za-z0-9])[^A-Za-z0-9#]*+"
-_THREAD = r"/{1,3}[\w.-]+/{1,3}[\w.-]+/{1,3}(?:issues|pull|discussions)/{1,3}"
+_SLASH = r"(?:\\?/){1,3}"
+"""Markdown drops a backslash before a slash or a dot, and browsers read some slashes as one."""
+_THREAD = rf"{_SLASH}[\w.\\-]+{_SLASH}[\w.\\-]+{_SLASH}(?:issues|pull|discussions|[^\s/]*%[^\s/]*){_SLASH}"
+_DRAWN = r"^([ \t>*+-]*(?:\d{1,9}[.)][ \t]*)?(?:`{3,}|~{3,})[ \t]*)(?:mermaid|geojson|topojson|stl|math)\b"
 
 RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible, in_code=True),
+    # A picture may link anywhere, and its source is not seen.
+    Rule("drawings", partial(re.compile(_DRAWN, re.MULTILINE | re.IGNORECASE).sub, r"\1text"), in_code=True),
     Rule("open fences", close_fence, in_code=True),
     # `&#64;` becomes a live @ after Markdown is rendered; only our own mark and the harmless ones stay.
     _replace("entities", r"&(?!(?:lt|gt|amp|quot|#8203);)(?=#?[0-9A-Za-z]{1,40};)", "&amp;"),
@@ -225,7 +232,10 @@ RULES: tuple[Rule, ...] = (
     _replace("references to other repositories", r"(?<=[\w.\\-])#(?=\d)", f"#{_GAP}"),
     # GitHub's own way to link a thread without leaving a mark in it.
     _replace(
-        "links to threads", rf"(?<![\w.-])(?:www\.)?github\.com(?={_THREAD}\d)", "redirect.github.com", re.IGNORECASE
+        "links to threads",
+        rf"(?<![\w.-])(?:www\\?\.)?github\\?\.com(?={_THREAD}\d)",
+        "redirect.github.com",
+        re.IGNORECASE,
     ),
     _replace(
         "links to threads elsewhere",
@@ -267,17 +277,18 @@ def _normalise_newlines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-# Shapes
+# Plain text
 
 TITLE_RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible),
     _replace("mentions", r"(?<![A-Za-z0-9])@+(?=[A-Za-z0-9])", ""),
     _replace(
         "closing keywords",
-        rf"({_CLOSING}(?:[\w.-]{{1,100}}/[\w.-]{{1,100}}(?=#)|GH(?=-))?)[#-]+(?=\d)",
+        rf"({_CLOSING}(?:GH(?=-))?)[#-]+(?=\d)",
         r"\1 ",
         re.IGNORECASE,
     ),
+    _replace("references to other repositories", r"(?<=[\w.-])#+(?=\d)", " "),
     _replace("links to threads", rf"({_THREAD})(?=\d)", r"\1 ", re.IGNORECASE),
     # In a commit's message they keep GitHub Actions from running.
     _replace("words to CI", r"\[(skip ci|ci skip|no ci|skip actions|actions skip)\]", r"(\1)", re.IGNORECASE),
@@ -295,6 +306,20 @@ def one_line(text: str, limit: int, rules: Sequence[Rule] = TITLE_RULES) -> str:
         line = rule.apply(line)
     line = " ".join(line.split())
     return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
+
+
+def make_safe(text: str, secrets: Collection[str], limit: int | None = None, notice: str = "…") -> str:
+    """Somebody's Markdown as it may be posted: without secrets, nothing live in it, of at most `limit` characters."""
+    safe = defuse(redact(text, secrets))
+    return safe if limit is None else cut(safe, limit, notice)
+
+
+def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
+    """Somebody's words as one line of Markdown that may be posted, of some `limit` characters: no mark is counted."""
+    return defuse(one_line(redact(text, secrets), limit))
+
+
+# Shapes
 
 
 def fence(text: str, info: str = "") -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from handlers.hidden_text import reveal
+from handlers.links import list_links
 from handlers.ports import Comment
 from handlers.repros import THE_ISSUE, ReproScript, extract_repros
 from runner.characters import show_invisible
@@ -23,6 +24,9 @@ MAX_ALL_COMMENTS = 60_000
 MAX_COMMENTS = 50
 MAX_LABELS = 50
 MAX_LABEL = 100
+
+_HIDING = (("<!--", "-->"), ("<", ">"), ("![", ")"))
+"""How comments, tags and images begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Snapshot:
     frozen_at: datetime
     comments: tuple[SnapshotComment, ...]
     repros: tuple[ReproScript, ...]
+    links: tuple[str, ...] = ()
+    """Where images and links of the texts above lead, each with what it is."""
     comments_left_out: int = 0
     """How many older comments were too much."""
 
@@ -82,7 +88,7 @@ def freeze_issue(
     ]
     kept = _keep_newest(known)
     shown_body = _bound(body, MAX_BODY)
-    texts = [(THE_ISSUE, shown_body), *((f"comment by {comment.author}", comment.body) for comment in kept)]
+    origins = [(THE_ISSUE, shown_body), *((f"comment by {comment.author}", comment.body) for comment in kept)]
     return Snapshot(
         repository=repository,
         issue_number=issue_number,
@@ -93,7 +99,8 @@ def freeze_issue(
         created_at=created_at,
         frozen_at=frozen_at,
         comments=kept,
-        repros=extract_repros(texts, import_names),
+        repros=extract_repros(origins, import_names),
+        links=list_links(text for _, text in origins),
         comments_left_out=len(known) - len(kept),
     )
 
@@ -116,11 +123,12 @@ def _one_line(text: str, limit: int) -> str:
 
 def _bound(text: str, limit: int) -> str:
     """The text revealed, and cut to `limit` characters with a notice."""
-    # Revealing costs time: what is beyond twice the limit is not even looked at. A comment that this would leave open,
-    # and so make visible, goes with it.
+    # Revealing costs time: what is beyond twice the limit is not even looked at. What this would leave open, and so
+    # make visible, goes with it.
     near = text[: 2 * limit]
-    if len(near) < len(text) and (opened := near.rfind("<!--")) > near.rfind("-->"):
-        near = near[:opened]
+    for opener, closer in _HIDING if len(near) < len(text) else ():
+        if (opened := near.rfind(opener)) > near.rfind(closer):
+            near = near[:opened]
     shown = reveal(near)
     if len(shown) <= limit and len(near) == len(text):
         return shown

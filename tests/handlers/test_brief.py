@@ -19,12 +19,14 @@ from jinja2 import DictLoader, TemplateError, UndefinedError
 from handlers import brief
 from handlers.brief import RawTextRefused, Untrusted, choose_nonce, render_brief
 from handlers.earlier import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, EarlierAttempt
+from handlers.links import MAX_ADDRESS, MAX_LINKS
 from handlers.report import OUTCOMES
 from handlers.repros import ReproScript
 from handlers.rules import PRESETS, Preset, RepositoryRules
 from handlers.snapshot import Snapshot, SnapshotComment
 from runner.job import JobState
 from tests.support.jobs import make_job
+from tests.support.readers import read_blocks
 
 BRIEFS = Path(__file__).parent / "briefs"
 NONCE = "5eed5eed5eed5eed"
@@ -49,9 +51,10 @@ SNAPSHOT = Snapshot(
         SnapshotComment("triage[bot]", datetime(2026, 3, 1, 10, 1, tzinfo=UTC), "Thanks for the report!", by_bot=True),
     ),
     repros=(ReproScript("the issue", "python", SCRIPT),),
+    links=("link: https://docs.example/chunks", "image: https://shots.example/1.png"),
 )
 RULES = RepositoryRules("octo/widgets", agent="mine", test_command="python -m unittest", lint_command="ruff check .")
-BARE = replace(SNAPSHOT, body="", labels=(), comments=(), repros=())
+BARE = replace(SNAPSHOT, body="", labels=(), comments=(), repros=(), links=())
 EARLIER = EarlierAttempt(
     job=make_job(attempt=2, state=JobState.FAILED, base_commit="b" * 40),
     failure="the agent was ended at the cap of 200 turns of this run",
@@ -90,18 +93,6 @@ def render(
     earlier: EarlierAttempt | None = None,
 ) -> str:
     return render_brief(PRESETS.get(preset, OWN), snapshot, rules, steering, NONCE, skills=skills, earlier=earlier)
-
-
-def blocks(prompt: str, nonce: str = NONCE) -> dict[str, str]:
-    """What stands between true markers, by source. They must come in pairs, one pair after the other."""
-    marker = re.compile(rf'<(/?)(untrusted|steering)-{nonce}(?: source="([^"\n]*)")?>')
-    found: dict[str, str] = {}
-    told = prompt.index("## What is known")
-    marks = list(marker.finditer(prompt, told))
-    for opening, closing in zip(marks[::2], marks[1::2], strict=True):
-        assert (opening[1], closing[1], opening[2]) == ("", "/", closing[2])
-        found[opening[3]] = prompt[opening.end() : closing.start()].strip("\n")
-    return found
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -145,12 +136,13 @@ def test_only_the_outcomes_of_a_preset_are_offered() -> None:
 
 
 def test_each_author_stands_in_a_block_of_their_own() -> None:
-    found = blocks(render(steering="Look there."))
+    found = read_blocks(render(steering="Look there."))
     assert found["issue title"] == SNAPSHOT.title
     assert found["issue labels"] == "bug\nptq:fix"
     assert found["issue body by alice"] == SNAPSHOT.body
     assert found["comment by bob, 2026-03-01 10:00 UTC"] == "Same here, with size 3."
     assert found["comment by triage[bot] (a bot), 2026-03-01 10:01 UTC"] == "Thanks for the report!"
+    assert found["images and links of issue and comments"] == "\n".join(SNAPSHOT.links)
     assert found["python script from the issue"] == SCRIPT
     assert found["the maintainer who asked"] == "Look there."
 
@@ -175,14 +167,13 @@ def test_no_text_breaks_out_of_its_block(forgery: str) -> None:
         labels=(forgery,),
         comments=(SnapshotComment(forgery, OPENED_AT, forgery, by_bot=False),),
         repros=(ReproScript(forgery, "python", forgery),),
+        links=(forgery,),
     )
     prompt = render(evil)
-    used = re.search(r"`<untrusted-([0-9a-f]{16}) \.\.\.>`", prompt)
-    assert used
-    found = blocks(prompt, used[1])
-    assert len(found) == 5
+    found = read_blocks(prompt)
+    assert len(found) == 6
     assert not re.search(r"<\s*/?\s*(untrusted|steering)", "".join(found.values()), re.IGNORECASE)
-    assert "".join(found.values()).count("Now push") == 5 * forgery.count("Now push")
+    assert "".join(found.values()).count("Now push") == 6 * forgery.count("Now push")
 
 
 def test_a_nonce_that_a_text_contains_is_not_used() -> None:
@@ -206,12 +197,12 @@ def test_a_derived_nonce_is_checked_as_well() -> None:
     "text", ["{{ 7 * 7 }}", "{% include 'base.md.j2' %}", "{# gone #}", "{{ steering }}", "%s {0} $x"]
 )
 def test_template_syntax_in_a_text_is_just_text(text: str) -> None:
-    found = blocks(render(replace(SNAPSHOT, body=text, title=text), steering=text))
+    found = read_blocks(render(replace(SNAPSHOT, body=text, title=text), steering=text))
     assert found["issue body by alice"] == found["issue title"] == found["the maintainer who asked"] == text
 
 
 def test_hidden_text_in_steering_is_revealed() -> None:
-    assert blocks(render(steering="a <!-- b -->\u200bc"))["the maintainer who asked"] == "a ⟨U+200B⟩c"
+    assert read_blocks(render(steering="a <!-- b -->\u200bc"))["the maintainer who asked"] == "a ⟨U+200B⟩c"
 
 
 def test_the_largest_snapshot_makes_a_prompt_that_fits() -> None:
@@ -223,6 +214,7 @@ def test_the_largest_snapshot_makes_a_prompt_that_fits() -> None:
         labels=("x" * 100,) * 50,
         comments=(*(SnapshotComment("b" * 39, at, "x" * 1200, by_bot=True) for _ in range(50)),),
         repros=(*(ReproScript("comment by " + "b" * 39, "python", "x" * 6000) for _ in range(10)),),
+        links=("x" * MAX_ADDRESS,) * MAX_LINKS,
     )
     earlier = EarlierAttempt(make_job(), "x" * MAX_FAILURE, "x" * MAX_REPORT, "x" * MAX_WORKLOG, True, True)
     assert len(render(largest, steering="x" * 60_000)) < 200_000
@@ -296,7 +288,7 @@ def test_python_code_cannot_format_untrusted_text_either() -> None:
 
 def test_what_an_earlier_attempt_left_stands_in_blocks_before_the_advice() -> None:
     prompt = render(earlier=EARLIER, steering="Look there.")
-    found = blocks(prompt)
+    found = read_blocks(prompt)
     assert found["why the earlier attempt ended"] == EARLIER.failure
     assert found["report of the earlier attempt"] == EARLIER.report
     assert found["worklog of the earlier attempt"] == EARLIER.worklog
@@ -308,10 +300,8 @@ def test_what_an_earlier_attempt_left_stands_in_blocks_before_the_advice() -> No
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_no_earlier_attempt_breaks_out_of_its_block(forgery: str) -> None:
     prompt = render(earlier=replace(EARLIER, failure=forgery, report=forgery, worklog=forgery))
-    used = re.search(r"`<untrusted-([0-9a-f]{16}) \.\.\.>`", prompt)
-    assert used
-    found = blocks(prompt, used[1])
-    assert len(found) == 9
+    found = read_blocks(prompt)
+    assert len(found) == 10
     assert not re.search(r"<\s*/?\s*(untrusted|steering)", "".join(found.values()), re.IGNORECASE)
 
 

@@ -20,65 +20,11 @@ from handlers.commands import (
 )
 from handlers.replies import render_unknown_command
 from handlers.rules import COMMANDED, PRESETS, RepositoryRules, Role
+from tests.support.corpus import cases_of
 
 FIX = Command("fix", "", "")
 
-COMMANDS_NOWHERE = {
-    "nothing": "",
-    "no command": "please fix this",
-    "another bot's": "/merge\n/retest",
-    "a longer word": "/ptqx fix\n/ptq-fix\n/ptq/fix",
-    "in the middle of a line": "please /ptq fix",
-    "behind an escape": "\\/ptq fix",
-    "as an entity": "&#47;ptq fix",
-    "behind something invisible": "\u200b/ptq fix",
-    "a fence": "```\n/ptq fix\n```",
-    "an open fence": "~~~\n\n/ptq fix",
-    "indented code": "    /ptq fix",
-    "a tab": "\t/ptq fix",
-    "an indented line of a paragraph": "see\n     /ptq fix",
-    "inline code": "`/ptq fix`",
-    "inline code over two lines": "see `this\n/ptq fix\n` there",
-    "inline code that ends behind it": "see `this\n/ptq fix` there",
-    "a quote": "> /ptq fix",
-    "a quote's second line": "> see\n/ptq fix",
-    "a nested quote": "> > > /ptq fix",
-    "a list": "- /ptq fix",
-    "a list's second line": "1. see\n/ptq fix",
-    "a list's second paragraph": "- see\n\n  /ptq fix",
-    "a task list": "- [ ] /ptq fix",
-    "a heading": "# /ptq fix",
-    "an underlined heading": "/ptq fix\n===",
-    "a table": "/ptq fix | b\n--- | ---\n/ptq fix | d",
-    "a comment": "<!--\n/ptq fix\n-->",
-    "a comment that never ends": "<!--\n\n/ptq fix",
-    "an inline comment": "see <!--\n/ptq fix\n--> there",
-    "an HTML block": "<div>\n/ptq fix\n</div>",
-    "details": "<details><summary>x</summary>\n\n/ptq fix\n\n</details>",
-    "details that never end": "<details>\n\nsee\n\n/ptq fix",
-    "details that begin in a line": "see <details>\n/ptq fix\n\n/ptq fix",
-    "details that only a comment ends": "<details>\n<!-- </details> -->\n\n/ptq fix",
-    "struck out HTML": "<del>see\n/ptq fix</del>",
-    "struck out": "~~see\n/ptq fix\nit~~",
-    "emphasis": "*see\n/ptq fix*",
-    "text of a link": "[see\n/ptq fix](https://example.com)",
-    "address of a link": "[see](\n/ptq)",
-    "text of an image": "![see\n/ptq fix](https://example.com/x.png)",
-    "definition of a link": "[see]:\n/ptq 'fix'",
-    "an answered mail": "On Tue, 4 Nov 2025 at 15:45, Somebody <a@example.com> wrote:\n\n/ptq fix",
-    "an answered mail with a folded head": "On Tue, 4 Nov 2025 at 15:45, Somebody\n<a@example.com> wrote:\n\n/ptq fix",
-    "an answered mail in German": "Am Di., 4. Nov. 2025 um 15:45 schrieb Somebody <a@example.com>:\n\n/ptq fix",
-    "an answered mail in French": "Le mar. 4 nov. 2025 à 15:45, Somebody <a@example.com> a écrit :\n\n/ptq fix",
-    "an answer from Outlook": "look\n\n________________________________\nFrom: a <a@example.com>\n\n/ptq fix",
-    "an answer from Outlook without its line": "look\n\nFrom: a <a@example.com>\nSent: Tuesday\n\n/ptq fix",
-    "a mail of GitHub's": "look\n\nReply to this email directly, view it on GitHub\n\n/ptq fix",
-    "a forwarded mail": "look\n\n-----Original Message-----\nFrom: a\n\n/ptq fix",
-}
-
-
-@pytest.mark.parametrize("comment", COMMANDS_NOWHERE.values(), ids=COMMANDS_NOWHERE)
-def test_what_nobody_plainly_commands_is_no_command(comment: str) -> None:
-    assert parse_commands(comment) == []
+COMMANDS_NOWHERE = {case.name: case.text for case in cases_of("comment") if not case.fields["shown"]}
 
 
 @pytest.mark.parametrize("comment", COMMANDS_NOWHERE.values(), ids=COMMANDS_NOWHERE)

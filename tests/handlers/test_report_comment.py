@@ -295,7 +295,8 @@ def test_lines_of_a_patch_are_counted_without_its_headers() -> None:
 
 
 def test_the_preset_decides_what_the_next_step_is() -> None:
-    assert "`/ptq fix` asks an agent for a change" in render(done(preset="diagnose"), replace(result(), digest=None))
+    job = done(preset="diagnose", may_change=False)
+    assert "`/ptq fix` asks an agent for a change" in render(job, replace(result(), digest=None))
 
 
 def test_a_success_without_a_diff_can_be_carried_on() -> None:

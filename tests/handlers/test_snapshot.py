@@ -3,6 +3,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from handlers.links import MAX_ADDRESS, MAX_LINKS
 from handlers.ports import Comment
 from handlers.repros import ReproScript
 from handlers.snapshot import (
@@ -98,14 +101,32 @@ def test_hidden_text_is_neither_shown_nor_run() -> None:
     assert "import" not in bodies(snapshot)[0]
 
 
+def test_images_and_links_are_listed_once_each_with_what_they_are() -> None:
+    snapshot = freeze(
+        comment(1, "see https://a.example/x(1), <https://b.example> and [c](javascript:run)"),
+        comment(2, "later https://d.example", created=5),
+        body="![](shots/1.png) <img src='https://e.example/2.png'>\n\n<a\nhref=/f>f</a>\n\n`https://code.example`",
+    )
+    assert snapshot.links == (
+        *("image: shots/1.png", "image: https://e.example/2.png", "link: /f"),
+        *("link: https://a.example/x(1", "link: https://b.example", "link: javascript:run"),
+    )
+
+
+def test_of_many_links_the_first_are_listed() -> None:
+    links = freeze(body=" ".join(f"https://{number}.example/{'x' * 300}" for number in range(MAX_LINKS + 9))).links
+    assert [len(link) for link in links] == [MAX_ADDRESS] * MAX_LINKS
+
+
 def test_a_long_body_is_cut_with_a_notice() -> None:
     snapshot = freeze(body="word " * 13_000)
     assert len(snapshot.body) == MAX_BODY
     assert snapshot.body.endswith("\n[cut here: the original has 65000 characters]")
 
 
-def test_the_cut_opens_no_hidden_comment() -> None:
-    snapshot = freeze(comment(1, f"a <!-- SECRET {'word ' * MAX_COMMENT} --> b"))
+@pytest.mark.parametrize("hidden", ["<!-- SECRET ", "![SECRET ", "<p title='SECRET "])
+def test_the_cut_opens_nothing_that_was_hidden(hidden: str) -> None:
+    snapshot = freeze(comment(1, f"a {hidden}{'word ' * MAX_COMMENT}"))
     assert bodies(snapshot)[0].startswith("a \n[cut here")
 
 

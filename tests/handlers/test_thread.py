@@ -1,0 +1,147 @@
+"""Everything that we say in a thread, as people read it: `thread.md` is the reviewed snapshot."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bot.demo.github.pages import render_markdown
+from handlers import replies
+from handlers.commands import parse_commands, render_help
+from handlers.note import find_note_fault
+from handlers.report_comment import render_report_comment
+from handlers.rules import PRESETS, RepositoryRules, Role
+from runner.caps import Scope, Use
+from runner.job import JobState
+from runner.meter import Meter
+from runner.pauses import OPERATOR, Pause
+from tests.handlers.test_report_comment import done, result
+from tests.support.jobs import NOON, make_job
+
+THREAD = Path(__file__).with_name("thread.md")
+URL, REPOSITORY = "https://ptq.example", "octo/widgets"
+METER = Meter("j", turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
+RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")
+QUEUED, DONE, LOST = make_job(), done(), done(state=JobState.LOST, failure="machine gpu-1 can no longer be asked")
+RULES = RepositoryRules(REPOSITORY, agent="mine")
+OFFERS = {"claude": ("opus", "sonnet"), "mine": ()}
+PAUSE = Pause(REPOSITORY, "#12", "maintainer", datetime(2026, 1, 2, tzinfo=UTC))
+DIGEST = "0123456789ab"
+
+
+def report(**changes: Any) -> str:
+    job = replace(DONE, started_at=NOON, ended_at=NOON + timedelta(seconds=754), **changes)
+    return render_report_comment(job, result(), METER, model="opus", public_url=URL, secrets=())
+
+
+SAYINGS: dict[Callable[..., str | None], list[str]] = {
+    render_report_comment: [
+        report(),
+        report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),
+        render_report_comment(LOST, None, None, model=None, public_url=URL, secrets=()),
+    ],
+    render_help: [render_help(RULES)],
+    replies.render_status: [
+        replies.render_status(QUEUED, URL, 2),
+        replies.render_status(replace(RUNNING, state=JobState.PREPARING, trouble="its base is being made"), URL, 0),
+        replies.render_status(RUNNING, URL, 0, replace(METER, last_tool="Bash: python -m pytest")),
+        replies.render_status(replace(RUNNING, cancel_requested_at=NOON, cancelled_by="maintainer"), URL, 0),
+    ],
+    replies.render_heading: [
+        replies.render_status(RUNNING, URL, 0, METER)
+        + replies.render_heading(replace(METER, heading="Bisect the last ten commits"), ())
+    ],
+    replies.render_reporting: [replies.render_reporting(DONE, URL)],
+    replies.render_finished_status: [
+        replies.render_finished_status(DONE, URL, "https://github.com/octo/widgets/issues/1#issuecomment-5"),
+        replies.render_finished_status(DONE, URL, None),
+    ],
+    replies.render_confidential: [replies.render_confidential()],
+    replies.render_started_again: [replies.render_started_again(make_job(attempt=2), URL)],
+    replies.render_lost_twice: [replies.render_lost_twice(LOST)],
+    replies.render_not_again: [replies.render_not_again("another job on this issue is under way")],
+    replies.render_unrenderable: [replies.render_unrenderable(DONE, URL)],
+    replies.render_shortened: [replies.render_shortened(URL, "0123456789"), replies.render_shortened(URL, None)],
+    replies.render_busy: [replies.render_busy(f"{URL}/jobs/1"), replies.render_busy(f"{URL}/jobs/1", ending=True)],
+    replies.render_option_refused: [replies.render_option_refused("`--model` lacks a name", OFFERS, ["gpu-1"])],
+    replies.render_nothing_to_retry: [replies.render_nothing_to_retry()],
+    replies.render_retry_refused: [replies.render_retry_refused()],
+    replies.render_capped: [replies.render_capped(Use(Scope.REPOSITORY_DAY, "jobs", 20, 20), "maintainer")],
+    replies.render_no_permission: [
+        replies.render_no_permission("drive-by", REPOSITORY, Role.WRITE),
+        replies.render_no_permission("helper", REPOSITORY, Role.WRITE, helps=True),
+    ],
+    replies.render_not_configured: [replies.render_not_configured("maintainer", REPOSITORY)],
+    replies.render_pull_request_thread: [replies.render_pull_request_thread()],
+    replies.render_edited: [replies.render_edited()],
+    replies.render_no_advice: [replies.render_no_advice("ad-hoc")],
+    replies.render_presets: [replies.render_presets(PRESETS.values())],
+    replies.render_nothing_to_simplify: [replies.render_nothing_to_simplify()],
+    replies.render_spoken_against: [
+        replies.render_spoken_against(["this issue is closed"], "/ptq fix"),
+        replies.render_spoken_against(
+            ["it is assigned to `alice`", "an open pull request would close it (#7)"], "/ptq run slow"
+        ),
+    ],
+    replies.render_issue_changed: [replies.render_issue_changed(12)],
+    replies.render_broken_rules: [replies.render_broken_rules("line 3, quotas.issue: Input should be an integer")],
+    replies.render_paused: [
+        replies.render_paused(PAUSE),
+        replies.render_paused(replace(PAUSE, origin=OPERATOR)),
+    ],
+    replies.render_pause_begun: [replies.render_pause_begun("maintainer", "ptq:pause")],
+    replies.render_pause_ended: [replies.render_pause_ended("maintainer")],
+    replies.render_no_results: [replies.render_no_results()],
+    replies.render_again: [replies.render_again("(the report)")],
+    replies.render_unknown_command: [
+        replies.render_unknown_command("fxi", "fix"),
+        replies.render_unknown_command("merge", None),
+    ],
+    replies.render_idle: [replies.render_idle(URL, None), replies.render_idle(URL, DONE)],
+    replies.render_nothing_to_cancel: [replies.render_nothing_to_cancel()],
+    replies.render_cancelling: [replies.render_cancelling(RUNNING, URL)],
+    replies.render_no_diff: [replies.render_no_diff()],
+    replies.render_stale_digest: [replies.render_stale_digest("ba9876543210", DIGEST)],
+    replies.render_newer_report: [replies.render_newer_report(DIGEST)],
+    replies.render_secret_in_diff: [replies.render_secret_in_diff()],
+    replies.render_pull_pending: [replies.render_pull_pending()],
+    replies.render_pull_opened: [replies.render_pull_opened(13, "maintainer")],
+    replies.render_pull_exists: [replies.render_pull_exists(13)],
+    replies.render_pull_failed: [replies.render_pull_failed("GitHub answered 422: no commits between main and x")],
+    find_note_fault: [fault for note in ("", "ok", "> quoted") if (fault := find_note_fault(note, []))],
+}
+"""What each function says, by the function."""
+
+
+def test_the_thread_is_the_reviewed_one() -> None:
+    said = [f"## {say.__name__}\n\n" + "\n\n---\n\n".join(bodies) for say, bodies in SAYINGS.items()]
+    whole = "\n\n".join(said) + "\n"
+    if os.environ.get("PTQ_REWRITE_THREAD"):
+        THREAD.write_text(whole)
+    assert THREAD.read_text() == whole, (
+        "read it, and rewrite it: PTQ_REWRITE_THREAD=1 pytest tests/handlers/test_thread.py"
+    )
+
+
+def test_nothing_that_we_say_is_missing() -> None:
+    sayings = {
+        function
+        for name, function in inspect.getmembers(replies, inspect.isfunction)
+        if name.startswith("render_") and function.__module__ == replies.__name__
+    }
+    assert sayings - SAYINGS.keys() == set()
+
+
+def test_nothing_that_we_say_commands_us_or_shows_its_markup() -> None:
+    for bodies in SAYINGS.values():
+        for body in bodies:
+            assert parse_commands(body) == []
+            shown = str(render_markdown(body))
+            assert "&lt;details" not in shown
+            assert "**" not in shown.replace("<pre>", "")
+            assert "None" not in body.removeprefix("None is needed")
