@@ -78,6 +78,8 @@ class Pull:
     branch: str
     created_at: datetime
     next_attempt_at: datetime
+    title: str | None = None
+    """As the approver typed it; None leaves it to the report."""
     commit_sha: str | None = None
     number: int | None = None
     url: str | None = None

@@ -77,7 +77,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
         CommandSpec("cancel", "/ptq cancel", "End the job on this issue.", needs_write=True),
         CommandSpec(
             "pr",
-            "/ptq pr [digest]",
+            '/ptq pr [digest] [--title "words"]',
             "Open a draft pull request from the report's diff. Below this line say, in your own words, what the change "
             "does and why it is right.",
             needs_write=True,

@@ -16,10 +16,10 @@ MAX_TITLE = 120
 """Characters."""
 
 
-def render_pull_title(report: Report, issue_title: str, secrets: Collection[str]) -> str:
-    """The agent's title for the change, or else the issue's."""
-    proposed = one_line(redact(report.pr_title, secrets), MAX_TITLE)
-    return proposed or one_line(redact(f"Fix: {issue_title}", secrets), MAX_TITLE)
+def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Collection[str]) -> str:
+    """The approver's title for the change, or else the agent's, or else the issue's."""
+    proposed = (pull.title or "", report.pr_title, f"Fix: {issue_title}")
+    return next(filter(None, (one_line(redact(title, secrets), MAX_TITLE) for title in proposed)), "")
 
 
 def render_commit_message(title: str, job: Job, pull: Pull) -> str:

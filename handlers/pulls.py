@@ -18,6 +18,7 @@ from handlers.commands import Command
 from handlers.context import Context
 from handlers.events import IssueComment
 from handlers.note import (
+    TITLE_FAULT,
     NoteText,
     find_digest_fault,
     find_note_fault,
@@ -85,6 +86,8 @@ def _find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | Non
         return find_digest_fault(note.digest) or replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
     if note.digest is None and (not stood or stood[0].job_id != report.job_id):
         return replies.render_newer_report(shown)
+    if note.title == "":
+        return TITLE_FAULT
     return find_note_fault(
         note.text, [text[:MAX_COMPARED] for _, text in (*report.texts(), ("Title", report.pr_title))]
     )
@@ -98,6 +101,7 @@ async def _write_down(
         job_id=report.job_id,
         digest=report.digest or "",
         note=note.text,
+        title=note.title,
         approver=comment.user.login if comment.user else "ghost",
         note_url=comment.html_url,
         branch=f"ptq/issue-{number}-{report.job_id}",
@@ -161,7 +165,7 @@ async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     """Commit, branch and pull request, each looked for before it is made."""
     if report.digest != pull.digest or not approvable(job, report, context.secrets):
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
-    title = render_pull_title(report, case.title, context.secrets)
+    title = render_pull_title(pull, report, case.title, context.secrets)
     if pull.commit_sha is None:
         await _check(context, job, report)
         pull = await _commit(context, pull, job, report, title)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from handlers.casebook import Pull, derive_reply_id, draft_reply
-from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.pull_body import MAX_TITLE, render_commit_message, render_pull_body, render_pull_title
 from handlers.report import ParsedReport
 from handlers.report_comment import (
     MAX_COMMENT,
@@ -275,7 +275,15 @@ def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
     ],
 )
 def test_a_title_is_one_harmless_line(proposed: str, title: str) -> None:
-    assert render_pull_title(result(pr_title=proposed), "It breaks", ()) == title
+    assert render_pull_title(PULL, result(pr_title=proposed), "It breaks", ()) == title
+
+
+def test_the_approvers_title_comes_first_and_is_one_harmless_line_too() -> None:
+    title = render_pull_title(
+        replace(PULL, title="Fixes #3 for @octo, not abcdefgh " + "x" * 200), result(), "It breaks", ["abcdefgh"]
+    )
+    assert title.startswith("Fixes 3 for octo, not [redacted] xxx")
+    assert len(title) == MAX_TITLE
 
 
 def test_a_commit_says_who_approved_it() -> None:
