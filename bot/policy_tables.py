@@ -236,6 +236,7 @@ class RepositoryTable(Table):
     import_names: tuple[str, ...] = ()
     tools: tuple[Text, ...] = ()
     protected_paths: tuple[Text, ...] = PROTECTED_PATHS
+    max_open_pulls: Annotated[int, Field(gt=0)] = 5
     verify: VerifyTable = VerifyTable()
     limits: LimitsTable = LimitsTable()
     caps: CapsTables = CapsTables()
@@ -272,6 +273,7 @@ class RepositoryTable(Table):
             rebuild_command=" && ".join(self.rebuild) or None,
             import_names=self.import_names,
             tools=self.tools,
+            max_open_pulls=self.max_open_pulls,
         )
 
     def as_profile(self, name: str, limits: Limits, caps: Mapping[Scope, Caps]) -> Profile:

@@ -193,6 +193,9 @@ class GitHub(Protocol):
     async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
         """The newest pull request, in any state, whose head is `branch` of this repository."""
 
+    async def list_own_open_pulls(self, repository: str) -> list[int]:
+        """The numbers of the open pull requests that we opened."""
+
     async def create_draft_pull_request(
         self, repository: str, *, title: str, body: str, branch: str, base_branch: str
     ) -> PullRequest:

@@ -1,7 +1,7 @@
 """From a human note to a draft pull request.
 
-`ask_for_pull` checks a note and writes down what it approves; `open_pulls` carries that out through the Git Data API,
-step by step, so that a repeat after a crash or a lost answer finds what was done before.
+`ask_for_pull` checks a note and writes down what it approves; `open_pulls` has that carried out (`pull_steps`), again
+and again until it is, or can never be.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import timedelta
 import structlog
 
 from handlers import casebook, replies
-from handlers.case import Case, open_pull
+from handlers.case import open_pull
 from handlers.casebook import Pull, Reply
 from handlers.commands import Command
 from handlers.context import Context
@@ -26,16 +26,13 @@ from handlers.note import (
     parse_note,
 )
 from handlers.outbox import write_reply
-from handlers.ports import GitHubError, GitHubUnavailable, PullRequest, TreeEntry
-from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.ports import GitHubError, GitHubUnavailable, PullRequest
+from handlers.pull_steps import PullAbandoned, bring, change
 from handlers.refusals import MAX_COUNTED, choose_outage_wait_s, describe_trouble
-from handlers.report_comment import approvable, name_model
 from handlers.rules import RepositoryRules
 from runner import store
-from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
-from runner.job import DIGEST_SHOWN, FileChange, Job, Report
-from runner.patch import Untrue, check_patch, list_bases
+from runner.job import DIGEST_SHOWN, Job, Report
 
 log = structlog.get_logger()
 
@@ -44,10 +41,6 @@ MAX_COMPARED = 300_000
 
 MAX_REFUSALS = 3
 """Times that GitHub may refuse a step before the pull request is given up."""
-
-
-class PullAbandoned(Exception):  # noqa: N818
-    """This pull request can never be opened; the message says why."""
 
 
 # The note
@@ -137,7 +130,7 @@ async def open_pulls(context: Context) -> None:
         due = await casebook.fetch_due_pulls(connection, context.now())
     for pull in due:
         try:
-            await _open(context, await _change(context, pull, attempts=min(pull.attempts + 1, MAX_COUNTED)))
+            await _open(context, await change(context, pull, attempts=min(pull.attempts + 1, MAX_COUNTED)))
         except ClaimLost:
             raise
         except Exception as error:
@@ -154,72 +147,11 @@ async def _open(context: Context, pull: Pull) -> None:
         raise LookupError(f"the report that pull request {pull.job_id} approves is gone")
     with structlog.contextvars.bound_contextvars(**job.log_context()):
         try:
-            found = await _make(context, pull, job, report, case)
+            found = await bring(context, pull, job, report, case)
         except (GitHubUnavailable, GitHubError, PullAbandoned) as error:
             await _put_off(context, pull, error, job)
         else:
             await _record(context, pull, job, found)
-
-
-async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Case) -> PullRequest:
-    """Commit, branch and pull request, each looked for before it is made."""
-    if report.digest != pull.digest or not approvable(job, report, context.secrets):
-        raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
-    title = render_pull_title(pull, report, case.title, context.secrets)
-    if pull.commit_sha is None:
-        await _check(context, job, report)
-        pull = await _commit(context, pull, job, report, title)
-    sha = pull.commit_sha or ""
-    # Before the branch is looked at: once the pull request is open, people may push to it.
-    found = await context.github.find_pull_request(job.repository, pull.branch)
-    if found:
-        return found
-    # Between the note and now may lie an outage of hours.
-    if not await context.github.can_write(job.repository, pull.approver):
-        raise PullAbandoned(f"{pull.approver} has no write access any more, so the note approves nothing")
-    if not await context.github.create_branch(job.repository, pull.branch, sha):
-        at = await context.github.fetch_branch_sha(job.repository, pull.branch)
-        if at != sha:
-            raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
-    async with context.db.read() as connection:
-        meter, checks = await store.fetch_meter(connection, job.id), await fetch_checks(connection, job.id)
-    secrets, url = context.secrets, context.public_url
-    model = name_model(job, meter, context.model_of(job), secrets)
-    body = render_pull_body(pull, job, report, checks, model=model, public_url=url, secrets=secrets)
-    return await context.github.create_draft_pull_request(
-        job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch
-    )
-
-
-async def _check(context: Context, job: Job, report: Report) -> None:
-    """That the diff which the note approves is the whole change, on what GitHub has at the base commit."""
-    try:
-        files = {
-            path: await context.github.fetch_file(job.repository, path, job.base_commit or "")
-            for path in list_bases(report.patch, report.changes)
-        }
-        check_patch(report.patch, report.changes, {path: file for path, file in files.items() if file is not None})
-    except Untrue as error:
-        raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
-
-
-async def _commit(context: Context, pull: Pull, job: Job, report: Report, title: str) -> Pull:
-    """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
-    entries = [await _entry(context, job, change) for change in report.changes]
-    tree = await context.github.create_tree(job.repository, job.base_commit or "", entries)
-    message = render_commit_message(title, job, pull)
-    sha = await context.github.create_commit(job.repository, message, tree, job.base_commit or "")
-    return await _change(context, pull, commit_sha=sha)
-
-
-async def _entry(context: Context, job: Job, change: FileChange) -> TreeEntry:
-    """Text goes inline into the tree request; only what is no text needs a blob of its own."""
-    if change.mode is None:
-        return TreeEntry(change.path, change.old_mode or "100644")
-    content = change.content or b""
-    if change.binary:
-        return TreeEntry(change.path, change.mode, blob_sha=await context.github.create_blob(job.repository, content))
-    return TreeEntry(change.path, change.mode, text=content.decode())
 
 
 async def _record(context: Context, pull: Pull, job: Job, found: PullRequest) -> None:
@@ -245,7 +177,7 @@ async def _put_off(context: Context, pull: Pull, error: Exception, job: Job | No
         log.warning("pull.waits", reason=str(error), wait_s=wait_s)
         at = context.now() + timedelta(seconds=wait_s)
         trouble = describe_trouble(error)
-        await _change(context, pull, refusals=refusals, trouble=trouble, next_attempt_at=at)
+        await change(context, pull, refusals=refusals, trouble=trouble, next_attempt_at=at)
         return
     log.error("pull.abandoned", reason=str(error))
     async with context.db.write() as connection:
@@ -253,8 +185,3 @@ async def _put_off(context: Context, pull: Pull, error: Exception, job: Job | No
         body, occasion = replies.render_pull_failed(str(error)), f"pull of {job.id} failed, {pull.note_url}"
         await write_reply(connection, context, job.repository, job.issue_number, occasion, body)
     context.ring()
-
-
-async def _change(context: Context, pull: Pull, **changes: object) -> Pull:
-    async with context.db.write() as connection:
-        return await casebook.change_pull(connection, pull, **changes)

@@ -47,5 +47,7 @@ class RepositoryRules:
     """What the brief tells the agent to run after it edited what is compiled."""
     tools: tuple[str, ...] = ()
     """Debugging tools that the brief names."""
+    max_open_pulls: int = 5
+    """Open pull requests of ours at which no note opens another."""
     import_names: tuple[str, ...] = ()
     """The project's top-level modules: a code block that imports one is a repro. Empty: any import will do."""

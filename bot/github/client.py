@@ -231,6 +231,12 @@ class AppGitHub:
         pulls = await self._calls.fetch_all(Access.READ_CODE, repository, path, head=head, state="all")
         return read_answer(lambda found: choose_pull_request(found, branch), pulls)
 
+    async def list_own_open_pulls(self, repository: str) -> list[int]:
+        """Asked for as issues: only those can be listed by their author."""
+        path, query = "/issues{?creator,state,per_page}", {"creator": await self.own_login(), "state": "open"}
+        items = await self._calls.fetch_all(Access.READ_THREADS, repository, path, **query)
+        return [issue.number for issue in read_answer(parse_issues, items) if issue.pull_request is not None]
+
     async def create_draft_pull_request(
         self, repository: str, *, title: str, body: str, branch: str, base_branch: str
     ) -> PullRequest:

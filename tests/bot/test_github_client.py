@@ -202,6 +202,16 @@ async def test_a_closed_pull_request_is_found_too(place: Place) -> None:
     assert (found.number, found.state) == (opened.number, "closed")
 
 
+async def test_only_our_own_open_pull_requests_count_as_ours(place: Place) -> None:
+    assert await place.client.list_own_open_pulls(NAME) == []
+    await place.publish()
+    pull = {"title": "Mend it", "body": "A note.", "branch": BRANCH, "base_branch": "main"}
+    opened = await place.client.create_draft_pull_request(NAME, **pull)
+    assert await place.client.list_own_open_pulls(NAME) == [opened.number]
+    await place.github.close_issue(NAME, opened.number, by="alice")
+    assert await place.client.list_own_open_pulls(NAME) == []
+
+
 async def test_a_branch_is_created_once(place: Place) -> None:
     commit = await place.publish()
     assert not await place.client.create_branch(NAME, BRANCH, place.base)

@@ -177,6 +177,10 @@ class ModelGitHub:
         found = (opened.pull for opened in reversed(self.opened) if opened.branch == branch)
         return await self._do(lambda: next(found, None))
 
+    async def list_own_open_pulls(self, repository: str) -> list[int]:
+        open_ones = [opened.pull.number for opened in self.opened if opened.pull.state == "open"]
+        return await self._do(lambda: open_ones)
+
     async def create_draft_pull_request(
         self, repository: str, *, title: str, body: str, branch: str, base_branch: str
     ) -> PullRequest:
