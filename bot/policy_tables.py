@@ -236,6 +236,8 @@ class RepositoryTable(Table):
     import_names: tuple[str, ...] = ()
     tools: tuple[Text, ...] = ()
     protected_paths: tuple[Text, ...] = PROTECTED_PATHS
+    commit_author: Literal["app", "approver"] = "app"
+    sign_off: bool = False
     max_open_pulls: Annotated[int, Field(gt=0)] = 5
     verify: VerifyTable = VerifyTable()
     limits: LimitsTable = LimitsTable()
@@ -273,6 +275,8 @@ class RepositoryTable(Table):
             rebuild_command=" && ".join(self.rebuild) or None,
             import_names=self.import_names,
             tools=self.tools,
+            commit_author=self.commit_author,
+            sign_off=self.sign_off,
             max_open_pulls=self.max_open_pulls,
         )
 

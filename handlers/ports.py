@@ -98,6 +98,14 @@ class TreeEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Person:
+    """Whom a commit names: `email` is the address that GitHub keeps for the account, and shows nobody's own."""
+
+    name: str
+    email: str
+
+
+@dataclass(frozen=True, slots=True)
 class PullRequest:
     """A pull request as far as we need it. `state` is `open` or `closed`."""
 
@@ -181,8 +189,13 @@ class GitHub(Protocol):
     async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
         """Make a tree from `base_commit`'s with `entries` changed, and return its SHA."""
 
-    async def create_commit(self, repository: str, message: str, tree_sha: str, parent_sha: str) -> str:
-        """Make a commit and return its SHA. No author is sent, so that GitHub signs it for the App."""
+    async def fetch_person(self, repository: str, login: str) -> Person:
+        """The account as commits in the repository name it."""
+
+    async def create_commit(
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+    ) -> str:
+        """Make a commit and return its SHA. Without an author it is the App's, and GitHub signs it."""
 
     async def create_branch(self, repository: str, branch: str, sha: str) -> bool:
         """Create `branch` at `sha`, atomically; False when the branch exists already."""
@@ -192,6 +205,9 @@ class GitHub(Protocol):
 
     async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
         """The newest pull request, in any state, whose head is `branch` of this repository."""
+
+    async def assign(self, repository: str, number: int, login: str) -> None:
+        """Assign somebody to a pull request. Best effort: never raises."""
 
     async def list_own_open_pulls(self, repository: str) -> list[int]:
         """The numbers of the open pull requests that we opened."""

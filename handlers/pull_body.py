@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from handlers.casebook import Pull
+from handlers.ports import Person
 from handlers.replies import job_url
 from handlers.report_comment import MAX_COMMENT
 from handlers.sanitize import collapse, defuse, fence, one_line, redact
@@ -22,12 +23,12 @@ def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Col
     return next(filter(None, (one_line(redact(title, secrets), MAX_TITLE) for title in proposed)), "")
 
 
-def render_commit_message(title: str, job: Job, pull: Pull) -> str:
-    """The commit's message: what, for which issue, on whose approval."""
+def render_commit_message(title: str, job: Job, pull: Pull, signer: Person | None = None) -> str:
+    """The commit's message: what, for which issue, on whose approval, and who signs it off, if anybody does."""
     approval = f"Approved by {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
-    return (
-        f"{title}\n\nFor issue #{job.issue_number}. Written by {_name_authors(job, f' ({job.agent})')}.\n{approval}\n"
-    )
+    written = f"For issue #{job.issue_number}. Written by {_name_authors(job, f' ({job.agent})')}."
+    sign_off = f"\nSigned-off-by: {signer.name} <{signer.email}>\n" if signer else ""
+    return f"{title}\n\n{written}\n{approval}\n{sign_off}"
 
 
 def render_pull_body(

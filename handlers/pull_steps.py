@@ -37,7 +37,7 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     title = render_pull_title(pull, report, case.title, context.secrets)
     if pull.commit_sha is None:
         await _check(context, job, report)
-        pull = await _commit(context, pull, job, report, title)
+        pull = await _commit(context, rules, pull, job, report, title)
     sha = pull.commit_sha or ""
     # Before the branch is looked at: once the pull request is open, people may push to it.
     found = await context.github.find_pull_request(job.repository, pull.branch)
@@ -84,12 +84,15 @@ async def _check(context: Context, job: Job, report: Report) -> None:
         raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
 
 
-async def _commit(context: Context, pull: Pull, job: Job, report: Report, title: str) -> Pull:
+async def _commit(context: Context, rules: RepositoryRules, pull: Pull, job: Job, report: Report, title: str) -> Pull:
     """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
     entries = [await _entry(context, job, change) for change in report.changes]
     tree = await context.github.create_tree(job.repository, job.base_commit or "", entries)
-    message = render_commit_message(title, job, pull)
-    sha = await context.github.create_commit(job.repository, message, tree, job.base_commit or "")
+    wants_person = rules.sign_off or rules.commit_author == "approver"
+    approver = await context.github.fetch_person(job.repository, pull.approver) if wants_person else None
+    message = render_commit_message(title, job, pull, approver if rules.sign_off else None)
+    author = approver if rules.commit_author == "approver" else None
+    sha = await context.github.create_commit(job.repository, message, tree, [job.base_commit or ""], author)
     return await change(context, pull, commit_sha=sha)
 
 

@@ -151,6 +151,7 @@ async def _open(context: Context, pull: Pull) -> None:
         except (GitHubUnavailable, GitHubError, PullAbandoned) as error:
             await _put_off(context, pull, error, job)
         else:
+            await context.github.assign(job.repository, found.number, pull.approver)
             await _record(context, pull, job, found)
 
 

@@ -47,6 +47,10 @@ class RepositoryRules:
     """What the brief tells the agent to run after it edited what is compiled."""
     tools: tuple[str, ...] = ()
     """Debugging tools that the brief names."""
+    commit_author: str = "app"
+    """`app`, or `approver`: the person whose note approves the change."""
+    sign_off: bool = False
+    """Whether commits carry the approver's `Signed-off-by:` line."""
     max_open_pulls: int = 5
     """Open pull requests of ours at which no note opens another."""
     import_names: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +28,7 @@ from bot.github.payloads import (
     parse_issues,
     parse_own_login,
     parse_payload,
+    parse_person,
     parse_pull_request,
     parse_repository,
     parse_sha,
@@ -46,6 +48,7 @@ from handlers.ports import (
     GitHubUnavailable,
     Labelling,
     NotFound,
+    Person,
     PullRequest,
     TreeEntry,
     Worth,
@@ -198,9 +201,18 @@ class AppGitHub:
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/trees", tree)
         return read_answer(parse_sha, answer)
 
-    async def create_commit(self, repository: str, message: str, tree_sha: str, parent_sha: str) -> str:
-        """No author and no date: then GitHub fills in the App and signs."""
-        commit = {"message": message, "tree": tree_sha, "parents": [parent_sha]}
+    async def fetch_person(self, repository: str, login: str) -> Person:
+        """By any of our tokens: accounts are public."""
+        return read_answer(parse_person, await self._calls.fetch_account(Access.READ_CODE, repository, login))
+
+    async def create_commit(
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+    ) -> str:
+        """With no author and no date GitHub fills in the App and signs; without a committer it would be the author."""
+        commit: dict[str, Any] = {"message": message, "tree": tree_sha, "parents": [*parents]}
+        if author:
+            own = await self.fetch_person(repository, await self.own_login())
+            commit |= {"author": asdict(author), "committer": asdict(own)}
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/commits", commit)
         return read_answer(parse_sha, answer)
 
@@ -230,6 +242,14 @@ class AppGitHub:
         head = f"{repository.partition('/')[0]}:{branch}"
         pulls = await self._calls.fetch_all(Access.READ_CODE, repository, path, head=head, state="all")
         return read_answer(lambda found: choose_pull_request(found, branch), pulls)
+
+    async def assign(self, repository: str, number: int, login: str) -> None:
+        """Assign somebody, or not: GitHub leaves out whoever cannot be, and says nothing."""
+        path, data = "/issues/{number}/assignees", {"assignees": [login]}
+        try:
+            await self._calls.send(Access.WRITE_CODE, repository, "POST", path, data, number=number)
+        except (GitHubError, GitHubUnavailable) as error:
+            log.info("github.not_assigned", repository=repository, number=number, login=login, reason=str(error))
 
     async def list_own_open_pulls(self, repository: str) -> list[int]:
         """Asked for as issues: only those can be listed by their author."""

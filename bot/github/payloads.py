@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from handlers.events import Issue, Repository, User
-from handlers.ports import Comment, DeliveryAttempt, GitHubUnavailable, Labelling, PullRequest, TreeEntry
+from handlers.ports import Comment, DeliveryAttempt, GitHubUnavailable, Labelling, Person, PullRequest, TreeEntry
 
 Value = TypeVar("Value")
 
 GHOST = "ghost"  # how GitHub itself shows a deleted user
+NOREPLY = "users.noreply.github.com"
 WRITERS = frozenset({"admin", "write"})
 
 
@@ -56,6 +58,13 @@ def parse_comments(payloads: Iterable[Mapping[str, Any]]) -> list[Comment]:
 def parse_own_login(payload: Mapping[str, Any]) -> str:
     """The login under which the App writes, from what GitHub knows about the App."""
     return f"{payload['slug']}[bot]"
+
+
+def parse_person(payload: Mapping[str, Any]) -> Person:
+    """An account as commits name it; what git does not take in a name is left out."""
+    login = payload["login"]
+    name = " ".join(re.sub(r"[<>\x00-\x1f\x7f]", " ", payload["name"] or "").split())
+    return Person(name or login, f"{int(payload['id'])}+{login}@{NOREPLY}")
 
 
 def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:

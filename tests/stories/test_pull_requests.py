@@ -24,6 +24,44 @@ async def approve(world: World, *, title: str = "") -> Pull:
     return await world.wait_for_pull()
 
 
+async def test_the_approver_is_assigned_and_what_stands_in_the_way_of_that_costs_nothing(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=AGENT) as world:
+        pull = await approve(world)
+        assert [user.login for user in pull.assignees] == ["maintainer"]
+        world.github.faults.add("POST", "/repos/octo/widgets/issues/4/assignees", 403)
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        await world.wait_for_reply("Draft pull request #4 is open")
+        assert world.pulls()[1].assignees == []
+
+
+async def test_a_commit_is_the_apps_and_signed_by_github_unless_the_operator_wants_a_persons(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=AGENT) as world:
+        pull = await approve(world)
+        author, committer, message = read_commit(world, pull.head_sha)
+        assert author.startswith("ptq-bot[bot] <")
+        assert committer == "GitHub <noreply@github.com>"
+        assert "Signed-off-by" not in message
+
+
+async def test_the_approver_is_the_author_and_signs_off_where_the_operator_wants_it(tmp_path: Path) -> None:
+    asked = 'commit_author = "approver"\nsign_off = true'
+    async with open_world(tmp_path, agent=AGENT, repository_toml=asked) as world:
+        pull = await approve(world)
+        author, committer, message = read_commit(world, pull.head_sha)
+        person = f"maintainer <{world.github.add_user('maintainer').id}+maintainer@users.noreply.github.com>"
+        bot = world.github.add_user("ptq-bot[bot]").id
+        assert (author, committer) == (person, f"ptq-bot[bot] <{bot}+ptq-bot[bot]@users.noreply.github.com>")
+        assert message.rstrip().endswith(f"\n\nSigned-off-by: {person}")
+
+
+def read_commit(world: World, sha: str) -> list[str]:
+    """Author, committer and message."""
+    return world.git("log", "-1", "--format=%an <%ae>%x00%cn <%ce>%x00%B", sha).split("\0")
+
+
 async def test_a_note_that_would_open_one_too_many_names_the_open_ones_and_may_come_again(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=AGENT, repository_toml="max_open_pulls = 1") as world:
         first = await approve(world)

@@ -20,6 +20,7 @@ from handlers.ports import (
     GitHubUnavailable,
     Labelling,
     NotFound,
+    Person,
     PullRequest,
     TreeEntry,
     Worth,
@@ -159,8 +160,13 @@ class ModelGitHub:
     async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
         return await self._do(lambda: self._store([*entries]))
 
-    async def create_commit(self, repository: str, message: str, tree_sha: str, parent_sha: str) -> str:
-        return await self._do(lambda: self._store((parent_sha, tree_sha)))
+    async def fetch_person(self, repository: str, login: str) -> Person:
+        raise NotImplementedError
+
+    async def create_commit(
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+    ) -> str:
+        return await self._do(lambda: self._store((parents[0], tree_sha)))
 
     def _store(self, thing: object) -> str:
         sha = f"{self.next_id():040x}"
@@ -176,6 +182,8 @@ class ModelGitHub:
     async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
         found = (opened.pull for opened in reversed(self.opened) if opened.branch == branch)
         return await self._do(lambda: next(found, None))
+
+    async def assign(self, repository: str, number: int, login: str) -> None: ...
 
     async def list_own_open_pulls(self, repository: str) -> list[int]:
         open_ones = [opened.pull.number for opened in self.opened if opened.pull.state == "open"]

@@ -90,6 +90,17 @@ def render_user(links: Links, user: User) -> Json:
     }
 
 
+_PROFILE = ("name", "company", "location", "email", "hireable", "bio", "twitter_username")
+
+
+def render_account(links: Links, user: User) -> Json:
+    """Schema `public-user`, of somebody who tells nothing of themselves."""
+    counts = dict.fromkeys(("public_repos", "public_gists", "followers", "following"), 0)
+    times = dict.fromkeys(("created_at", "updated_at"), render_time(links.app.created_at))
+    profile = dict.fromkeys(_PROFILE) | {"blog": "", "user_view_type": "public"}
+    return render_user(links, user) | profile | counts | times
+
+
 def render_app(links: Links, installations: int | None = None) -> Json:
     """Schema `integration`."""
     app = links.app
@@ -296,8 +307,8 @@ def render_issue(links: Links, repository: Repository, issue: Issue) -> Json:
         "body": issue.body or None,
         "user": render_user(links, issue.user),
         "labels": [render_label(links, repository, label) for label in issue.labels],
-        "assignee": None,
-        "assignees": [],
+        "assignee": render_user(links, issue.assignees[0]) if issue.assignees else None,
+        "assignees": [render_user(links, user) for user in issue.assignees],
         "milestone": None,
         "locked": False,
         "active_lock_reason": None,
@@ -355,6 +366,8 @@ def _render_event(links: Links, repository: Repository, event: TimelineEvent) ->
     facts: Json = {}
     if event.label:
         facts["label"] = {"name": event.label.name, "color": "ededed"}
+    if event.assignee:
+        facts |= {"assignee": render_user(links, event.assignee), "assigner": render_user(links, event.actor)}
     if event.rename:
         facts["rename"] = dict(zip(("from", "to"), event.rename, strict=True))
     return facts | {

@@ -156,7 +156,7 @@ def render_file(links: Links, repository: Repository, ref: str, entry: Entry, co
 
 _SAME_AS_ISSUE = (
     *("number", "state", "locked", "title", "user", "body", "labels", "milestone", "assignee"),
-    *("created_at", "updated_at", "closed_at"),
+    *("assignees", "created_at", "updated_at", "closed_at"),
 )
 
 
@@ -181,7 +181,6 @@ def render_pull_simple(links: Links, repository: Repository, pull: Pull) -> Json
         "patch_url": f"{html}.patch",
         **{f"{name}_url": address for name, address in addresses.items()},
         **{name: issue[name] for name in _SAME_AS_ISSUE},
-        "assignees": [],
         "requested_reviewers": [],
         "requested_teams": [],
         "active_lock_reason": None,

@@ -171,6 +171,15 @@ async def remove_label(call: Call) -> Answer:
     raise Refusal(404, "Label does not exist")
 
 
+async def add_assignees(call: Call) -> Answer:
+    """Assign people to an issue; those who cannot be are left out without a word."""
+    issue, users = call.issue(), call.site.world.users
+    for user in (users.get(login.casefold()) for login in call.items("assignees", str)):
+        if user and call.repository.may_be_assigned(user):
+            call.site.actions.assign(call.repository, issue, user, call.actor)
+    return created(render_issue(call.site.links, call.repository, issue))
+
+
 def _label_answer(call: Call, issue: Issue) -> Answer:
     return Answer(200, [render_label(call.site.links, call.repository, label) for label in issue.labels])
 
