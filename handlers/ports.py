@@ -183,6 +183,9 @@ class GitHub(Protocol):
     async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
         """The content of a file at a commit; None when it is not there."""
 
+    async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
+        """The paths of the files that lie directly in these folders of the first level (`""` is the root), in turn."""
+
     async def create_blob(self, repository: str, content: bytes) -> str:
         """Store a blob and return its SHA."""
 

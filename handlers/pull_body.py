@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from handlers.casebook import Pull
 from handlers.ports import Person
+from handlers.pull_template import render_template
 from handlers.replies import job_url
 from handlers.report_comment import MAX_COMMENT
 from handlers.sanitize import collapse, defuse, fence, one_line, redact
@@ -37,11 +38,15 @@ def render_pull_body(
     report: Report,
     checks: Sequence[Check] = (),
     *,
+    template: str = "",
     model: str | None,
     public_url: str,
     secrets: Collection[str],
 ) -> str:
-    """The body of the pull request. `Fixes #N` is ours; whatever an agent wrote cannot close anything."""
+    """The body of the pull request, with the repository's `template`, if it has one, below the note.
+
+    `Fixes #N` is ours; whatever an agent wrote cannot close anything.
+    """
     url = job_url(public_url, job.id)
     note, fixes = redact(pull.note, secrets), f"Fixes #{job.issue_number}"
     disclosure = f"---\n\n{_render_disclosure(pull, job, model, url)}"
@@ -49,9 +54,10 @@ def render_pull_body(
     repro = collapse("Repro", fence(redact(report.repro, secrets), "python")) if report.repro.strip() else ""
     worklog = collapse("Worklog", defuse(redact(report.worklog, secrets))) if report.worklog.strip() else ""
     seen = render_checks(job, checks, report, public_url, secrets)
-    room = MAX_COMMENT - sum(len(part) + 2 for part in (note, seen, fixes, disclosure))
+    headings = render_template(template, job, report, secrets)
+    room = MAX_COMMENT - sum(len(part) + 2 for part in (note, headings, seen, fixes, disclosure))
     found, repro, worklog = _fit([found, repro, worklog], room, url)
-    return "\n\n".join(part for part in (note, seen, found, fixes, repro, worklog, disclosure) if part)
+    return "\n\n".join(part for part in (note, headings, seen, found, fixes, repro, worklog, disclosure) if part)
 
 
 def _render_disclosure(pull: Pull, job: Job, model: str | None, url: str) -> str:

@@ -12,6 +12,7 @@ from handlers.casebook import Pull
 from handlers.context import Context
 from handlers.ports import PullRequest, TreeEntry
 from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.pull_template import FOLDERS, choose_template
 from handlers.report_comment import approvable, name_model
 from handlers.rules import RepositoryRules
 from runner import store
@@ -51,14 +52,27 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
         at = await context.github.fetch_branch_sha(job.repository, pull.branch)
         if at != sha:
             raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
+    body = await _render_body(context, pull, job, report)
+    return await context.github.create_draft_pull_request(
+        job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch
+    )
+
+
+async def _render_body(context: Context, pull: Pull, job: Job, report: Report) -> str:
     async with context.db.read() as connection:
         meter, checks = await store.fetch_meter(connection, job.id), await fetch_checks(connection, job.id)
     secrets, url = context.secrets, context.public_url
     model = name_model(job, meter, context.model_of(job), secrets)
-    body = render_pull_body(pull, job, report, checks, model=model, public_url=url, secrets=secrets)
-    return await context.github.create_draft_pull_request(
-        job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch
-    )
+    template = await _fetch_template(context, job)
+    return render_pull_body(pull, job, report, checks, template=template, model=model, public_url=url, secrets=secrets)
+
+
+async def _fetch_template(context: Context, job: Job) -> str:
+    """What the repository wants in pull requests, as of the base commit; empty where it says nothing."""
+    commit = job.base_commit or ""
+    path = choose_template(await context.github.list_files(job.repository, FOLDERS, commit))
+    content = await context.github.fetch_file(job.repository, path, commit) if path else None
+    return (content or b"").decode(errors="replace")
 
 
 async def _check_room(context: Context, rules: RepositoryRules) -> None:

@@ -32,6 +32,7 @@ from bot.github.payloads import (
     parse_pull_request,
     parse_repository,
     parse_sha,
+    parse_tree,
     read_answer,
     render_blob,
     render_time,
@@ -187,6 +188,18 @@ class AppGitHub:
         sha = read_answer(parse_sha, found)
         blob = await self._calls.fetch(Access.READ_CODE, repository, "/git/blobs/{sha}", sha=sha)
         return read_answer(parse_blob, blob)
+
+    async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
+        """One call for the root, and one for each folder that there is."""
+        path = "/git/trees/{sha}"
+        root = read_answer(parse_tree, await self._calls.fetch(Access.READ_CODE, repository, path, sha=commit))
+        found: list[str] = []
+        for folder in folders:
+            sha = next((sha for name, kind, sha in root if (name, kind) == (folder, "tree")), None)
+            tree = await self._calls.fetch(Access.READ_CODE, repository, path, sha=sha) if sha else {"tree": []}
+            inside = read_answer(parse_tree, tree) if folder else root
+            found += [f"{folder}/{name}".lstrip("/") for name, kind, _ in inside if kind == "blob"]
+        return found
 
     async def create_blob(self, repository: str, content: bytes) -> str:
         """Store bytes and return the blob's SHA."""

@@ -141,6 +141,11 @@ def parse_sha(payload: Mapping[str, Any]) -> str:
     return str(payload["sha"])
 
 
+def parse_tree(payload: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, kind (`blob`, `tree`, `commit`) and SHA of each entry."""
+    return [(str(entry["path"]), str(entry["type"]), str(entry["sha"])) for entry in payload["tree"]]
+
+
 def parse_blob(payload: Mapping[str, Any]) -> bytes:
     """A blob's bytes. GitHub breaks the Base64 into lines."""
     text = str(payload["content"])

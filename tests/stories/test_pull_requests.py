@@ -62,6 +62,15 @@ def read_commit(world: World, sha: str) -> list[str]:
     return world.git("log", "-1", "--format=%an <%ae>%x00%cn <%ce>%x00%B", sha).split("\0")
 
 
+async def test_a_template_of_the_repository_keeps_its_headings_below_the_note(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=AGENT) as world:
+        template = "## Summary\n<!-- be brief -->\n## Root cause\n\n## Checklist\n- [ ] I have read it\n"
+        world.commit({".github/Pull_Request_Template.md": template, "docs/pull_request_template.md": "# Other"})
+        pull = await approve(world)
+        said = "## Summary\n\nSee the note above.\n\n## Root cause\n\n*In the agent's words:*\n\nAn early end."
+        assert pull.body.startswith(f"{NOTE}\n\n{said}\n\n## Checklist\n\nn/a\n\n<details>")
+
+
 async def test_a_note_that_would_open_one_too_many_names_the_open_ones_and_may_come_again(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=AGENT, repository_toml="max_open_pulls = 1") as world:
         first = await approve(world)

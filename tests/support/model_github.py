@@ -154,6 +154,9 @@ class ModelGitHub:
     async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
         return await self._do(lambda: None)
 
+    async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
+        return []
+
     async def create_blob(self, repository: str, content: bytes) -> str:
         return await self._do(lambda: self._store(content))
 
