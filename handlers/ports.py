@@ -114,6 +114,7 @@ class PullRequest:
     state: str
     head_sha: str
     author: str
+    body: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +204,23 @@ class GitHub(Protocol):
     async def create_branch(self, repository: str, branch: str, sha: str) -> bool:
         """Create `branch` at `sha`, atomically; False when the branch exists already."""
 
+    async def move_branch(self, repository: str, branch: str, sha: str) -> bool:
+        """Move `branch` forward to `sha`, atomically; False when it is not at an ancestor of that."""
+
+    async def contains(self, repository: str, commit: str, ancestor: str) -> bool:
+        """Whether `ancestor` is reached from `commit`."""
+
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
         """The commit that `branch` points at; None when there is no such branch."""
 
     async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
         """The newest pull request, in any state, whose head is `branch` of this repository."""
+
+    async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
+        """The pull request as it is now."""
+
+    async def update_pull_request(self, repository: str, number: int, *, body: str, title: str | None = None) -> None:
+        """Replace the body, and the title where there is one."""
 
     async def assign(self, repository: str, number: int, login: str) -> None:
         """Assign somebody to a pull request. Best effort: never raises."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from handlers.casebook import Pull
@@ -9,13 +10,19 @@ from handlers.ports import Person
 from handlers.pull_template import render_template
 from handlers.replies import job_url
 from handlers.report_comment import MAX_COMMENT
-from handlers.sanitize import collapse, defuse, fence, one_line, redact
+from handlers.sanitize import close_fence, collapse, cut, defuse, fence, one_line, redact
 from handlers.verified import render_checks
 from runner.job import DIGEST_SHOWN, Job, Report
 from runner.verification import Check
 
 MAX_TITLE = 120
 """Characters."""
+
+MAX_EDITS = 20_000
+"""Characters of people's own text in a body that we write anew."""
+
+_MARKER = re.compile(r"<!-- ptq:pull=\w+ -->")
+"""Where our part of a body begins: what stands above is people's, who may have changed it."""
 
 
 def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Collection[str]) -> str:
@@ -39,12 +46,14 @@ def render_pull_body(
     checks: Sequence[Check] = (),
     *,
     template: str = "",
+    edits: str = "",
     model: str | None,
     public_url: str,
     secrets: Collection[str],
 ) -> str:
     """The body of the pull request, with the repository's `template`, if it has one, below the note.
 
+    `edits` are what people wrote there themselves (`find_edits`): that follows the note, and ours follows both.
     `Fixes #N` is ours; whatever an agent wrote cannot close anything.
     """
     url = job_url(public_url, job.id)
@@ -55,9 +64,21 @@ def render_pull_body(
     worklog = collapse("Worklog", defuse(redact(report.worklog, secrets))) if report.worklog.strip() else ""
     seen = render_checks(job, checks, report, public_url, secrets)
     headings = render_template(template, job, report, secrets)
-    room = MAX_COMMENT - sum(len(part) + 2 for part in (note, headings, seen, fixes, disclosure))
+    edits = close_fence(cut(redact(edits, secrets), MAX_EDITS, "… (GitHub keeps all of this text among its edits)"))
+    above = "\n\n".join(part for part in (note, edits, f"<!-- ptq:pull={job.id} -->") if part)
+    room = MAX_COMMENT - sum(len(part) + 2 for part in (above, headings, seen, fixes, disclosure))
     found, repro, worklog = _fit([found, repro, worklog], room, url)
-    return "\n\n".join(part for part in (note, headings, seen, found, fixes, repro, worklog, disclosure) if part)
+    return "\n\n".join(part for part in (above, headings, seen, found, fixes, repro, worklog, disclosure) if part)
+
+
+def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str:
+    """What people wrote themselves above our part of a body: what stands there and is none of the `notes`."""
+    above = _MARKER.split(body.replace("\r\n", "\n"), maxsplit=1)[0].strip()
+    for note in (redact(note, secrets).strip() for note in notes):
+        rest = above.removeprefix(note)
+        if not rest or rest.startswith("\n"):
+            above = rest.strip()
+    return above
 
 
 def _render_disclosure(pull: Pull, job: Job, model: str | None, url: str) -> str:

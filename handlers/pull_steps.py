@@ -6,12 +6,15 @@ Refuses to know who decides that there is to be one, and what is said of it afte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from handlers import casebook
 from handlers.case import Case
 from handlers.casebook import Pull
 from handlers.context import Context
 from handlers.ports import PullRequest, TreeEntry
-from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
 from handlers.pull_template import FOLDERS, choose_template
 from handlers.report_comment import approvable, name_model
 from handlers.rules import RepositoryRules
@@ -28,43 +31,161 @@ class PullAbandoned(Exception):  # noqa: N818
     """This pull request can never be opened; the message says why."""
 
 
-async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Case) -> PullRequest:
-    """Commit, branch and pull request. Raises `PullAbandoned`, `GitHubError` and `GitHubUnavailable`."""
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """Where an approved diff is now; `updated` says that this pull request was there before."""
+
+    request: PullRequest
+    updated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """The pull request that an earlier note on the issue has brought, and what it was made of."""
+
+    pull: Pull
+    job: Job
+    request: PullRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Approved:
+    """What is to be brought to GitHub."""
+
+    rules: RepositoryRules
+    job: Job
+    report: Report
+    title: str
+
+
+def name_branch(issue_number: int, job_id: str) -> str:
+    """The branch of a pull request that is new."""
+    return f"ptq/issue-{issue_number}-{job_id}"
+
+
+async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Case) -> Brought:
+    """Commit, branch and pull request: that of an earlier note on the issue while it is open, else a new one.
+
+    Raises `PullAbandoned`, `GitHubError` and `GitHubUnavailable`.
+    """
     rules = context.rules_for(job.repository)
     if rules is None:
         raise PullAbandoned("the operator of this App no longer has this repository set up")
     if report.digest != pull.digest or not approvable(job, report, context.secrets):
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
-    title = render_pull_title(pull, report, case.title, context.secrets)
+    approved = _Approved(rules, job, report, render_pull_title(pull, report, case.title, context.secrets))
+    earlier = await _find_earlier(context, pull, job)
+    if earlier:
+        return Brought(await _update(context, pull, approved, earlier), updated=True)
+    if pull.branch != name_branch(job.issue_number, job.id):
+        # What it was about to update was closed meanwhile.
+        pull = await change(context, pull, branch=name_branch(job.issue_number, job.id), commit_sha=None)
+    return Brought(await _open(context, pull, approved), updated=False)
+
+
+async def _find_earlier(context: Context, pull: Pull, job: Job) -> _Earlier | None:
+    """What this note is to update; None where it opens a pull request of its own, or has begun to."""
+    async with context.db.read() as connection:
+        earlier = await casebook.fetch_brought_pull(connection, job.repository, job.issue_number)
+        made_of = await store.fetch_job(connection, earlier.job_id) if earlier else None
+    if earlier is None or earlier.number is None or made_of is None or made_of.base_branch != job.base_branch:
+        return None
+    if pull.commit_sha and pull.branch != earlier.branch:
+        return None
+    request = await context.github.fetch_pull_request(job.repository, earlier.number)
+    if request.state == "open" or request.head_sha == pull.commit_sha:
+        return _Earlier(earlier, made_of, request)
+    return None
+
+
+async def _open(context: Context, pull: Pull, approved: _Approved) -> PullRequest:
+    """A pull request of its own, each part looked for before it is made."""
+    job = approved.job
     if pull.commit_sha is None:
-        await _check(context, job, report)
-        pull = await _commit(context, rules, pull, job, report, title)
+        pull = await _commit(context, pull, approved, [job.base_commit or ""])
     sha = pull.commit_sha or ""
     # Before the branch is looked at: once the pull request is open, people may push to it.
     found = await context.github.find_pull_request(job.repository, pull.branch)
     if found:
         return found
-    # Between the note and now may lie an outage of hours.
-    if not await context.github.can_write(job.repository, pull.approver):
-        raise PullAbandoned(f"{pull.approver} has no write access any more, so the note approves nothing")
-    await _check_room(context, rules)
+    await _check_may_write(context, job, pull)
+    await _check_room(context, approved.rules)
     if not await context.github.create_branch(job.repository, pull.branch, sha):
         at = await context.github.fetch_branch_sha(job.repository, pull.branch)
         if at != sha:
             raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
-    body = await _render_body(context, pull, job, report)
+    body = await _render_body(context, pull, approved)
     return await context.github.create_draft_pull_request(
-        job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch
+        job.repository, title=approved.title, body=body, branch=pull.branch, base_branch=job.base_branch
     )
 
 
-async def _render_body(context: Context, pull: Pull, job: Job, report: Report) -> str:
+async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _Earlier) -> PullRequest:
+    """A commit on top of the branch, by which its whole change becomes the approved one; then body and title."""
+    job, branch, number = approved.job, earlier.pull.branch, earlier.request.number
+    moved = PullAbandoned(
+        f"somebody else has pushed to pull request #{number}, so nothing was pushed to it: "
+        "once that one is merged or closed, a note opens another"
+    )
+    at = await context.github.fetch_branch_sha(job.repository, branch)
+    if at is None or at not in (earlier.pull.commit_sha, pull.commit_sha):
+        raise moved
+    if pull.commit_sha is None:
+        parents = await _choose_parents(context, job, earlier)
+        pull = await _commit(context, replace(pull, branch=branch), approved, parents)
+    if at != pull.commit_sha:
+        await _check_may_write(context, job, pull)
+        if not await context.github.move_branch(job.repository, branch, pull.commit_sha or ""):
+            raise moved
+    # Read as late as can be: people may edit it at any time.
+    written = (await context.github.fetch_pull_request(job.repository, number)).body
+    edits = find_edits(written, (pull.note, earlier.pull.note), context.secrets)
+    body = await _render_body(context, pull, approved, edits)
+    title = approved.title if pull.title else None
+    await context.github.update_pull_request(job.repository, number, body=body, title=title)
+    return earlier.request
+
+
+async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list[str]:
+    """The branch as it is; and where the change began from a newer commit of the base branch, that one as well.
+
+    Then a pull request shows just what lies between that commit and the new one: the approved diff.
+    """
+    head, base, base_before = earlier.pull.commit_sha or "", job.base_commit or "", earlier.job.base_commit or ""
+    if base == base_before:
+        return [head]
+    if await context.github.contains(job.repository, base, base_before):
+        return [head, base]
+    raise PullAbandoned(
+        f"this diff begins from `{base[:10]}`, which does not come after `{base_before[:10]}`, from which pull request "
+        f"#{earlier.request.number} begins: `/ptq fix` makes one from the newest commit"
+    )
+
+
+async def _check_may_write(context: Context, job: Job, pull: Pull) -> None:
+    """That the approver still may: between the note and now may lie an outage of hours."""
+    if not await context.github.can_write(job.repository, pull.approver):
+        raise PullAbandoned(f"{pull.approver} has no write access any more, so the note approves nothing")
+
+
+async def _render_body(context: Context, pull: Pull, approved: _Approved, edits: str = "") -> str:
+    job, report = approved.job, approved.report
     async with context.db.read() as connection:
         meter, checks = await store.fetch_meter(connection, job.id), await fetch_checks(connection, job.id)
     secrets, url = context.secrets, context.public_url
     model = name_model(job, meter, context.model_of(job), secrets)
     template = await _fetch_template(context, job)
-    return render_pull_body(pull, job, report, checks, template=template, model=model, public_url=url, secrets=secrets)
+    return render_pull_body(
+        pull,
+        job,
+        report,
+        checks,
+        template=template,
+        edits=edits,
+        model=model,
+        public_url=url,
+        secrets=secrets,
+    )
 
 
 async def _fetch_template(context: Context, job: Job) -> str:
@@ -98,16 +219,18 @@ async def _check(context: Context, job: Job, report: Report) -> None:
         raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
 
 
-async def _commit(context: Context, rules: RepositoryRules, pull: Pull, job: Job, report: Report, title: str) -> Pull:
+async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Sequence[str]) -> Pull:
     """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
-    entries = [await _entry(context, job, change) for change in report.changes]
+    rules, job = approved.rules, approved.job
+    await _check(context, job, approved.report)
+    entries = [await _entry(context, job, change) for change in approved.report.changes]
     tree = await context.github.create_tree(job.repository, job.base_commit or "", entries)
     wants_person = rules.sign_off or rules.commit_author == "approver"
     approver = await context.github.fetch_person(job.repository, pull.approver) if wants_person else None
-    message = render_commit_message(title, job, pull, approver if rules.sign_off else None)
+    message = render_commit_message(approved.title, job, pull, approver if rules.sign_off else None)
     author = approver if rules.commit_author == "approver" else None
-    sha = await context.github.create_commit(job.repository, message, tree, [job.base_commit or ""], author)
-    return await change(context, pull, commit_sha=sha)
+    sha = await context.github.create_commit(job.repository, message, tree, parents, author)
+    return await change(context, pull, branch=pull.branch, commit_sha=sha)
 
 
 async def _entry(context: Context, job: Job, change: FileChange) -> TreeEntry:

@@ -26,8 +26,8 @@ from handlers.note import (
     parse_note,
 )
 from handlers.outbox import write_reply
-from handlers.ports import GitHubError, GitHubUnavailable, PullRequest
-from handlers.pull_steps import PullAbandoned, bring, change
+from handlers.ports import GitHubError, GitHubUnavailable
+from handlers.pull_steps import Brought, PullAbandoned, bring, change, name_branch
 from handlers.refusals import MAX_COUNTED, choose_outage_wait_s, describe_trouble
 from handlers.rules import RepositoryRules
 from runner import store
@@ -97,7 +97,7 @@ async def _write_down(
         title=note.title,
         approver=comment.user.login if comment.user else "ghost",
         note_url=comment.html_url,
-        branch=f"ptq/issue-{number}-{report.job_id}",
+        branch=name_branch(number, report.job_id),
         created_at=now,
         next_attempt_at=now,
     )
@@ -107,11 +107,12 @@ async def _write_down(
         if case is None or case.standing_job_id != report.job_id:
             return replies.render_no_diff()
         # Another attempt may have come to the same diff: one pull request is enough for both.
-        before = await casebook.fetch_pull_of_diff(connection, rules.name, number, pull.digest)
-        if before is None:
+        before = await casebook.fetch_newest_pull(connection, rules.name, number)
+        if before is None or before.digest != pull.digest:
             # The branch may be there already, at the commit of the first try.
             given_up = await casebook.fetch_pull(connection, pull.job_id)
-            pull = replace(pull, commit_sha=given_up.commit_sha if given_up else None)
+            if given_up:
+                pull = replace(pull, branch=given_up.branch, commit_sha=given_up.commit_sha)
             await casebook.save_pull(connection, pull)
             before = pull
     context.ring()
@@ -147,23 +148,24 @@ async def _open(context: Context, pull: Pull) -> None:
         raise LookupError(f"the report that pull request {pull.job_id} approves is gone")
     with structlog.contextvars.bound_contextvars(**job.log_context()):
         try:
-            found = await bring(context, pull, job, report, case)
+            brought = await bring(context, pull, job, report, case)
         except (GitHubUnavailable, GitHubError, PullAbandoned) as error:
             await _put_off(context, pull, error, job)
         else:
-            await context.github.assign(job.repository, found.number, pull.approver)
-            await _record(context, pull, job, found)
+            await context.github.assign(job.repository, brought.request.number, pull.approver)
+            await _record(context, pull, job, brought)
 
 
-async def _record(context: Context, pull: Pull, job: Job, found: PullRequest) -> None:
-    now = context.now()
+async def _record(context: Context, pull: Pull, job: Job, brought: Brought) -> None:
+    now, found = context.now(), brought.request
     async with context.db.write() as connection:
         await casebook.change_pull(connection, pull, number=found.number, url=found.url, trouble=None)
         case = await casebook.fetch_case(connection, job.case_key)
         if case:
             await casebook.save_case(connection, open_pull(case, job.id, found.number, now))
         await store.add_event(connection, job.id, now, f"draft pull request #{found.number} by @{pull.approver}'s note")
-        body = replies.render_pull_opened(found.number, pull.approver)
+        render = replies.render_pull_updated if brought.updated else replies.render_pull_opened
+        body = render(found.number, pull.approver)
         await write_reply(connection, context, job.repository, job.issue_number, f"pull of {job.id}", body)
     log.info("pull.opened", number=found.number, branch=pull.branch, by=pull.approver)
     context.ring()

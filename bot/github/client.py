@@ -240,6 +240,23 @@ class AppGitHub:
             raise
         return True
 
+    async def move_branch(self, repository: str, branch: str, sha: str) -> bool:
+        """Never by force: GitHub then moves a ref only along its own history, or answers 422."""
+        path, ref = "/git/refs/heads{/branch*}", {"sha": sha, "force": False}
+        try:
+            await self._calls.send(Access.WRITE_CODE, repository, "PATCH", path, ref, branch=branch.split("/"))
+        except GitHubError as refusal:
+            if refusal.status == 422 and "not a fast forward" in refusal.message.lower():
+                return False
+            raise
+        return True
+
+    async def contains(self, repository: str, commit: str, ancestor: str) -> bool:
+        """One page of one commit: only the verdict is of interest."""
+        path, ends = "/compare/{basehead}{?per_page}", f"{ancestor}...{commit}"
+        answer = await self._calls.fetch(Access.READ_CODE, repository, path, basehead=ends, per_page=1)
+        return read_answer(lambda found: found["status"] in ("ahead", "identical"), answer)
+
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
         """The commit of a branch; its slashes are slashes of the path."""
         path = "/git/ref/heads{/branch*}"
@@ -255,6 +272,18 @@ class AppGitHub:
         head = f"{repository.partition('/')[0]}:{branch}"
         pulls = await self._calls.fetch_all(Access.READ_CODE, repository, path, head=head, state="all")
         return read_answer(lambda found: choose_pull_request(found, branch), pulls)
+
+    async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
+        """One pull request."""
+        path = "/pulls/{number}"
+        return read_answer(
+            parse_pull_request, await self._calls.fetch(Access.READ_CODE, repository, path, number=number)
+        )
+
+    async def update_pull_request(self, repository: str, number: int, *, body: str, title: str | None = None) -> None:
+        """Only what is given is sent, so that the rest stays as people left it."""
+        pull = {"body": body} | ({"title": title} if title else {})
+        await self._calls.send(Access.WRITE_CODE, repository, "PATCH", "/pulls/{number}", pull, number=number)
 
     async def assign(self, repository: str, number: int, login: str) -> None:
         """Assign somebody, or not: GitHub leaves out whoever cannot be, and says nothing."""

@@ -75,6 +75,7 @@ def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
         state=payload["state"],
         head_sha=payload["head"]["sha"],
         author=(payload["user"] or {"login": GHOST})["login"],
+        body=payload["body"] or "",
     )
 
 

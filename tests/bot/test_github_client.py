@@ -239,6 +239,31 @@ async def test_a_branch_is_created_once(place: Place) -> None:
     assert await place.client.fetch_branch_sha(NAME, BRANCH) == commit
 
 
+async def test_a_branch_moves_forward_only(place: Place) -> None:
+    first = await place.publish()
+    tree = await place.client.create_tree(NAME, first, [TreeEntry("more.py", "100644", text="more = 1\n")])
+    second = await place.client.create_commit(NAME, "Add more", tree, [first])
+    aside = await place.client.create_commit(NAME, "Add more", tree, [place.base])
+    assert await place.client.move_branch(NAME, BRANCH, second)
+    assert await place.client.move_branch(NAME, BRANCH, second)
+    assert not await place.client.move_branch(NAME, BRANCH, aside)
+    assert await place.client.fetch_branch_sha(NAME, BRANCH) == second
+    reached = [await place.client.contains(NAME, commit, first) for commit in (first, second, aside, place.base)]
+    assert reached == [True, True, False, False]
+
+
+async def test_a_new_body_leaves_the_title_alone(place: Place) -> None:
+    await place.publish()
+    opened = await place.client.create_draft_pull_request(
+        NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
+    )
+    await place.client.update_pull_request(NAME, opened.number, body="Another.")
+    assert (await place.client.fetch_pull_request(NAME, opened.number)).body == "Another."
+    assert place.github.pulls(NAME)[0].title == "Mend it"
+    await place.client.update_pull_request(NAME, opened.number, body="Another.", title="Better")
+    assert place.github.pulls(NAME)[0].title == "Better"
+
+
 async def test_a_second_pull_request_is_refused_in_githubs_words(place: Place) -> None:
     await place.publish()
     pull = {"title": "Mend it", "body": "A note.", "branch": BRANCH, "base_branch": "main"}

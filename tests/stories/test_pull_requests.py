@@ -68,7 +68,9 @@ async def test_a_template_of_the_repository_keeps_its_headings_below_the_note(tm
         world.commit({".github/Pull_Request_Template.md": template, "docs/pull_request_template.md": "# Other"})
         pull = await approve(world)
         said = "## Summary\n\nSee the note above.\n\n## Root cause\n\n*In the agent's words:*\n\nAn early end."
-        assert pull.body.startswith(f"{NOTE}\n\n{said}\n\n## Checklist\n\nn/a\n\n<details>")
+        (job,) = await world.jobs()
+        said = f"{NOTE}\n\n<!-- ptq:pull={job.id} -->\n\n{said}"
+        assert pull.body.startswith(f"{said}\n\n## Checklist\n\nn/a\n\n<details>")
 
 
 async def test_a_note_that_would_open_one_too_many_names_the_open_ones_and_may_come_again(tmp_path: Path) -> None:

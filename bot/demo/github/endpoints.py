@@ -96,6 +96,7 @@ ENDPOINTS = (
     Endpoint("PATCH", f"{_G}/refs/{{ref}}", git.update_ref, "contents:write"),
     Endpoint("DELETE", f"{_G}/refs/{{ref}}", git.delete_ref, "contents:write"),
     Endpoint("GET", f"{_R}/branches/{{branch}}", git.get_branch, "contents:read"),
+    Endpoint("GET", f"{_R}/compare/{{basehead}}", git.compare, "contents:read"),
     Endpoint("GET", f"{_R}/contents/{{path}}", git.get_contents, "contents:read"),
     Endpoint("GET", _P, pulls.list_pulls, "pull_requests:read"),
     Endpoint("POST", _P, pulls.create_pull, "pull_requests:write", creates_content=True),

@@ -18,6 +18,7 @@ from bot.demo.github.render_git import (
     NOREPLY,
     render_blob,
     render_branch,
+    render_comparison,
     render_content,
     render_file,
     render_git_commit,
@@ -214,6 +215,17 @@ async def get_branch(call: Call) -> Answer:
         raise Refusal(404, "Branch not found")
     commit = await call.repository.git.read_commit(sha)
     return Answer(200, render_branch(call.site.links, call.repository, name, commit))
+
+
+async def compare(call: Call) -> Answer:
+    """How two commits stand to each other. Of those in between no more than the last is shown."""
+    git = call.repository.git
+    base, head = [await _commit_at(call, name) for name in call.params["basehead"].partition("...")[::2]]
+    ahead, behind = await git.contains(head, base), await git.contains(base, head)
+    words = {(True, True): "identical", (True, False): "ahead", (False, True): "behind", (False, False): "diverged"}
+    parting = (await git.run("merge-base", base, head)).decode().strip()
+    ends = [await git.read_commit(sha) for sha in (base, head, parting)]
+    return Answer(200, render_comparison(call.site.links, call.repository, words[ahead, behind], ends))
 
 
 async def get_contents(call: Call) -> Answer:
