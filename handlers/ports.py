@@ -115,6 +115,8 @@ class PullRequest:
     head_sha: str
     author: str
     body: str = ""
+    head_repository: str = ""
+    """Where its branch is; empty once that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +215,10 @@ class GitHub(Protocol):
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
         """The commit that `branch` points at; None when there is no such branch."""
 
-    async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
-        """The newest pull request, in any state, whose head is `branch` of this repository."""
+    async def find_pull_request(
+        self, repository: str, branch: str, head_repository: str | None = None
+    ) -> PullRequest | None:
+        """The newest pull request, in any state, whose head is `branch` of this repository, or of a fork of it."""
 
     async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
         """The pull request as it is now."""
@@ -229,6 +233,16 @@ class GitHub(Protocol):
         """The numbers of the open pull requests that we opened."""
 
     async def create_draft_pull_request(
-        self, repository: str, *, title: str, body: str, branch: str, base_branch: str
+        self,
+        repository: str,
+        *,
+        title: str,
+        body: str,
+        branch: str,
+        base_branch: str,
+        head_repository: str | None = None,
     ) -> PullRequest:
-        """Open a draft pull request. Never retried inside: look with `find_pull_request` first."""
+        """Open a draft pull request, from a branch of its own or of a fork.
+
+        Never retried inside: look with `find_pull_request` first.
+        """

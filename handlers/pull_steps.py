@@ -56,6 +56,8 @@ class _Approved:
     job: Job
     report: Report
     title: str
+    where: str
+    """The repository that branch and commit go to: this one, or a fork of it."""
 
 
 def name_branch(issue_number: int, job_id: str) -> str:
@@ -73,7 +75,8 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
         raise PullAbandoned("the operator of this App no longer has this repository set up")
     if report.digest != pull.digest or not approvable(job, report, context.secrets):
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
-    approved = _Approved(rules, job, report, render_pull_title(pull, report, case.title, context.secrets))
+    title = render_pull_title(pull, report, case.title, context.secrets)
+    approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
     earlier = await _find_earlier(context, pull, job)
     if earlier:
         return Brought(await _update(context, pull, approved, earlier), updated=True)
@@ -100,34 +103,40 @@ async def _find_earlier(context: Context, pull: Pull, job: Job) -> _Earlier | No
 
 async def _open(context: Context, pull: Pull, approved: _Approved) -> PullRequest:
     """A pull request of its own, each part looked for before it is made."""
-    job = approved.job
+    job, where = approved.job, approved.where
     if pull.commit_sha is None:
         pull = await _commit(context, pull, approved, [job.base_commit or ""])
     sha = pull.commit_sha or ""
     # Before the branch is looked at: once the pull request is open, people may push to it.
-    found = await context.github.find_pull_request(job.repository, pull.branch)
+    found = await context.github.find_pull_request(job.repository, pull.branch, where)
     if found:
         return found
     await _check_may_write(context, job, pull)
     await _check_room(context, approved.rules)
-    if not await context.github.create_branch(job.repository, pull.branch, sha):
-        at = await context.github.fetch_branch_sha(job.repository, pull.branch)
+    if not await context.github.create_branch(where, pull.branch, sha):
+        at = await context.github.fetch_branch_sha(where, pull.branch)
         if at != sha:
             raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
     body = await _render_body(context, pull, approved)
     return await context.github.create_draft_pull_request(
-        job.repository, title=approved.title, body=body, branch=pull.branch, base_branch=job.base_branch
+        job.repository,
+        title=approved.title,
+        body=body,
+        branch=pull.branch,
+        base_branch=job.base_branch,
+        head_repository=where,
     )
 
 
 async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _Earlier) -> PullRequest:
     """A commit on top of the branch, by which its whole change becomes the approved one; then body and title."""
     job, branch, number = approved.job, earlier.pull.branch, earlier.request.number
+    approved = replace(approved, where=earlier.request.head_repository or job.repository)
     moved = PullAbandoned(
         f"somebody else has pushed to pull request #{number}, so nothing was pushed to it: "
         "once that one is merged or closed, a note opens another"
     )
-    at = await context.github.fetch_branch_sha(job.repository, branch)
+    at = await context.github.fetch_branch_sha(approved.where, branch)
     if at is None or at not in (earlier.pull.commit_sha, pull.commit_sha):
         raise moved
     if pull.commit_sha is None:
@@ -135,7 +144,7 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
         pull = await _commit(context, replace(pull, branch=branch), approved, parents)
     if at != pull.commit_sha:
         await _check_may_write(context, job, pull)
-        if not await context.github.move_branch(job.repository, branch, pull.commit_sha or ""):
+        if not await context.github.move_branch(approved.where, branch, pull.commit_sha or ""):
             raise moved
     # Read as late as can be: people may edit it at any time.
     written = (await context.github.fetch_pull_request(job.repository, number)).body
@@ -221,25 +230,25 @@ async def _check(context: Context, job: Job, report: Report) -> None:
 
 async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Sequence[str]) -> Pull:
     """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
-    rules, job = approved.rules, approved.job
+    rules, job, where = approved.rules, approved.job, approved.where
     await _check(context, job, approved.report)
-    entries = [await _entry(context, job, change) for change in approved.report.changes]
-    tree = await context.github.create_tree(job.repository, job.base_commit or "", entries)
+    entries = [await _entry(context, where, change) for change in approved.report.changes]
+    tree = await context.github.create_tree(where, job.base_commit or "", entries)
     wants_person = rules.sign_off or rules.commit_author == "approver"
     approver = await context.github.fetch_person(job.repository, pull.approver) if wants_person else None
     message = render_commit_message(approved.title, job, pull, approver if rules.sign_off else None)
     author = approver if rules.commit_author == "approver" else None
-    sha = await context.github.create_commit(job.repository, message, tree, parents, author)
+    sha = await context.github.create_commit(where, message, tree, parents, author)
     return await change(context, pull, branch=pull.branch, commit_sha=sha)
 
 
-async def _entry(context: Context, job: Job, change: FileChange) -> TreeEntry:
+async def _entry(context: Context, repository: str, change: FileChange) -> TreeEntry:
     """Text goes inline into the tree request; only what is no text needs a blob of its own."""
     if change.mode is None:
         return TreeEntry(change.path, change.old_mode or "100644")
     content = change.content or b""
     if change.binary:
-        return TreeEntry(change.path, change.mode, blob_sha=await context.github.create_blob(job.repository, content))
+        return TreeEntry(change.path, change.mode, blob_sha=await context.github.create_blob(repository, content))
     return TreeEntry(change.path, change.mode, text=content.decode())
 
 

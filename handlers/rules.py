@@ -47,6 +47,8 @@ class RepositoryRules:
     """What the brief tells the agent to run after it edited what is compiled."""
     tools: tuple[str, ...] = ()
     """Debugging tools that the brief names."""
+    push_to: str | None = None
+    """The fork that branches and commits go to; None means the repository itself."""
     commit_author: str = "app"
     """`app`, or `approver`: the person whose note approves the change."""
     sign_off: bool = False

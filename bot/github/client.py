@@ -266,12 +266,15 @@ class AppGitHub:
             return None
         return read_answer(lambda payload: parse_sha(payload["object"]), ref)
 
-    async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
+    async def find_pull_request(
+        self, repository: str, branch: str, head_repository: str | None = None
+    ) -> PullRequest | None:
         """The newest of this branch, open or not; GitHub lists the newest first."""
         path = "/pulls{?head,state,per_page}"
-        head = f"{repository.partition('/')[0]}:{branch}"
+        where = head_repository or repository
+        head = f"{where.partition('/')[0]}:{branch}"
         pulls = await self._calls.fetch_all(Access.READ_CODE, repository, path, head=head, state="all")
-        return read_answer(lambda found: choose_pull_request(found, branch), pulls)
+        return read_answer(lambda found: choose_pull_request(found, branch, from_fork=where != repository), pulls)
 
     async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
         """One pull request."""
@@ -300,9 +303,20 @@ class AppGitHub:
         return [issue.number for issue in read_answer(parse_issues, items) if issue.pull_request is not None]
 
     async def create_draft_pull_request(
-        self, repository: str, *, title: str, body: str, branch: str, base_branch: str
+        self,
+        repository: str,
+        *,
+        title: str,
+        body: str,
+        branch: str,
+        base_branch: str,
+        head_repository: str | None = None,
     ) -> PullRequest:
         """Open a draft, once."""
-        pull = {"title": title, "body": body, "head": branch, "base": base_branch, "draft": True}
+        pull: dict[str, Any] = {"title": title, "body": body, "head": branch, "base": base_branch, "draft": True}
+        if head_repository and head_repository != repository:
+            # Our token for the repository may not write to the fork, and so cannot let others write there.
+            owner = head_repository.partition("/")[0]
+            pull |= {"head": f"{owner}:{branch}", "maintainer_can_modify": False}
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/pulls", pull)
         return read_answer(parse_pull_request, answer)

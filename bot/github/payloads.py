@@ -76,17 +76,23 @@ def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
         head_sha=payload["head"]["sha"],
         author=(payload["user"] or {"login": GHOST})["login"],
         body=payload["body"] or "",
+        head_repository=(payload["head"]["repo"] or {"full_name": ""})["full_name"],
     )
 
 
-def choose_pull_request(payloads: Iterable[Mapping[str, Any]], branch: str) -> PullRequest | None:
-    """The newest whose head is `branch` of the repository itself: a fork of the same owner may use the name as well."""
+def choose_pull_request(
+    payloads: Iterable[Mapping[str, Any]], branch: str, *, from_fork: bool = False
+) -> PullRequest | None:
+    """The newest whose head is `branch` of the repository itself, or of a fork: one owner may have the name in both.
+
+    Ids are compared, for a repository may have been renamed.
+    """
     ours = [
         payload
         for payload in payloads
         if payload["head"]["ref"] == branch
         and payload["head"]["repo"] is not None
-        and payload["head"]["repo"]["id"] == payload["base"]["repo"]["id"]
+        and (payload["head"]["repo"]["id"] != payload["base"]["repo"]["id"]) == from_fork
     ]
     return max(map(parse_pull_request, ours), key=lambda pull: pull.number, default=None)
 

@@ -73,6 +73,43 @@ async def test_a_template_of_the_repository_keeps_its_headings_below_the_note(tm
         assert pull.body.startswith(f"{said}\n\n## Checklist\n\nn/a\n\n<details>")
 
 
+FORK = 'push_to = "forks/widgets"'
+
+
+def add_fork(world: World, folder: Path, *, installed: bool = True) -> Path:
+    """A fork, which has the objects of what it is a fork of, as on GitHub."""
+    fork = folder / "fork.git"
+    world.git("clone", "--quiet", "--bare", "--shared", ".", str(fork))
+    world.github.add_repository("forks/widgets", fork, installed=installed, fork_of=NAME)
+    return fork
+
+
+async def test_with_a_fork_to_push_to_no_branch_of_ours_comes_into_the_repository(tmp_path: Path) -> None:
+    differently = "pathlib.Path('attempt.txt').write_text(os.environ['PTQ_JOB_ID'])\n"
+    async with open_world(tmp_path, agent=AGENT + differently, repository_toml=FORK) as world:
+        fork = add_fork(world, tmp_path)
+        pull = await approve(world)
+        assert (pull.source.full_name, pull.base) == ("forks/widgets", "main")
+        await world.comment("/ptq fix")
+        await world.wait_for_report(2)
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        await world.wait_for_reply(f"Pull request #{pull.number} now holds this diff")
+        assert world.pulls() == [pull]
+        assert world.git("branch", "--format=%(refname:short)").split() == ["main"]
+        assert world.git(f"--git-dir={fork}", "rev-parse", pull.head).strip() == pull.head_sha
+
+
+async def test_a_fork_without_the_app_is_named_in_the_reply(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=AGENT, repository_toml=FORK) as world:
+        add_fork(world, tmp_path, installed=False)
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        await world.wait_for_reply("the App is not installed on forks/widgets")
+        assert world.pulls() == []
+
+
 async def test_a_note_that_would_open_one_too_many_names_the_open_ones_and_may_come_again(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=AGENT, repository_toml="max_open_pulls = 1") as world:
         first = await approve(world)

@@ -203,7 +203,9 @@ class ModelGitHub:
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
         return await self._do(lambda: self._branches.get(branch))
 
-    async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
+    async def find_pull_request(
+        self, repository: str, branch: str, head_repository: str | None = None
+    ) -> PullRequest | None:
         found = (opened.pull for opened in reversed(self.opened) if opened.branch == branch)
         return await self._do(lambda: next(found, None))
 
@@ -221,7 +223,14 @@ class ModelGitHub:
         return await self._do(lambda: open_ones)
 
     async def create_draft_pull_request(
-        self, repository: str, *, title: str, body: str, branch: str, base_branch: str
+        self,
+        repository: str,
+        *,
+        title: str,
+        body: str,
+        branch: str,
+        base_branch: str,
+        head_repository: str | None = None,
     ) -> PullRequest:
         return await self._do(lambda: self._open(branch, body))
 

@@ -238,6 +238,7 @@ def render_repository(links: Links, repository: Repository) -> Json:
         **{f"{name}_url": f"{api}/{name}" for name in _PLAIN_PATHS},
         **{name: f"{api}{path}" for name, path in _TEMPLATE_PATHS.items()},
         **_FEATURES,
+        "fork": repository.fork_of is not None,
     }
 
 

@@ -214,7 +214,7 @@ def render_pull_simple(links: Links, repository: Repository, pull: Pull) -> Json
         "draft": pull.draft,
         "merged_at": None,
         "merge_commit_sha": None,
-        "head": _render_end(links, repository, pull.head, pull.head_sha),
+        "head": _render_end(links, pull.source, pull.head, pull.head_sha),
         "base": _render_end(links, repository, pull.base, pull.base_sha),
         "_links": {name: {"href": address} for name, address in (addresses | {"html": html, "self": url}).items()},
         "author_association": render_association(repository, pull.user),

@@ -26,7 +26,7 @@ from bot.demo.github.render_git import (
     render_short_blob,
     render_tree,
 )
-from bot.demo.github.state import Pull
+from bot.demo.github.state import Pull, Repository
 
 MODES = {"100644": "blob", "100755": "blob", "120000": "blob", "040000": "tree", "160000": "commit"}
 WORKFLOWS = ".github/workflows/"
@@ -190,8 +190,11 @@ async def update_ref(call: Call) -> Answer:
         await git.move_ref(ref, sha, was)
     except GitFailed as error:
         raise Refusal(422, "Reference update failed") from error
-    for pull in _open_pulls_from(call, ref):
-        call.site.actions.update_head(call.repository, pull, sha, await git.diff_stat(pull.base_sha, sha), call.actor)
+    for target, pull in _open_pulls_from(call, ref):
+        if target is not call.repository:
+            await target.git.run("fetch", "--quiet", str(git.git_dir.resolve()), sha)
+        stat = await target.git.diff_stat(pull.base_sha, sha)
+        call.site.actions.update_head(target, pull, sha, stat, call.actor)
     return Answer(200, render_ref(call.site.links, call.repository, ref, sha, "commit"))
 
 
@@ -202,8 +205,8 @@ async def delete_ref(call: Call) -> Answer:
         await call.repository.git.delete_ref(ref, was)
     except GitFailed as error:
         raise Refusal(422, "Reference update failed") from error
-    for pull in _open_pulls_from(call, ref):
-        call.site.actions.set_state(call.repository, pull, "closed", call.actor)
+    for target, pull in _open_pulls_from(call, ref):
+        call.site.actions.set_state(target, pull, "closed", call.actor)
     return Answer(204)
 
 
@@ -273,6 +276,12 @@ async def _commit_at(call: Call, name: str) -> str:
     return await _expect(call, name, "commit")
 
 
-def _open_pulls_from(call: Call, ref: str) -> list[Pull]:
-    pulls = call.repository.pulls()
-    return [pull for pull in pulls if pull.state == "open" and ref == f"refs/heads/{pull.head}"]
+def _open_pulls_from(call: Call, ref: str) -> list[tuple[Repository, Pull]]:
+    """The open pull requests from this branch, with the repository that each is in."""
+    targets = [call.repository, *([call.repository.fork_of] if call.repository.fork_of else [])]
+    return [
+        (target, pull)
+        for target in targets
+        for pull in target.pulls()
+        if pull.state == "open" and pull.source is call.repository and ref == f"refs/heads/{pull.head}"
+    ]

@@ -128,12 +128,17 @@ class StandIn:
         default_branch: str = "main",
         private: bool = False,
         installed: bool = True,
+        fork_of: str | None = None,
     ) -> Repository:
-        """Show the bare repository `git_dir` under `full_name`; `installed` says whether the App is."""
+        """Show the bare repository `git_dir` under `full_name`; `installed` says whether the App is.
+
+        A fork's `git_dir` has the objects of what it is a fork of: GitHub keeps them together.
+        """
         owner, _, name = full_name.partition("/")
         account, now = self._world.add_user(owner), self._world.now()
+        source = self._world.repository(fork_of) if fork_of else None
         repository = Repository(
-            self._world.next_id(), account, name, GitStore(git_dir), default_branch, private, installed, now
+            self._world.next_id(), account, name, GitStore(git_dir), default_branch, private, installed, now, source
         )
         self._world.repositories[full_name.casefold()] = repository
         if installed:

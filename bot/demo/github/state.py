@@ -101,8 +101,10 @@ class Issue:
 
 @dataclass(slots=True, kw_only=True)
 class Pull(Issue):
-    """A pull request, which is an issue with two branches. Both are branches of the same repository."""
+    """A pull request, which is an issue with two branches."""
 
+    source: Repository
+    """Where its head is a branch: its own repository, or a fork of that."""
     head: str
     head_sha: str
     base: str
@@ -123,6 +125,7 @@ class Repository:
     private: bool
     installed: bool
     created_at: datetime
+    fork_of: Repository | None = None
     roles: dict[str, str] = field(default_factory=dict)
     labels: dict[str, Label] = field(default_factory=dict)
     issues: dict[int, Issue] = field(default_factory=dict)
