@@ -261,6 +261,10 @@ class RepositoryTable(Table):
     import_names: tuple[str, ...] = ()
     tools: tuple[Text, ...] = ()
     protected_paths: tuple[Text, ...] = PROTECTED_PATHS
+    push_to: Annotated[str, AfterValidator(_check_repository)] | None = None
+    commit_author: Literal["app", "approver"] = "app"
+    sign_off: bool = False
+    max_open_pulls: Annotated[int, Field(gt=0)] = 5
     verify: VerifyTable = VerifyTable()
     limits: LimitsTable = LimitsTable()
     caps: CapsTables = CapsTables()
@@ -301,6 +305,10 @@ class RepositoryTable(Table):
             rebuild_command=" && ".join(self.rebuild) or None,
             import_names=self.import_names,
             tools=self.tools,
+            push_to=self.push_to,
+            commit_author=self.commit_author,
+            sign_off=self.sign_off,
+            max_open_pulls=self.max_open_pulls,
         )
 
     def as_profile(self, name: str, limits: Limits, caps: Mapping[Scope, Caps]) -> Profile:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, func, or_, select, update
+from sqlalchemy import Row, Select, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.case import Case, CaseState
@@ -79,6 +79,8 @@ class Pull:
     branch: str
     created_at: datetime
     next_attempt_at: datetime
+    title: str | None = None
+    """As the approver typed it; None leaves it to the report."""
     commit_sha: str | None = None
     number: int | None = None
     url: str | None = None
@@ -221,29 +223,36 @@ async def is_accepted(connection: AsyncConnection, note_url: str) -> bool:
     return found.one_or_none() is not None
 
 
-async def fetch_pull_of_diff(
-    connection: AsyncConnection, repository: str, issue_number: int, digest: str
-) -> Pull | None:
-    """The pull request, open or on its way, of any report on this issue that has exactly this diff."""
+def _pulls_of(repository: str, issue_number: int) -> Select[Any]:
+    """The pull requests that notes on an issue asked for and that were not given up, newest first."""
     of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
-    standing = (pulls.c.job_id.in_(of_issue), pulls.c.digest == digest, pulls.c.abandoned.is_(None))
-    row = (await connection.execute(select(pulls).where(*standing).order_by(pulls.c.created_at).limit(1))).one_or_none()
-    return Pull(**row._mapping) if row else None
+    standing = (pulls.c.job_id.in_(of_issue), pulls.c.abandoned.is_(None))
+    return select(pulls).where(*standing).order_by(pulls.c.created_at.desc()).limit(1)
 
 
 async def fetch_newest_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
-    """The newest pull request that a note on this issue asked for."""
-    of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
-    query = select(pulls).where(pulls.c.job_id.in_(of_issue)).order_by(pulls.c.created_at.desc()).limit(1)
+    """The newest pull request that a note on this issue asked for, open or on its way."""
+    row = (await connection.execute(_pulls_of(repository, issue_number))).one_or_none()
+    return Pull(**row._mapping) if row else None
+
+
+async def fetch_brought_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
+    """What the last note on this issue that was carried out has left on GitHub."""
+    query = _pulls_of(repository, issue_number).where(pulls.c.number.is_not(None))
     row = (await connection.execute(query)).one_or_none()
     return Pull(**row._mapping) if row else None
 
 
 async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pull]:
-    """Approved pull requests that are not open yet, oldest first."""
-    waiting = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None), pulls.c.next_attempt_at <= now)
-    query = select(pulls).where(*waiting).order_by(pulls.c.created_at)
-    return [Pull(**row._mapping) for row in await connection.execute(query)]
+    """Approved pull requests that are not brought to GitHub yet, oldest first, and of each issue only the first."""
+    waiting = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
+    query = select(pulls, jobs.c.repository, jobs.c.issue_number).join(jobs, jobs.c.id == pulls.c.job_id)
+    firsts: dict[tuple[str, int], Pull] = {}
+    for row in await connection.execute(query.where(*waiting).order_by(pulls.c.created_at)):
+        *values, repository, issue_number = row
+        pull = Pull(**dict(zip(pulls.c.keys(), values, strict=True)))
+        firsts.setdefault((repository, issue_number), pull)
+    return [pull for pull in firsts.values() if pull.next_attempt_at <= now]
 
 
 async def change_pull(connection: AsyncConnection, pull: Pull, **changes: Any) -> Pull:

@@ -128,7 +128,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
         ),
         CommandSpec(
             "pr",
-            "/ptq pr [digest]",
+            '/ptq pr [digest] [--title "words"]',
             "Open a draft pull request from the report's diff. Below this line say, in your own words, what the change "
             "does and why it is right.",
             Right.OPEN,

@@ -48,6 +48,19 @@ _SHINGLE = 5
 
 Shingle = tuple[str, ...]
 
+TITLE_FAULT = (
+    "`--title` came without a title. Please give one in quotes, as in `/ptq pr --title 'Keep the last row'`, and your "
+    "note below that line."
+)
+
+_DOUBLE, _SINGLE = r"[\"“”„«»]", r"['‘’‚]"
+_TITLE = re.compile(
+    rf"\s*(?:--|[–—]+)title(?:\s*=|(?=\s|$))\s*"
+    rf"(?:{_DOUBLE}(?P<double>.*?){_DOUBLE}|{_SINGLE}(?P<single>.*?){_SINGLE}(?!\S)|(?P<bare>.*))",
+    re.IGNORECASE,
+)
+"""The option with its value: in quotes, which phones curl, or the rest of the line. They write a long dash, too."""
+
 _DIGEST = re.compile(r"`?([0-9a-fA-F]{6,64})`?")
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S+", re.IGNORECASE)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
@@ -58,19 +71,33 @@ _SENTENCE_END = re.compile(r"[.!?;:。！？]+(?=\s|$|[\u3040-\u30ff\u3400-\u9ff
 
 @dataclass(frozen=True, slots=True)
 class NoteText:
-    """What `/ptq pr` was given: the digest that it names, if any, and the note, verbatim."""
+    """What `/ptq pr` was given: the digest that it names, if any, the note, verbatim, and the title, if any."""
 
     digest: str | None
     text: str
+    title: str | None = None
+    """As it was typed; empty where the option came without one."""
 
 
 def parse_note(command: Command) -> NoteText:
-    """Split the command into digest and note. Words that happen to be hex (`facade`) belong to the note."""
-    first, _, rest = command.argument.partition(" ")
+    """Split the command into digest, title and note. Words that happen to be hex (`facade`) belong to the note."""
+    title, argument = _take_title(command.argument)
+    first, _, rest = argument.partition(" ")
     found = _DIGEST.fullmatch(first)
     if found is None or (len(found[1]) < DIGEST_SHOWN and found[1].isalpha()):
-        return NoteText(None, _join(command.argument, command.body))
-    return NoteText(found[1].lower(), _join(rest, command.body))
+        return NoteText(None, _join(argument, command.body), title)
+    if title is None:
+        title, rest = _take_title(rest)
+    return NoteText(found[1].lower(), _join(rest, command.body), title)
+
+
+def _take_title(line: str) -> tuple[str | None, str]:
+    """The title that the line begins with, if it does, and the rest of the line."""
+    found = _TITLE.match(line)
+    if found is None:
+        return None, line
+    title = next((text for text in found.groupdict().values() if text is not None), "")
+    return title.strip(), line[found.end() :].strip()
 
 
 def _join(line: str, body: str) -> str:

@@ -99,6 +99,14 @@ class TreeEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Person:
+    """Whom a commit names: `email` is the address that GitHub keeps for the account, and shows nobody's own."""
+
+    name: str
+    email: str
+
+
+@dataclass(frozen=True, slots=True)
 class PullRequest:
     """A pull request as far as we need it. `state` is `open` or `closed`."""
 
@@ -107,6 +115,9 @@ class PullRequest:
     state: str
     head_sha: str
     author: str
+    body: str = ""
+    head_repository: str = ""
+    """Where its branch is; empty once that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,25 +203,63 @@ class GitHub(Protocol):
     async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
         """The content of a file at a commit; None when it is not there."""
 
+    async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
+        """The paths of the files that lie directly in these folders of the first level (`""` is the root), in turn."""
+
     async def create_blob(self, repository: str, content: bytes) -> str:
         """Store a blob and return its SHA."""
 
     async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
         """Make a tree from `base_commit`'s with `entries` changed, and return its SHA."""
 
-    async def create_commit(self, repository: str, message: str, tree_sha: str, parent_sha: str) -> str:
-        """Make a commit and return its SHA. No author is sent, so that GitHub signs it for the App."""
+    async def fetch_person(self, repository: str, login: str) -> Person:
+        """The account as commits in the repository name it."""
+
+    async def create_commit(
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+    ) -> str:
+        """Make a commit and return its SHA. Without an author it is the App's, and GitHub signs it."""
 
     async def create_branch(self, repository: str, branch: str, sha: str) -> bool:
         """Create `branch` at `sha`, atomically; False when the branch exists already."""
 
+    async def move_branch(self, repository: str, branch: str, sha: str) -> bool:
+        """Move `branch` forward to `sha`, atomically; False when it is not at an ancestor of that."""
+
+    async def contains(self, repository: str, commit: str, ancestor: str) -> bool:
+        """Whether `ancestor` is reached from `commit`."""
+
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
         """The commit that `branch` points at; None when there is no such branch."""
 
-    async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
-        """The newest pull request, in any state, whose head is `branch` of this repository."""
+    async def find_pull_request(
+        self, repository: str, branch: str, head_repository: str | None = None
+    ) -> PullRequest | None:
+        """The newest pull request, in any state, whose head is `branch` of this repository, or of a fork of it."""
+
+    async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
+        """The pull request as it is now."""
+
+    async def update_pull_request(self, repository: str, number: int, *, body: str, title: str | None = None) -> None:
+        """Replace the body, and the title where there is one."""
+
+    async def assign(self, repository: str, number: int, login: str) -> None:
+        """Assign somebody to a pull request. Best effort: never raises."""
+
+    async def list_own_open_pulls(self, repository: str) -> list[int]:
+        """The numbers of the open pull requests that we opened."""
 
     async def create_draft_pull_request(
-        self, repository: str, *, title: str, body: str, branch: str, base_branch: str
+        self,
+        repository: str,
+        *,
+        title: str,
+        body: str,
+        branch: str,
+        base_branch: str,
+        head_repository: str | None = None,
     ) -> PullRequest:
-        """Open a draft pull request. Never retried inside: look with `find_pull_request` first."""
+        """Open a draft pull request, from a branch of its own or of a fork.
+
+        Never retried inside: look with `find_pull_request` first.
+        """

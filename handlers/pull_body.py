@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from handlers.casebook import Pull
+from handlers.ports import Person
+from handlers.pull_template import render_template
 from handlers.replies import job_url
 from handlers.report_comment import MAX_COMMENT
-from handlers.sanitize import collapse, fence, make_safe, one_line, redact
+from handlers.sanitize import close_fence, collapse, cut, fence, make_safe, one_line, redact
 from handlers.verified import render_checks
 from runner.job import DIGEST_SHOWN, Job, Report
 from runner.verification import Check
@@ -15,19 +18,25 @@ from runner.verification import Check
 MAX_TITLE = 120
 """Characters."""
 
+MAX_EDITS = 20_000
+"""Characters of people's own text in a body that we write anew."""
 
-def render_pull_title(report: Report, issue_title: str, secrets: Collection[str]) -> str:
-    """The agent's title for the change, or else the issue's."""
-    proposed = one_line(redact(report.pr_title, secrets), MAX_TITLE)
-    return proposed or one_line(redact(f"Fix: {issue_title}", secrets), MAX_TITLE)
+_MARKER = re.compile(r"<!-- ptq:pull=\w+ -->")
+"""Where our part of a body begins: what stands above is people's, who may have changed it."""
 
 
-def render_commit_message(title: str, job: Job, pull: Pull) -> str:
-    """The commit's message: what, for which issue, on whose approval."""
+def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Collection[str]) -> str:
+    """The approver's title for the change, or else the agent's, or else the issue's."""
+    proposed = (pull.title or "", report.pr_title, f"Fix: {issue_title}")
+    return next(filter(None, (one_line(redact(title, secrets), MAX_TITLE) for title in proposed)), "")
+
+
+def render_commit_message(title: str, job: Job, pull: Pull, signer: Person | None = None) -> str:
+    """The commit's message: what, for which issue, on whose approval, and who signs it off, if anybody does."""
     approval = f"Approved by {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
-    return (
-        f"{title}\n\nFor issue #{job.issue_number}. Written by {_name_authors(job, f' ({job.agent})')}.\n{approval}\n"
-    )
+    written = f"For issue #{job.issue_number}. Written by {_name_authors(job, f' ({job.agent})')}."
+    sign_off = f"\nSigned-off-by: {signer.name} <{signer.email}>\n" if signer else ""
+    return f"{title}\n\n{written}\n{approval}\n{sign_off}"
 
 
 def render_pull_body(
@@ -36,11 +45,17 @@ def render_pull_body(
     report: Report,
     checks: Sequence[Check] = (),
     *,
+    template: str = "",
+    edits: str = "",
     model: str | None,
     public_url: str,
     secrets: Collection[str],
 ) -> str:
-    """The body of the pull request. `Fixes #N` is ours; whatever an agent wrote cannot close anything."""
+    """The body of the pull request, with the repository's `template`, if it has one, below the note.
+
+    `edits` are what people wrote there themselves (`find_edits`): that follows the note, and ours follows both.
+    `Fixes #N` is ours; whatever an agent wrote cannot close anything.
+    """
     url = job_url(public_url, job.id)
     note, fixes = redact(pull.note, secrets), f"Fixes #{job.issue_number}"
     disclosure = f"---\n\n{_render_disclosure(pull, job, model, url)}"
@@ -48,9 +63,22 @@ def render_pull_body(
     repro = collapse("Repro", fence(redact(report.repro, secrets), "python")) if report.repro.strip() else ""
     worklog = collapse("Worklog", make_safe(report.worklog, secrets)) if report.worklog.strip() else ""
     seen = render_checks(job, checks, report, public_url, secrets)
-    room = MAX_COMMENT - sum(len(part) + 2 for part in (note, seen, fixes, disclosure))
+    headings = render_template(template, job, report, secrets)
+    edits = close_fence(cut(redact(edits, secrets), MAX_EDITS, "… (GitHub keeps all of this text among its edits)"))
+    above = "\n\n".join(part for part in (note, edits, f"<!-- ptq:pull={job.id} -->") if part)
+    room = MAX_COMMENT - sum(len(part) + 2 for part in (above, headings, seen, fixes, disclosure))
     found, repro, worklog = _fit([found, repro, worklog], room, url)
-    return "\n\n".join(part for part in (note, seen, found, fixes, repro, worklog, disclosure) if part)
+    return "\n\n".join(part for part in (above, headings, seen, found, fixes, repro, worklog, disclosure) if part)
+
+
+def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str:
+    """What people wrote themselves above our part of a body: what stands there and is none of the `notes`."""
+    above = _MARKER.split(body.replace("\r\n", "\n"), maxsplit=1)[0].strip()
+    for note in (redact(note, secrets).strip() for note in notes):
+        rest = above.removeprefix(note)
+        if not rest or rest.startswith("\n"):
+            above = rest.strip()
+    return above
 
 
 def _render_disclosure(pull: Pull, job: Job, model: str | None, url: str) -> str:

@@ -1,7 +1,7 @@
 """From a human note to a draft pull request.
 
-`ask_for_pull` checks a note and writes down what it approves; `open_pulls` carries that out through the Git Data API,
-step by step, so that a repeat after a crash or a lost answer finds what was done before.
+`ask_for_pull` checks a note and writes down what it approves; `open_pulls` has that carried out (`pull_steps`), again
+and again until it is, or can never be.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from datetime import timedelta
 import structlog
 
 from handlers import casebook, replies
-from handlers.case import Case, open_pull
+from handlers.case import open_pull
 from handlers.casebook import Pull, Reply
 from handlers.commands import Command
 from handlers.context import Context
 from handlers.events import IssueComment
 from handlers.note import (
+    TITLE_FAULT,
     NoteText,
     find_digest_fault,
     find_note_fault,
@@ -25,16 +26,13 @@ from handlers.note import (
     parse_note,
 )
 from handlers.outbox import write_reply
-from handlers.ports import GitHubError, GitHubUnavailable, PullRequest, TreeEntry
-from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.ports import GitHubError, GitHubUnavailable
+from handlers.pull_steps import Brought, PullAbandoned, bring, change, name_branch
 from handlers.refusals import MAX_COUNTED, choose_outage_wait_s, describe_trouble
-from handlers.report_comment import approvable, name_model
-from handlers.rules import RepositoryRules, Role
+from handlers.rules import RepositoryRules
 from runner import store
-from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
-from runner.job import DIGEST_SHOWN, FileChange, Job, Report
-from runner.patch import Untrue, check_patch, list_bases
+from runner.job import DIGEST_SHOWN, Job, Report
 
 log = structlog.get_logger()
 
@@ -43,10 +41,6 @@ MAX_COMPARED = 300_000
 
 MAX_REFUSALS = 3
 """Times that GitHub may refuse a step before the pull request is given up."""
-
-
-class PullAbandoned(Exception):  # noqa: N818
-    """This pull request can never be opened; the message says why."""
 
 
 # The note
@@ -87,6 +81,8 @@ def _find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | Non
         return find_digest_fault(note.digest) or replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
     if note.digest is None and (not stood or stood[0].job_id != report.job_id):
         return replies.render_newer_report(shown)
+    if note.title == "":
+        return TITLE_FAULT
     return find_note_fault(
         note.text, [text[:MAX_COMPARED] for _, text in (*report.texts(), ("Title", report.pr_title))]
     )
@@ -100,9 +96,10 @@ async def _write_down(
         job_id=report.job_id,
         digest=report.digest or "",
         note=note.text,
+        title=note.title,
         approver=comment.user.login if comment.user else "ghost",
         note_url=comment.html_url,
-        branch=f"ptq/issue-{number}-{report.job_id}",
+        branch=name_branch(number, report.job_id),
         created_at=now,
         next_attempt_at=now,
     )
@@ -112,11 +109,12 @@ async def _write_down(
         if case is None or case.standing_job_id != report.job_id:
             return replies.render_no_diff()
         # Another attempt may have come to the same diff: one pull request is enough for both.
-        before = await casebook.fetch_pull_of_diff(connection, rules.name, number, pull.digest)
-        if before is None:
+        before = await casebook.fetch_newest_pull(connection, rules.name, number)
+        if before is None or before.digest != pull.digest:
             # The branch may be there already, at the commit of the first try.
             given_up = await casebook.fetch_pull(connection, pull.job_id)
-            pull = replace(pull, commit_sha=given_up.commit_sha if given_up else None)
+            if given_up:
+                pull = replace(pull, branch=given_up.branch, commit_sha=given_up.commit_sha)
             await casebook.save_pull(connection, pull)
             before = pull
     context.ring()
@@ -135,7 +133,7 @@ async def open_pulls(context: Context) -> None:
         due = await casebook.fetch_due_pulls(connection, context.now())
     for pull in due:
         try:
-            await _open(context, await _change(context, pull, attempts=min(pull.attempts + 1, MAX_COUNTED)))
+            await _open(context, await change(context, pull, attempts=min(pull.attempts + 1, MAX_COUNTED)))
         except ClaimLost:
             raise
         except Exception as error:
@@ -152,85 +150,24 @@ async def _open(context: Context, pull: Pull) -> None:
         raise LookupError(f"the report that pull request {pull.job_id} approves is gone")
     with structlog.contextvars.bound_contextvars(**job.log_context()):
         try:
-            found = await _make(context, pull, job, report, case)
+            brought = await bring(context, pull, job, report, case)
         except (GitHubUnavailable, GitHubError, PullAbandoned) as error:
             await _put_off(context, pull, error, job)
         else:
-            await _record(context, pull, job, found)
+            await context.github.assign(job.repository, brought.request.number, pull.approver)
+            await _record(context, pull, job, brought)
 
 
-async def _make(context: Context, pull: Pull, job: Job, report: Report, case: Case) -> PullRequest:
-    """Commit, branch and pull request, each looked for before it is made."""
-    if report.digest != pull.digest or not approvable(job, report, context.secrets):
-        raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
-    title = render_pull_title(report, case.title, context.secrets)
-    if pull.commit_sha is None:
-        await _check(context, job, report)
-        pull = await _commit(context, pull, job, report, title)
-    sha = pull.commit_sha or ""
-    # Before the branch is looked at: once the pull request is open, people may push to it.
-    found = await context.github.find_pull_request(job.repository, pull.branch)
-    if found:
-        return found
-    # Between the note and now may lie an outage of hours.
-    rules = context.rules_for(job.repository)
-    least = rules.who_may_open if rules else Role.ADMIN
-    if await context.github.fetch_role(job.repository, pull.approver) < least:
-        raise PullAbandoned(f"{pull.approver} has no {least.word} access any more, so the note approves nothing")
-    if not await context.github.create_branch(job.repository, pull.branch, sha):
-        at = await context.github.fetch_branch_sha(job.repository, pull.branch)
-        if at != sha:
-            raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
-    async with context.db.read() as connection:
-        meter, checks = await store.fetch_meter(connection, job.id), await fetch_checks(connection, job.id)
-    secrets, url = context.secrets, context.public_url
-    model = name_model(job, meter, context.model_of(job), secrets)
-    body = render_pull_body(pull, job, report, checks, model=model, public_url=url, secrets=secrets)
-    return await context.github.create_draft_pull_request(
-        job.repository, title=title, body=body, branch=pull.branch, base_branch=job.base_branch
-    )
-
-
-async def _check(context: Context, job: Job, report: Report) -> None:
-    """That the diff which the note approves is the whole change, on what GitHub has at the base commit."""
-    try:
-        files = {
-            path: await context.github.fetch_file(job.repository, path, job.base_commit or "")
-            for path in list_bases(report.patch, report.changes)
-        }
-        check_patch(report.patch, report.changes, {path: file for path, file in files.items() if file is not None})
-    except Untrue as error:
-        raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
-
-
-async def _commit(context: Context, pull: Pull, job: Job, report: Report, title: str) -> Pull:
-    """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
-    entries = [await _entry(context, job, change) for change in report.changes]
-    tree = await context.github.create_tree(job.repository, job.base_commit or "", entries)
-    message = render_commit_message(title, job, pull)
-    sha = await context.github.create_commit(job.repository, message, tree, job.base_commit or "")
-    return await _change(context, pull, commit_sha=sha)
-
-
-async def _entry(context: Context, job: Job, change: FileChange) -> TreeEntry:
-    """Text goes inline into the tree request; only what is no text needs a blob of its own."""
-    if change.mode is None:
-        return TreeEntry(change.path, change.old_mode or "100644")
-    content = change.content or b""
-    if change.binary:
-        return TreeEntry(change.path, change.mode, blob_sha=await context.github.create_blob(job.repository, content))
-    return TreeEntry(change.path, change.mode, text=content.decode())
-
-
-async def _record(context: Context, pull: Pull, job: Job, found: PullRequest) -> None:
-    now = context.now()
+async def _record(context: Context, pull: Pull, job: Job, brought: Brought) -> None:
+    now, found = context.now(), brought.request
     async with context.db.write() as connection:
         await casebook.change_pull(connection, pull, number=found.number, url=found.url, trouble=None)
         case = await casebook.fetch_case(connection, job.case_key)
         if case:
             await casebook.save_case(connection, open_pull(case, job.id, found.number, now))
         await store.add_event(connection, job.id, now, f"draft pull request #{found.number} by @{pull.approver}'s note")
-        body = replies.render_pull_opened(found.number, pull.approver)
+        render = replies.render_pull_updated if brought.updated else replies.render_pull_opened
+        body = render(found.number, pull.approver)
         await write_reply(connection, context, job.repository, job.issue_number, f"pull of {job.id}", body)
     log.info("pull.opened", number=found.number, branch=pull.branch, by=pull.approver)
     context.ring()
@@ -245,7 +182,7 @@ async def _put_off(context: Context, pull: Pull, error: Exception, job: Job | No
         log.warning("pull.waits", reason=str(error), wait_s=wait_s)
         at = context.now() + timedelta(seconds=wait_s)
         trouble = describe_trouble(error)
-        await _change(context, pull, refusals=refusals, trouble=trouble, next_attempt_at=at)
+        await change(context, pull, refusals=refusals, trouble=trouble, next_attempt_at=at)
         return
     log.error("pull.abandoned", reason=str(error))
     async with context.db.write() as connection:
@@ -253,8 +190,3 @@ async def _put_off(context: Context, pull: Pull, error: Exception, job: Job | No
         body, occasion = replies.render_pull_failed(str(error)), f"pull of {job.id} failed, {pull.note_url}"
         await write_reply(connection, context, job.repository, job.issue_number, occasion, body)
     context.ring()
-
-
-async def _change(context: Context, pull: Pull, **changes: object) -> Pull:
-    async with context.db.write() as connection:
-        return await casebook.change_pull(connection, pull, **changes)

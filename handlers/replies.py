@@ -347,12 +347,18 @@ def render_pull_opened(number: int, approver: str) -> str:
     return f"Draft pull request #{number} is open, with @{approver}'s note first. It is yours to review and to merge."
 
 
+def render_pull_updated(number: int, approver: str) -> str:
+    """The link from the issue to its pull request, which now holds another diff."""
+    held = f"Pull request #{number} now holds this diff, with @{approver}'s note first."
+    return f"{held} It is yours to review and to merge."
+
+
 def render_pull_exists(number: int) -> str:
     """A second note for a report whose pull request is open."""
     return f"This diff is in pull request #{number} already."
 
 
 def render_pull_failed(reason: str) -> str:
-    """A pull request that GitHub will not take."""
+    """A note of which no pull request came."""
     why = make_safe_line(reason, (), 300)
-    return f"The draft pull request could not be opened: {why}. Once that is mended, the same note opens it."
+    return f"This note could not be carried out: {why}. Once that is mended, please send it again."

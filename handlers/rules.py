@@ -88,6 +88,14 @@ class RepositoryRules:
     """What the brief tells the agent to run after it edited what is compiled."""
     tools: tuple[str, ...] = ()
     """Debugging tools that the brief names."""
+    push_to: str | None = None
+    """The fork that branches and commits go to; None means the repository itself."""
+    commit_author: str = "app"
+    """`app`, or `approver`: the person whose note approves the change."""
+    sign_off: bool = False
+    """Whether commits carry the approver's `Signed-off-by:` line."""
+    max_open_pulls: int = 5
+    """Open pull requests of ours at which no note opens another."""
     import_names: tuple[str, ...] = ()
     """The project's top-level modules: a code block that imports one is a repro. Empty: any import will do."""
     requires: tuple[str, ...] = ()

@@ -321,6 +321,7 @@ pulls = Table(
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),  # one pull request for each report
     Column("digest", String(64), nullable=False),
     Column("note", Text, nullable=False),
+    Column("title", Text),  # the approver's own
     Column("approver", String(100), nullable=False),
     Column("note_url", Text, nullable=False),
     Column("branch", Text, nullable=False),

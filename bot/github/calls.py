@@ -77,6 +77,11 @@ class Calls:
             url, filling = more, {}
         raise GitHubUnavailable(f"{path} of {repository} has more than {self._timings.max_pages} pages")
 
+    async def fetch_account(self, access: Access, repository: str, login: str) -> Any:
+        """What everybody may know of an account, with a token that was minted for a repository."""
+        answer, _ = await self._ask(access, repository, "GET", "/users/{login}", {"login": login})
+        return answer
+
     async def send(
         self,
         access: Access,

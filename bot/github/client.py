@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -27,10 +28,12 @@ from bot.github.payloads import (
     parse_issues,
     parse_own_login,
     parse_payload,
+    parse_person,
     parse_pull_request,
     parse_repository,
     parse_role,
     parse_sha,
+    parse_tree,
     read_answer,
     render_blob,
     render_time,
@@ -48,6 +51,7 @@ from handlers.ports import (
     Labelling,
     MentioningPull,
     NotFound,
+    Person,
     PullRequest,
     TreeEntry,
     Worth,
@@ -199,6 +203,18 @@ class AppGitHub:
         blob = await self._calls.fetch(Access.READ_CODE, repository, "/git/blobs/{sha}", sha=sha)
         return read_answer(parse_blob, blob)
 
+    async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
+        """One call for the root, and one for each folder that there is."""
+        path = "/git/trees/{sha}"
+        root = read_answer(parse_tree, await self._calls.fetch(Access.READ_CODE, repository, path, sha=commit))
+        found: list[str] = []
+        for folder in folders:
+            sha = next((sha for name, kind, sha in root if (name, kind) == (folder, "tree")), None)
+            tree = await self._calls.fetch(Access.READ_CODE, repository, path, sha=sha) if sha else {"tree": []}
+            inside = read_answer(parse_tree, tree) if folder else root
+            found += [f"{folder}/{name}".lstrip("/") for name, kind, _ in inside if kind == "blob"]
+        return found
+
     async def create_blob(self, repository: str, content: bytes) -> str:
         """Store bytes and return the blob's SHA."""
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/blobs", render_blob(content))
@@ -212,9 +228,18 @@ class AppGitHub:
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/trees", tree)
         return read_answer(parse_sha, answer)
 
-    async def create_commit(self, repository: str, message: str, tree_sha: str, parent_sha: str) -> str:
-        """No author and no date: then GitHub fills in the App and signs."""
-        commit = {"message": message, "tree": tree_sha, "parents": [parent_sha]}
+    async def fetch_person(self, repository: str, login: str) -> Person:
+        """By any of our tokens: accounts are public."""
+        return read_answer(parse_person, await self._calls.fetch_account(Access.READ_CODE, repository, login))
+
+    async def create_commit(
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+    ) -> str:
+        """With no author and no date GitHub fills in the App and signs; without a committer it would be the author."""
+        commit: dict[str, Any] = {"message": message, "tree": tree_sha, "parents": [*parents]}
+        if author:
+            own = await self.fetch_person(repository, await self.own_login())
+            commit |= {"author": asdict(author), "committer": asdict(own)}
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/commits", commit)
         return read_answer(parse_sha, answer)
 
@@ -229,6 +254,23 @@ class AppGitHub:
             raise
         return True
 
+    async def move_branch(self, repository: str, branch: str, sha: str) -> bool:
+        """Never by force: GitHub then moves a ref only along its own history, or answers 422."""
+        path, ref = "/git/refs/heads{/branch*}", {"sha": sha, "force": False}
+        try:
+            await self._calls.send(Access.WRITE_CODE, repository, "PATCH", path, ref, branch=branch.split("/"))
+        except GitHubError as refusal:
+            if refusal.status == 422 and "not a fast forward" in refusal.message.lower():
+                return False
+            raise
+        return True
+
+    async def contains(self, repository: str, commit: str, ancestor: str) -> bool:
+        """One page of one commit: only the verdict is of interest."""
+        path, ends = "/compare/{basehead}{?per_page}", f"{ancestor}...{commit}"
+        answer = await self._calls.fetch(Access.READ_CODE, repository, path, basehead=ends, per_page=1)
+        return read_answer(lambda found: found["status"] in ("ahead", "identical"), answer)
+
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
         """The commit of a branch; its slashes are slashes of the path."""
         path = "/git/ref/heads{/branch*}"
@@ -238,17 +280,57 @@ class AppGitHub:
             return None
         return read_answer(lambda payload: parse_sha(payload["object"]), ref)
 
-    async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
+    async def find_pull_request(
+        self, repository: str, branch: str, head_repository: str | None = None
+    ) -> PullRequest | None:
         """The newest of this branch, open or not; GitHub lists the newest first."""
         path = "/pulls{?head,state,per_page}"
-        head = f"{repository.partition('/')[0]}:{branch}"
+        where = head_repository or repository
+        head = f"{where.partition('/')[0]}:{branch}"
         pulls = await self._calls.fetch_all(Access.READ_CODE, repository, path, head=head, state="all")
-        return read_answer(lambda found: choose_pull_request(found, branch), pulls)
+        return read_answer(lambda found: choose_pull_request(found, branch, from_fork=where != repository), pulls)
+
+    async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
+        """One pull request."""
+        path = "/pulls/{number}"
+        return read_answer(
+            parse_pull_request, await self._calls.fetch(Access.READ_CODE, repository, path, number=number)
+        )
+
+    async def update_pull_request(self, repository: str, number: int, *, body: str, title: str | None = None) -> None:
+        """Only what is given is sent, so that the rest stays as people left it."""
+        pull = {"body": body} | ({"title": title} if title else {})
+        await self._calls.send(Access.WRITE_CODE, repository, "PATCH", "/pulls/{number}", pull, number=number)
+
+    async def assign(self, repository: str, number: int, login: str) -> None:
+        """Assign somebody, or not: GitHub leaves out whoever cannot be, and says nothing."""
+        path, data = "/issues/{number}/assignees", {"assignees": [login]}
+        try:
+            await self._calls.send(Access.WRITE_CODE, repository, "POST", path, data, number=number)
+        except (GitHubError, GitHubUnavailable) as error:
+            log.info("github.not_assigned", repository=repository, number=number, login=login, reason=str(error))
+
+    async def list_own_open_pulls(self, repository: str) -> list[int]:
+        """Asked for as issues: only those can be listed by their author."""
+        path, query = "/issues{?creator,state,per_page}", {"creator": await self.own_login(), "state": "open"}
+        items = await self._calls.fetch_all(Access.READ_THREADS, repository, path, **query)
+        return [issue.number for issue in read_answer(parse_issues, items) if issue.pull_request is not None]
 
     async def create_draft_pull_request(
-        self, repository: str, *, title: str, body: str, branch: str, base_branch: str
+        self,
+        repository: str,
+        *,
+        title: str,
+        body: str,
+        branch: str,
+        base_branch: str,
+        head_repository: str | None = None,
     ) -> PullRequest:
         """Open a draft, once."""
-        pull = {"title": title, "body": body, "head": branch, "base": base_branch, "draft": True}
+        pull: dict[str, Any] = {"title": title, "body": body, "head": branch, "base": base_branch, "draft": True}
+        if head_repository and head_repository != repository:
+            # Our token for the repository may not write to the fork, and so cannot let others write there.
+            owner = head_repository.partition("/")[0]
+            pull |= {"head": f"{owner}:{branch}", "maintainer_can_modify": False}
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/pulls", pull)
         return read_answer(parse_pull_request, answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from handlers.ports import (
     GitHubUnavailable,
     Labelling,
     MentioningPull,
+    Person,
     PullRequest,
     TreeEntry,
 )
@@ -22,6 +24,7 @@ from handlers.rules import Role
 Value = TypeVar("Value")
 
 GHOST = "ghost"  # how GitHub itself shows a deleted user
+NOREPLY = "users.noreply.github.com"
 ROLES = {"read": Role.READ, "write": Role.WRITE, "admin": Role.ADMIN}
 BETWEEN = {("read", "triage"): Role.TRIAGE, ("write", "maintain"): Role.MAINTAIN}
 """What the older `permission` folds away, by it and the newer `role_name`."""
@@ -77,6 +80,13 @@ def parse_own_login(payload: Mapping[str, Any]) -> str:
     return f"{payload['slug']}[bot]"
 
 
+def parse_person(payload: Mapping[str, Any]) -> Person:
+    """An account as commits name it; what git does not take in a name is left out."""
+    login = payload["login"]
+    name = " ".join(re.sub(r"[<>\x00-\x1f\x7f]", " ", payload["name"] or "").split())
+    return Person(name or login, f"{int(payload['id'])}+{login}@{NOREPLY}")
+
+
 def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
     """A pull request, from a list or by itself."""
     return PullRequest(
@@ -85,17 +95,24 @@ def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
         state=payload["state"],
         head_sha=payload["head"]["sha"],
         author=(payload["user"] or {"login": GHOST})["login"],
+        body=payload["body"] or "",
+        head_repository=(payload["head"]["repo"] or {"full_name": ""})["full_name"],
     )
 
 
-def choose_pull_request(payloads: Iterable[Mapping[str, Any]], branch: str) -> PullRequest | None:
-    """The newest whose head is `branch` of the repository itself: a fork of the same owner may use the name as well."""
+def choose_pull_request(
+    payloads: Iterable[Mapping[str, Any]], branch: str, *, from_fork: bool = False
+) -> PullRequest | None:
+    """The newest whose head is `branch` of the repository itself, or of a fork: one owner may have the name in both.
+
+    Ids are compared, for a repository may have been renamed.
+    """
     ours = [
         payload
         for payload in payloads
         if payload["head"]["ref"] == branch
         and payload["head"]["repo"] is not None
-        and payload["head"]["repo"]["id"] == payload["base"]["repo"]["id"]
+        and (payload["head"]["repo"]["id"] != payload["base"]["repo"]["id"]) == from_fork
     ]
     return max(map(parse_pull_request, ours), key=lambda pull: pull.number, default=None)
 
@@ -168,6 +185,11 @@ def choose_mentioning_pulls(events: Iterable[Mapping[str, Any]]) -> list[Mention
 def parse_sha(payload: Mapping[str, Any]) -> str:
     """The name of a git object that was just made."""
     return str(payload["sha"])
+
+
+def parse_tree(payload: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, kind (`blob`, `tree`, `commit`) and SHA of each entry."""
+    return [(str(entry["path"]), str(entry["type"]), str(entry["sha"])) for entry in payload["tree"]]
 
 
 def parse_blob(payload: Mapping[str, Any]) -> bytes:

@@ -30,6 +30,7 @@ class Access(Enum):
     """Every set of permissions that the client asks for. `app.yml` grants their union."""
 
     READ_ISSUES = {"metadata": "read", "issues": "read"}  # noqa: RUF012
+    READ_THREADS = {"metadata": "read", "issues": "read", "pull_requests": "read"}  # noqa: RUF012
     WRITE_ISSUES = {"metadata": "read", "issues": "write"}  # noqa: RUF012
     FETCH_CODE = {"metadata": "read", "contents": "read"}  # noqa: RUF012
     READ_CODE = {"metadata": "read", "contents": "read", "pull_requests": "read"}  # noqa: RUF012

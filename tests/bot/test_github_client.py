@@ -15,7 +15,7 @@ from bot.demo.github import Exchange, StandIn
 from bot.demo.repository import make_repository
 from bot.github import AppGitHub, Timings
 from bot.manifest import load_manifest
-from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, NotInstalled, TreeEntry
+from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, NotInstalled, Person, TreeEntry
 from handlers.rules import Role
 from tests.support.openapi import load_openapi
 from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
@@ -44,7 +44,7 @@ class Place:
     async def publish(self) -> str:
         """A branch with one new file."""
         tree = await self.client.create_tree(NAME, self.base, [TreeEntry("new.py", "100644", text="new = 1\n")])
-        commit = await self.client.create_commit(NAME, "Add new", tree, self.base)
+        commit = await self.client.create_commit(NAME, "Add new", tree, [self.base])
         assert await self.client.create_branch(NAME, BRANCH, commit)
         return commit
 
@@ -172,7 +172,7 @@ async def test_a_change_becomes_a_branch_and_a_draft_pull_request(place: Place) 
         TreeEntry("README.md", "100644"),
     ]
     tree = await place.client.create_tree(NAME, place.base, entries)
-    commit = await place.client.create_commit(NAME, "Mend it\n\nFixes #1", tree, place.base)
+    commit = await place.client.create_commit(NAME, "Mend it\n\nFixes #1", tree, [place.base])
     assert await place.client.fetch_branch_sha(NAME, BRANCH) is None
     assert await place.client.create_branch(NAME, BRANCH, commit)
     assert await place.client.fetch_branch_sha(NAME, BRANCH) == commit
@@ -202,10 +202,66 @@ async def test_a_closed_pull_request_is_found_too(place: Place) -> None:
     assert (found.number, found.state) == (opened.number, "closed")
 
 
+async def test_who_cannot_be_assigned_is_left_out(place: Place) -> None:
+    place.github.set_permission(NAME, "boss", "write")
+    await place.publish()
+    opened = await place.client.create_draft_pull_request(
+        NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
+    )
+    for login in ("boss", "boss", "passer-by", "nobody-at-all"):
+        await place.client.assign(NAME, opened.number, login)
+    await place.client.assign(NAME, 99, "boss")
+    (pull,) = place.github.pulls(NAME)
+    assert [user.login for user in pull.assignees] == ["boss"]
+    assert [event.event for event in pull.timeline] == ["assigned"]
+
+
+async def test_a_person_is_named_as_commits_name_them(place: Place) -> None:
+    boss = place.github.add_user("boss")
+    assert await place.client.fetch_person(NAME, "Boss") == Person("boss", f"{boss.id}+boss@users.noreply.github.com")
+    with pytest.raises(NotFound):
+        await place.client.fetch_person(NAME, "nobody-at-all")
+
+
+async def test_only_our_own_open_pull_requests_count_as_ours(place: Place) -> None:
+    assert await place.client.list_own_open_pulls(NAME) == []
+    await place.publish()
+    pull = {"title": "Mend it", "body": "A note.", "branch": BRANCH, "base_branch": "main"}
+    opened = await place.client.create_draft_pull_request(NAME, **pull)
+    assert await place.client.list_own_open_pulls(NAME) == [opened.number]
+    await place.github.close_issue(NAME, opened.number, by="alice")
+    assert await place.client.list_own_open_pulls(NAME) == []
+
+
 async def test_a_branch_is_created_once(place: Place) -> None:
     commit = await place.publish()
     assert not await place.client.create_branch(NAME, BRANCH, place.base)
     assert await place.client.fetch_branch_sha(NAME, BRANCH) == commit
+
+
+async def test_a_branch_moves_forward_only(place: Place) -> None:
+    first = await place.publish()
+    tree = await place.client.create_tree(NAME, first, [TreeEntry("more.py", "100644", text="more = 1\n")])
+    second = await place.client.create_commit(NAME, "Add more", tree, [first])
+    aside = await place.client.create_commit(NAME, "Add more", tree, [place.base])
+    assert await place.client.move_branch(NAME, BRANCH, second)
+    assert await place.client.move_branch(NAME, BRANCH, second)
+    assert not await place.client.move_branch(NAME, BRANCH, aside)
+    assert await place.client.fetch_branch_sha(NAME, BRANCH) == second
+    reached = [await place.client.contains(NAME, commit, first) for commit in (first, second, aside, place.base)]
+    assert reached == [True, True, False, False]
+
+
+async def test_a_new_body_leaves_the_title_alone(place: Place) -> None:
+    await place.publish()
+    opened = await place.client.create_draft_pull_request(
+        NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
+    )
+    await place.client.update_pull_request(NAME, opened.number, body="Another.")
+    assert (await place.client.fetch_pull_request(NAME, opened.number)).body == "Another."
+    assert place.github.pulls(NAME)[0].title == "Mend it"
+    await place.client.update_pull_request(NAME, opened.number, body="Another.", title="Better")
+    assert place.github.pulls(NAME)[0].title == "Better"
 
 
 async def test_a_second_pull_request_is_refused_in_githubs_words(place: Place) -> None:

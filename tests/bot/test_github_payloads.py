@@ -12,6 +12,7 @@ from bot.github.payloads import (
     choose_pull_request,
     parse_attempts,
     parse_comment,
+    parse_person,
     parse_role,
     parse_time,
     read_answer,
@@ -19,7 +20,7 @@ from bot.github.payloads import (
     render_time,
     render_tree_entry,
 )
-from handlers.ports import Comment, DeliveryAttempt, GitHubUnavailable, TreeEntry
+from handlers.ports import Comment, DeliveryAttempt, GitHubUnavailable, Person, TreeEntry
 from handlers.rules import Role
 from tests.support.scripted_github import comment_payload
 
@@ -125,12 +126,14 @@ def test_a_delivery_has_succeeded_when_it_was_accepted(status: str, status_code:
 
 
 def _pull(number: int, branch: str = "ptq/issue-1-a", repository_id: int | None = 1) -> dict[str, Any]:
+    repository = None if repository_id is None else {"id": repository_id, "full_name": f"octo/{repository_id}"}
     return {
         "number": number,
+        "body": None,
         "html_url": f"https://github.com/octo/widgets/pull/{number}",
         "state": "closed",
         "user": {"login": "ptq-bot[bot]"},
-        "head": {"ref": branch, "sha": "a" * 40, "repo": None if repository_id is None else {"id": repository_id}},
+        "head": {"ref": branch, "sha": "a" * 40, "repo": repository},
         "base": {"ref": "main", "repo": {"id": 1}},
     }
 
@@ -141,6 +144,14 @@ def test_the_newest_pull_request_of_our_own_branch_is_chosen() -> None:
     assert chosen is not None
     assert (chosen.number, chosen.state, chosen.author) == (9, "closed", "ptq-bot[bot]")
     assert choose_pull_request([], "ptq/issue-1-a") is None
+    from_fork = choose_pull_request(pulls, "ptq/issue-1-a", from_fork=True)
+    assert from_fork is not None
+    assert (from_fork.number, from_fork.head_repository) == (10, "octo/2")
+
+
+def test_a_persons_name_holds_nothing_that_git_does_not_take() -> None:
+    person = parse_person({"id": 7, "login": "boss", "name": "The <Boss>\n"})
+    assert person == Person("The Boss", "7+boss@users.noreply.github.com")
 
 
 def test_a_tree_entry_is_text_or_a_blob_or_a_deletion() -> None:

@@ -329,11 +329,11 @@ class Cases(RuleBasedStateMachine):
 
     def check_pulls(self) -> None:
         issues = {job["id"]: job["issue_number"] for job in self.witness.ask("SELECT * FROM jobs")}
-        pulls = {pull["branch"]: pull for pull in self.witness.ask("SELECT * FROM pulls")}
-        opened = Counter((issues[pulls[one.branch]["job_id"]], one.digest) for one in self.github.opened)
-        assert all(count == 1 for count in opened.values()), f"one diff in two pull requests: {opened}"
-        for one in self.github.opened:
-            pull = pulls[one.branch]
+        pulls = {pull["commit_sha"]: pull for pull in self.witness.ask("SELECT * FROM pulls")}
+        made_of = [(one, pulls[one.pull.head_sha]) for one in self.github.opened]
+        standing = Counter(issues[pull["job_id"]] for one, pull in made_of if one.pull.state == "open")
+        assert all(count == 1 for count in standing.values()), f"two pull requests for one issue: {standing}"
+        for one, pull in made_of:
             assert int(pull["note_url"].rpartition("/")[2]) in self.approving, "a pull request that nobody approved"
             assert not pull["abandoned"], "a pull request was opened, and given up"
             assert one.body.startswith(NOTE)

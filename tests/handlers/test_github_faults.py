@@ -152,7 +152,7 @@ async def test_a_pull_request_ends_open_once_or_given_up_with_a_reason(counter: 
         (trouble,) = await list_troubles(connection, job.id)
     assert trouble == f"Its pull request was given up: {pull.abandoned}."
     await counter.post()
-    assert "could not be opened" in counter.comments()[0] or "The answer to this" in counter.comments()[0]
+    assert "could not be carried out" in counter.comments()[0] or "The answer to this" in counter.comments()[0]
 
 
 async def test_a_note_whose_author_may_write_no_more_opens_nothing(counter: Counter) -> None:

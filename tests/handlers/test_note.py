@@ -40,6 +40,17 @@ def fault(note: str) -> str:
         ("facade classes are gone", "", NoteText(None, "facade classes are gone")),
         ("12345 rows", "", NoteText(None, "12345 rows")),
         ("", "> quote\n\n```\ncode\n```", NoteText(None, "> quote\n\n```\ncode\n```")),
+        ('3f9c21d07ab4 --title "Keep it"', NOTE, NoteText("3f9c21d07ab4", NOTE, "Keep it")),
+        ('--title "Keep it" 3f9c21d07ab4', NOTE, NoteText("3f9c21d07ab4", NOTE, "Keep it")),
+        ('3f9c21d07ab4  --title="Don\'t" because', NOTE, NoteText("3f9c21d07ab4", f"because\n\n{NOTE}", "Don't")),
+        ("—title “Keep it”", NOTE, NoteText(None, NOTE, "Keep it")),
+        ("–Title='Keep Bob’s row'", NOTE, NoteText(None, NOTE, "Keep Bob’s row")),
+        ("--title ‘Keep it’", NOTE, NoteText(None, NOTE, "Keep it")),
+        ("--title Keep the last row", NOTE, NoteText(None, NOTE, "Keep the last row")),
+        ("--title=Keep the last row", NOTE, NoteText(None, NOTE, "Keep the last row")),
+        ("--title", NOTE, NoteText(None, NOTE, "")),
+        ('3f9c21d07ab4 --title " "', NOTE, NoteText("3f9c21d07ab4", NOTE, "")),
+        ("--titles are nice", "", NoteText(None, "--titles are nice")),
     ],
 )
 def test_a_command_splits_into_digest_and_note(argument: str, body: str, expected: NoteText) -> None:

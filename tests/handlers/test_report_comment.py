@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from handlers.casebook import Pull, derive_reply_id, draft_reply
-from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.pull_body import MAX_TITLE, find_edits, render_commit_message, render_pull_body, render_pull_title
 from handlers.report import ParsedReport
 from handlers.report_comment import (
     MAX_COMMENT,
@@ -275,7 +275,32 @@ def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
     ],
 )
 def test_a_title_is_one_harmless_line(proposed: str, title: str) -> None:
-    assert render_pull_title(result(pr_title=proposed), "It breaks", ()) == title
+    assert render_pull_title(PULL, result(pr_title=proposed), "It breaks", ()) == title
+
+
+@pytest.mark.parametrize(
+    ("above", "edits"),
+    [
+        ("New note.", ""),
+        ("Old note.", ""),
+        ("Old note.\r\n\r\nPlease wait.", "Please wait."),
+        ("New note.\n\nPlease wait.", "Please wait."),
+        ("New note.\n\nOld note. And more.", "Old note. And more."),
+        ("Old note, mended.", "Old note, mended."),
+        ("Please wait.\n\nOld note.", "Please wait.\n\nOld note."),
+        ("", ""),
+    ],
+)
+def test_what_people_wrote_above_our_part_is_told_from_the_notes(above: str, edits: str) -> None:
+    assert find_edits(f"{above}\n\n<!-- ptq:pull=0123456789 -->\n\nours", ["New note.", "Old note."], ()) == edits
+
+
+def test_the_approvers_title_comes_first_and_is_one_harmless_line_too() -> None:
+    title = render_pull_title(
+        replace(PULL, title="Fixes #3 for @octo, not abcdefgh " + "x" * 200), result(), "It breaks", ["abcdefgh"]
+    )
+    assert title.startswith("Fixes 3 for octo, not [redacted] xxx")
+    assert len(title) == MAX_TITLE
 
 
 def test_a_commit_says_who_approved_it() -> None:

@@ -111,6 +111,7 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
     replies.render_secret_in_diff: [replies.render_secret_in_diff()],
     replies.render_pull_pending: [replies.render_pull_pending()],
     replies.render_pull_opened: [replies.render_pull_opened(13, "maintainer")],
+    replies.render_pull_updated: [replies.render_pull_updated(13, "maintainer")],
     replies.render_pull_exists: [replies.render_pull_exists(13)],
     replies.render_pull_failed: [replies.render_pull_failed("GitHub answered 422: no commits between main and x")],
     find_note_fault: [fault for note in ("", "ok", "> quoted") if (fault := find_note_fault(note, []))],

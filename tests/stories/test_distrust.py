@@ -42,7 +42,7 @@ async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(tmp_pat
         await start(world)
         assert "# harmless" in await world.wait_for_report()
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        refusal = await world.wait_for_reply("could not be opened")
+        refusal = await world.wait_for_reply("could not be carried out")
         assert "holds something else than the diff shows" in refusal
         await world.settle()
         assert world.pulls() == []
@@ -83,7 +83,7 @@ async def test_after_a_pull_request_was_given_up_a_new_note_opens_it(tmp_path: P
         await world.wait_for_report()
         world.github.faults.add("POST", "/repos/octo/widgets/pulls", 422, times=3)
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        await world.wait_for_reply("could not be opened")
+        await world.wait_for_reply("could not be carried out")
         await world.comment(f"/ptq pr {world.digest()}\n\nOnce more, now that the rule is gone: {NOTE}")
         pull = await world.wait_for_pull()
         assert pull.body.startswith("Once more")

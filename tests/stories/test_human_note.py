@@ -84,6 +84,17 @@ async def test_a_note_without_a_digest_does_not_mean_a_report_that_was_posted_af
     assert world.pulls() == before == []
 
 
+async def test_a_title_of_ones_own_stands_on_the_pull_request_and_its_commit_and_never_in_the_note(
+    world: World,
+) -> None:
+    await refused(world, f"/ptq pr {world.digest()} --title\n\n{NOTE}", "came without a title")
+    await world.comment(f"/ptq pr {world.digest()} —title “Keep @{STRANGER}’s last row” \n\n{NOTE}")
+    pull = await world.wait_for_pull()
+    assert pull.title == f"Keep {STRANGER}’s last row"
+    assert world.git("log", "-1", "--format=%s", pull.head_sha).strip() == pull.title
+    assert pull.body.startswith(f"{NOTE}\n")
+
+
 async def test_two_maintainers_who_answer_at_once_open_one_pull_request(world: World) -> None:
     world.github.add_user("second")
     world.github.set_permission("octo/widgets", "second", "admin")

@@ -21,6 +21,7 @@ from handlers.ports import (
     Labelling,
     MentioningPull,
     NotFound,
+    Person,
     PullRequest,
     TreeEntry,
     Worth,
@@ -161,14 +162,22 @@ class ModelGitHub:
     async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
         return await self._do(lambda: None)
 
+    async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
+        return []
+
     async def create_blob(self, repository: str, content: bytes) -> str:
         return await self._do(lambda: self._store(content))
 
     async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
-        return await self._do(lambda: self._store([*entries]))
+        return await self._do(lambda: self._store((base_commit, [*entries])))
 
-    async def create_commit(self, repository: str, message: str, tree_sha: str, parent_sha: str) -> str:
-        return await self._do(lambda: self._store((parent_sha, tree_sha)))
+    async def fetch_person(self, repository: str, login: str) -> Person:
+        raise NotImplementedError
+
+    async def create_commit(
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+    ) -> str:
+        return await self._do(lambda: self._store(([*parents], tree_sha)))
 
     def _store(self, thing: object) -> str:
         sha = f"{self.next_id():040x}"
@@ -178,15 +187,58 @@ class ModelGitHub:
     async def create_branch(self, repository: str, branch: str, sha: str) -> bool:
         return await self._do(lambda: self._branches.setdefault(branch, sha) is sha)
 
+    async def move_branch(self, repository: str, branch: str, sha: str) -> bool:
+        return await self._do(lambda: self._move(branch, sha))
+
+    def _move(self, branch: str, sha: str) -> bool:
+        parents, _ = self._objects[sha]
+        if self._branches[branch] not in (sha, *parents):
+            return False
+        self._branches[branch] = sha
+        self._change_pulls(branch, lambda pull: replace(pull, head_sha=sha))
+        return True
+
+    def _change_pulls(self, branch: str, change: Callable[[PullRequest], PullRequest]) -> None:
+        """Open pull requests of a branch follow it."""
+        for place, opened in enumerate(self.opened):
+            if opened.branch == branch and opened.pull.state == "open":
+                pull = change(opened.pull)
+                self.opened[place] = Opened(pull, branch, pull.body, self._digest(pull.head_sha))
+
+    async def contains(self, repository: str, commit: str, ancestor: str) -> bool:
+        return await self._do(lambda: True)
+
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
         return await self._do(lambda: self._branches.get(branch))
 
-    async def find_pull_request(self, repository: str, branch: str) -> PullRequest | None:
+    async def find_pull_request(
+        self, repository: str, branch: str, head_repository: str | None = None
+    ) -> PullRequest | None:
         found = (opened.pull for opened in reversed(self.opened) if opened.branch == branch)
         return await self._do(lambda: next(found, None))
 
+    async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
+        return await self._do(lambda: next(opened.pull for opened in self.opened if opened.pull.number == number))
+
+    async def update_pull_request(self, repository: str, number: int, *, body: str, title: str | None = None) -> None:
+        (branch,) = [opened.branch for opened in self.opened if opened.pull.number == number]
+        await self._do(lambda: self._change_pulls(branch, lambda pull: replace(pull, body=body)))
+
+    async def assign(self, repository: str, number: int, login: str) -> None: ...
+
+    async def list_own_open_pulls(self, repository: str) -> list[int]:
+        open_ones = [opened.pull.number for opened in self.opened if opened.pull.state == "open"]
+        return await self._do(lambda: open_ones)
+
     async def create_draft_pull_request(
-        self, repository: str, *, title: str, body: str, branch: str, base_branch: str
+        self,
+        repository: str,
+        *,
+        title: str,
+        body: str,
+        branch: str,
+        base_branch: str,
+        head_repository: str | None = None,
     ) -> PullRequest:
         return await self._do(lambda: self._open(branch, body))
 
@@ -194,8 +246,12 @@ class ModelGitHub:
         if any(opened.branch == branch and opened.pull.state == "open" for opened in self.opened):
             raise GitHubError(422, "A pull request already exists")
         sha, number = self._branches[branch], self.next_id()
-        base, tree = self._objects[sha]
-        changes = [FileChange(one.path, one.mode, (one.text or "").encode()) for one in self._objects[tree]]
-        pull = PullRequest(number, f"https://github/pull/{number}", "open", sha, OURS)
-        self.opened.append(Opened(pull, branch, body, digest_of(base, changes)))
+        pull = PullRequest(number, f"https://github/pull/{number}", "open", sha, OURS, body)
+        self.opened.append(Opened(pull, branch, body, self._digest(sha)))
         return pull
+
+    def _digest(self, commit: str) -> str:
+        """Of what the tree of a commit changes in the base that it was made from."""
+        _, tree = self._objects[commit]
+        base, entries = self._objects[tree]
+        return digest_of(base, [FileChange(one.path, one.mode, (one.text or "").encode()) for one in entries])

@@ -54,6 +54,7 @@ class Actions:
         body: str,
         by: User,
         *,
+        source: Repository,
         ends: tuple[tuple[str, str], tuple[str, str]],
         draft: bool,
         stat: DiffStat,
@@ -70,6 +71,7 @@ class Actions:
             created_at=now,
             updated_at=now,
             via_app=self._is_app(by),
+            source=source,
             head=head,
             head_sha=head_sha,
             base=base,
@@ -127,6 +129,15 @@ class Actions:
         self._note(issue, "unlabeled", by, label=label)
         self._emit_issue(repository, issue, "unlabeled", by, label=render_label(self._links, repository, label))
 
+    def assign(self, repository: Repository, issue: Issue, user: User, by: User) -> None:
+        """Assign somebody; who is assigned already stays so."""
+        if user in issue.assignees:
+            return
+        issue.assignees.append(user)
+        issue.updated_at = self._world.now()
+        self._note(issue, "assigned", by, assignee=user)
+        self._emit_issue(repository, issue, "assigned", by, assignee=render_user(self._links, user))
+
     def add_comment(self, repository: Repository, issue: Issue, body: str, by: User) -> Comment:
         """Post a comment."""
         now = self._world.now()
@@ -175,9 +186,10 @@ class Actions:
         by: User,
         label: Label | None = None,
         rename: tuple[str, str] | None = None,
+        assignee: User | None = None,
     ) -> None:
         identity, now = self._world.next_id(), self._world.now()
-        issue.timeline.append(TimelineEvent(identity, event, by, now, self._is_app(by), label, rename))
+        issue.timeline.append(TimelineEvent(identity, event, by, now, self._is_app(by), label, rename, assignee))
 
     def _emit_issue(self, repository: Repository, issue: Issue, action: str, by: User, **more: object) -> None:
         if isinstance(issue, Pull):

@@ -6,7 +6,6 @@ Pure: values in, JSON-ready dictionaries out. It refuses to know who asks and wh
 from __future__ import annotations
 
 import base64
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from bot.demo.github.state import (
     Pull,
     Reaction,
     Repository,
-    TimelineEvent,
     User,
 )
 
@@ -91,6 +89,17 @@ def render_user(links: Links, user: User) -> Json:
     }
 
 
+_PROFILE = ("name", "company", "location", "email", "hireable", "bio", "twitter_username")
+
+
+def render_account(links: Links, user: User) -> Json:
+    """Schema `public-user`, of somebody who tells nothing of themselves."""
+    counts = dict.fromkeys(("public_repos", "public_gists", "followers", "following"), 0)
+    times = dict.fromkeys(("created_at", "updated_at"), render_time(links.app.created_at))
+    profile = dict.fromkeys(_PROFILE) | {"blog": "", "user_view_type": "public"}
+    return render_user(links, user) | profile | counts | times
+
+
 def render_app(links: Links, installations: int | None = None) -> Json:
     """Schema `integration`."""
     app = links.app
@@ -111,7 +120,8 @@ def render_app(links: Links, installations: int | None = None) -> Json:
     }
 
 
-def _render_author_app(links: Links, via_app: bool) -> Json | None:
+def render_author_app(links: Links, via_app: bool) -> Json | None:
+    """Schema `nullable-integration`: the App by which something was done."""
     return render_app(links) if via_app else None
 
 
@@ -228,6 +238,7 @@ def render_repository(links: Links, repository: Repository) -> Json:
         **{f"{name}_url": f"{api}/{name}" for name in _PLAIN_PATHS},
         **{name: f"{api}{path}" for name, path in _TEMPLATE_PATHS.items()},
         **_FEATURES,
+        "fork": repository.fork_of is not None,
     }
 
 
@@ -297,8 +308,8 @@ def render_issue(links: Links, repository: Repository, issue: Issue) -> Json:
         "body": issue.body or None,
         "user": render_user(links, issue.user),
         "labels": [render_label(links, repository, label) for label in issue.labels],
-        "assignee": None,
-        "assignees": [],
+        "assignee": render_user(links, issue.assignees[0]) if issue.assignees else None,
+        "assignees": [render_user(links, user) for user in issue.assignees],
         "milestone": None,
         "locked": False,
         "active_lock_reason": None,
@@ -308,7 +319,7 @@ def render_issue(links: Links, repository: Repository, issue: Issue) -> Json:
         "closed_at": render_time(issue.closed_at),
         "author_association": render_association(repository, issue.user),
         "reactions": _render_rollup(url, issue.reactions),
-        "performed_via_github_app": _render_author_app(links, issue.via_app),
+        "performed_via_github_app": render_author_app(links, issue.via_app),
     }
 
 
@@ -341,50 +352,5 @@ def render_comment(links: Links, repository: Repository, comment: Comment) -> Js
         "updated_at": render_time(comment.updated_at),
         "author_association": render_association(repository, comment.user),
         "reactions": _render_rollup(url, comment.reactions),
-        "performed_via_github_app": _render_author_app(links, comment.via_app),
+        "performed_via_github_app": render_author_app(links, comment.via_app),
     }
-
-
-def render_timeline(links: Links, repository: Repository, issue: Issue) -> list[Json]:
-    """Schema `timeline-issue-events`: events and comments, oldest first."""
-    events = [(event.id, _render_event(links, repository, event)) for event in issue.timeline]
-    comments = [(comment.id, _render_commented(links, repository, comment)) for comment in issue.comments]
-    naming = [other for other in repository.issues.values() if re.search(rf"#{issue.number}\b", other.body)]
-    references = [(other.id, _render_reference(links, repository, other)) for other in naming if other is not issue]
-    return [item for _, item in sorted(events + comments + references, key=lambda pair: pair[0])]
-
-
-def _render_reference(links: Links, repository: Repository, other: Issue) -> Json:
-    """Schema `timeline-cross-referenced-event`. GitHub says the repository of its source, too."""
-    source = render_issue(links, repository, other) | {"repository": render_repository(links, repository)}
-    return {
-        "event": "cross-referenced",
-        "actor": render_user(links, other.user),
-        "created_at": render_time(other.created_at),
-        "updated_at": render_time(other.created_at),
-        "source": {"type": "issue", "issue": source},
-    }
-
-
-def _render_event(links: Links, repository: Repository, event: TimelineEvent) -> Json:
-    facts: Json = {}
-    if event.label:
-        facts["label"] = {"name": event.label.name, "color": "ededed"}
-    if event.rename:
-        facts["rename"] = dict(zip(("from", "to"), event.rename, strict=True))
-    return facts | {
-        "id": event.id,
-        "node_id": node_id("Event", event.id),
-        "url": f"{links.repository(repository)}/issues/events/{event.id}",
-        "actor": render_user(links, event.actor),
-        "event": event.event,
-        "commit_id": None,
-        "commit_url": None,
-        "created_at": render_time(event.created_at),
-        "performed_via_github_app": _render_author_app(links, event.via_app),
-    }
-
-
-def _render_commented(links: Links, repository: Repository, comment: Comment) -> Json:
-    rendered = render_comment(links, repository, comment)
-    return rendered | {"event": "commented", "actor": rendered["user"]}

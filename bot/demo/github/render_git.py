@@ -101,9 +101,9 @@ def render_ref(links: Links, repository: Repository, ref: str, sha: str, kind: s
     }
 
 
-def render_branch(links: Links, repository: Repository, name: str, commit: Commit) -> Json:
-    """Schema `branch-with-protection`."""
-    api, page = links.repository(repository), links.page(repository)
+def render_commit(links: Links, repository: Repository, commit: Commit) -> Json:
+    """Schema `commit`."""
+    api = links.repository(repository)
     git_commit = render_git_commit(links, repository, commit)
     inner = {key: git_commit[key] for key in ("url", "author", "committer", "message", "tree", "verification")}
     outer: Json = {
@@ -113,9 +113,36 @@ def render_branch(links: Links, repository: Repository, name: str, commit: Commi
         "committer": None,
         "commit": inner | {"comment_count": 0},
     }
+    return {key: git_commit[key] for key in ("sha", "node_id", "html_url", "parents")} | outer
+
+
+def render_comparison(links: Links, repository: Repository, status: str, ends: Sequence[Commit]) -> Json:
+    """Schema `commit-comparison`, without the commits in between; `ends` are base, head and where they part."""
+    base, head, parting = ends
+    url = f"{links.repository(repository)}/compare/{base.sha}...{head.sha}"
+    page = f"{links.page(repository)}/compare/{base.sha}...{head.sha}"
+    counts = {"ahead_by": int(status in ("ahead", "diverged")), "behind_by": int(status in ("behind", "diverged"))}
+    return {
+        "url": url,
+        "html_url": page,
+        "permalink_url": page,
+        "diff_url": f"{page}.diff",
+        "patch_url": f"{page}.patch",
+        "base_commit": render_commit(links, repository, base),
+        "merge_base_commit": render_commit(links, repository, parting),
+        "status": status,
+        "total_commits": counts["ahead_by"],
+        "commits": [render_commit(links, repository, head)] if counts["ahead_by"] else [],
+        **counts,
+    }
+
+
+def render_branch(links: Links, repository: Repository, name: str, commit: Commit) -> Json:
+    """Schema `branch-with-protection`."""
+    api, page = links.repository(repository), links.page(repository)
     return {
         "name": name,
-        "commit": {key: git_commit[key] for key in ("sha", "node_id", "html_url", "parents")} | outer,
+        "commit": render_commit(links, repository, commit),
         "_links": {"html": f"{page}/tree/{name}", "self": f"{api}/branches/{name}"},
         "protected": False,
         "protection": {"enabled": False},
@@ -156,7 +183,7 @@ def render_file(links: Links, repository: Repository, ref: str, entry: Entry, co
 
 _SAME_AS_ISSUE = (
     *("number", "state", "locked", "title", "user", "body", "labels", "milestone", "assignee"),
-    *("created_at", "updated_at", "closed_at"),
+    *("assignees", "created_at", "updated_at", "closed_at"),
 )
 
 
@@ -181,14 +208,13 @@ def render_pull_simple(links: Links, repository: Repository, pull: Pull) -> Json
         "patch_url": f"{html}.patch",
         **{f"{name}_url": address for name, address in addresses.items()},
         **{name: issue[name] for name in _SAME_AS_ISSUE},
-        "assignees": [],
         "requested_reviewers": [],
         "requested_teams": [],
         "active_lock_reason": None,
         "draft": pull.draft,
         "merged_at": None,
         "merge_commit_sha": None,
-        "head": _render_end(links, repository, pull.head, pull.head_sha),
+        "head": _render_end(links, pull.source, pull.head, pull.head_sha),
         "base": _render_end(links, repository, pull.base, pull.base_sha),
         "_links": {name: {"href": address} for name, address in (addresses | {"html": html, "self": url}).items()},
         "author_association": render_association(repository, pull.user),

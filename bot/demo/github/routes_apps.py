@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from bot.demo.github.answers import Answer, Refusal, not_found
 from bot.demo.github.auth import LEVELS
 from bot.demo.github.calls import Call
-from bot.demo.github.render import Json, render_app, render_installation, render_repository, render_time
+from bot.demo.github.render import Json, render_account, render_app, render_installation, render_repository, render_time
 from bot.demo.github.state import Installation, Repository
 from bot.demo.github.webhooks import Delivery
 
@@ -85,6 +85,14 @@ async def list_installation_repositories(call: Call) -> Answer:
     reached = [repository for repository in covered if call.token.reaches(repository)]
     page = call.page_of(reached, lambda repository: render_repository(call.site.links, repository))
     return Answer(200, {"total_count": len(reached), "repositories": page.body}, page.headers)
+
+
+async def get_user(call: Call) -> Answer:
+    """What everybody may know of an account."""
+    user = call.site.world.users.get(call.params["username"].casefold())
+    if user is None:
+        raise not_found()
+    return Answer(200, render_account(call.site.links, user))
 
 
 async def list_deliveries(call: Call) -> Answer:

@@ -18,6 +18,7 @@ from bot.demo.github.render_git import (
     NOREPLY,
     render_blob,
     render_branch,
+    render_comparison,
     render_content,
     render_file,
     render_git_commit,
@@ -25,7 +26,7 @@ from bot.demo.github.render_git import (
     render_short_blob,
     render_tree,
 )
-from bot.demo.github.state import Pull
+from bot.demo.github.state import Pull, Repository
 
 MODES = {"100644": "blob", "100755": "blob", "120000": "blob", "040000": "tree", "160000": "commit"}
 WORKFLOWS = ".github/workflows/"
@@ -189,8 +190,11 @@ async def update_ref(call: Call) -> Answer:
         await git.move_ref(ref, sha, was)
     except GitFailed as error:
         raise Refusal(422, "Reference update failed") from error
-    for pull in _open_pulls_from(call, ref):
-        call.site.actions.update_head(call.repository, pull, sha, await git.diff_stat(pull.base_sha, sha), call.actor)
+    for target, pull in _open_pulls_from(call, ref):
+        if target is not call.repository:
+            await target.git.run("fetch", "--quiet", str(git.git_dir.resolve()), sha)
+        stat = await target.git.diff_stat(pull.base_sha, sha)
+        call.site.actions.update_head(target, pull, sha, stat, call.actor)
     return Answer(200, render_ref(call.site.links, call.repository, ref, sha, "commit"))
 
 
@@ -201,8 +205,8 @@ async def delete_ref(call: Call) -> Answer:
         await call.repository.git.delete_ref(ref, was)
     except GitFailed as error:
         raise Refusal(422, "Reference update failed") from error
-    for pull in _open_pulls_from(call, ref):
-        call.site.actions.set_state(call.repository, pull, "closed", call.actor)
+    for target, pull in _open_pulls_from(call, ref):
+        call.site.actions.set_state(target, pull, "closed", call.actor)
     return Answer(204)
 
 
@@ -214,6 +218,17 @@ async def get_branch(call: Call) -> Answer:
         raise Refusal(404, "Branch not found")
     commit = await call.repository.git.read_commit(sha)
     return Answer(200, render_branch(call.site.links, call.repository, name, commit))
+
+
+async def compare(call: Call) -> Answer:
+    """How two commits stand to each other. Of those in between no more than the last is shown."""
+    git = call.repository.git
+    base, head = [await _commit_at(call, name) for name in call.params["basehead"].partition("...")[::2]]
+    ahead, behind = await git.contains(head, base), await git.contains(base, head)
+    words = {(True, True): "identical", (True, False): "ahead", (False, True): "behind", (False, False): "diverged"}
+    parting = (await git.run("merge-base", base, head)).decode().strip()
+    ends = [await git.read_commit(sha) for sha in (base, head, parting)]
+    return Answer(200, render_comparison(call.site.links, call.repository, words[ahead, behind], ends))
 
 
 async def get_contents(call: Call) -> Answer:
@@ -261,6 +276,12 @@ async def _commit_at(call: Call, name: str) -> str:
     return await _expect(call, name, "commit")
 
 
-def _open_pulls_from(call: Call, ref: str) -> list[Pull]:
-    pulls = call.repository.pulls()
-    return [pull for pull in pulls if pull.state == "open" and ref == f"refs/heads/{pull.head}"]
+def _open_pulls_from(call: Call, ref: str) -> list[tuple[Repository, Pull]]:
+    """The open pull requests from this branch, with the repository that each is in."""
+    targets = [call.repository, *([call.repository.fork_of] if call.repository.fork_of else [])]
+    return [
+        (target, pull)
+        for target in targets
+        for pull in target.pulls()
+        if pull.state == "open" and pull.source is call.repository and ref == f"refs/heads/{pull.head}"
+    ]

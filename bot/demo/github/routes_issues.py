@@ -18,8 +18,8 @@ from bot.demo.github.render import (
     render_permission,
     render_reaction,
     render_repository,
-    render_timeline,
 )
+from bot.demo.github.render_timeline import render_timeline
 from bot.demo.github.state import Comment, Issue
 
 MAX_LABEL_CHARACTERS = 50
@@ -169,6 +169,15 @@ async def remove_label(call: Call) -> Answer:
             call.site.actions.remove_label(call.repository, issue, label, call.actor)
             return _label_answer(call, issue)
     raise Refusal(404, "Label does not exist")
+
+
+async def add_assignees(call: Call) -> Answer:
+    """Assign people to an issue; those who cannot be are left out without a word."""
+    issue, users = call.issue(), call.site.world.users
+    for user in (users.get(login.casefold()) for login in call.items("assignees", str)):
+        if user and call.repository.may_be_assigned(user):
+            call.site.actions.assign(call.repository, issue, user, call.actor)
+    return created(render_issue(call.site.links, call.repository, issue))
 
 
 def _label_answer(call: Call, issue: Issue) -> Answer:

@@ -11,41 +11,49 @@ from bot.demo.github.answers import Answer, Refusal, created, invalid
 from bot.demo.github.calls import Call
 from bot.demo.github.gitstore import GitFailed
 from bot.demo.github.render_git import render_files, render_pull, render_pull_simple
-from bot.demo.github.state import Pull
+from bot.demo.github.state import Pull, Repository
 
 
 async def create_pull(call: Call) -> Answer:
     """Open a pull request, a draft if asked for. One branch has one open pull request at most."""
     title = call.content("title", "PullRequest", required=True) or ""
     body, draft = call.content("body", "PullRequest") or "", call.flag("draft")
-    head, base = _own_branch(call, call.text("head")), call.text("base")
+    (source, head), base = _find_branch(call, call.text("head")), call.text("base")
     git = call.repository.git
-    head_sha, base_sha = await git.read_ref(f"refs/heads/{head}"), await git.read_ref(f"refs/heads/{base}")
+    head_sha, base_sha = await source.git.read_ref(f"refs/heads/{head}"), await git.read_ref(f"refs/heads/{base}")
     if base_sha is None:
         raise invalid("PullRequest", "base")
     if head_sha is None:
         raise invalid("PullRequest", "head")
+    if source is not call.repository:
+        if call.fields.get("maintainer_can_modify", True):
+            raise _impossible("fork_collab Fork collab can't be granted by someone without permission")
+        await git.run("fetch", "--quiet", str(source.git.git_dir.resolve()), head_sha)
     try:
         stat = await git.diff_stat(base_sha, head_sha)
     except GitFailed as error:
         raise _impossible(f"The {head} branch has no history in common with {base}") from error
     if not stat.commits:
         raise _impossible(f"No commits between {base} and {head}")
-    if any((pull.head, pull.base, pull.state) == (head, base, "open") for pull in call.repository.pulls()):
-        raise _impossible(f"A pull request already exists for {call.repository.owner.login}:{head}.")
+    standing = [(pull.source.id, pull.head, pull.base, pull.state) for pull in call.repository.pulls()]
+    if (source.id, head, base, "open") in standing:
+        raise _impossible(f"A pull request already exists for {source.owner.login}:{head}.")
     ends = ((head, head_sha), (base, base_sha))
-    pull = call.site.actions.open_pull(call.repository, title, body, call.actor, ends=ends, draft=draft, stat=stat)
+    given = (call.repository, title, body, call.actor)
+    pull = call.site.actions.open_pull(*given, source=source, ends=ends, draft=draft, stat=stat)
     return created(render_pull(call.site.links, call.repository, pull))
 
 
-def _own_branch(call: Call, head: str) -> str:
-    """The branch of `branch` or `owner:branch`; the stand-in has no forks."""
+def _find_branch(call: Call, head: str) -> tuple[Repository, str]:
+    """Repository and branch of `branch` or `owner:branch`; the owner has the repository itself, or a fork of it."""
     owner, colon, branch = head.partition(":")
     if not colon:
-        return head
-    if owner.casefold() != call.repository.owner.login.casefold():
-        raise invalid("PullRequest", "head")
-    return branch
+        return call.repository, head
+    for repository in (call.repository, *call.site.world.repositories.values()):
+        is_theirs = repository.owner.login.casefold() == owner.casefold()
+        if is_theirs and call.repository in (repository, repository.fork_of):
+            return repository, branch
+    raise invalid("PullRequest", "head")
 
 
 def _impossible(message: str) -> Refusal:
@@ -58,7 +66,7 @@ async def list_pulls(call: Call) -> Answer:
     owner, colon, branch = (head or "").partition(":")
 
     def matches(pull: Pull) -> bool:
-        is_head = owner.casefold() == call.repository.owner.login.casefold() and branch == pull.head
+        is_head = owner.casefold() == pull.source.owner.login.casefold() and branch == pull.head
         return state in ("all", pull.state) and base in (None, pull.base) and (not colon or is_head)
 
     matching = [pull for pull in call.repository.pulls() if matches(pull)]

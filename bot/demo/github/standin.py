@@ -128,12 +128,17 @@ class StandIn:
         default_branch: str = "main",
         private: bool = False,
         installed: bool = True,
+        fork_of: str | None = None,
     ) -> Repository:
-        """Show the bare repository `git_dir` under `full_name`; `installed` says whether the App is."""
+        """Show the bare repository `git_dir` under `full_name`; `installed` says whether the App is.
+
+        A fork's `git_dir` has the objects of what it is a fork of: GitHub keeps them together.
+        """
         owner, _, name = full_name.partition("/")
         account, now = self._world.add_user(owner), self._world.now()
+        source = self._world.repository(fork_of) if fork_of else None
         repository = Repository(
-            self._world.next_id(), account, name, GitStore(git_dir), default_branch, private, installed, now
+            self._world.next_id(), account, name, GitStore(git_dir), default_branch, private, installed, now, source
         )
         self._world.repositories[full_name.casefold()] = repository
         if installed:
@@ -171,7 +176,9 @@ class StandIn:
         base_sha, head_sha = [await repository.git.read_ref(f"refs/heads/{name}") or "" for name in (base, head)]
         stat = await repository.git.diff_stat(base_sha, head_sha)
         ends = ((head, head_sha), (base, base_sha))
-        pull = self._actions.open_pull(repository, title, body, user, ends=ends, draft=False, stat=stat)
+        pull = self._actions.open_pull(
+            repository, title, body, user, source=repository, ends=ends, draft=False, stat=stat
+        )
         await self._webhooks.sent()
         return pull.number
 

@@ -71,6 +71,7 @@ class TimelineEvent:
     label: Label | None = None
     rename: tuple[str, str] | None = None
     """The title before and after."""
+    assignee: User | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +88,7 @@ class Issue:
     via_app: bool = False
     closed_at: datetime | None = None
     labels: list[Label] = field(default_factory=list)
+    assignees: list[User] = field(default_factory=list)
     comments: list[Comment] = field(default_factory=list)
     reactions: list[Reaction] = field(default_factory=list)
     timeline: list[TimelineEvent] = field(default_factory=list)
@@ -99,8 +101,10 @@ class Issue:
 
 @dataclass(slots=True, kw_only=True)
 class Pull(Issue):
-    """A pull request, which is an issue with two branches. Both are branches of the same repository."""
+    """A pull request, which is an issue with two branches."""
 
+    source: Repository
+    """Where its head is a branch: its own repository, or a fork of that."""
     head: str
     head_sha: str
     base: str
@@ -121,6 +125,7 @@ class Repository:
     private: bool
     installed: bool
     created_at: datetime
+    fork_of: Repository | None = None
     roles: dict[str, str] = field(default_factory=dict)
     labels: dict[str, Label] = field(default_factory=dict)
     issues: dict[int, Issue] = field(default_factory=dict)
@@ -136,6 +141,11 @@ class Repository:
             return "admin"
         everybody = "none" if self.private or user.type == "Bot" else "read"
         return self.roles.get(user.login.casefold(), everybody)
+
+    def may_be_assigned(self, user: User) -> bool:
+        """Whether GitHub lets `user` be assigned to an issue: who has a role, and the owner."""
+        has_role = self.roles.get(user.login.casefold(), "none") != "none"
+        return user.type == "User" and (has_role or user.id == self.owner.id)
 
     def all_comments(self) -> Iterator[Comment]:
         """Every comment of every issue."""
