@@ -27,7 +27,7 @@ from runner.job import Job, JobState
 
 log = structlog.get_logger()
 
-MIN_PROGRESS = timedelta(minutes=1)
+MIN_PROGRESS = timedelta(minutes=2)
 """How long a status comment keeps its numbers: GitHub counts every edit, and people need them no fresher."""
 
 
