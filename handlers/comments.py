@@ -129,7 +129,7 @@ async def _start(request: Request, command: Command) -> None:
 
 
 async def _run(request: Request, command: Command) -> None:
-    preset, _, argument = command.argument.partition(" ")
+    preset, argument = [*command.argument.split(None, 1), "", ""][:2]
     await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
 
 
