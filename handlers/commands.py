@@ -21,6 +21,7 @@ from markdown_it.token import Token
 
 from handlers.options import ANYWAY, NAMES
 from handlers.rules import PRESETS, RepositoryRules, Role
+from runner.job import VERIFY
 
 MAX_COMMANDS = 5
 """Commands that one comment may give; the rest is ignored."""
@@ -90,6 +91,15 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "simplify",
             "Takes up the edits of the last attempt on the issue; without such there is nothing to simplify. What "
             "comes of it is a new diff, which needs a note of its own.",
+        ),
+        CommandSpec(
+            VERIFY,
+            "/ptq verify [options]",
+            "See whether the issue still reproduces on today's base branch, without an agent.",
+            Right.START,
+            "Runs the issue's own scripts and the last attempt's `repro.py`, each several times and each time in a "
+            "fresh environment, and says on which commit that was and how each ended (docs/verification.md).",
+            preset=VERIFY,
         ),
         CommandSpec(
             "run",
@@ -280,7 +290,7 @@ def render_manual() -> str:
         for spec in COMMANDS.values()
     ]
     presets = [
-        f"| `{preset.command}` | The agent will {preset.goal}. | {'yes' if preset.may_change else 'no'} |"
+        f"| `{preset.command}` | {preset.promise} | {'yes' if preset.may_change else 'no'} |"
         for preset in PRESETS.values()
     ]
     table = ["## Presets", "", "| Command | What it does | May change files |", "| --- | --- | --- |", *presets]

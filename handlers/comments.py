@@ -231,6 +231,7 @@ _VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
     "diagnose": _start,
     "fix": _start,
     "simplify": _start,
+    "verify": _start,
     "run": _run,
     "retry": _start,
     "status": _status,

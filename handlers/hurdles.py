@@ -23,6 +23,7 @@ from runner import store
 from runner.caps import Use, find_tightest
 from runner.job import Job
 from runner.pauses import fetch_pauses, find_pause
+from runner.verification import Kind
 
 log = structlog.get_logger()
 
@@ -167,3 +168,12 @@ async def find_simplifiable(
     if not earlier.edited:
         raise NotStarted(replies.render_nothing_to_simplify())
     return earlier
+
+
+async def find_earlier_repro(connection: AsyncConnection, repository: str, number: int) -> list[tuple[Kind, str, str]]:
+    """The repro that the last attempt on an issue has left, as a check; none where only the operator may know of it."""
+    job = await store.fetch_last_job(connection, repository, number, reported=True)
+    report = await store.fetch_report(connection, job.id) if job else None
+    if job is None or report is None or not report.repro.strip() or is_confidential(report.body):
+        return []
+    return [(Kind.AGENT, f"attempt {job.attempt}", report.repro)]

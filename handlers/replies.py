@@ -72,8 +72,9 @@ def render_status(
         lines.append(f"**Held up:** {make_safe_line(job.trouble, secrets, 300)}")
     if job.state is JobState.QUEUED and not job.by_hand:
         preset = PRESETS.get(job.preset)
-        goal = preset.goal if preset and not preset.needs_advice else f"follow the preset `{job.preset}`"
-        lines.append(f"The agent will {goal}. Stop it with `/ptq cancel`.")
+        other = f"The agent will follow the preset `{job.preset}`."
+        promise = preset.promise if preset and not preset.needs_advice else other
+        lines.append(f"{promise} Stop it with `/ptq cancel`.")
     status = "\n\n".join(lines)
     progress = _render_progress(meter, secrets) if meter and job.state is JobState.RUNNING else ""
     return f"{status}{_PROGRESS}{progress}" if progress else status
@@ -240,6 +241,14 @@ def render_presets(presets: Iterable[Preset]) -> str:
 def render_nothing_to_simplify() -> str:
     """`/ptq simplify` where the last attempt left no edits."""
     return "The last attempt on this issue left no change, so there is nothing to simplify. `/ptq fix` asks for one."
+
+
+def render_nothing_to_verify() -> str:
+    """`/ptq verify` on an issue of which no script is known."""
+    return (
+        "Neither the issue nor an attempt on it has a script that could be run, so there is nothing to verify. "
+        "`/ptq repro` has an agent write one."
+    )
 
 
 def render_spoken_against(reasons: Sequence[str], command: str) -> str:

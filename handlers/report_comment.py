@@ -14,7 +14,7 @@ from handlers.replies import job_url, render_confidential
 from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import find_command
 from handlers.sanitize import collapse, cut, fence, make_safe, make_safe_line, redact
-from handlers.verified import render_checks
+from handlers.verified import name_outcome, render_checks
 from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Report
 from runner.meter import Meter
@@ -91,7 +91,8 @@ def render_report_comment(
     if report and is_confidential(report.body):
         return render_confidential()
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
-    parts = [_render_head(job, choose_headline(job, parsed), secrets), _render_findings(parsed, secrets)]
+    headline = name_outcome(job, checks) if job.only_looks else choose_headline(job, parsed)
+    parts = [_render_head(job, headline, secrets), _render_findings(parsed, secrets)]
     parts.append(render_checks(job, checks, report, public_url, secrets))
     parts += [_render_doubts(report, secrets)] if report else []
     shown_model = name_model(job, meter, model, secrets)
@@ -189,6 +190,8 @@ def _choose_next_step(job: Job, report: Report | None, secrets: Collection[str])
             "A draft pull request opens with your note first.\n\n"
             f"{fence(command, 'text')}"
         )
+    if job.state is JobState.SUCCEEDED and job.only_looks:
+        return "If that settles it, the issue can be closed; `/ptq diagnose` has an agent look into it."
     if job.state is JobState.SUCCEEDED and not job.may_change:
         return "`/ptq fix` asks an agent for a change, with any advice you add behind it."
     return render_usual_step(job)
@@ -211,7 +214,8 @@ def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: C
 def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, *, key_on_machine: bool) -> str:
     url = job_url(public_url, job.id)
     facts = [f"machine `{job.machine}`"] if job.machine else []
-    facts.append("by hand" if job.by_hand else f"agent `{job.agent}`" + (f" ({model})" if model else ""))
+    agent = f"agent `{job.agent}`" + (f" ({model})" if model else "")
+    facts.append(agent if job.has_agent else "by hand" if job.by_hand else "no agent")
     if job.started_at and job.ended_at:
         facts.append(render_duration(job.ended_at - job.started_at))
     if meter:

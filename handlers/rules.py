@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from runner.caps import Caps, Scope
+from runner.job import VERIFY
 
 
 class Role(IntEnum):
@@ -37,8 +38,15 @@ class Preset:
     """Whether it takes up the edits of the issue's last attempt, and makes no sense without."""
     needs_advice: bool = False
     """Whether the advice of whoever asks is all that says what is to be done."""
+    has_agent: bool = True
+    """Whether an agent works, or the service only looks itself."""
     instructions: str | None = None
     """The operator's own: how to work, as Markdown. None where a template of ours says it."""
+
+    @property
+    def promise(self) -> str:
+        """What it does, as a sentence."""
+        return f"{'The agent' if self.has_agent else 'ptq-bot itself'} will {self.goal}."
 
     @property
     def command(self) -> str:
@@ -53,12 +61,13 @@ PRESETS: Mapping[str, Preset] = {
         Preset("diagnose", False, "reproduce the issue and look for its root cause"),
         Preset("fix", True, "reproduce the issue, fix it and add a regression test"),
         Preset("simplify", True, "make the last attempt's change simpler, and keep what it does", carries_on=True),
+        Preset(VERIFY, False, "run the scripts that are known of the issue, on today's base branch", has_agent=False),
         Preset("ad-hoc", True, "do what your advice says", needs_advice=True),
     )
 }
 """Those that we bring along; an operator may add their own."""
 
-COMMANDED = frozenset({"repro", "diagnose", "fix", "simplify"})
+COMMANDED = frozenset({"repro", "diagnose", "fix", "simplify", VERIFY})
 """Presets that are commands by themselves."""
 
 

@@ -27,6 +27,7 @@ from handlers.hurdles import (
     check_not_paused,
     check_unopposed,
     find_earlier,
+    find_earlier_repro,
     find_preset,
     find_simplifiable,
 )
@@ -141,12 +142,16 @@ async def _answer(
         if objection:
             raise objection
         plan = await _plan(connection, context, rules, request, job_id)
+        scripts = [(Kind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
+        if not plan.preset.has_agent:
+            scripts += await find_earlier_repro(connection, rules.name, number)
+            if not scripts:
+                raise NotStarted(replies.render_nothing_to_verify())
     except NotStarted as refused:
         await write_reply(connection, context, rules.name, request.thread or number, occasion, refused.reply)
         return None
     job = _draft_job(context, rules, request, snapshot, plan)
     await open_job(connection, context.public_url, job, request.issue.title)
-    scripts = [(Kind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
     await add_checks(connection, job.id, scripts)
     return job
 
@@ -259,7 +264,9 @@ def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, 
         requested_by=request.requested_by,
         clone_url=rules.clone_url or request.repository.clone_url,
         base_branch=earlier.job.base_branch if earlier else branch,
-        prompt=render_brief(plan.preset, snapshot, rules, request.steering, nonce, skills=skills, earlier=earlier),
+        prompt=render_brief(plan.preset, snapshot, rules, request.steering, nonce, skills=skills, earlier=earlier)
+        if plan.preset.has_agent
+        else "",
         skills=skills,
         pinned_to=plan.choice.machine,
         follows=earlier.job.id if earlier else None,

@@ -8,7 +8,7 @@ from handlers.replies import job_url
 from handlers.repros import THE_ISSUE
 from handlers.sanitize import defuse, one_line, redact
 from runner.characters import show_invisible
-from runner.job import Job, Report
+from runner.job import Job, JobState, Report
 from runner.verification import Check, Finding, Kind, Side, Verdict, judge
 
 MAX_ORIGIN = 120
@@ -48,6 +48,17 @@ def render_checks(
     if not lines:
         return ""
     return "\n".join(["**Seen by ptq-bot**, each time in a fresh environment:\n", *lines])
+
+
+def name_outcome(job: Job, checks: Sequence[Check]) -> str:
+    """What a job has come to in which the service only looked itself, as a headline."""
+    if job.state is not JobState.SUCCEEDED:
+        return f"Not verified: {job.state}"
+    found = {judge(check, has_change=False).verdict for check in checks}
+    at = f"at `{(job.base_commit or '')[:10]}`"
+    if Verdict.REPRODUCED in found:
+        return f"Still reproduces {at}"
+    return f"Does not reproduce {at}" if found == {Verdict.SHOWS_NOTHING} else f"Not settled {at}"
 
 
 def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: Collection[str]) -> str:

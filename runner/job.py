@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+VERIFY = "verify"
+"""The preset of a job in which no agent works: the service runs an issue's scripts itself."""
+
 DIGEST_SHOWN = 12
 """Hex digits of a digest that people see and type."""
 
@@ -34,13 +37,16 @@ _ENDS = {JobState.FAILED, JobState.CANCELLED, JobState.LOST}
 
 NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.PREPARING, JobState.FAILED, JobState.CANCELLED}),
-    JobState.PREPARING: frozenset({JobState.RUNNING, JobState.COLLECTING, JobState.SUCCEEDED, *_ENDS}),
+    JobState.PREPARING: frozenset(
+        {JobState.RUNNING, JobState.COLLECTING, JobState.VERIFYING, JobState.SUCCEEDED, *_ENDS}
+    ),
     JobState.RUNNING: frozenset({JobState.COLLECTING, *_ENDS}),
     JobState.COLLECTING: frozenset({JobState.VERIFYING, JobState.SUCCEEDED, *_ENDS}),
     JobState.VERIFYING: frozenset({JobState.SUCCEEDED, *_ENDS}),
 }
 """Every legal move. States that are no key here are final. Where a person works by hand, no agent runs:
-such a job ends once its environment is there, or only collects what is in the one that it adopts."""
+such a job ends once its environment is there, or only collects what is in the one that it adopts. Nor does one where
+the service only looks itself."""
 
 ACTIVE = frozenset(NEXT)
 FINAL = frozenset(JobState) - ACTIVE
@@ -112,6 +118,16 @@ class Job:
     def active(self) -> bool:
         """Whether the job may still move."""
         return self.state in ACTIVE
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether the service itself runs what is known of the issue, and nobody works in it."""
+        return self.preset == VERIFY and not self.by_hand
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent works in it."""
+        return not self.by_hand and not self.only_looks
 
     @property
     def has_thread(self) -> bool:

@@ -29,7 +29,7 @@ from runner.machines import Lease
 from runner.preparations import note_prepared, note_unprepared
 from runner.spool import STAGES
 from runner.verification import name_environment
-from runner.verify_step import STAGE, begin_verification, follow_verification
+from runner.verify_step import STAGE, begin_only, begin_verification, follow_verification
 
 log = structlog.get_logger()
 
@@ -93,7 +93,9 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         # Recorded before the agent starts: from then on the machine's own word on it would be the agent's word.
         job = await _record_base_commit(bench, job, poll.result)
         await note_prepared(bench, job, poll.result)
-        return await (end(bench, job, JobState.SUCCEEDED, None) if job.by_hand else start_agent(bench, client, job))
+        if job.has_agent:
+            return await start_agent(bench, client, job)
+        return await (end(bench, job, JobState.SUCCEEDED, None) if job.by_hand else begin_only(bench, job))
     elif poll.state in (StageState.FAILED, StageState.LOST):
         ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
         await note_unprepared(bench, job, poll.error)

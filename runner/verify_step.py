@@ -90,6 +90,17 @@ async def begin_verification(bench: Bench, job: Job, report: Report, session: Se
     return log_move(moved)
 
 
+async def begin_only(bench: Bench, job: Job) -> Job:
+    """Look at the scripts that a job was given on the base commit alone: no agent has worked in it."""
+    if not bench.profiles[job.repository].verification.runs:
+        return await end(bench, job, JobState.FAILED, "the operator lets the service run no scripts in this repository")
+    report = Report(job.id, body="", worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
+    async with bench.db.write() as connection:
+        moved = await store.move_job(connection, job, JobState.VERIFYING, bench.now())
+        await store.insert_report(connection, report)
+    return log_move(moved)
+
+
 async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job:
     """Make the environment, run the checks in it, and end the job with what was seen."""
     environment, profile = name_environment(job.id), bench.profiles[job.repository]

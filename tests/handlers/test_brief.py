@@ -78,6 +78,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+WITH_AGENT = [name for name, preset in PRESETS.items() if preset.has_agent]
+
 FROM_THE_REPORT = ("repro", "diagnose", "fix")
 """The presets that begin with what somebody reported."""
 
@@ -104,15 +106,15 @@ def test_the_prompt_is_the_reviewed_one(name: str) -> None:
 
 
 def test_every_preset_has_a_reviewed_prompt() -> None:
-    assert {case.get("preset", "fix") for case in CASES.values()} == {*PRESETS, "own"}
+    assert {case.get("preset", "fix") for case in CASES.values()} == {*WITH_AGENT, "own"}
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", WITH_AGENT)
 def test_a_prompt_knows_no_machine(preset: str) -> None:
     assert not re.search(r"(?<![\w.*`])/(?!ptq|untrusted|steering)\w+/", render(preset=preset))
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", WITH_AGENT)
 def test_every_prompt_holds_what_keeps_a_run_honest(preset: str) -> None:
     prompt = render(preset=preset)
     assert ("No repro, no fix" in prompt or "no repro, no fix" in prompt) is (preset in FROM_THE_REPORT)
@@ -130,7 +132,9 @@ def test_every_prompt_holds_what_keeps_a_run_honest(preset: str) -> None:
 
 
 def test_only_the_outcomes_of_a_preset_are_offered() -> None:
-    offered = {preset: set(re.findall(r"^- `([a-z ]+)`: ", render(preset=preset), re.MULTILINE)) for preset in PRESETS}
+    offered = {
+        preset: set(re.findall(r"^- `([a-z ]+)`: ", render(preset=preset), re.MULTILINE)) for preset in WITH_AGENT
+    }
     assert offered["fix"] == set(OUTCOMES) - {"reproduced"}
     assert offered["repro"] == offered["diagnose"] == set(OUTCOMES) - {"fix staged", "unable to fix"}
 

@@ -82,6 +82,7 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
     replies.render_no_advice: [replies.render_no_advice("ad-hoc")],
     replies.render_presets: [replies.render_presets(PRESETS.values())],
     replies.render_nothing_to_simplify: [replies.render_nothing_to_simplify()],
+    replies.render_nothing_to_verify: [replies.render_nothing_to_verify()],
     replies.render_spoken_against: [
         replies.render_spoken_against(["this issue is closed"], "/ptq fix"),
         replies.render_spoken_against(
