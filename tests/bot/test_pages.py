@@ -282,6 +282,7 @@ async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> Non
         "deliveries": {"pending": 0, "failed": 0},
         "replies": {"waiting": 0, "abandoned": 0, "reasons": {}},
         "held_labels": 0,
+        "pauses": 0,
     }
 
 

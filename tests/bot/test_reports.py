@@ -32,7 +32,7 @@ REPORT = Report(
     changes=(),
     digest=None,
 )
-METER = Meter("0123456789", "=model()", 12, 34, 0, 0, 1000, 200, 50, 0.4242, True, 9, 61.5, "", "finished")
+METER = Meter("0123456789", "=model()", 12, 34, 0, 0, 1000, 200, 50, 0.4242, True, 9, 61.5, ending="finished")
 
 
 async def fill(folder: Path) -> None:

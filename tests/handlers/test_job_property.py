@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from handlers.context import Context
 from handlers.events import Issue, Repository
 from handlers.outcomes import report_jobs
-from handlers.ports import Comment, GitHub
+from handlers.ports import Comment, GitHub, MentioningPull
 from handlers.rules import RepositoryRules
 from handlers.start import StartRequest, start_job
 from runner import store
@@ -94,6 +94,9 @@ class QuietGitHub:
 
     async def own_login(self) -> str:
         return "ptq-bot[bot]"
+
+    async def list_mentioning_pulls(self, *_: object) -> list[MentioningPull]:
+        return []
 
     async def react_to_issue(self, *_: object) -> None: ...
 

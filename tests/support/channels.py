@@ -150,8 +150,9 @@ def write_commit(case: Case) -> str:
 
 
 def write_pull(case: Case) -> str:
-    """The body of a pull request in which all of an agent's texts are the same."""
-    return render_pull_body(_PULL, JOB, _report(case), model=None, public_url="https://ptq.example", secrets=LIVE)
+    """The body of a pull request in which all of an agent's texts are the same, without the marker that is ours."""
+    body = render_pull_body(_PULL, JOB, _report(case), model=None, public_url="https://ptq.example", secrets=LIVE)
+    return body.replace(f"<!-- ptq:pull={JOB.id} -->\n", "", 1)
 
 
 _PULL = Pull(
