@@ -126,7 +126,7 @@ def test_tests_are_run_on_the_base_with_their_own_edits_alone(jobd: Jobd) -> Non
 
 
 def test_what_hangs_is_ended_and_the_next_is_run(jobd: Jobd) -> None:
-    result = check(jobd, run("hangs", "import time; time.sleep(60)"), run("ends", "x = 1"), run_timeout_s=1, times=1)
+    result = check(jobd, run("hangs", "import time; time.sleep(60)"), run("ends", "x = 1"), run_timeout_s=5, times=1)
     (hung,) = result["runs"]["hangs"]
     assert hung["timed_out"] is True
     assert statuses(result)["ends"] == [0]
