@@ -22,9 +22,9 @@ from bot.machine_commands import find_login
 from bot.reports import UnknownJob, show_for_terminal
 from handlers.by_hand import Person, Source, start_collecting, start_worktree
 from handlers.hurdles import NotStarted
-from handlers.replies import job_url
 from handlers.report import is_confidential
 from handlers.sanitize import one_line, redact
+from handlers.status_comment import job_url
 from runner import store
 from runner.db import Database, open_beside
 from runner.holds import Hold, fetch_hold, fetch_holds, save_hold

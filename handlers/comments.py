@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gidgethub import sansio
 from gidgethub.routing import Router
 
-from handlers import casebook, replies
+from handlers import casebook, replies, status_comment
 from handlers.commands import COMMANDS, Command, Right, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
 from handlers.events import IssueCommentCreated, IssueCommentEdited
@@ -166,8 +166,8 @@ async def _status(request: Request, command: Command) -> None:
     async with request.context.db.read() as connection:
         queued_before = await store.count_queued_before(connection, job)
         meter = await store.fetch_meter(connection, job.id)
-    body = replies.render_status(job, url, queued_before, meter, request.context.secrets)
-    await request.reply(body + (replies.render_heading(meter, request.context.secrets) if meter else ""))
+    body = status_comment.render_status(job, url, queued_before, meter, request.context.secrets)
+    await request.reply(body + (status_comment.render_heading(meter, request.context.secrets) if meter else ""))
 
 
 async def _cancel(request: Request, command: Command) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers import casebook, replies
+from handlers import casebook, replies, status_comment
 from handlers.context import Context
 from handlers.earlier import EarlierAttempt, recall
 from handlers.events import Issue
@@ -105,7 +105,9 @@ async def check_free(connection: AsyncConnection, context: Context, repository: 
     if case and case.active_job_id:
         active = await store.fetch_job(connection, case.active_job_id)
         ending = bool(active and active.cancel_requested_at)
-        raise NotStarted(replies.render_busy(replies.job_url(context.public_url, case.active_job_id), ending=ending))
+        raise NotStarted(
+            replies.render_busy(status_comment.job_url(context.public_url, case.active_job_id), ending=ending)
+        )
 
 
 async def check_caps(

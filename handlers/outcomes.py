@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers import casebook, notifications, replies
+from handlers import casebook, notifications, replies, status_comment
 from handlers.case import end_job
 from handlers.casebook import Reply
 from handlers.context import Context
@@ -128,7 +128,7 @@ async def _refresh(context: Context, status: Reply) -> None:
 
 def _is_early(context: Context, status: Reply, body: str) -> bool:
     """Whether only numbers would change, and that too soon after the last change."""
-    if replies.drop_progress(body) != replies.drop_progress(status.body):
+    if status_comment.drop_progress(body) != status_comment.drop_progress(status.body):
         return False
     return context.now() - (status.changed_at or status.created_at) < MIN_PROGRESS
 
@@ -137,12 +137,12 @@ async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple
     if job.active:
         queued_before = await store.count_queued_before(connection, job)
         meter = await store.fetch_meter(connection, job.id) if job.state is JobState.RUNNING else None
-        return replies.render_status(job, context.public_url, queued_before, meter, context.secrets), False
+        return status_comment.render_status(job, context.public_url, queued_before, meter, context.secrets), False
     report = await casebook.fetch_job_reply(connection, job.id, "report")
     if report is None or not (report.comment_url or report.abandoned):
         # The moment between the end and the posted report: the report is what people should see first.
-        return replies.render_reporting(job, context.public_url), False
+        return status_comment.render_reporting(job, context.public_url), False
     result = await store.fetch_report(connection, job.id)
     confidential = result is not None and is_confidential(result.body)
     url = report.comment_url
-    return replies.render_finished_status(job, context.public_url, url, confidential=confidential), True
+    return status_comment.render_finished_status(job, context.public_url, url, confidential=confidential), True

@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from handlers.casebook import Pull
 from handlers.ports import Person
 from handlers.pull_template import render_template
-from handlers.replies import job_url
 from handlers.report_comment import MAX_COMMENT
 from handlers.sanitize import close_fence, collapse, cut, fence, make_safe, one_line, redact
+from handlers.status_comment import job_url
 from handlers.verified import render_checks
 from runner.job import DIGEST_SHOWN, Job, Report
 from runner.verification import Check

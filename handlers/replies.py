@@ -1,43 +1,19 @@
-"""Every sentence that the bot posts, but for reports and pull requests (`report_comment`) and the help (`commands`).
+"""Every sentence that the bot posts, but for statuses (`status_comment`), reports (`report_comment`), pull requests
+(`pull_body`) and the help (`commands`).
 
 Pure. No sentence holds a live command: commands stand in code, so that no reader of our own comments acts on them.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from handlers.costs import describe_meter
-from handlers.rules import PRESETS, Preset, Role
-from handlers.sanitize import REDACTED, make_safe_line, one_line, redact
+from handlers.rules import Preset, Role
+from handlers.sanitize import make_safe_line, one_line
+from handlers.status_comment import job_url
 from runner.caps import Scope, Use
-from runner.job import Job, JobState
-from runner.meter import Meter
+from runner.job import Job
 from runner.pauses import Pause
-
-MAX_SHOWN_PLACE = 5
-
-MAX_LAST_STEP = 80
-"""Characters of what an agent did last."""
-
-MAX_HEADING = 200
-"""Characters of a worklog's heading."""
-
-_SECRET_HEAD = 100
-"""Characters of a secret that are looked for by themselves: what an agent did last reaches us cut, and so may hold
-no more of one than its beginning."""
-
-_PROGRESS = "\n\n**So far:** "
-"""What parts the numbers, which change all the time, from the rest of a status comment."""
-
-PHASES = {
-    JobState.PREPARING: "preparing the environment",
-    JobState.RUNNING: "the agent is at work",
-    JobState.COLLECTING: "collecting the result",
-    JobState.VERIFYING: "trying the repro",
-}
-
 
 _FREE_AGAIN = {
     Scope.JOB: "Only the operator of this App can raise it.",
@@ -48,85 +24,9 @@ _FREE_AGAIN = {
 }
 
 
-def job_url(public_url: str, job_id: str) -> str:
-    """The address of a job's page."""
-    return f"{public_url}/jobs/{job_id}"
-
-
-def render_status(
-    job: Job, public_url: str, queued_before: int, meter: Meter | None = None, secrets: Collection[str] = ()
-) -> str:
-    """The status comment of a job that is under way; with a `meter` it says what the agent has taken and done last."""
-    page = f"[live log]({job_url(public_url, job.id)})"
-    head = f"**ptq** · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
-    if job.cancel_requested_at:
-        phase = f"cancelling, as @{job.cancelled_by} asked"
-    elif job.state is JobState.QUEUED:
-        # A place far behind would change, and so cost an edit of every such comment, with each job that ends.
-        place = f"number {queued_before + 1} in line" if queued_before < MAX_SHOWN_PLACE else "far behind in line"
-        phase = f"queued, {place}"
-    else:
-        phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
-    lines = [head, f"**Now:** {phase} · {page}"]
-    if job.trouble:
-        lines.append(f"**Held up:** {make_safe_line(job.trouble, secrets, 300)}")
-    if job.state is JobState.QUEUED and not job.by_hand:
-        preset = PRESETS.get(job.preset)
-        other = f"The agent will follow the preset `{job.preset}`."
-        promise = preset.promise if preset and not preset.needs_advice else other
-        lines.append(f"{promise} Stop it with `/ptq cancel`.")
-    status = "\n\n".join(lines)
-    progress = _render_progress(meter, secrets) if meter and job.state is JobState.RUNNING else ""
-    return f"{status}{_PROGRESS}{progress}" if progress else status
-
-
-def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
-    """What a run has taken, and what it did last as code: nothing in that can end the code, or work inside of it."""
-    words = redact(meter.last_tool, secrets)
-    for secret in secrets:
-        before, head, _ = words.partition(secret[:_SECRET_HEAD]) if len(secret) > _SECRET_HEAD else (words, "", "")
-        words = before + REDACTED * bool(head)
-    step = one_line(words, MAX_LAST_STEP).replace("`", "'")
-    counts = [describe_meter(meter)] if meter.turns or meter.tokens else []
-    return " · ".join([*counts, *([f"`{step}`"] if step else [])])
-
-
-_DELICATE = re.compile(
-    r"secur|vulnerab|exploit|attack|inject|overflow|cve|leak|credential|secret|unsafe", re.IGNORECASE
-)
-"""What a heading of a worklog speaks of that is not for the thread, before the report says what is so."""
-
-
-def render_heading(meter: Meter, secrets: Collection[str]) -> str:
-    """What the agent says in its worklog that it tries, as the last line of a status; or nothing."""
-    if not meter.heading or meter.withheld or _DELICATE.search(meter.heading):
-        return ""
-    return f"\n\n**Worklog:** {make_safe_line(meter.heading, secrets, MAX_HEADING)}"
-
-
-def drop_progress(status: str) -> str:
-    """A status comment without the numbers in it: where two differ in no more, nothing new has happened."""
-    return status.partition(_PROGRESS)[0]
-
-
 def render_confidential() -> str:
     """In place of a report that is for the operator alone. It says nothing of what the job found, or how it ended."""
     return "The run has ended. Its result is with the operator of this App, who decides what becomes of it."
-
-
-def render_reporting(job: Job, public_url: str) -> str:
-    """The status comment of a job that has ended and whose report is not posted yet."""
-    return f"**ptq** · `{job.preset}` attempt {job.attempt}: writing the report · [job]({job_url(public_url, job.id)})"
-
-
-def render_finished_status(job: Job, public_url: str, report_url: str | None, *, confidential: bool = False) -> str:
-    """The status comment of a job that has ended: one line that links its report, and where that is `confidential`
-    says no more."""
-    report = f"[report]({report_url})" if report_url else "its report could not be posted"
-    head = f"**ptq** · `{job.preset}` attempt {job.attempt}"
-    if confidential:
-        return f"{head}: ended · {report}"
-    return f"{head}: {job.state} · {report} · [job]({job_url(public_url, job.id)})"
 
 
 def render_started_again(again: Job, public_url: str) -> str:

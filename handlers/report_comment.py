@@ -10,10 +10,11 @@ from datetime import timedelta
 
 from handlers.costs import describe_meter
 from handlers.note import NOTE_PLACEHOLDER
-from handlers.replies import job_url, render_confidential
+from handlers.replies import render_confidential
 from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import find_command
 from handlers.sanitize import collapse, cut, fence, make_safe, make_safe_line, redact
+from handlers.status_comment import job_url
 from handlers.verified import name_outcome, render_checks
 from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Report

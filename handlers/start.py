@@ -13,7 +13,7 @@ from secrets import token_hex
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers import casebook, replies
+from handlers import casebook, replies, status_comment
 from handlers.brief import render_brief
 from handlers.case import Case, CaseState, begin_job
 from handlers.context import Context
@@ -224,7 +224,7 @@ async def open_job(connection: AsyncConnection, public_url: str, job: Job, title
     await store.insert_job(connection, job)
     await casebook.save_case(connection, begin_job(replace(case, title=title), job.id, job.created_at))
     queued_before = await store.count_queued_before(connection, job)
-    body = replies.render_status(job, public_url, queued_before)
+    body = status_comment.render_status(job, public_url, queued_before)
     await casebook.insert_reply(connection, casebook.draft_reply(job.id, "status", job, body, job.created_at))
 
 

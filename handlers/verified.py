@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from handlers.replies import job_url
 from handlers.repros import THE_ISSUE
 from handlers.sanitize import defuse, one_line, redact
+from handlers.status_comment import job_url
 from runner.characters import show_invisible
 from runner.job import Job, JobState, Report
 from runner.verification import Check, Finding, Kind, Side, Verdict, judge

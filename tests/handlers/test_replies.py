@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from handlers.replies import MAX_LAST_STEP, drop_progress, render_finished_status, render_status
+from handlers.status_comment import MAX_LAST_STEP, drop_progress, render_finished_status, render_status
 from runner.job import JobState
 from runner.meter import Meter
 from tests.support.jobs import make_job

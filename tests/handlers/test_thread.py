@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bot.demo.github.pages import render_markdown
-from handlers import replies
+from handlers import replies, status_comment
 from handlers.commands import parse_commands, render_help
 from handlers.note import find_note_fault
 from handlers.report_comment import render_report_comment
@@ -46,20 +46,22 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
         render_report_comment(LOST, None, None, model=None, public_url=URL, secrets=()),
     ],
     render_help: [render_help(RULES)],
-    replies.render_status: [
-        replies.render_status(QUEUED, URL, 2),
-        replies.render_status(replace(RUNNING, state=JobState.PREPARING, trouble="its base is being made"), URL, 0),
-        replies.render_status(RUNNING, URL, 0, replace(METER, last_tool="Bash: python -m pytest")),
-        replies.render_status(replace(RUNNING, cancel_requested_at=NOON, cancelled_by="maintainer"), URL, 0),
+    status_comment.render_status: [
+        status_comment.render_status(QUEUED, URL, 2),
+        status_comment.render_status(
+            replace(RUNNING, state=JobState.PREPARING, trouble="its base is being made"), URL, 0
+        ),
+        status_comment.render_status(RUNNING, URL, 0, replace(METER, last_tool="Bash: python -m pytest")),
+        status_comment.render_status(replace(RUNNING, cancel_requested_at=NOON, cancelled_by="maintainer"), URL, 0),
     ],
-    replies.render_heading: [
-        replies.render_status(RUNNING, URL, 0, METER)
-        + replies.render_heading(replace(METER, heading="Bisect the last ten commits"), ())
+    status_comment.render_heading: [
+        status_comment.render_status(RUNNING, URL, 0, METER)
+        + status_comment.render_heading(replace(METER, heading="Bisect the last ten commits"), ())
     ],
-    replies.render_reporting: [replies.render_reporting(DONE, URL)],
-    replies.render_finished_status: [
-        replies.render_finished_status(DONE, URL, "https://github.com/octo/widgets/issues/1#issuecomment-5"),
-        replies.render_finished_status(DONE, URL, None),
+    status_comment.render_reporting: [status_comment.render_reporting(DONE, URL)],
+    status_comment.render_finished_status: [
+        status_comment.render_finished_status(DONE, URL, "https://github.com/octo/widgets/issues/1#issuecomment-5"),
+        status_comment.render_finished_status(DONE, URL, None),
     ],
     replies.render_confidential: [replies.render_confidential()],
     replies.render_started_again: [replies.render_started_again(make_job(attempt=2), URL)],
@@ -133,8 +135,9 @@ def test_the_thread_is_the_reviewed_one() -> None:
 def test_nothing_that_we_say_is_missing() -> None:
     sayings = {
         function
-        for name, function in inspect.getmembers(replies, inspect.isfunction)
-        if name.startswith("render_") and function.__module__ == replies.__name__
+        for module in (replies, status_comment)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if name.startswith("render_") and function.__module__ == module.__name__
     }
     assert sayings - SAYINGS.keys() == set()
 
