@@ -20,6 +20,8 @@ from bot.bases import prepare_bases
 from bot.command_options import Config, give_up, load
 from bot.config import load_settings
 from bot.deliveries import NotReplayed, read_deliveries, replay
+from bot.doctor.examination import examine
+from bot.doctor.findings import has_failed, render_findings, render_json
 from bot.event_loop import new_event_loop
 from bot.hold_commands import HoldRefused, list_holds, release, take_over
 from bot.log import configure_logging
@@ -57,6 +59,22 @@ def serve(config: Config) -> None:
     except (DatabaseError, OSError) as error:
         reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
         give_up(f"ptq-bot cannot start: {reason}")
+
+
+@app.command()
+def doctor(
+    config: Config, as_json: Annotated[bool, typer.Option("--json", help="For programs: a list of findings.")] = False
+) -> None:
+    """Look at everything that the service depends on, and say what to do about what is not well.
+
+    Exit status 1 where something has failed.
+    """
+    configure_logging((), level="CRITICAL")  # What clients say while they try again is in the findings.
+    findings = asyncio.run(examine(config))
+    text = render_json(findings) if as_json else render_findings(findings)
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+    if has_failed(findings):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -13,3 +13,7 @@ class UnavailableDatabase(DatabaseError):  # noqa: N818 - says what it is
 
 class OldDatabase(DatabaseError):  # noqa: N818 - says what it is
     """An earlier version made the database: `ptq-bot db upgrade` is needed."""
+
+
+class NoDatabase(DatabaseError):  # noqa: N818 - says what it is
+    """There is none yet: a service makes it when it starts."""

@@ -65,6 +65,16 @@ class Capabilities:
     """What jobs can reach nevertheless, as clauses for people."""
 
 
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Which programs a machine has."""
+
+    now: float
+    """By its own clock, in seconds since 1970."""
+    versions: Mapping[str, str | None]
+    """What each says of itself, a stranger's text; empty where it says nothing, None where it is not there."""
+
+
 class JobdClient:
     """One machine's program. Every method raises `HostError` when it cannot be asked, `JobdError` when it says no."""
 
@@ -107,6 +117,15 @@ class JobdClient:
             return parse_inventory(answer)
         except ValueError as fault:
             raise JobdError("internal", f"the machine's answer about what it has makes no sense: {fault}") from None
+
+    async def find_programs(self, programs: Sequence[str], versions: Sequence[str]) -> Programs:
+        """Which of these programs are there; those of `versions` are started to say theirs."""
+        answer = await self.call("programs", programs=list(programs), versions=list(versions))
+        now, told = answer.get("now"), answer.get("programs")
+        if not isinstance(now, float) or not isinstance(told, dict):
+            raise JobdError("internal", "the machine's answer about its programs makes no sense")
+        said = {name: told.get(name) for name in (*programs, *versions)}
+        return Programs(now, {name: None if word is None else str(word)[:MAX_MESSAGE] for name, word in said.items()})
 
     async def list_jobs(self) -> tuple[str, ...]:
         """The jobs whose folders are there, the oldest first; of very many not all."""

@@ -17,7 +17,7 @@ from sqlalchemy import URL, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from runner.db_errors import DatabaseError
+from runner.db_errors import DatabaseError, NoDatabase
 
 MAX_LOG_PAGES = 64_000
 """Pages of 4 KiB, so 250 MiB: a log of that length is brought into the file in the midst of a crowd of writes."""
@@ -122,7 +122,7 @@ def _begin(connection: Connection) -> None:
 def probe(file: Path, *, must_exist: bool) -> None:
     """Raise `DatabaseError` where SQLite could not use the file."""
     if must_exist and not file.is_file():
-        raise DatabaseError("there is no such file")
+        raise NoDatabase("there is no such file")
     # The driver's own thread complains on standard error when a connection that failed outlives the event loop.
     try:
         with closing(sqlite3.connect(file)) as connection:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-from runner.db_errors import DatabaseError, OldDatabase
+from runner.db_errors import DatabaseError, NoDatabase, OldDatabase
 from runner.schema import installation
 
 EMPTY = "empty"
@@ -46,7 +46,7 @@ def check_version(connection: Connection) -> None:
     """Raise `OldDatabase`, or another `DatabaseError`, unless the database has the newest version."""
     version, known = read_version(connection), list_versions()
     if version == EMPTY:
-        raise DatabaseError("it is not one of ptq-bot: it is empty")
+        raise NoDatabase("it is not one of ptq-bot: it is empty")
     if version not in known:
         raise DatabaseError(
             f"it has schema {version}, and this version of ptq-bot knows no newer one than {known[-1]}: "

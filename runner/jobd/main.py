@@ -28,6 +28,7 @@ from .inventory import list_jobs, take_inventory
 from .namespaces import CLONE, OVERLAY, describe_cell, find_missing, is_sealable
 from .prepare import make_base, prepare
 from .processes import kill_processes
+from .programs import find_programs
 from .relay import close_way, open_way
 from .requests import read_request
 from .stage import Stage, poll_stage, read_state, run_stage, start_stage, stop_stage
@@ -149,6 +150,7 @@ VERBS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "capabilities": capabilities,
     "inventory": take_inventory,
     "jobs": list_jobs,
+    "programs": find_programs,
     "prepare": lambda request: {"started": start_stage("prepare", request)},
     "base": lambda request: {"started": start_stage("base", request)},
     "start": start_agent,

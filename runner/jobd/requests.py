@@ -79,6 +79,7 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "capabilities": {"workspace": TEXT},
     "inventory": {"workspace": TEXT},
     "jobs": {"workspace": TEXT},
+    "programs": {"programs": TEXTS, "versions": TEXTS},
     "prepare": {"changes": CHANGES, "held_back": CHANGES, **_RECIPE, **_LIMITS, **_JOB},
     "base": {"only_existing": SWITCH, **_RECIPE, **_LIMITS, **_JOB},
     "start": {

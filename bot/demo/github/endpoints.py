@@ -57,6 +57,7 @@ _G, _P = "/repos/{owner}/{repo}/git", "/repos/{owner}/{repo}/pulls"
 
 ENDPOINTS = (
     Endpoint("GET", "/app", apps.get_app, APP),
+    Endpoint("GET", "/app/hook/config", apps.get_hook, APP),
     Endpoint("GET", "/app/hook/deliveries", apps.list_deliveries, APP),
     Endpoint("GET", "/app/hook/deliveries/{delivery_id}", apps.get_delivery, APP),
     Endpoint("POST", "/app/hook/deliveries/{delivery_id}/attempts", apps.redeliver, APP),

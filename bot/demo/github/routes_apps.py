@@ -95,6 +95,12 @@ async def get_user(call: Call) -> Answer:
     return Answer(200, render_account(call.site.links, user))
 
 
+async def get_hook(call: Call) -> Answer:
+    """Where deliveries go. GitHub never shows the secret, only that there is one."""
+    config = {"content_type": "json", "insecure_ssl": "0", "secret": "********"}
+    return Answer(200, config | ({"url": call.site.webhooks.url} if call.site.webhooks.url else {}))
+
+
 async def list_deliveries(call: Call) -> Answer:
     """The webhook's deliveries, newest first; the next page begins at a cursor."""
     wanted = {"success": True, "failure": False}.get(call.query.get("status", ""))

@@ -123,21 +123,22 @@ class ApiServer:
 
     async def _answer(self, visit: _Visit) -> Answer:
         _check_headers(visit.headers)
+        found = find_endpoint(visit.method, visit.path)
+        visit.endpoint = found[0] if found else None
         token = self._site.authority.identify(visit.headers.get("Authorization", ""))
         visit.caller, visit.token_kind = caller_of(token), "installation" if token else "app"
-        found = find_endpoint(visit.method, visit.path)
         if not found or found[0].path != "/rate_limit":
             self._site.rates.count(visit.caller)
         if not found:
             raise not_found()
-        visit.endpoint, params = found
+        endpoint, params = found
         repository = self._find_repository(visit, params)
-        _admit(visit.endpoint, token, repository, params)
+        _admit(endpoint, token, repository, params)
         fields = _parse_body(visit.body) if visit.method != "GET" else {}
-        if visit.endpoint.creates_content:
+        if endpoint.creates_content:
             self._site.rates.count_content(visit.caller)
         call = Call(self._site, visit.path, params, visit.query, fields, token, repository)
-        return await visit.endpoint.handler(call)
+        return await endpoint.handler(call)
 
     def _by_name(self, path: str) -> str:
         """The path with the name of a repository that it has by its id: where redirects lead."""

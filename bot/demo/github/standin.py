@@ -236,6 +236,14 @@ class StandIn:
 
     # What the App's owner does.
 
+    def change_app(
+        self, *, permissions: Mapping[str, str] | None = None, events: Collection[str] | None = None
+    ) -> None:
+        """Let the App do, or hear, other things; every installation accepts at once."""
+        app = self._links.app
+        app.permissions = app.permissions if permissions is None else dict(permissions)
+        app.events = app.events if events is None else frozenset(events)
+
     async def ping(self) -> None:
         """Send a ping."""
         self._actions.ping()

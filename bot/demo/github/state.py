@@ -165,7 +165,7 @@ class Installation:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class App:
     """The GitHub App that talks to the stand-in."""
 

@@ -1,0 +1,143 @@
+"""What the doctor asks of each machine: the way there, the sandbox, room, GPUs, clock, and the programs of its jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+from bot.config import Settings
+from bot.doctor.findings import Finding, Part
+from bot.doctor.github_checks import judge_skew
+from runner.agents import AgentSpec, Run, build_agent
+from runner.host_errors import AccessDenied, HostError, HostKeyMismatch
+from runner.hosts import open_host
+from runner.inventory import Inventory, describe_disk, describe_gpus, describe_shares, find_shortage
+from runner.jobd_answers import JobdError
+from runner.jobd_client import Capabilities, JobdClient, Programs
+from runner.machines import Machine, eligible
+
+GIT, UV = "git", "uv"
+
+
+async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[Finding]:
+    """One machine, as the service reaches it. Ends early where it cannot be asked."""
+    part, host = Part(f"machine {machine.name}"), open_host(machine)
+    try:
+        client = JobdClient(machine, host)
+        version = await client.version()
+        yield part.ok("connection", f"it answers; Python {version.python}")
+        for finding in judge_room(part, machine, await client.check()):
+            yield finding
+        yield judge_sandbox(part, await client.capabilities())
+        agents = list(list_agents(settings, machine))
+        before = time.time()
+        programs = await client.find_programs(*choose_programs(agents, uses_uv=_uses_uv(settings, machine)))
+        yield judge_skew(part, "clock", "the machine's", find_skew_s(before, time.time(), programs.now))
+        for finding in judge_programs(part, agents, programs):
+            yield finding
+    except HostError as error:
+        yield explain_silence(part, machine, error)
+    except JobdError as error:
+        yield explain_refusal(part, machine, error)
+    finally:
+        await host.close()
+
+
+def find_skew_s(before: float, after: float, theirs: float) -> float:
+    """How far our clock is ahead of one that was read between two moments of ours: 0 where it may be right. Pure."""
+    return max(before - theirs, 0.0) or min(after - theirs, 0.0)
+
+
+def explain_silence(part: Part, machine: Machine, error: HostError) -> Finding:
+    """Why a machine cannot be reached, and what to do."""
+    where = f"{machine.user}@{machine.host}" if machine.user else machine.host
+    if isinstance(error, HostKeyMismatch):
+        fix = "compare its key with one that you trust (ssh-keyscan shows it), and write that into known_hosts_file"
+        return part.fail("host key", str(error), fix)
+    if isinstance(error, AccessDenied):
+        fix = "put the public half of client_key_file into ~/.ssh/authorized_keys of `user` there"
+        return part.fail("login", str(error), fix)
+    fix = f"see that `ssh -p {machine.port or 22} {where}` works from this host, by jump_hosts if need be"
+    return part.fail("connection", str(error), fix)
+
+
+def explain_refusal(part: Part, machine: Machine, error: JobdError) -> Finding:
+    """Why a machine answers, and no job can run there."""
+    fixes = {
+        "no_python": ("python", f"install Python 3.9 or newer there, or mend `python` (it is {machine.python})"),
+        "not_sealed": ("sandbox", 'see docs/machines.md for what it lacks, or write sandbox = "auto"'),
+    }
+    check, fix = fixes.get(error.code, ("program", f"see that the account may write to {machine.workspace}"))
+    return part.fail(check, error.message, fix)
+
+
+def judge_room(part: Part, machine: Machine, inventory: Inventory) -> Iterator[Finding]:
+    """Disk and GPUs."""
+    shortage = find_shortage(machine, inventory)
+    if inventory.free_inodes == 0:
+        yield part.fail("disk", "it takes no more files, whatever room there is", "delete files there: it has no inode")
+    elif shortage and not inventory.gpu_trouble:
+        yield part.fail("disk", shortage, "make room there, or lower min_free_gb")
+    else:
+        yield part.ok("disk", describe_disk(inventory))
+    if inventory.gpu_trouble:
+        yield part.fail(
+            "GPUs", inventory.gpu_trouble, "see that nvidia-smi works there: a driver's update may have broken it"
+        )
+    elif inventory.gpus:
+        shares = describe_shares(inventory.gpus, machine.slots, machine.gpus_per_slot)
+        yield part.ok("GPUs", f"{describe_gpus(inventory.gpus)}; {shares}")
+    elif machine.gpus_per_slot or "gpu" in machine.labels:
+        words = "it says that it has none, and its table in ptq.toml says otherwise"
+        yield part.warn("GPUs", words, "install NVIDIA's driver there, or take the label away")
+
+
+def judge_sandbox(part: Part, found: Capabilities) -> Finding:
+    """Whether jobs are sealed from each other, and what they reach nevertheless."""
+    if not found.sealed:
+        return part.warn("sandbox", f"jobs are {found.words}", "see docs/machines.md for what it lacks")
+    if found.open:
+        words = f"{found.words}; open: {'; '.join(found.open)}"
+        return part.warn("sandbox", words, "see docs/machines.md: what is open here, an agent can reach")
+    return part.ok("sandbox", f"{found.words}; environments by {found.way}")
+
+
+def list_agents(settings: Settings, machine: Machine) -> Iterator[AgentSpec]:
+    """The agents that may be put to work on a machine."""
+    names = {
+        name for rules in settings.repository_rules() if eligible([machine], rules.requires) for name in rules.agents
+    }
+    yield from (spec for spec in settings.agent_specs() if spec.name in names)
+
+
+def _uses_uv(settings: Settings, machine: Machine) -> bool:
+    return any(
+        command.split()[:1] == [UV]
+        for profile in settings.profiles()
+        if eligible([machine], profile.requires)
+        for command in (*profile.setup, " ".join(profile.create_venv))
+    )
+
+
+def choose_programs(agents: Sequence[AgentSpec], *, uses_uv: bool) -> tuple[list[str], list[str]]:
+    """Which programs have to be there, and which of these are asked for their version: none that is not known. Pure."""
+    own = [find_program(spec) for spec in agents if spec.kind == "command"]
+    known = [find_program(spec) for spec in agents if spec.kind != "command"]
+    return own, [GIT, *([UV] if uses_uv else []), *known]
+
+
+def find_program(spec: AgentSpec) -> str:
+    """What is started for an agent."""
+    return build_agent(spec).launch(Run(session_id="")).argv[0]
+
+
+def judge_programs(part: Part, agents: Sequence[AgentSpec], programs: Programs) -> Iterator[Finding]:
+    """git, uv, and the agents' programs."""
+    names: Mapping[str, str] = {find_program(spec): f"agent {spec.name}" for spec in agents}
+    for program, version in programs.versions.items():
+        check = names.get(program, program)
+        if version is None:
+            fix = f"install {program} there, where a login without a terminal finds it (PATH in ~/.profile may not do)"
+            yield part.fail(check, f"it has no program {program}", fix)
+        else:
+            yield part.ok(check, version or program)

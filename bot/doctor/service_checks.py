@@ -1,0 +1,123 @@
+"""What the doctor looks at on the service's own side: its database, its folder, its address, the keys of models."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+
+import aiohttp
+
+from bot.config import Settings
+from bot.doctor.findings import Finding, Part
+from bot.gateway.proxy import Upstream
+from bot.gateway.requests import Api
+from runner.agents import AgentSpec
+from runner.db import open_beside
+from runner.db_errors import DatabaseError, NoDatabase, OldDatabase
+
+SERVICE = Part("service")
+GB = 1_000_000_000
+LITTLE_GB = 1.0
+"""Room on the disk of data_dir below which logs of jobs may find none."""
+
+TIMEOUT = aiohttp.ClientTimeout(total=10.0)
+FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+async def check_service(session: aiohttp.ClientSession, settings: Settings) -> AsyncIterator[Finding]:
+    """Database, folder and address."""
+    yield await _check_database(settings)
+    yield _check_folder(settings)
+    running = await _find_running(session, settings)
+    if running is None:
+        yield SERVICE.warn("running", "no service answers here", "start it: ptq-bot serve (docs/operations.md)")
+        return
+    yield running
+    yield await _check_address(session, settings)
+
+
+async def _check_database(settings: Settings) -> Finding:
+    try:
+        async with open_beside(settings.server.database_url) as database:
+            await database.accepts_writes()
+    except NoDatabase:
+        return SERVICE.ok("database", "it is made when the service starts")
+    except OldDatabase as error:
+        return SERVICE.fail("database", str(error), "stop the service, make a backup, then run: ptq-bot db upgrade")
+    except DatabaseError as error:
+        return SERVICE.fail("database", str(error), "mend [server] database_url, or start its server")
+    return SERVICE.ok("database", "it takes writes")
+
+
+def _check_folder(settings: Settings) -> Finding:
+    folder = settings.server.data_dir
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return SERVICE.fail("data_dir", "we may not write to it", "give it to the account that the service runs as")
+    free_gb = shutil.disk_usage(existing).free / GB
+    if free_gb < LITTLE_GB:
+        return SERVICE.fail("data_dir", f"its disk has {free_gb:.1f} GB free", "make room, or move data_dir")
+    return SERVICE.ok("data_dir", f"{free_gb:,.0f} GB free")
+
+
+async def _find_running(session: aiohttp.ClientSession, settings: Settings) -> Finding | None:
+    host = settings.server.host if settings.server.host not in ("0.0.0.0", "::") else "localhost"  # noqa: S104
+    try:
+        async with session.get(f"http://{host}:{settings.server.port}/readyz", timeout=TIMEOUT) as answer:
+            is_ready = answer.status == 200
+    except FAILURES:
+        return None
+    if is_ready:
+        return SERVICE.ok("running", "it takes deliveries")
+    return SERVICE.fail("running", "it takes no deliveries just now", "see /readyz and its log for the reason")
+
+
+async def _check_address(session: aiohttp.ClientSession, settings: Settings) -> Finding:
+    url = settings.server.public_url
+    try:
+        async with session.get(f"{url}/healthz", timeout=TIMEOUT) as answer:
+            if answer.status == 200:
+                return SERVICE.ok("public_url", f"{url} leads to it")
+            words = f"{url} answers {answer.status}"
+    except FAILURES as error:
+        words = f"{url} does not answer from here ({type(error).__name__})"
+    return SERVICE.warn("public_url", words, "mend it or the proxy in front, unless only GitHub can reach that address")
+
+
+async def check_agent(
+    session: aiohttp.ClientSession, spec: AgentSpec, upstream: Upstream | None
+) -> AsyncIterator[Finding]:
+    """An agent's key, and its models."""
+    part = Part(f"agent {spec.name}")
+    yield await _check_models(session, part, spec, upstream) if upstream else judge_key(part, spec)
+
+
+def judge_key(part: Part, spec: AgentSpec) -> Finding:
+    """Where the key of an agent is that does not ask by the gateway. Pure."""
+    if spec.key_on_machines:
+        fix = "give it a [gateway] table (docs/gateway.md), or a key of its own with a low limit"
+        if spec.kind == "cursor":
+            fix = "give it a key of its own with a low limit: Cursor's program cannot be led to a gateway"
+        return part.warn("key", "its key is on machines, where every job can read it", fix)
+    return part.ok("key", "it has none")
+
+
+async def _check_models(session: aiohttp.ClientSession, part: Part, spec: AgentSpec, upstream: Upstream) -> Finding:
+    speaks_messages = spec.kind == "claude" or spec.gateway_api == "anthropic-messages"
+    headers = upstream.sign(Api.MESSAGES if speaks_messages else Api.RESPONSES)
+    headers |= {"anthropic-version": "2023-06-01"} if speaks_messages else {}
+    try:
+        async with session.get(
+            f"{upstream.url}/v1/models", headers=headers, timeout=TIMEOUT, allow_redirects=False
+        ) as answer:
+            status = answer.status
+    except FAILURES as error:
+        words = f"its models do not answer at {upstream.url} ({type(error).__name__})"
+        return part.fail("models", words, f"mend [agents.{spec.name}.gateway] url, or the network")
+    if status in (401, 403):
+        fix = f"mend [agents.{spec.name}.gateway] key"
+        return part.fail("models", f"{upstream.url} does not take the key ({status})", fix)
+    if status >= 500:
+        return part.warn("models", f"{upstream.url} answers {status}", "try again; see its status page")
+    return part.ok("models", f"{upstream.url} takes the key")

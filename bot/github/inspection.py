@@ -1,0 +1,181 @@
+"""What GitHub says of the App itself, of its webhook and of its installations: for the doctor, which only looks.
+
+It refuses to know what ought to be the case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+
+from bot.github.calls import Calls
+from bot.github.credentials import AppCredentials
+from bot.github.pace import OwnBudget
+from bot.github.payloads import parse_time, read_answer
+from bot.github.timings import Timings
+from bot.github.tokens import Access
+from bot.github.transport import USER_AGENT
+
+QUICK = Timings(attempts=2, max_wait_s=5.0)
+"""Somebody waits at a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppFacts:
+    """The App as GitHub has it registered."""
+
+    id: str
+    slug: str
+    permissions: Mapping[str, str]
+    events: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HookFacts:
+    """Where GitHub sends deliveries."""
+
+    url: str
+    content_type: str
+    insecure: bool
+    """Whether the certificate there is not checked."""
+    has_secret: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFacts:
+    """One delivery as GitHub saw it end. `status_code` is 0 where nobody answered."""
+
+    delivered_at: datetime
+    status_code: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstallationFacts:
+    """The App's installation that covers a repository."""
+
+    permissions: Mapping[str, str]
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryFacts:
+    """A repository that we shall work on."""
+
+    private: bool
+    archived: bool
+    has_issues: bool
+    default_branch: str
+
+
+class Inspection:
+    """Looks at GitHub as the App. Each method raises `GitHubError`, `NotFound` or `GitHubUnavailable`."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        *,
+        api_url: str,
+        app_id: str,
+        private_key: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        """The session is the caller's."""
+        self._session, self._api_url, self._now = session, api_url, now
+        self._credentials = AppCredentials.from_pem(app_id, private_key)
+        self._calls = Calls(session, api_url, self._credentials, QUICK, now, OwnBudget(QUICK.budget(), now))
+
+    async def measure_skew_s(self) -> float | None:
+        """How far our clock is ahead of GitHub's, in seconds, within one or two; None where it does not say.
+
+        Raises `aiohttp.ClientError` and `TimeoutError` where nobody answers.
+        """
+        before = time.time()
+        timeout = aiohttp.ClientTimeout(total=QUICK.timeout_s)
+        # Whether it likes our token or not, it says what time it is.
+        headers = {"user-agent": USER_AGENT, "authorization": f"Bearer {self._credentials.sign(self._now()).secret}"}
+        url = f"{self._api_url}/app"
+        async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+            said = response.headers.get("date", "")
+        try:
+            theirs = parsedate_to_datetime(said).timestamp()
+        except ValueError:
+            return None
+        return (before + time.time()) / 2 - theirs
+
+    async def fetch_app(self) -> AppFacts:
+        """The App that our key belongs to."""
+        return read_answer(_parse_app, await self._calls.fetch_as_app("/app"))
+
+    async def fetch_hook(self) -> HookFacts:
+        """Its webhook."""
+        return read_answer(_parse_hook, await self._calls.fetch_as_app("/app/hook/config"))
+
+    async def list_newest_deliveries(self) -> list[DeliveryFacts]:
+        """One page of deliveries, the newest first."""
+        async with aclosing(self._calls.list_as_app("/app/hook/deliveries{?per_page}")) as pages:
+            async for page in pages:
+                return read_answer(lambda found: [_parse_delivery(one) for one in found], page)
+        return []
+
+    async def fetch_installation(self, repository: str) -> InstallationFacts:
+        """The installation on a repository. Raises `NotFound` where there is none."""
+        owner, _, name = repository.partition("/")
+        path = "/repos/{owner}/{repo}/installation"
+        return read_answer(_parse_installation, await self._calls.fetch_as_app(path, owner=owner, repo=name))
+
+    async def fetch_repository(self, repository: str) -> RepositoryFacts:
+        """A repository in which the App is installed."""
+        return read_answer(_parse_repository, await self._calls.fetch(Access.READ_CODE, repository, ""))
+
+    async def list_workflows(self, repository: str) -> list[str]:
+        """Paths of the workflows on the default branch. Raises `NotFound` where there are none."""
+        answer = await self._calls.fetch(Access.READ_CODE, repository, "/contents/.github/workflows")
+        return read_answer(lambda found: [str(file["path"]) for file in found if file["type"] == "file"], answer)
+
+
+def _parse_app(payload: Mapping[str, Any]) -> AppFacts:
+    return AppFacts(
+        id=str(payload["id"]),
+        slug=str(payload["slug"]),
+        permissions=_parse_permissions(payload["permissions"]),
+        events=frozenset(map(str, payload["events"])),
+    )
+
+
+def _parse_permissions(told: Mapping[str, Any]) -> Mapping[str, str]:
+    return {str(name): str(level) for name, level in told.items()}
+
+
+def _parse_hook(payload: Mapping[str, Any]) -> HookFacts:
+    return HookFacts(
+        url=str(payload.get("url") or ""),
+        content_type=str(payload.get("content_type") or "form"),
+        insecure=str(payload.get("insecure_ssl") or "0") != "0",
+        has_secret=bool(payload.get("secret")),
+    )
+
+
+def _parse_delivery(payload: Mapping[str, Any]) -> DeliveryFacts:
+    status_code = int(payload["status_code"] or 0)
+    return DeliveryFacts(parse_time(payload["delivered_at"]), status_code, str(payload["status"]))
+
+
+def _parse_installation(payload: Mapping[str, Any]) -> InstallationFacts:
+    return InstallationFacts(_parse_permissions(payload["permissions"]), payload["suspended_at"] is not None)
+
+
+def _parse_repository(payload: Mapping[str, Any]) -> RepositoryFacts:
+    return RepositoryFacts(
+        private=payload["private"] is True,
+        archived=payload["archived"] is True,
+        has_issues=payload["has_issues"] is True,
+        default_branch=str(payload["default_branch"]),
+    )

@@ -1,0 +1,278 @@
+"""`ptq-bot doctor` on an installation that is well, and on many that somebody broke on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from bot.demo.playground import SECRET, find_free_port, make_key
+from bot.demo.repository import NAME
+from bot.doctor.examination import examine
+from bot.doctor.findings import Finding, Verdict
+from bot.manifest import load_manifest
+from tests.support import program
+from tests.support.world import World, open_world
+
+pytestmark = pytest.mark.slow
+
+MANIFEST = load_manifest()
+WORKFLOW = "on: push\njobs:\n  test:\n    steps:\n      - run: ./deploy\n        env: {KEY: '${{ secrets.KEY }}'}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What somebody did, and what the doctor has to say."""
+
+    about: str
+    check: str
+    words: str
+    edits: tuple[tuple[str, str], ...] = ()
+    """Of `ptq.toml`; PORT stands for one on which nobody listens."""
+    breaks: Callable[[World], Awaitable[None] | None] = field(default=lambda world: None)
+    verdict: Verdict = Verdict.FAILED
+
+
+def edit(old: str, new: str) -> tuple[tuple[str, str], ...]:
+    return ((old, new),)
+
+
+def lacks_contents(world: World) -> None:
+    world.playground.github.change_app(permissions={**MANIFEST.permissions, "contents": "read"})
+
+
+def may_administrate(world: World) -> None:
+    world.playground.github.change_app(permissions={**MANIFEST.permissions, "administration": "write"})
+
+
+def hears_no_comments(world: World) -> None:
+    world.playground.github.change_app(events=["issues"])
+
+
+def is_sent_elsewhere(world: World) -> None:
+    world.playground.github.webhook_url = "https://old.example/webhook"
+
+
+def is_sent_nothing(world: World) -> None:
+    world.playground.github.webhook_url = None
+
+
+async def signs_otherwise(world: World) -> None:
+    await world.playground.stop_service()
+    text = world.playground.config.read_text()
+    world.playground.config.write_text(text.replace(SECRET, "another secret"))
+    await world.playground.start_service()
+    await world.github.ping()
+
+
+async def is_down(world: World) -> None:
+    await world.playground.stop_service()
+    await world.github.ping()
+
+
+def has_another_key(world: World) -> None:
+    (world.playground.folder / "app.pem").write_text(make_key()[0])
+
+
+def has_broken_rules(world: World) -> None:
+    world.commit({".github/ptq.toml": 'who_may_start = "everybody"\n'})
+
+
+def has_open_workflow(world: World) -> None:
+    world.commit({".github/workflows/deploy.yml": WORKFLOW})
+
+
+def generate_key(file: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
+
+
+def has_another_host_key(world: World) -> None:
+    ssh = world.playground.ssh
+    key = Path(ssh.client_key_file).with_name("another")
+    generate_key(key)
+    kind, public, *_ = key.with_suffix(".pub").read_text().split()
+    ssh.known_hosts_file.write_text(f"[127.0.0.1]:{ssh.port} {kind} {public}\n")
+
+
+def has_another_client_key(world: World) -> None:
+    key = world.playground.ssh.client_key_file
+    key.unlink()
+    generate_key(key)
+
+
+def has_a_strangers_database(world: World) -> None:
+    with sqlite3.connect(world.playground.folder / "other.db") as connection:
+        connection.execute("CREATE TABLE somebodys (id)")
+
+
+def has_a_file_for_workspace(world: World) -> None:
+    (world.playground.folder / "file").touch()
+
+
+AGENT = '[agents.script]\nkind = "command"'
+MODELS = '[agents.models]\nkind = "claude"\ngateway = {{ url = "{url}", key = "k3y-k3y-k3y" }}\n\n'
+
+BROKEN = {
+    "a key that is none": Broken("configuration", "ptq.toml", "did you mean slots", edit("slots = 2", "slot = 2")),
+    "another app_id": Broken("GitHub App", "key", "no App of this app_id", edit('"4711"', '"4712"')),
+    "another private key": Broken("GitHub App", "key", "does not take the private key", breaks=has_another_key),
+    "no GitHub there": Broken("GitHub App", "reachable", "does not answer", edit("API_URL", "http://127.0.0.1:PORT")),
+    "a permission less": Broken("GitHub App", "permissions", "contents: write", breaks=lacks_contents),
+    "a permission more": Broken(
+        "GitHub App", "permissions", "administration: write", breaks=may_administrate, verdict=Verdict.WARNING
+    ),
+    "an event less": Broken("GitHub App", "events", "issue_comment", breaks=hears_no_comments),
+    "an old webhook": Broken("GitHub App", "webhook", "https://old.example/webhook", breaks=is_sent_elsewhere),
+    "no webhook": Broken("GitHub App", "webhook", "to nobody", breaks=is_sent_nothing),
+    "another webhook secret": Broken("GitHub App", "deliveries", "answered 401", breaks=signs_otherwise),
+    "a service that is down": Broken("GitHub App", "deliveries", "did not arrive", breaks=is_down),
+    "an App that is not installed": Broken(
+        "repository octo/away", "installed", "not installed", edit(f'[repos."{NAME}"]', '[repos."octo/away"]')
+    ),
+    "no such base branch": Broken(
+        f"repository {NAME}",
+        "base branch",
+        "no branch trunk",
+        edit("import_names", 'base_branch = "trunk"\nimport_names'),
+    ),
+    "broken rules of its own": Broken(f"repository {NAME}", "own rules", "who_may_start", breaks=has_broken_rules),
+    "CI with secrets": Broken(
+        f"repository {NAME}", "CI secrets", "deploy.yml", breaks=has_open_workflow, verdict=Verdict.WARNING
+    ),
+    "no App in the fork": Broken(
+        f"repository {NAME}", "push_to", "octo/fork", edit("import_names", 'push_to = "octo/fork"\nimport_names')
+    ),
+    "no machine for its kind": Broken(
+        f"repository {NAME}", "machines", "public repositories", edit('["public"]', '["private"]')
+    ),
+    "nobody at the port": Broken("machine gpu-1", "connection", "could not be made", edit("port = SSH", "port = PORT")),
+    "another host key": Broken("machine gpu-1", "host key", "known_hosts", breaks=has_another_host_key),
+    "another client key": Broken("machine gpu-1", "login", "user name and key", breaks=has_another_client_key),
+    "no Python": Broken("machine gpu-1", "python", "cannot be run", edit("python = PYTHON", 'python = "/opt/none"')),
+    "no room for a workspace": Broken(
+        "machine gpu-1", "program", "", edit("machine/workspace", "file"), has_a_file_for_workspace
+    ),
+    "a full disk": Broken("machine gpu-1", "disk", "min_free_gb", edit("min_free_gb = 0", "min_free_gb = 1e9")),
+    "no GPU where one is promised": Broken(
+        "machine gpu-1",
+        "GPUs",
+        "it has none",
+        edit("min_free_gb", "gpus_per_slot = 1\nmin_free_gb"),
+        verdict=Verdict.WARNING,
+    ),
+    "no program of the agent": Broken(
+        "machine gpu-1", "agent script", "no program mine", edit("command = [", 'command = ["mine", ')
+    ),
+    "a stranger's database": Broken(
+        "service", "database", "other tables", edit("///ptq.db", "///other.db"), has_a_strangers_database
+    ),
+    "no database server": Broken(
+        "service",
+        "database",
+        "",
+        edit("sqlite+aiosqlite:///ptq.db", "postgresql+asyncpg://ptq:hunter2-hunter2@127.0.0.1:PORT/ptq"),
+    ),
+    "another public_url": Broken(
+        "service",
+        "public_url",
+        "does not answer",
+        edit('public_url = "', 'public_url = "http://127.0.0.1:PORT" # "'),
+        verdict=Verdict.WARNING,
+    ),
+    "models that are not there": Broken(
+        "agent models", "models", "do not answer", edit(AGENT, MODELS.format(url="http://127.0.0.1:PORT") + AGENT)
+    ),
+    "a key that models do not take": Broken(
+        "agent models", "models", "does not take the key (401)", edit(AGENT, MODELS.format(url="MODELS") + AGENT)
+    ),
+    "a key on machines": Broken(
+        "agent models",
+        "key",
+        "on machines",
+        edit(AGENT, '[agents.models]\nkind = "claude"\nenv = { ANTHROPIC_API_KEY = "k3y-k3y-k3y" }\n\n' + AGENT),
+        verdict=Verdict.WARNING,
+    ),
+}
+
+
+def rewrite(world: World, edits: tuple[tuple[str, str], ...], models: str) -> None:
+    """Edit the configuration. Words in capitals stand for what only a run knows."""
+    playground = world.playground
+    known = {
+        "port = SSH": f"port = {playground.ssh.port}",
+        "python = PYTHON": f"python = {json.dumps(sys.executable)}",
+        "API_URL": playground.github.api_url,
+        "MODELS": models,
+    }
+    text = playground.config.read_text()
+    for old, new in edits:
+        for word, value in known.items():
+            old, new = old.replace(word, value), new.replace(word, value)
+        assert old in text
+        text = text.replace(old, new.replace("PORT", str(find_free_port())), 1)
+    playground.config.write_text(text)
+
+
+async def refuse(request: web.Request) -> web.Response:
+    return web.Response(status=401)
+
+
+def make_models() -> TestServer:
+    """Models that take nobody's key."""
+    application = web.Application()
+    application.router.add_get("/v1/models", refuse)
+    return TestServer(application)
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+async def test_what_is_broken_is_named(tmp_path: Path, broken: Broken) -> None:
+    async with make_models() as models, open_world(tmp_path) as world:
+        rewrite(world, broken.edits, str(models.make_url("")).rstrip("/"))
+        if waiting := broken.breaks(world):
+            await waiting
+        findings = await examine(world.playground.config)
+    (found,) = [finding for finding in findings if (finding.about, finding.check) == (broken.about, broken.check)]
+    assert (found.verdict, broken.words in found.words) == (broken.verdict, True), found.words
+    assert found.fix
+    assert "k3y-k3y-k3y" not in str(findings)
+    assert "hunter2" not in str(findings)
+
+
+def not_well(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.about, finding.check) for finding in findings if finding.verdict is not Verdict.OK]
+
+
+async def test_an_installation_that_is_well_is_left_alone(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        await world.open_issue()
+        findings = await examine(world.playground.config)
+        # What a sandbox leaves open, and whether there is a GPU, depends on where the tests run.
+        assert set(not_well(findings)) <= {("machine gpu-1", "sandbox"), ("machine gpu-1", "GPUs")}
+        assert await world.jobs() == []
+        told = await asyncio.to_thread(program.run, "doctor", "--config", world.playground.config)
+        assert told.returncode == 0
+        assert "GitHub knows us as ptq-bot" in told.stdout
+        rows = json.loads(
+            (await asyncio.to_thread(program.run, "doctor", "--json", "--config", world.playground.config)).stdout
+        )
+        assert [row["check"] for row in rows] == [finding.check for finding in findings]
+        assert {row["verdict"] for row in rows} <= {"ok", "warning"}
+
+
+async def test_whoever_runs_it_from_a_script_hears_of_a_failure(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        hears_no_comments(world)
+        told = await asyncio.to_thread(program.run, "doctor", "--config", world.playground.config)
+        assert told.returncode == 1
+        assert "FAILED   events" in told.stdout
+        assert "-> subscribe" in told.stdout
+        assert "1 failed" in told.stdout
