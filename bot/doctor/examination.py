@@ -12,8 +12,8 @@ import aiohttp
 from bot.config import ConfigError, Settings, load_settings
 from bot.doctor.findings import Finding, Part
 from bot.doctor.github_checks import check_app, check_repository
+from bot.doctor.host_checks import check_agent, check_service
 from bot.doctor.machine_checks import check_machine
-from bot.doctor.service_checks import check_agent, check_service
 from bot.github import AppGitHub
 from bot.github.inspection import QUICK, Inspection
 from bot.reports import show_for_terminal

@@ -248,10 +248,7 @@ async def _check_fork(part: Part, inspection: Inspection, fork: str) -> Finding:
 
 async def _check_workflows(part: Part, inspection: Inspection, github: AppGitHub, name: str, branch: str) -> Finding:
     """Whether a branch of ours would be run with the repository's secrets before anybody has read it."""
-    try:
-        paths = await inspection.list_workflows(name)
-    except NotFound:
-        return part.ok("CI secrets", "it has no workflows")
+    paths = await inspection.list_workflows(name, branch)
     open_ones = [
         path.rpartition("/")[2]
         for path in paths[:MAX_WORKFLOWS]

@@ -18,7 +18,7 @@ import aiohttp
 from bot.github.calls import Calls
 from bot.github.credentials import AppCredentials
 from bot.github.pace import OwnBudget
-from bot.github.payloads import parse_time, read_answer
+from bot.github.payloads import parse_time, parse_tree, read_answer
 from bot.github.timings import Timings
 from bot.github.tokens import Access
 from bot.github.transport import USER_AGENT
@@ -135,10 +135,20 @@ class Inspection:
         """A repository in which the App is installed."""
         return read_answer(_parse_repository, await self._calls.fetch(Access.READ_CODE, repository, ""))
 
-    async def list_workflows(self, repository: str) -> list[str]:
-        """Paths of the workflows on the default branch. Raises `NotFound` where there are none."""
-        answer = await self._calls.fetch(Access.READ_CODE, repository, "/contents/.github/workflows")
-        return read_answer(lambda found: [str(file["path"]) for file in found if file["type"] == "file"], answer)
+    async def list_workflows(self, repository: str, branch: str) -> list[str]:
+        """Paths of the workflows on a branch."""
+        folder, sha = "", branch
+        for name in (".github", "workflows"):
+            entries = await self._list_tree(repository, sha)
+            found = next((sha for entry, kind, sha in entries if (entry, kind) == (name, "tree")), None)
+            if found is None:
+                return []
+            folder, sha = f"{folder}{name}/", found
+        return [f"{folder}{entry}" for entry, kind, _ in await self._list_tree(repository, sha) if kind == "blob"]
+
+    async def _list_tree(self, repository: str, sha: str) -> list[tuple[str, str, str]]:
+        tree = await self._calls.fetch(Access.READ_CODE, repository, "/git/trees/{sha}", sha=sha)
+        return read_answer(parse_tree, tree)
 
 
 def _parse_app(payload: Mapping[str, Any]) -> AppFacts:

@@ -1,4 +1,4 @@
-"""What the doctor looks at on the service's own side: its database, its folder, its address, the keys of models."""
+"""What the doctor looks at on the service's own host: its database, its folder, its address, the keys of models."""
 
 from __future__ import annotations
 

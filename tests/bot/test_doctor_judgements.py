@@ -1,0 +1,160 @@
+"""What the doctor makes of what it sees, where that cannot be broken on purpose: clocks, and words of GitHub's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from bot.doctor.findings import Part, Verdict, has_failed, render_findings
+from bot.doctor.github_checks import (
+    judge_deliveries,
+    judge_hook,
+    judge_installation,
+    judge_skew,
+    runs_our_branches,
+)
+from bot.doctor.machine_checks import find_skew_s, judge_room, judge_sandbox
+from bot.github.inspection import DeliveryFacts, HookFacts, InstallationFacts
+from bot.manifest import load_manifest
+from runner.inventory import Gpu, Inventory
+from runner.jobd_client import Capabilities
+from runner.machines import Machine
+
+PART = Part("part")
+URL = "https://ptq.example/webhook"
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+FAILED, WARNING, OK = Verdict.FAILED, Verdict.WARNING, Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "verdict", "words"),
+    [(0.4, OK, "agree"), (-29.0, OK, "agree"), (31.0, FAILED, "31 s ahead of"), (-4000.0, FAILED, "4,000 s behind")],
+)
+def test_a_clock_that_is_far_off_is_named(skew_s: float, verdict: Verdict, words: str) -> None:
+    found = judge_skew(PART, "clock", "GitHub's", skew_s)
+    assert (found.verdict, words in found.words) == (verdict, True)
+
+
+def test_a_clock_that_was_read_between_two_moments_of_ours_may_be_right() -> None:
+    assert find_skew_s(100.0, 104.0, 102.0) == 0.0
+    assert find_skew_s(100.0, 104.0, 90.0) == 10.0
+    assert find_skew_s(100.0, 104.0, 110.0) == -6.0
+
+
+@pytest.mark.parametrize(
+    ("hook", "verdict", "words"),
+    [
+        (HookFacts(URL, "json", insecure=False, has_secret=True), OK, URL),
+        (HookFacts(f"{URL}/", "json", insecure=False, has_secret=True), OK, URL),
+        (HookFacts(URL, "form", insecure=False, has_secret=True), FAILED, "forms"),
+        (HookFacts(URL, "json", insecure=False, has_secret=False), FAILED, "no secret"),
+        (HookFacts(URL, "json", insecure=True, has_secret=True), WARNING, "certificate"),
+    ],
+)
+def test_how_the_webhook_is_set_up_is_judged(hook: HookFacts, verdict: Verdict, words: str) -> None:
+    (found,) = judge_hook(hook, URL)
+    assert (found.verdict, words in found.words) == (verdict, True)
+
+
+def test_a_suspended_or_old_installation_is_named() -> None:
+    manifest = load_manifest()
+    granted = dict(manifest.permissions)
+    assert judge_installation(PART, InstallationFacts(granted, suspended=False), manifest) is None
+    suspended = judge_installation(PART, InstallationFacts(granted, suspended=True), manifest)
+    assert suspended
+    assert "suspended" in suspended.words
+    old = judge_installation(PART, InstallationFacts({**granted, "contents": "read"}, suspended=False), manifest)
+    assert old
+    assert "contents: write" in old.words
+    assert "accept" in old.fix
+
+
+def test_what_was_lost_before_the_newest_delivery_is_a_warning() -> None:
+    arrived, lost = DeliveryFacts(AT, 202, "OK"), DeliveryFacts(AT, 0, "failed to connect to host")
+    assert judge_deliveries([arrived, arrived]).verdict is OK
+    assert judge_deliveries([arrived, lost]).verdict is WARNING
+    found = judge_deliveries([lost, arrived])
+    assert found.verdict is FAILED
+    assert "failed to connect to host" in found.words
+    assert "public_url" in found.fix
+
+
+SECRET = "jobs: {a: {env: {K: '${{ secrets.K }}'}}}"
+
+
+@pytest.mark.parametrize(
+    ("workflow", "runs"),
+    [
+        (f"on: push\n{SECRET}", True),
+        (f"on: [push, pull_request]\n{SECRET}", True),
+        (f'"on": {{push: }}\n{SECRET}', True),
+        (f"on: {{push: {{branches: ['**']}}}}\n{SECRET}", True),
+        (f"on: {{push: {{branches: ['ptq/*']}}}}\n{SECRET}", True),
+        (f"on: {{push: {{branches-ignore: [main]}}}}\n{SECRET}", True),
+        ("on: push\npermissions: write-all\njobs: {}", True),
+        (f"on: {{push: {{branches: ['*']}}}}\n{SECRET}", False),
+        (f"on: {{push: {{branches: [main]}}}}\n{SECRET}", False),
+        (f"on: {{push: {{branches: ['**', '!ptq/**']}}}}\n{SECRET}", False),
+        (f"on: {{push: {{branches-ignore: ['ptq/**']}}}}\n{SECRET}", False),
+        (f"on: {{push: {{tags: ['v*']}}}}\n{SECRET}", False),
+        (f"on: pull_request\n{SECRET}", False),
+        ("on: push\njobs: {}", False),
+        ("on: push\n  - what: [", False),
+        ("- a list", False),
+        ("", False),
+    ],
+)
+def test_a_workflow_that_would_run_our_branches_with_secrets_is_told_from_others(workflow: str, runs: bool) -> None:
+    assert runs_our_branches(workflow.encode()) is runs
+
+
+GPU = Gpu("0", "GPU-1", "NVIDIA H100", 81_559, "550.54")
+
+
+def room(**values: object) -> Inventory:
+    whole = {"gpus": (GPU,), "gpu_trouble": None, "free_bytes": 10**12, "total_bytes": 10**12, "free_inodes": None}
+    return Inventory(**{**whole, **values})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("inventory", "expected"),
+    [
+        (room(), [OK, OK]),
+        (room(free_inodes=0), [FAILED, OK]),
+        (room(gpus=(), gpu_trouble="nvidia-smi failed: driver/library version mismatch"), [OK, FAILED]),
+        (room(gpus=()), [OK, WARNING]),
+    ],
+)
+def test_disk_and_gpus_are_judged(inventory: Inventory, expected: list[Verdict]) -> None:
+    machine = Machine("gpu-1", "/srv", labels=frozenset({"gpu"}))
+    assert [found.verdict for found in judge_room(PART, machine, inventory)] == expected
+
+
+def test_what_a_sandbox_leaves_open_is_a_warning() -> None:
+    assert judge_sandbox(PART, Capabilities(True, "sealed: user, mount", "overlay", [])).verdict is OK
+    found = judge_sandbox(PART, Capabilities(True, "sealed", "overlay", ["the account is in the group docker"]))
+    assert found.verdict is WARNING
+    assert "group docker" in found.words
+    assert judge_sandbox(PART, Capabilities(False, "not sealed: no user namespaces", "copy", [])).verdict is WARNING
+
+
+def test_the_table_says_what_to_do_and_shows_no_control_characters() -> None:
+    findings = [
+        PART.ok("a", "well"),
+        PART.fail("longer", "it is on\nfire", "put it out"),
+        Part("b").warn("c", "d", "e"),
+    ]
+    assert render_findings(findings) == (
+        "part\n"
+        "  ok       a       well\n"
+        "  FAILED   longer  it is on fire\n"
+        "                   -> put it out\n"
+        "b\n"
+        "  warning  c       d\n"
+        "                   -> e\n"
+        "\n"
+        "1 failed, 1 warning, 1 ok\n"
+    )
+    assert has_failed(findings)
+    assert not has_failed(findings[:1])
