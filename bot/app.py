@@ -20,6 +20,7 @@ from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
 from bot.github import AppGitHub, Timings
 from bot.listener import Listener
+from bot.metrics import Metrics
 from bot.notify import Notifier
 from bot.pages import Pages
 from bot.roster import Roster
@@ -108,6 +109,8 @@ class Service:
         self._stack = AsyncExitStack()
         self.url = ""
         """Where it listens, known once it has started."""
+        self.metrics_url = ""
+        """The same for metrics; empty where nobody reads them."""
 
     async def __aenter__(self) -> Service:
         """Open the database, join the parts, listen, and start the loops.
@@ -162,7 +165,8 @@ class Service:
         recovery = await self._begin_recovery(stack, inbox, notifier)
         pages = self._build_pages(spool, recovery)
         webhook = Webhook(inbox, settings.webhook_secrets(), self._intake)
-        listener = await self._listen(stack, webhook, pages, gateway)
+        metrics = Metrics(self.context, self._roster.slots, lambda: recovery.held)
+        listener = await self._listen(stack, webhook, pages, metrics, gateway)
         stack.push_async_callback(supervisor.stop)
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
         parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
@@ -304,7 +308,9 @@ class Service:
             self.context, spool, self._roster.slots, self._agents, lambda: recovery.held, max_pending=max_pending
         )
 
-    async def _listen(self, stack: AsyncExitStack, webhook: Webhook, pages: Pages, gateway: ModelGateway) -> Listener:
+    async def _listen(
+        self, stack: AsyncExitStack, webhook: Webhook, pages: Pages, metrics: Metrics, gateway: ModelGateway
+    ) -> Listener:
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
         application.router.add_routes(pages.routes())
@@ -312,7 +318,12 @@ class Service:
             application.router.add_route("*", f"{PREFIX}/{{path:.*}}", gateway.answer_by_url)
         listener = Listener(application, self._pace.grace_s)
         stack.push_async_callback(listener.close)
-        self.url = await listener.open(self._settings.server.host, self._settings.server.port)
+        server = self._settings.server
+        self.url = await listener.open(server.host, server.port)
+        if server.metrics_port is not None:
+            watching = Listener(metrics.make_application(), self._pace.grace_s)
+            stack.push_async_callback(watching.close)
+            self.metrics_url = await watching.open(server.metrics_host, server.metrics_port)
         return listener
 
     async def _finish(self, listener: Listener, inbox: Inbox, loops: Sequence[Loop]) -> None:

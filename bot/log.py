@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from bot.log_counter import COUNTED
 from handlers.sanitize import redact
 
 MIN_LINE = 16
@@ -24,6 +25,7 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
+        COUNTED,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: list[Processor] = [

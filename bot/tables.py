@@ -171,6 +171,8 @@ class ServerTable(Table):
 
     host: Text = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    metrics_host: Text = "127.0.0.1"
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     public_url: Url
     database_url: Annotated[str, Field(repr=False), AfterValidator(_check_database)] = f"{SQLITE}ptq.db"
     data_dir: Path = Path("var")

@@ -1,0 +1,96 @@
+"""`GET /metrics`, as Prometheus reads it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bot.log_counter import LogCounter
+from bot.metrics import find_quantiles
+from runner.readings import measure_phases
+from tests.support.jobs import NOON
+from tests.support.world import World, open_world
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+async def scrape(world: World) -> Samples:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{world.playground.service.metrics_url}/metrics") as got,
+    ):
+        assert got.status == 200
+        text = await got.text()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def only(samples: Samples, name: str, **labels: str) -> float:
+    (value,) = [
+        value for (found, has), value in samples.items() if found == name and labels.items() <= dict(has).items()
+    ]
+    return value
+
+
+@pytest.mark.slow
+async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        assert world.playground.service.metrics_url == ""
+        config = world.playground.config
+        config.write_text(config.read_text().replace("public_url", "metrics_port = 0\npublic_url", 1))
+        await world.playground.stop_service()
+        await world.playground.start_service()
+        before = await scrape(world)
+        assert only(before, "ptq_jobs", state="queued") == 0
+        assert only(before, "ptq_machine_slots", machine="gpu-1") == 2
+        assert only(before, "ptq_deliveries", state="failed") == 0
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        after = await scrape(world)
+        assert only(after, "ptq_jobs_ended_total", state="succeeded", preset="fix", agent="script") == 1
+        assert only(after, "ptq_runs_total", agent="script") == 1
+        assert only(after, "ptq_runs_of_unknown_cost_total", agent="script") == 1
+        assert only(after, "ptq_agent_seconds_total", agent="script") > 0
+        assert only(after, "ptq_deliveries", state="done") >= 2
+        assert only(after, "ptq_job_phases", phase="running") == 1
+        assert only(after, "ptq_job_phase_seconds", phase="queued", quantile="0.5") >= 0
+        assert only(after, "ptq_inbox_oldest_seconds") == 0
+        async with aiohttp.ClientSession() as session, session.get(f"{world.playground.service.url}/metrics") as got:
+            assert got.status == 404, "what is public has none"
+
+
+def test_phases_are_measured_from_one_step_to_the_next() -> None:
+    def at(seconds: int) -> timedelta:
+        return timedelta(seconds=seconds)
+
+    steps = [
+        ("a", NOON, "queued by @maintainer"),
+        ("a", NOON + at(5), "preparing"),
+        ("a", NOON + at(6), "cancel asked for by @maintainer"),
+        ("a", NOON + at(65), "running"),
+        ("a", NOON + at(665), "failed: the agent stopped"),
+        ("b", NOON, "queued by @maintainer"),
+        ("b", NOON + at(7), "preparing"),
+    ]
+    assert measure_phases(steps) == {"queued": [5, 7], "preparing": [60], "running": [600]}
+
+
+def test_quantiles_of_few_and_of_many() -> None:
+    assert find_quantiles([3.0]) == [3.0, 3.0]
+    median, ninth = find_quantiles([float(value) for value in range(101)])
+    assert (round(median), round(ninth)) == (50, 90)
+
+
+def test_our_own_events_are_counted_and_the_sentences_of_libraries_are_not() -> None:
+    counter = LogCounter()
+    for level, event in (("info", "job.moved"), ("info", "job.moved"), ("error", "job.moved"), ("info", "Connected.")):
+        assert counter(None, level, {"event": event, "job": "1"}) == {"event": event, "job": "1"}
+    assert counter.read() == {("job.moved", "info"): 2, ("job.moved", "error"): 1}
