@@ -13,6 +13,7 @@ from handlers.commands import Right
 from handlers.context import Context
 from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, User
 from handlers.outbox import write_reply
+from handlers.own_rules import narrow
 from handlers.permissions import admit
 from handlers.ports import GitHubError
 from handlers.rules import RepositoryRules
@@ -64,8 +65,11 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
         return
     if _is_pause(rules, unlabeled.label.name):
         await _resume(context, rules, unlabeled, event.delivery_id)
-    elif preset := _preset_of(rules, unlabeled.label.name):
-        await _take_back(context, rules.name, unlabeled.issue.number, unlabeled.sender, preset)
+    elif _preset_of(rules, unlabeled.label.name):
+        # The repository itself may have had it stand for another preset.
+        rules = await narrow(context, rules, unlabeled.repository)
+        if preset := _preset_of(rules, unlabeled.label.name):
+            await _take_back(context, rules.name, unlabeled.issue.number, unlabeled.sender, preset)
 
 
 @router.register("issues", action="closed")

@@ -40,6 +40,9 @@ NOTE_EXAMPLE = (
 )
 """A note as we would like to read it."""
 
+TITLE_EXAMPLE = "Please give a title in quotes, as in `/ptq pr --title 'Keep the last row'`"
+"""How we would like to have one."""
+
 PHONE_COLUMNS = 44
 """Characters of a code block's line that a phone shows without scrolling."""
 
@@ -48,10 +51,8 @@ _SHINGLE = 5
 
 Shingle = tuple[str, ...]
 
-TITLE_FAULT = (
-    "`--title` came without a title. Please give one in quotes, as in `/ptq pr --title 'Keep the last row'`, and your "
-    "note below that line."
-)
+_OPTION = re.compile(r"(?:(?<!\S)--|^\s*[–—]+)\w[\w-]*")
+"""A word on the command's line that somebody meant for an option."""
 
 _DOUBLE, _SINGLE = r"[\"“”„«»]", r"['‘’‚]"
 _TITLE = re.compile(
@@ -77,6 +78,8 @@ class NoteText:
     text: str
     title: str | None = None
     """As it was typed; empty where the option came without one."""
+    unknown: str | None = None
+    """What stands on the command's line like an option, and is none."""
 
 
 def parse_note(command: Command) -> NoteText:
@@ -85,10 +88,15 @@ def parse_note(command: Command) -> NoteText:
     first, _, rest = argument.partition(" ")
     found = _DIGEST.fullmatch(first)
     if found is None or (len(found[1]) < DIGEST_SHOWN and found[1].isalpha()):
-        return NoteText(None, _join(argument, command.body), title)
+        return _read(None, argument, command.body, title)
     if title is None:
         title, rest = _take_title(rest)
-    return NoteText(found[1].lower(), _join(rest, command.body), title)
+    return _read(found[1].lower(), rest, command.body, title)
+
+
+def _read(digest: str | None, line: str, body: str, title: str | None) -> NoteText:
+    option = _OPTION.search(line)
+    return NoteText(digest, f"{line.strip()}\n\n{body}".strip(), title, option[0].strip() if option else None)
 
 
 def _take_title(line: str) -> tuple[str | None, str]:
@@ -98,10 +106,6 @@ def _take_title(line: str) -> tuple[str | None, str]:
         return None, line
     title = next((text for text in found.groupdict().values() if text is not None), "")
     return title.strip(), line[found.end() :].strip()
-
-
-def _join(line: str, body: str) -> str:
-    return f"{line.strip()}\n\n{body}".strip()
 
 
 def matches_digest(shown: str, digest: str) -> bool:
@@ -116,6 +120,18 @@ def find_digest_fault(shown: str) -> str | None:
     return (
         f"`{shown}` has {len(shown)} digits, and that is too few to be sure which diff you mean: "
         f"please give at least {DIGEST_SHOWN} of the digest, as the report shows them."
+    )
+
+
+def find_option_fault(note: NoteText) -> str | None:
+    """Why the command's line cannot be read, as a reply; None when it can."""
+    if note.title == "":
+        return f"`--title` came without a title. {TITLE_EXAMPLE}, and your note below that line."
+    if note.unknown is None:
+        return None
+    return (
+        f"`{make_safe_line(note.unknown, (), 40)}` is no option of `/ptq pr`: its only one is `--title`, before the "
+        f"note. {TITLE_EXAMPLE}; what belongs to your note can stand below that line."
     )
 
 

@@ -13,6 +13,7 @@ from handlers import casebook
 from handlers.case import Case
 from handlers.casebook import Pull
 from handlers.context import Context
+from handlers.own_rules import PATH, narrow
 from handlers.ports import PullRequest, TreeEntry
 from handlers.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
 from handlers.pull_template import FOLDERS, choose_template
@@ -172,7 +173,10 @@ async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list
 
 
 async def _check_may_open(context: Context, rules: RepositoryRules, pull: Pull) -> None:
-    """That the approver still may: between the note and now may lie an outage of hours."""
+    """That the approver still may, also by the repository's own rules: since the note hours may have passed."""
+    rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
+    if rules.fault:
+        raise PullAbandoned(f"`{PATH}` on the default branch cannot be understood: {rules.fault}")
     least = rules.who_may_open
     if await context.github.fetch_role(rules.name, pull.approver) < least:
         raise PullAbandoned(f"{pull.approver} has no {least.word} access any more, so the note approves nothing")

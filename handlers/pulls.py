@@ -18,10 +18,10 @@ from handlers.commands import Command
 from handlers.context import Context
 from handlers.events import IssueComment
 from handlers.note import (
-    TITLE_FAULT,
     NoteText,
     find_digest_fault,
     find_note_fault,
+    find_option_fault,
     matches_digest,
     parse_note,
 )
@@ -81,11 +81,8 @@ def _find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | Non
         return find_digest_fault(note.digest) or replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
     if note.digest is None and (not stood or stood[0].job_id != report.job_id):
         return replies.render_newer_report(shown)
-    if note.title == "":
-        return TITLE_FAULT
-    return find_note_fault(
-        note.text, [text[:MAX_COMPARED] for _, text in (*report.texts(), ("Title", report.pr_title))]
-    )
+    texts = [text[:MAX_COMPARED] for _, text in (*report.texts(), ("Title", report.pr_title))]
+    return find_option_fault(note) or find_note_fault(note.text, texts)
 
 
 async def _write_down(

@@ -50,7 +50,12 @@ def fault(note: str) -> str:
         ("--title=Keep the last row", NOTE, NoteText(None, NOTE, "Keep the last row")),
         ("--title", NOTE, NoteText(None, NOTE, "")),
         ('3f9c21d07ab4 --title " "', NOTE, NoteText("3f9c21d07ab4", NOTE, "")),
-        ("--titles are nice", "", NoteText(None, "--titles are nice")),
+        ("--titles are nice", "", NoteText(None, "--titles are nice", unknown="--titles")),
+        ('3f9c21d07ab4 --titel "x"', NOTE, NoteText("3f9c21d07ab4", f'--titel "x"\n\n{NOTE}', unknown="--titel")),
+        ("—titel “x”", NOTE, NoteText(None, f"—titel “x”\n\n{NOTE}", unknown="—titel")),
+        ("It ends --now-- early", "", NoteText(None, "It ends --now-- early", unknown="--now--")),
+        ("It ends -- early", "", NoteText(None, "It ends -- early")),
+        ("It takes `--fast`, too", "", NoteText(None, "It takes `--fast`, too")),
     ],
 )
 def test_a_command_splits_into_digest_and_note(argument: str, body: str, expected: NoteText) -> None:

@@ -37,6 +37,14 @@ async def wait_for_heading(world: World, heading: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def wait_in_line(world: World, label: str) -> None:
+    """An issue with a label whose job waits, for no machine takes any."""
+    await operate(world, "machines", "drain", "gpu-1")
+    await world.open_issue()
+    await world.label(label)
+    await world.wait_for_job("queued")
+
+
 async def open_our_pull(world: World) -> int:
     """A pull request of ours, in whose thread the world goes on; the number of its issue."""
     issue = await world.open_issue()
@@ -247,20 +255,22 @@ async def test_a_machine_may_be_asked_for(tmp_path: Path) -> None:
 
 async def test_a_label_that_is_taken_off_takes_back_what_has_not_begun(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
-        await operate(world, "machines", "drain", "gpu-1")
-        await world.open_issue()
-        await world.label("ptq:fix")
-        await world.wait_for_job("queued")
+        await wait_in_line(world, "ptq:fix")
         await world.github.unlabel_issue(NAME, world.number, "ptq:fix", "maintainer")
+        assert "cancelled by" in await world.wait_for_report()
+
+
+async def test_a_label_that_stands_for_another_preset_in_a_repository_is_taken_back_as_well(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        world.commit({".github/ptq.toml": 'labels = { "ptq" = "repro" }\n'})
+        await wait_in_line(world, "ptq")
+        await world.github.unlabel_issue(NAME, world.number, "ptq", "maintainer")
         assert "cancelled by" in await world.wait_for_report()
 
 
 async def test_an_issue_that_is_closed_takes_back_what_has_not_begun(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
-        await operate(world, "machines", "drain", "gpu-1")
-        await world.open_issue()
-        await world.comment("/ptq diagnose")
-        await world.wait_for_job("queued")
+        await wait_in_line(world, "ptq")
         await world.github.close_issue(NAME, world.number, "drive-by")
         await world.wait_for_job("cancelled")
 

@@ -108,7 +108,8 @@ class ModelGitHub:
         raise NotImplementedError
 
     async def fetch_repository(self, repository: str) -> Repository:
-        raise NotImplementedError
+        where = Repository(full_name=repository, private=False, default_branch="main", clone_url="")
+        return await self._do(lambda: where)
 
     async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
         raise NotImplementedError
@@ -127,6 +128,12 @@ class ModelGitHub:
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         return await self._do(lambda: [*self.labellings.get(issue_number, [])])
+
+    async def add_label(self, repository: str, issue_number: int, label: str) -> None:
+        raise NotImplementedError
+
+    async def remove_label(self, repository: str, issue_number: int, label: str) -> None:
+        raise NotImplementedError
 
     async def create_comment(
         self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
