@@ -7,7 +7,7 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -26,6 +26,7 @@ from bot.pages import Pages
 from bot.roster import Roster
 from bot.webhook import Webhook, make_web_application
 from handlers import ROUTER
+from handlers.case_labels import show_cases
 from handlers.context import Context
 from handlers.inbox import Inbox
 from handlers.outbox import post_replies
@@ -72,6 +73,8 @@ class Pace:
     poll_s: float = 2.0
     """How often a machine is asked how its jobs stand."""
     sweep_s: float = 5.0
+    label_rest_s: float = 60.0
+    """How long an issue keeps the label that says where it stands, at least."""
     recover_s: float = 300.0
     """How often GitHub is asked for what never arrived here."""
     in_flight_s: float = 30.0
@@ -169,11 +172,13 @@ class Service:
         listener = await self._listen(stack, webhook, pages, metrics, gateway)
         stack.push_async_callback(supervisor.stop)
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
+        label_rest = timedelta(seconds=self._pace.label_rest_s)
         parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
             ("supervisor", supervisor.step, self._pace.poll_s),
             ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
             ("outbox", claims.keeping("outbox", lambda: post_replies(context)), sweep_s),
             ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), sweep_s),
+            ("labels", claims.keeping("labels", lambda: show_cases(context, label_rest)), sweep_s),
             ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
             ("machines", lambda: roster.let_go(database), sweep_s),
         )

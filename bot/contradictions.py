@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from bot.policy_tables import REPOSITORY, list_shipped_skills, read_profiles
+from handlers.case import LABELS
 from handlers.rules import PRESETS
 from runner.agents.prices import Price, find_price
 
@@ -51,6 +52,7 @@ def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
             yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
             yield from _find_mute(key, table, agents if isinstance(agents, dict) else {})
             yield from _find_unknown_presets(name, table, presets)
+            yield from _find_taken_labels(name, table)
     yield from _find_unpriced(values)
     skills = values.get("skills")
     for name, table in skills.items() if isinstance(skills, dict) else ():
@@ -68,6 +70,15 @@ def _find_unknown_presets(name: str, table: Mapping[str, Any], presets: Collecti
             yield f"{key}: is no preset; there are: {', '.join(dict.fromkeys(presets))}"
         elif isinstance(preset, str) and preset in PRESETS and PRESETS[preset].needs_advice:
             yield f"{key}: {preset} does what somebody's advice says, and a label says nothing"
+
+
+def _find_taken_labels(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    """Labels that would command something, and that we put on and take off ourselves."""
+    labels, ours = table.get("labels"), {label.casefold() for label in LABELS.values()}
+    named = [(("labels", label), label) for label in (labels if isinstance(labels, dict) else ())]
+    for place, label in [*named, (("pause_label",), table.get("pause_label"))]:
+        if isinstance(label, str) and label.casefold() in ours:
+            yield f"{name_key(('repos', name, *place))}: with case_labels we put it on issues ourselves: choose another"
 
 
 def _find_missing(

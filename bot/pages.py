@@ -226,7 +226,7 @@ class Pages:
             events = await store.fetch_events(connection, job.id)
             meter = await store.fetch_meter(connection, job.id)
             earlier = await store.fetch_job(connection, job.follows) if job.follows else None
-            troubles = await list_troubles(connection, job.id)
+            troubles = await list_troubles(connection, job)
             checks = await fetch_checks(connection, job.id)
             # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
             report = await store.fetch_report(connection, job.id)

@@ -243,6 +243,7 @@ class RepositoryTable(Table):
     base_branch: Text | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     pause_label: Text = "ptq:pause"
+    case_labels: bool = False
     who_may_start: Literal["triage", "write", "maintain", "admin"] = "write"
     who_may_open: Literal["write", "maintain", "admin"] = "write"
     requires: tuple[str, ...] = ()
@@ -296,6 +297,7 @@ class RepositoryTable(Table):
             labels=self.labels,
             requires=self.requires,
             pause_label=self.pause_label,
+            case_labels=self.case_labels,
             who_may_start=Role[self.who_may_start.upper()],
             who_may_open=Role[self.who_may_open.upper()],
             clone_url=self.clone_url,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -18,6 +19,13 @@ class CaseState(StrEnum):
     AWAITING_NOTE = "awaiting_note"
     PULL_OPEN = "pull_open"
 
+
+LABELS: Mapping[CaseState, str] = {
+    CaseState.ACTIVE: "ptq: running",
+    CaseState.AWAITING_NOTE: "ptq: awaiting note",
+    CaseState.PULL_OPEN: "ptq: pull open",
+}
+"""The label by which an issue shows where its case stands, if it is to. An idle one shows none."""
 
 NEXT: dict[CaseState, frozenset[CaseState]] = {
     CaseState.IDLE: frozenset({CaseState.ACTIVE}),

@@ -1,4 +1,4 @@
-"""Rows of cases, replies and pull requests. Every function takes the transaction that its caller opened.
+"""Rows of cases, their labels, replies and pull requests. Every function takes the transaction that its caller opened.
 
 A reply is a row before it is a comment: what should stand on GitHub, and what we last put there. `handlers.outbox`
 makes the second equal to the first.
@@ -7,18 +7,19 @@ makes the second equal to the first.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, func, or_, select, update
+from sqlalchemy import Row, Select, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers.case import Case, CaseState
+from handlers.case import LABELS, Case, CaseState
 from handlers.ports import Worth
 from runner import store
 from runner.job import FINAL, Job, JobState
-from runner.schema import cases, jobs, pulls, replies
+from runner.schema import case_labels, cases, jobs, pulls, replies
 from runner.sql import insert_new, upsert
 
 
@@ -91,10 +92,31 @@ class Pull:
     abandoned: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CaseLabel:
+    """The label by which an issue shows where its case stands: what we know of it on GitHub."""
+
+    key: str
+    next_attempt_at: datetime
+    standing: str | None = None
+    """The one that stands there by our doing, or may: it is written down before it is put on."""
+    settled: bool = True
+    """Whether GitHub has said so."""
+    attempts: int = 0
+    refusals: int = 0
+    trouble: str | None = None
+    """Why it waits, in words."""
+    abandoned: str | None = None
+
+
 async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
     """The case of an issue, by `owner/name#number`."""
     row = (await connection.execute(select(cases).where(cases.c.key == key))).one_or_none()
-    return Case(**{**row._mapping, "state": CaseState(row.state)}) if row else None
+    return _case(row) if row else None
+
+
+def _case(row: Row[Any]) -> Case:
+    return Case(**{**row._mapping, "state": CaseState(row.state)})
 
 
 async def fetch_case_of_pull(connection: AsyncConnection, repository: str, number: int) -> Case | None:
@@ -190,6 +212,35 @@ async def change_reply(connection: AsyncConnection, reply: Reply, **changes: Any
     """Change a reply's row and return it as it now is."""
     await connection.execute(update(replies).where(replies.c.id == reply.id).values(**changes))
     return replace(reply, **changes)
+
+
+async def fetch_mislabelled_cases(
+    connection: AsyncConnection, showing: Collection[str], hiding: Collection[str], now: datetime
+) -> list[Case]:
+    """Cases of these repositories whose label is due, for it is not as it should be: as the case stands, or off."""
+    shown = case({str(state): label for state, label in LABELS.items()}, value=cases.c.state, else_="")
+    wanted = case((cases.c.repository.in_(showing), shown), else_="")
+    differs = func.coalesce(case_labels.c.standing, "") != wanted
+    is_due = or_(case_labels.c.key.is_(None), case_labels.c.next_attempt_at <= now)
+    query = (
+        select(cases)
+        .outerjoin(case_labels, case_labels.c.key == cases.c.key)
+        .where(cases.c.repository.in_([*showing, *hiding]), or_(differs, case_labels.c.settled.is_(False)))
+        .where(case_labels.c.abandoned.is_(None), is_due)
+        .order_by(cases.c.changed_at)
+    )
+    return [_case(row) for row in await connection.execute(query)]
+
+
+async def fetch_case_label(connection: AsyncConnection, key: str) -> CaseLabel | None:
+    """What we know of the label of a case; None where it never had one."""
+    row = (await connection.execute(select(case_labels).where(case_labels.c.key == key))).one_or_none()
+    return CaseLabel(**row._mapping) if row else None
+
+
+async def save_case_label(connection: AsyncConnection, label: CaseLabel) -> None:
+    """Write down what is known of a case's label now."""
+    await upsert(connection, case_labels, asdict(label))
 
 
 async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:

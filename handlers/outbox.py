@@ -15,12 +15,13 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers import casebook, replies
-from handlers.casebook import Pull, Reply
+from handlers.casebook import CaseLabel, Pull, Reply
 from handlers.context import Context
 from handlers.ports import Comment, GitHubError, GitHubUnavailable, OverBudget, Worth
 from handlers.refusals import MAX_COUNTED, describe_trouble, is_about_the_text, judge
 from runner.claims import ClaimLost
 from runner.db import Database
+from runner.job import Job
 
 log = structlog.get_logger()
 
@@ -91,14 +92,16 @@ async def count_backlog(db: Database) -> Backlog:
     return Backlog(waiting, given_up, {account: dict(counted) for account, counted in reasons.items()})
 
 
-async def list_troubles(connection: AsyncConnection, job_id: str) -> list[str]:
-    """What of a job's comments and pull request did not reach GitHub, and why, in sentences."""
+async def list_troubles(connection: AsyncConnection, job: Job) -> list[str]:
+    """What of a job's comments, its pull request and its issue's label did not reach GitHub, and why, in sentences."""
     names = {"status": "Its status comment", "report": "Its report"}
-    things: list[tuple[str, Reply | Pull]] = [
-        (names[reply.kind], reply) for reply in await casebook.fetch_replies_of_job(connection, job_id)
+    things: list[tuple[str, Reply | Pull | CaseLabel]] = [
+        (names[reply.kind], reply) for reply in await casebook.fetch_replies_of_job(connection, job.id)
     ]
-    if pull := await casebook.fetch_pull(connection, job_id):
+    if pull := await casebook.fetch_pull(connection, job.id):
         things.append(("Its pull request", pull))
+    if label := await casebook.fetch_case_label(connection, job.case_key):
+        things.append(("The label of its issue", label))
     given_up = [f"{name} was given up: {thing.abandoned}." for name, thing in things if thing.abandoned]
     return given_up + [f"{name} waits: {thing.trouble}." for name, thing in things if thing.trouble]
 

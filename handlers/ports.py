@@ -67,7 +67,7 @@ class Worth(Enum):
     STATUS = 80
     """The first and the last word of a status comment."""
     LIVE = 50
-    """What is in between, and reactions: lost without harm."""
+    """What is in between, reactions, and labels: lost or late without harm."""
 
     @property
     def percent(self) -> int:
@@ -185,6 +185,12 @@ class GitHub(Protocol):
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         """Each time that `label` was put on the issue, oldest first, as far as its timeline tells."""
+
+    async def add_label(self, repository: str, issue_number: int, label: str) -> None:
+        """Put a label on an issue, and make it where the repository lacks it. One that is there stays."""
+
+    async def remove_label(self, repository: str, issue_number: int, label: str) -> None:
+        """Take a label off an issue. One that is not there, or whose issue is gone, is off."""
 
     async def create_comment(
         self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY

@@ -111,6 +111,8 @@ class RepositoryRules:
     """The labels of the machines that its jobs run on."""
     pause_label: str = "ptq:pause"
     """On any issue it keeps new jobs of the repository from beginning."""
+    case_labels: bool = False
+    """Whether issues show by a label where their case stands."""
     who_may_start: Role = Role.WRITE
     who_may_open: Role = Role.WRITE
     """Who may give a note, and enter an environment."""

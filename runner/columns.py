@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy
 import zstandard
-from sqlalchemy import BigInteger, DateTime, Dialect, TypeDecorator
+from sqlalchemy import BigInteger, Column, DateTime, Dialect, TypeDecorator
 
 from runner.characters import make_storable
 
@@ -89,3 +90,14 @@ class UtcDateTime(TypeDecorator[datetime]):
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """Give back what was stored, aware."""
         return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
+def describe_tries() -> list[Column[Any]]:
+    """The columns of whatever is brought to GitHub, again and again until it is there."""
+    return [
+        Column("attempts", Integer, nullable=False, default=0),
+        Column("refusals", Integer, nullable=False, default=0),  # times that GitHub said no, in a row
+        Column("next_attempt_at", UtcDateTime, nullable=False),
+        Column("trouble", Text),  # why it waits
+        Column("abandoned", Text),  # why it is tried no more
+    ]

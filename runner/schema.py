@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-from runner.columns import Compressed, Integer, String, Text, UtcDateTime
+from runner.columns import Compressed, Integer, String, Text, UtcDateTime, describe_tries
 from runner.job import ACTIVE
 
 metadata = MetaData()
@@ -304,11 +304,7 @@ replies = Table(
     Column("comment_id", Integer),
     Column("comment_url", Text),
     Column("commented_at", UtcDateTime),  # GitHub's own clock
-    Column("attempts", Integer, nullable=False, default=0),
-    Column("refusals", Integer, nullable=False, default=0),  # times that GitHub said no, in a row
-    Column("next_attempt_at", UtcDateTime, nullable=False),
-    Column("trouble", Text),  # why it waits
-    Column("abandoned", Text),  # why it will never be posted
+    *describe_tries(),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime),  # when `body` last became another one
     UniqueConstraint("job_id", "kind"),
@@ -328,12 +324,17 @@ pulls = Table(
     Column("commit_sha", String(64)),
     Column("number", Integer),
     Column("url", Text),
-    Column("attempts", Integer, nullable=False, default=0),
-    Column("refusals", Integer, nullable=False, default=0),
-    Column("next_attempt_at", UtcDateTime, nullable=False),
-    Column("trouble", Text),  # why it waits
-    Column("abandoned", Text),
+    *describe_tries(),
     Column("created_at", UtcDateTime, nullable=False),
+)
+
+case_labels = Table(
+    "case_labels",
+    metadata,
+    Column("key", String(300), primary_key=True),  # the case's
+    Column("standing", String(50)),  # by our doing, as far as we know; NULL: none does
+    Column("settled", Boolean, nullable=False),  # GitHub has said so
+    *describe_tries(),
 )
 
 notifications = Table(

@@ -6,7 +6,7 @@ It refuses to know what comments and pull requests are for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -162,6 +162,18 @@ class AppGitHub:
         path = "/issues/{number}/timeline{?per_page}"
         events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
         return read_answer(lambda found: choose_labellings(found, label), events)
+
+    async def add_label(self, repository: str, issue_number: int, label: str) -> None:
+        """Add a label to those that are there."""
+        path, data = "/issues/{number}/labels", {"labels": [label]}
+        worth = Worth.LIVE
+        await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, worth, number=issue_number)
+
+    async def remove_label(self, repository: str, issue_number: int, label: str) -> None:
+        """Take one label off: GitHub answers 404 where it is not there."""
+        path, url_vars = "/issues/{number}/labels/{label}", {"number": issue_number, "label": label}
+        with suppress(NotFound):
+            await self._calls.send(Access.WRITE_ISSUES, repository, "DELETE", path, b"", Worth.LIVE, **url_vars)
 
     async def create_comment(
         self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY

@@ -217,6 +217,14 @@ def test_two_machines_with_one_name_and_one_repository_twice_are_refused(tmp_pat
     assert 'repos."Octo/Widgets": GitHub takes it for the same as octo/widgets' in found
 
 
+def test_a_label_that_we_put_on_ourselves_can_command_nothing(tmp_path: Path) -> None:
+    for given, key in (('"ptq" = "diagnose"', "labels"), ('"ptq:pause"', "pause_label")):
+        ours = given.replace("ptq:pause", "PTQ: Running").replace('"ptq" ', '"PTQ: Running" ')
+        (problem,) = problems(tmp_path, swap(given, ours))
+        assert problem.startswith(f'repos."octo/widgets".{key}')
+        assert problem.endswith(": with case_labels we put it on issues ourselves: choose another")
+
+
 def test_a_local_machine_needs_no_keys(tmp_path: Path) -> None:
     def change(text: str) -> str:
         lines = [

@@ -164,6 +164,19 @@ async def test_reactions_are_left_or_silently_lost(place: Place) -> None:
     assert [reaction.content for reaction in issue.comments[0].reactions] == ["rocket"]
 
 
+async def test_a_label_is_put_on_and_taken_off_however_often_that_is_asked(place: Place) -> None:
+    await place.github.label_issue(NAME, place.issue, "bug", by="alice")
+    for _ in range(2):
+        await place.client.add_label(NAME, place.issue, "ptq: awaiting note")
+    assert [label.name for label in place.github.issue(NAME, place.issue).labels] == ["bug", "ptq: awaiting note"]
+    for _ in range(2):
+        await place.client.remove_label(NAME, place.issue, "ptq: awaiting note")
+    assert [label.name for label in place.github.issue(NAME, place.issue).labels] == ["bug"]
+    await place.client.remove_label(NAME, 99, "bug")
+    with pytest.raises(NotFound):
+        await place.client.add_label(NAME, 99, "bug")
+
+
 async def test_a_change_becomes_a_branch_and_a_draft_pull_request(place: Place) -> None:
     blob = await place.client.create_blob(NAME, b"\x00\xff binary")
     entries = [

@@ -112,7 +112,7 @@ async def test_a_reply_ends_posted_once_or_given_up_with_a_reason(counter: Count
     assert counter.comments() == (["Here it is."] if row.reply == DONE else [])
     check_patience(counter, count_calls(counter, "POST", "/comments"))
     async with counter.db.read() as connection:
-        troubles = await list_troubles(connection, job.id)
+        troubles = await list_troubles(connection, job)
     backlog = await count_backlog(counter.db)
     if row.reply == DONE:
         assert (troubles, backlog.waiting, backlog.abandoned, backlog.reasons) == ([], 0, 0, {})
@@ -149,7 +149,7 @@ async def test_a_pull_request_ends_open_once_or_given_up_with_a_reason(counter: 
         return
     assert row.pull in (pull.abandoned or "")
     async with counter.db.read() as connection:
-        (trouble,) = await list_troubles(connection, job.id)
+        (trouble,) = await list_troubles(connection, job)
     assert trouble == f"Its pull request was given up: {pull.abandoned}."
     await counter.post()
     assert "could not be carried out" in counter.comments()[0] or "The answer to this" in counter.comments()[0]
@@ -196,7 +196,7 @@ async def test_while_a_reply_waits_its_trouble_is_shown(counter: Counter) -> Non
     await counter.add_reply(job)
     await counter.post(passes=2)
     async with counter.db.read() as connection:
-        assert await list_troubles(connection, job.id) == ["Its report waits: the issue is locked."]
+        assert await list_troubles(connection, job) == ["Its report waits: the issue is locked."]
     backlog = await count_backlog(counter.db)
     assert (backlog.waiting, backlog.abandoned, backlog.reasons) == (1, 0, {"octo": {"the issue is locked": 1}})
 
@@ -262,7 +262,7 @@ async def test_an_app_that_was_removed_and_comes_back_says_what_it_has_to_say(co
     await counter.add_reply(job)
     await counter.post(passes=9)
     async with counter.db.read() as connection:
-        (trouble,) = await list_troubles(connection, job.id)
+        (trouble,) = await list_troubles(connection, job)
     assert trouble.startswith("Its report waits: the App is not installed there")
     assert await counter.admit(passes=3) == "pending"
     repository.installed = True

@@ -55,6 +55,8 @@ class ModelGitHub:
         self.posted = list[Comment]()
         """Whatever we have ever posted, also what was deleted."""
         self.labellings = dict[int, list[Labelling]]()
+        self.labels = dict[int, set[str]]()
+        """What stands on each issue."""
         self.moved = set[int]()
         """Issues that were transferred to where we are not installed."""
         self.opened = list[Opened]()
@@ -130,10 +132,10 @@ class ModelGitHub:
         return await self._do(lambda: [*self.labellings.get(issue_number, [])])
 
     async def add_label(self, repository: str, issue_number: int, label: str) -> None:
-        raise NotImplementedError
+        await self._do(lambda: self.labels.setdefault(issue_number, set()).add(label))
 
     async def remove_label(self, repository: str, issue_number: int, label: str) -> None:
-        raise NotImplementedError
+        await self._do(lambda: self.labels.setdefault(issue_number, set()).discard(label))
 
     async def create_comment(
         self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
