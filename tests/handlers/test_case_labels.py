@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -92,8 +92,7 @@ async def open_issue(url: str) -> AsyncIterator[Issue]:
         yield Issue(database, github, clock)
 
 
-async def live(issue: Issue, states: Iterable[CaseState], mishaps: Sequence[str] = ()) -> None:
-    issue.github.mishaps = [*mishaps]
+async def live(issue: Issue, states: Iterable[CaseState]) -> None:
     for state in states:
         await issue.move(state)
         await issue.look(passes=30)
@@ -116,9 +115,15 @@ async def test_whatever_happens_to_the_writes_in_the_end_the_right_label_stands(
 ) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('labels')}/ptq.db"
     async with open_issue(url) as issue:
-        await live(issue, [CaseState.ACTIVE, CaseState.AWAITING_NOTE], mishaps)
+        issue.github.mishaps = [*mishaps]
+        await issue.move(CaseState.ACTIVE)
+        await issue.look()
+        await live(issue, [CaseState.AWAITING_NOTE])
         assert issue.labels == {"bug", AWAITING}
-        await live(issue, [CaseState.ACTIVE, CaseState.IDLE], mishaps)
+        issue.github.mishaps = [*mishaps]
+        await issue.move(CaseState.PULL_OPEN)
+        await issue.look()
+        await live(issue, [CaseState.IDLE])
         assert issue.labels == {"bug"}
 
 
