@@ -12,7 +12,7 @@ from handlers import casebook, replies
 from handlers.commands import Right
 from handlers.context import Context
 from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, User
-from handlers.outbox import write_reply
+from handlers.outbox import was_answered, write_reply
 from handlers.own_rules import narrow
 from handlers.permissions import admit
 from handlers.ports import GitHubError
@@ -38,8 +38,8 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
     labeled = IssueLabeled.model_validate(event.data)
     label = labeled.label.name
     rules = context.rules_for(labeled.repository.full_name)
-    if rules and _is_pause(rules, label):
-        await _pause(context, rules, labeled, event.delivery_id)
+    if rules and is_pause(rules, label):
+        await _pause(context, rules, labeled)
         return
     preset = _preset_of(rules, label) if rules else None
     asks = preset if rules else label.lower().startswith(OUR_PREFIX)
@@ -63,13 +63,14 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
     rules = context.rules_for(unlabeled.repository.full_name)
     if rules is None:
         return
-    if _is_pause(rules, unlabeled.label.name):
-        await _resume(context, rules, unlabeled, event.delivery_id)
+    number, sender = unlabeled.issue.number, unlabeled.sender
+    if is_pause(rules, unlabeled.label.name):
+        await resume_repository(context, rules, number, f"delivery {event.delivery_id}", sender.login)
     elif _preset_of(rules, unlabeled.label.name):
         # The repository itself may have had it stand for another preset.
         rules = await narrow(context, rules, unlabeled.repository)
         if preset := _preset_of(rules, unlabeled.label.name):
-            await _take_back(context, rules.name, unlabeled.issue.number, unlabeled.sender, preset)
+            await _take_back(context, rules.name, number, sender, preset)
 
 
 @router.register("issues", action="closed")
@@ -91,33 +92,43 @@ async def _take_back(context: Context, repository: str, number: int, sender: Use
     context.ring()
 
 
-def _is_pause(rules: RepositoryRules, label: str) -> bool:
+def is_pause(rules: RepositoryRules, label: str) -> bool:
+    """Whether a label lets nothing new begin in the repository."""
     return label.casefold() == rules.pause_label.casefold()
 
 
-async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled, delivery: str) -> None:
+async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled) -> None:
     """Let nothing new begin in the repository, for somebody who may start jobs there."""
     number, sender = labeled.issue.number, labeled.sender
     if sender.is_bot or await admit(context, labeled.repository, number, sender, Right.START) is None:
         return
-    pause = Pause(rules.name.lower(), f"#{number}", sender.login, context.now())
+    at = await _find_time(context, rules.name, labeled)
+    await pause_repository(context, rules, number, name_trigger(labeled.label.name, at), sender.login)
+
+
+async def pause_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
+    """Pause for the label on an issue: once for each time that it was put on, whoever tells us of it."""
+    pause, occasion = Pause(rules.name.lower(), f"#{number}", login, context.now()), f"#{number} paused by {trigger}"
     async with context.db.write() as connection:
-        if not await begin_pause(connection, pause):
+        # An operator may have ended it since, and the label stands.
+        if await was_answered(connection, rules.name, occasion) or not await begin_pause(connection, pause):
             return
-        body = replies.render_pause_begun(sender.login, rules.pause_label)
-        await write_reply(connection, context, rules.name, number, f"paused by {delivery}", body)
-    log.warning("repository.paused", repository=rules.name, by=sender.login)
+        body = replies.render_pause_begun(login, rules.pause_label)
+        await write_reply(connection, context, rules.name, number, occasion, body)
+    log.warning("repository.paused", repository=rules.name, by=login)
     context.ring()
 
 
-async def _resume(context: Context, rules: RepositoryRules, unlabeled: IssueUnlabeled, delivery: str) -> None:
-    number, sender = unlabeled.issue.number, unlabeled.sender
+async def resume_repository(
+    context: Context, rules: RepositoryRules, number: int, trigger: str, login: str | None = None
+) -> None:
+    """End the pause for the label on an issue, if there is one; without a login nobody knows who took it off."""
     async with context.db.write() as connection:
         if not await end_pause(connection, rules.name, f"#{number}"):
             return
-        body = replies.render_pause_ended(sender.login)
-        await write_reply(connection, context, rules.name, number, f"resumed by {delivery}", body)
-    log.warning("repository.resumed", repository=rules.name, by=sender.login)
+        body = replies.render_pause_ended(login)
+        await write_reply(connection, context, rules.name, number, f"#{number} resumed by {trigger}", body)
+    log.warning("repository.resumed", repository=rules.name, by=login)
     context.ring()
 
 

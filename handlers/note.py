@@ -40,7 +40,7 @@ NOTE_EXAMPLE = (
 )
 """A note as we would like to read it."""
 
-TITLE_EXAMPLE = "Please give a title in quotes, as in `/ptq pr --title 'Keep the last row'`"
+TITLE_EXAMPLE = "A title stands in quotes, as in `/ptq pr --title 'Keep the last row'`"
 """How we would like to have one."""
 
 PHONE_COLUMNS = 44

@@ -163,8 +163,7 @@ async def _record(context: Context, pull: Pull, job: Job, brought: Brought) -> N
         if case:
             await casebook.save_case(connection, open_pull(case, job.id, found.number, now))
         await store.add_event(connection, job.id, now, f"draft pull request #{found.number} by @{pull.approver}'s note")
-        render = replies.render_pull_updated if brought.updated else replies.render_pull_opened
-        body = render(found.number, pull.approver)
+        body = replies.render_pull_opened(found.number, pull.approver, updated=brought.updated)
         await write_reply(connection, context, job.repository, job.issue_number, f"pull of {job.id}", body)
     log.info("pull.opened", number=found.number, branch=pull.branch, by=pull.approver)
     context.ring()

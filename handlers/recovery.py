@@ -1,4 +1,4 @@
-"""Finds what GitHub could not tell us: deliveries that never arrived, and labels that nobody answered.
+"""Finds what GitHub could not tell us: deliveries that never arrived, labels that nobody answered, and pauses.
 
 Labels are a state, so they are read from the issues: one that was taken off, or whose issue was closed, asks for
 nothing. Its delivery, where GitHub still has it, is worked all the same, for it holds the issue as it was then.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -32,14 +32,22 @@ from handlers.heartbeats import (
     note_look,
 )
 from handlers.inbox import Inbox, fetch_known, is_waiting
-from handlers.labels import draft_request, find_asked_preset, name_trigger
+from handlers.labels import (
+    draft_request,
+    find_asked_preset,
+    is_pause,
+    name_trigger,
+    pause_repository,
+    resume_repository,
+)
 from handlers.missed import DueLabel, MissedDelivery, choose_due, choose_missed, find_labels_start, find_start
 from handlers.own_rules import narrow
 from handlers.permissions import admit
-from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling
+from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling, NotFound
 from handlers.rules import RepositoryRules
 from handlers.start import start_job, was_decided
 from runner.claims import ClaimLost
+from runner.pauses import OPERATOR, fetch_pauses
 
 log = structlog.get_logger()
 
@@ -173,6 +181,7 @@ class Recovery:
             return
         this.seen.add(key)
         try:
+            await self._settle_pauses(this, rules, enabled)
             found = [due for label in rules.labels for due in await self._search_label(this, rules, enabled, label)]
         except (GitHubError, GitHubUnavailable) as error:
             self._complain(rules.name, error)
@@ -181,18 +190,47 @@ class Recovery:
             self._complaints.pop(rules.name, None)
             this.due += found
 
+    async def _settle_pauses(self, this: _Pass, rules: RepositoryRules, enabled: Enabled) -> None:
+        """Let the repository be paused as its labels say. Closing an issue ends nothing: strangers may close theirs."""
+        async with self._context.db.read() as connection:
+            pauses = [pause for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
+        standing = {int(pause.origin[1:]): pause for pause in pauses if pause.origin != OPERATOR}
+        for number, pause in standing.items():
+            if pause.paused_at <= this.until - self._in_flight and await self._is_off(rules, number):
+                await resume_repository(self._context, rules, number, f"a look at {this.until.isoformat()}")
+        for issue, label, last in await self._list_labelled(this, rules, enabled, rules.pause_label):
+            trigger = name_trigger(label.name, last.at)
+            if issue.number not in standing and await self._may_start(this, rules, issue, last):
+                await pause_repository(self._context, rules, issue.number, trigger, last.by.login)
+
+    async def _is_off(self, rules: RepositoryRules, number: int) -> bool:
+        """Whether the label that pauses is not on that issue. It counts as on where nobody can look any more."""
+        try:
+            issue = await self._context.github.fetch_issue(rules.name, number)
+        except NotFound as error:
+            self._complain(f"the pause by {rules.name}#{number}", error)
+            return False
+        return not any(is_pause(rules, label.name) for label in issue.labels)
+
     async def _search_label(self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str) -> list[DueLabel]:
+        labelled = await self._list_labelled(this, rules, enabled, label)
+        found = [await self._admit(this, rules, issue, on, last) for issue, on, last in labelled]
+        return [due for due in found if due]
+
+    async def _list_labelled(
+        self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
+    ) -> list[tuple[Issue, Label, Labelling]]:
+        """The open issues on which a person has lately put a label that stands, each with the last time."""
         github, until = self._context.github, this.until - self._in_flight
         since = find_labels_start(enabled.enabled_at, enabled.looked_at)
-        found: list[DueLabel] = []
+        found: list[tuple[Issue, Label, Labelling]] = []
         for issue in await github.list_labelled_issues(rules.name, label, since):
             if issue.pull_request:
                 continue
             name = next((on.name for on in issue.labels if on.name.lower() == label.lower()), label)
             labellings = await github.list_labellings(rules.name, issue.number, name)
-            last = choose_due(labellings, since, until)
-            if last and (due := await self._admit(this, rules, issue, Label(name=name), last)):
-                found.append(due)
+            if last := choose_due(labellings, since, until):
+                found.append((issue, Label(name=name), last))
         return found
 
     async def _admit(
@@ -201,18 +239,25 @@ class Recovery:
         """What the label asks for, if it has had no answer and whoever put it on may ask."""
         if await self._was_decided(rules.name, issue.number, label.name, last.at):
             return None
-        repository = this.repositories.get(rules.name)
-        if repository is None:
-            repository = this.repositories[rules.name] = await self._context.github.fetch_repository(rules.name)
+        repository = await self._fetch_repository(this, rules)
         if await is_waiting(self._context.db, f"{repository.full_name}#{issue.number}"):
             # The webhook did tell us of something there, and may be about to work it.
             this.seen.discard(rules.name.lower())
             return None
         labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
         preset = find_asked_preset(self._context, labeled)
-        if preset is None or await admit(self._context, repository, issue.number, last.by, Right.START) is None:
+        if preset is None or not await self._may_start(this, rules, issue, last):
             return None
         return DueLabel(labeled, preset, last.at)
+
+    async def _may_start(self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling) -> bool:
+        repository = await self._fetch_repository(this, rules)
+        return await admit(self._context, repository, issue.number, last.by, Right.START) is not None
+
+    async def _fetch_repository(self, this: _Pass, rules: RepositoryRules) -> Repository:
+        if rules.name not in this.repositories:
+            this.repositories[rules.name] = await self._context.github.fetch_repository(rules.name)
+        return this.repositories[rules.name]
 
     async def _was_decided(self, repository: str, issue_number: int, label: str, at: datetime) -> bool:
         """Whether a label put on then has had its job or its reply. Where the timeline lags, payloads tell the time."""
@@ -238,12 +283,13 @@ class Recovery:
         self._told = issues
 
     async def _start(self, this: _Pass, due: DueLabel) -> None:
-        """Answer a label whose delivery nobody has any more, from the issue as it is now."""
+        """Answer a label whose delivery nobody has any more, from the issue as it is now, if it is as it was then."""
         rules = self._context.rules_for(due.labeled.repository.full_name)
         assert rules
         try:
             rules = await narrow(self._context, rules, due.labeled.repository)
-            await start_job(self._context, rules, draft_request(due.labeled, due.preset, due.at))
+            request = draft_request(due.labeled, due.preset, due.at)
+            await start_job(self._context, rules, replace(request, as_found=True))
         except GitHubUnavailable as error:
             self._complain(due.issue, error)
             this.seen.discard(rules.name.lower())

@@ -162,6 +162,14 @@ def render_issue_changed(number: int) -> str:
     return f"No job was started: issue #{number} has changed since you asked. Please look at it, and ask there."
 
 
+def render_label_too_late() -> str:
+    """A label of which we were not told in time, on an issue that has changed since."""
+    return (
+        "No job was started: GitHub's word of the label never came, and this issue has changed since it was put on. "
+        "Please look at the issue as it is now, then take the label off and put it on again."
+    )
+
+
 def render_broken_rules(fault: str) -> str:
     """A request in a repository whose own rules cannot be understood; `fault` holds words of its file."""
     why = make_safe_line(fault, (), 300)
@@ -181,9 +189,10 @@ def render_pause_begun(login: str, label: str) -> str:
     )
 
 
-def render_pause_ended(login: str) -> str:
-    """That label was taken off."""
-    return f"New jobs may begin again, as @{login} asked."
+def render_pause_ended(login: str | None) -> str:
+    """That label was taken off; where we were not told by whom, nobody is named."""
+    why = f", as @{login} asked" if login else ": the label that paused them is off this issue"
+    return f"New jobs may begin again{why}."
 
 
 def render_no_results() -> str:
@@ -251,15 +260,10 @@ def render_pull_pending() -> str:
     return "A note for this diff was accepted before yours; its draft pull request is being opened."
 
 
-def render_pull_opened(number: int, approver: str) -> str:
-    """The link from the issue to its pull request."""
-    return f"Draft pull request #{number} is open, with @{approver}'s note first. It is yours to review and to merge."
-
-
-def render_pull_updated(number: int, approver: str) -> str:
-    """The link from the issue to its pull request, which now holds another diff."""
-    held = f"Pull request #{number} now holds this diff, with @{approver}'s note first."
-    return f"{held} It is yours to review and to merge."
+def render_pull_opened(number: int, approver: str, *, updated: bool = False) -> str:
+    """The link from the issue to its pull request; an `updated` one was there before, with another diff."""
+    done = f"Pull request #{number} now holds this diff" if updated else f"Draft pull request #{number} is open"
+    return f"{done}, with @{approver}'s note first. It is yours to review and to merge."
 
 
 def render_pull_exists(number: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from secrets import token_hex
 
 import structlog
@@ -48,6 +48,9 @@ RETRY = "retry"
 """In place of a preset: carry on from the issue's last attempt, with its preset."""
 
 
+AT_ONCE = timedelta(seconds=5)
+"""How long after a label what else happens to its issue may be of the same doing, such as another label."""
+
 ASKED_FOR = frozenset(
     (
         *("repository", "private", "issue_number", "preset", "may_change", "agent", "model", "requested_by"),
@@ -75,6 +78,8 @@ class StartRequest:
     """The comment that asked, when a comment did."""
     thread: int | None = None
     """The pull request of ours in which that was, when it was not on the issue."""
+    as_found: bool = False
+    """Whether the issue is as we found it afterwards, for nobody told us of the label."""
 
     @property
     def command(self) -> str:
@@ -118,6 +123,9 @@ async def _check(context: Context, rules: RepositoryRules, request: StartRequest
     if request.thread and request.issue.updated_at >= request.triggered_at:
         # From there the issue is seen as it is now, which is not what its maintainer has read. Seconds are whole.
         raise NotStarted(replies.render_issue_changed(request.issue.number))
+    if request.as_found and request.issue.updated_at > request.triggered_at + AT_ONCE:
+        # GitHub does not say what was edited when: what whoever put the label on had read may be there no more.
+        raise NotStarted(replies.render_label_too_late())
     if not request.options.anyway:
         await check_unopposed(context, rules.name, request.issue, request.command)
 

@@ -13,7 +13,7 @@ from typing import Any
 from bot.demo.github.pages import render_markdown
 from handlers import replies, status_comment
 from handlers.commands import parse_commands, render_help
-from handlers.note import find_note_fault
+from handlers.note import NoteText, find_note_fault, find_option_fault
 from handlers.report_comment import render_report_comment
 from handlers.rules import PRESETS, RepositoryRules, Role
 from runner.caps import Scope, Use
@@ -92,13 +92,14 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
         ),
     ],
     replies.render_issue_changed: [replies.render_issue_changed(12)],
+    replies.render_label_too_late: [replies.render_label_too_late()],
     replies.render_broken_rules: [replies.render_broken_rules("line 3, quotas.issue: Input should be an integer")],
     replies.render_paused: [
         replies.render_paused(PAUSE),
         replies.render_paused(replace(PAUSE, origin=OPERATOR)),
     ],
     replies.render_pause_begun: [replies.render_pause_begun("maintainer", "ptq:pause")],
-    replies.render_pause_ended: [replies.render_pause_ended("maintainer")],
+    replies.render_pause_ended: [replies.render_pause_ended("maintainer"), replies.render_pause_ended(None)],
     replies.render_no_results: [replies.render_no_results()],
     replies.render_again: [replies.render_again("(the report)")],
     replies.render_unknown_command: [
@@ -113,10 +114,16 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
     replies.render_newer_report: [replies.render_newer_report(DIGEST)],
     replies.render_secret_in_diff: [replies.render_secret_in_diff()],
     replies.render_pull_pending: [replies.render_pull_pending()],
-    replies.render_pull_opened: [replies.render_pull_opened(13, "maintainer")],
-    replies.render_pull_updated: [replies.render_pull_updated(13, "maintainer")],
+    replies.render_pull_opened: [
+        replies.render_pull_opened(13, "maintainer"),
+        replies.render_pull_opened(13, "maintainer", updated=True),
+    ],
     replies.render_pull_exists: [replies.render_pull_exists(13)],
     replies.render_pull_failed: [replies.render_pull_failed("GitHub answered 422: no commits between main and x")],
+    find_option_fault: [
+        find_option_fault(NoteText(None, "", "")) or "",
+        find_option_fault(NoteText(None, "", unknown="--titel")) or "",
+    ],
     find_note_fault: [fault for note in ("", "ok", "> quoted") if (fault := find_note_fault(note, []))],
 }
 """What each function says, by the function."""
