@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import sys
 from collections.abc import Coroutine
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -17,6 +18,7 @@ from rich.console import Console
 from bot import db_commands
 from bot.app import serve as serve_until_stopped
 from bot.bases import prepare_bases
+from bot.beside import Refused
 from bot.command_options import Config, give_up, load
 from bot.config import load_settings
 from bot.deliveries import NotReplayed, read_deliveries, replay
@@ -26,11 +28,19 @@ from bot.event_loop import new_event_loop
 from bot.hold_commands import HoldRefused, list_holds, release, take_over
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
+from bot.off_thread_commands import Order, describe_order, give_order
+from bot.off_thread_commands import follow as follow_job
 from bot.pause_commands import UnknownRepository
 from bot.pause_commands import pause as pause_jobs
 from bot.pause_commands import resume as resume_jobs
-from bot.reports import UnknownJob, read_costs, read_report
+from bot.reports import UnknownJob, read_costs, read_report, show_for_terminal
+from bot.sweep_commands import Wish, name_sweep
+from bot.sweep_commands import sweep as sweep_issues
+from bot.sweep_summary import render_json, render_text
 from bot.worktree_commands import give_task, make_worktree
+from handlers.options import Options
+from handlers.ports import GitHubError, GitHubUnavailable
+from handlers.sanitize import redact
 from runner.db_errors import DatabaseError, OldDatabase
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -38,10 +48,19 @@ app.add_typer(db_commands.app, name="db")
 machines = typer.Typer(no_args_is_help=True, help="How the machines stand, and which get new jobs.")
 app.add_typer(machines, name="machines")
 
+Value = TypeVar("Value")
+
+INTERRUPTED = 130
+"""A shell's exit status for what Ctrl-C has ended."""
+
 Held = Annotated[str, typer.Argument(help="A job's id, or a worktree's name.")]
 Key = Annotated[Path, typer.Option(help="The person's public key, such as id_ed25519.pub.")]
 Hours = Annotated[float, typer.Option(help="How long the environment is kept.")]
 By = Annotated[str, typer.Option(help="Who it is for; by default, whoever is logged in.")]
+Repo = Annotated[str, typer.Option(help="The repository, as owner/name.")]
+Ref = Annotated[str | None, typer.Option(help="A branch, refs/tags/..., refs/pull/12/head, or a commit.")]
+Agent = Annotated[str | None, typer.Option(help="By default the repository's.")]
+Model = Annotated[str | None, typer.Option(help="By default the agent's.")]
 Only = Annotated[str | None, typer.Option("--repository", help="Only this one, owner/name.")]
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day, UTC; included.")]
 
@@ -98,13 +117,68 @@ def takeover(job: Held, config: Config, key: Key, hours: Hours = 8.0, by: By = "
 
 
 @app.command()
+def sweep(
+    config: Config,
+    repo: Repo,
+    label: Annotated[str, typer.Option(help="Whose open issues; several with commas between: those that have all.")],
+    limit: Annotated[int, typer.Option(min=1, help="Issues, the oldest first.")] = 20,
+    at_once: Annotated[int, typer.Option(min=1, help="How many are looked at at the same time.")] = 2,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Begin nothing: say what would be looked at.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Of which none is looked at twice; by default label and day.")
+    ] = None,
+    comment: Annotated[bool, typer.Option("--comment", help="Post what was found on each issue.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; the lines go to stderr.")] = False,
+) -> None:
+    """See which issues of a backlog still reproduce, without an agent and without a word on them, a few at a time."""
+    settings = load(config)
+    wish = Wish(repo, label, limit, at_once, name or name_sweep(label), comment)
+    show = partial(typer.echo, nl=False, err=as_json)
+    summary = _wait_for(
+        sweep_issues(settings, wish, show, dry=dry_run),
+        f"What is under way goes on. To go on with the rest: the same command, with --name {shlex.quote(wish.name)}",
+    )
+    _write(redact((render_json if as_json else render_text)(summary), settings.secret_values()))
+    if not (dry_run or summary.is_complete):
+        give_up(f"To go on: the same command, with --name {show_for_terminal(shlex.quote(wish.name))}")
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="What is to be done, in your own words; - reads them from stdin.")],
+    config: Config,
+    repo: Repo,
+    preset: Annotated[
+        str, typer.Option(help="How to work: ad-hoc, repro, diagnose, fix, or one of your own.")
+    ] = "ad-hoc",
+    agent: Agent = None,
+    model: Model = None,
+    machine: Annotated[str | None, typer.Option(help="By default any that fits.")] = None,
+    ref: Ref = None,
+    by: By = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Wait, and print the report.")] = False,
+) -> None:
+    """Let an agent work by your words, without an issue. What comes of it is on the job's page."""
+    settings, words = load(config), sys.stdin.read() if task == "-" else task
+    options = Options(agent=agent, model=model, machine=machine)
+    job = _wait_for(give_order(settings, Order(repo, words, preset, ref, options, by)), "It may have been given.")
+    _write(describe_order(settings, job))
+    if follow:
+        show = partial(typer.echo, nl=False, err=True)
+        text, succeeded = _wait_for(follow_job(settings, job, show), "The job goes on.")
+        _write(text)
+        if not succeeded:
+            raise typer.Exit(1)
+
+
+@app.command()
 def worktree(
     name: str,
     config: Config,
     key: Key,
-    repo: Annotated[str, typer.Option(help="The repository, as owner/name.")],
+    repo: Repo,
     machine: Annotated[str, typer.Option(help="Where it is made.")],
-    ref: Annotated[str | None, typer.Option(help="A branch, refs/tags/..., refs/pull/12/head, or a commit.")] = None,
+    ref: Ref = None,
     hours: Hours = 8.0,
     by: By = "",
 ) -> None:
@@ -118,8 +192,8 @@ def assign(
     name: str,
     task: Annotated[str, typer.Argument(help="What it is to do, in your own words.")],
     config: Config,
-    agent: Annotated[str | None, typer.Option(help="By default the repository's.")] = None,
-    model: Annotated[str | None, typer.Option(help="By default the agent's.")] = None,
+    agent: Agent = None,
+    model: Model = None,
 ) -> None:
     """Let an agent go on in a worktree, as its person leaves it."""
     _print(give_task(load(config), name, task, agent=agent, model=model))
@@ -211,13 +285,26 @@ def replay_delivery(
 
 
 def _print(answering: Coroutine[None, None, str]) -> None:
+    _write(_wait_for(answering))
+
+
+def _wait_for(answering: Coroutine[None, None, Value], interrupted: str = "Stopped.") -> Value:
+    """What a command comes to. What goes wrong ends the program with a sentence; so does Ctrl-C, with this one."""
     try:
-        text = asyncio.run(answering)
+        return asyncio.run(answering)
     except (UnknownMachine, UnknownRepository) as error:
         give_up(f"ptq-bot: {error}", status=2)
-    except (DatabaseError, UnknownJob, NotReplayed, HoldRefused) as error:
+    except (DatabaseError, UnknownJob, NotReplayed, HoldRefused, Refused) as error:
         give_up(f"ptq-bot: {error}")
+    except (GitHubError, GitHubUnavailable) as error:
+        give_up(f"ptq-bot: {show_for_terminal(str(error))}")
+    except KeyboardInterrupt:
+        give_up(f"\n{show_for_terminal(interrupted)}", status=INTERRUPTED)
+
+
+def _write(text: str) -> None:
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+    sys.stdout.buffer.flush()
 
 
 @app.command()

@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import select, update
 
 from bot.config import Settings
-from bot.reports import show_for_terminal
+from bot.reports import render_table, show_for_terminal
 from handlers.events import CANCEL_LANE
 from handlers.sanitize import redact
 from runner.db import open_beside
@@ -54,10 +54,7 @@ def render_deliveries(rows: Sequence[Listed]) -> str:
     if not rows:
         return "There are none.\n"
     head = ("delivery", "received (UTC)", "state", "tries", "event", "about", "error")
-    body = [_cells(row) for row in reversed(rows)]
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *body))
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    return render_table([head, *(_cells(row) for row in reversed(rows))])
 
 
 def _cells(row: Listed) -> tuple[str, ...]:

@@ -41,14 +41,20 @@ async def resume(settings: Settings, repository: str | None) -> str:
     return show_for_terminal("".join([said, *listed]))
 
 
-def _find(settings: Settings, repository: str | None) -> str:
-    if repository is None:
-        return EVERYWHERE
+def find_repository(settings: Settings, repository: str) -> str:
+    """The repository as it is named in the configuration: GitHub's names do not tell cases apart.
+
+    Raises `UnknownRepository`.
+    """
     known = {name.lower(): name for name in settings.repos}
     if repository.lower() not in known:
         there_are = ", ".join(settings.repos)
         raise UnknownRepository(f"there is no repository {show_for_terminal(repository)!r}; configured: {there_are}")
-    return repository.lower()
+    return known[repository.lower()]
+
+
+def _find(settings: Settings, repository: str | None) -> str:
+    return EVERYWHERE if repository is None else find_repository(settings, repository).lower()
 
 
 def _name(where: str) -> str:

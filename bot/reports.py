@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -49,6 +49,13 @@ def render_report(job: Job, report: Report | None, seen: str = "") -> str:
 def show_for_terminal(text: str) -> str:
     """The text with every character written out that would move a terminal's cursor, colour it, or stay unseen."""
     return show_invisible(text).replace("\r\n", "\n").replace("\r", "⟨U+000D⟩")
+
+
+def render_table(rows: Sequence[Sequence[str]]) -> str:
+    """Cells that are fit for a terminal, in columns; the first row is the head. Pure."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 async def read_costs(settings: Settings, since: date | None, until: date | None) -> str:

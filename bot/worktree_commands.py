@@ -77,10 +77,16 @@ def _find_source(settings: Settings, repository: str, machine: Machine, ref: str
     table = _find_repository(settings, repository)
     if not eligible([machine], needs(table.requires, private=private)):
         raise HoldRefused(f"machine {machine.name} is not for {repository}: see `requires`, and `serves`")
-    is_commit = ref is not None and COMMIT.fullmatch(ref) is not None
-    branch = (None if is_commit else ref) or table.base_branch or NEWEST
+    branch, commit = read_ref(ref, table.base_branch or NEWEST)
     url = find_clone_url(settings, repository)
-    return Source(repository, private, url, branch, ref if is_commit else None, table.agent)
+    return Source(repository, private, url, branch, commit, table.agent)
+
+
+def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:
+    """The branch, or whatever else git fetches by its name, and the commit of it; None means the newest. Pure."""
+    if ref is not None and COMMIT.fullmatch(ref):
+        return usual, ref
+    return ref or usual, None
 
 
 def _find_repository(settings: Settings, repository: str) -> RepositoryTable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -97,25 +98,40 @@ def render_brief(
         "skills": skills,
         "earlier": _describe_earlier(earlier) if earlier else None,
     }
-    return _templates().get_template(_choose_template(preset)).render(values | _describe(snapshot) | {"task": None})
+    no_task = {"task": None, "worktree": None}
+    return _templates().get_template(_choose_template(preset)).render(values | _describe(snapshot) | no_task)
 
 
 def render_task(worktree: str, rules: RepositoryRules, task: str, nonce: str) -> str:
     """The prompt for an agent that goes on in a worktree as a person left it, by that person's own words."""
+    preset = Preset("task", True, "do the task below, in a worktree that they began")
+    more = {"worktree": worktree, "outcomes": TASK_OUTCOMES}
+    return _render_words("task.md.j2", preset, rules, task, nonce, more)
+
+
+def render_off_thread(preset: Preset, rules: RepositoryRules, task: str, nonce: str) -> str:
+    """The prompt for an agent that works as a preset says, by a person's own words in place of an issue."""
+    more = {"parent": _choose_template(preset), "worktree": None, "outcomes": _choose_outcomes(preset)}
+    goal = "do the task below" if preset.needs_advice else preset.goal
+    return _render_words("off_thread.md.j2", replace(preset, goal=goal), rules, task, nonce, more)
+
+
+def _render_words(
+    template: str, preset: Preset, rules: RepositoryRules, task: str, nonce: str, more: Mapping[str, object]
+) -> str:
+    """A template that knows no issue."""
     words = reveal(task)[:MAX_STEERING]
     values = {
-        "preset": Preset("task", True, "do the task below, in a worktree that they began"),
+        "preset": preset,
         "rules": rules,
-        "outcomes": TASK_OUTCOMES,
         "protected_paths": PROTECTED_PATHS,
         "nonce": choose_nonce(nonce, (words,)),
         "steering": None,
         "skills": (),
         "earlier": None,
-        "worktree": worktree,
         "task": Untrusted(words, "the person who gave the task"),
     }
-    return _templates().get_template("task.md.j2").render(values)
+    return _templates().get_template(template).render({**values, **more})
 
 
 def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:

@@ -22,7 +22,7 @@ from handlers.start import ASKED_FOR, open_job
 from runner import store
 from runner.check_rows import copy_checks
 from runner.holds import Hold, end_hold, save_hold
-from runner.job import Job, JobState, derive_job_id
+from runner.job import Job, JobState, Posts, derive_job_id
 
 WORKTREE, TASK = "worktree", "task"
 """In place of presets."""
@@ -122,6 +122,7 @@ async def start_collecting(
         "by_hand": True,
         "agent": held.agent,
         "model": None,
+        "posts": Posts.ALL,
     }
     job = await _adopt(connection, origin, held, f"by hand after {held.id}", by_person, secret=secret, now=now)
     if job.has_thread:

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.case import LABELS, Case, CaseState
 from handlers.ports import Worth
 from runner import store
-from runner.job import FINAL, Job, JobState
+from runner.job import FINAL, Job, JobState, Posts
 from runner.schema import case_labels, cases, jobs, pulls, replies
 from runner.sql import insert_new, upsert
 
@@ -244,10 +244,11 @@ async def save_case_label(connection: AsyncConnection, label: CaseLabel) -> None
 
 
 async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
-    """Jobs of issues that have ended and have no report yet."""
+    """Jobs of issues that have ended and have no report yet; of those without any, such that their case still has."""
     reported = select(replies.c.job_id).where(replies.c.kind == "report", replies.c.job_id.is_not(None))
     ended = jobs.c.state.in_([str(state) for state in FINAL])
-    query = select(jobs.c.id).where(ended, jobs.c.issue_number > 0, jobs.c.id.not_in(reported))
+    due = or_(jobs.c.posts == Posts.ALL, jobs.c.id.in_(select(cases.c.active_job_id)))
+    query = select(jobs.c.id).where(ended, jobs.c.issue_number > 0, jobs.c.id.not_in(reported), due)
     return list((await connection.execute(query)).scalars())
 
 

@@ -195,8 +195,8 @@ async def _ask_to_end(request: Request, job_id: str) -> bool:
         job = await store.fetch_job(connection, job_id)
         if job is None:
             return False
-        is_told = await casebook.fetch_job_reply(connection, job_id, "report") is not None
-        if job.active or (job.state is JobState.LOST and not is_told):
+        is_untold = job_id in await casebook.fetch_unreported_job_ids(connection)
+        if job.active or (job.state is JobState.LOST and is_untold):
             await store.request_cancel(connection, job_id, request.event.sender.login, request.context.now())
             return True
         return False

@@ -20,8 +20,8 @@ from handlers.ports import GitHubError, MentioningPull
 from handlers.report import is_confidential
 from handlers.rules import Preset, RepositoryRules
 from runner import store
-from runner.caps import Use, find_tightest
-from runner.job import Job
+from runner.caps import Scope, Use, find_tightest
+from runner.job import Job, JobState, Posts
 from runner.pauses import fetch_pauses, find_pause
 from runner.verification import Kind
 
@@ -37,6 +37,18 @@ class NotStarted(Exception):  # noqa: N818
     def __init__(self, reply: str) -> None:
         super().__init__(reply)
         self.reply = reply
+
+
+class NothingStarts(NotStarted):
+    """The same, and none of any other issue that the same person could ask for."""
+
+
+class Busy(NotStarted):
+    """Another job of the issue is active."""
+
+
+class NothingToVerify(NotStarted):
+    """No script of the issue is known."""
 
 
 _CLOSES = re.compile(
@@ -96,18 +108,24 @@ def find_preset(context: Context, rules: RepositoryRules, name: str, steering: s
 async def check_not_paused(connection: AsyncConnection, repository: str) -> None:
     """Raise `NotStarted` while nothing new is to begin."""
     if pause := find_pause(await fetch_pauses(connection), repository):
-        raise NotStarted(replies.render_paused(pause))
+        raise NothingStarts(replies.render_paused(pause))
 
 
-async def check_free(connection: AsyncConnection, context: Context, repository: str, number: int) -> None:
-    """Raise `NotStarted` while a job of the issue is active."""
+async def check_free(
+    connection: AsyncConnection, context: Context, repository: str, number: int, posts: Posts = Posts.ALL
+) -> Job | None:
+    """The job of the issue that is to give way to one that posts so much. Raises `Busy` while another is active.
+
+    Who asks in the thread comes before a sweep that nobody there knows of, as long as that waits for its slot.
+    """
     case = await casebook.fetch_case(connection, f"{repository}#{number}")
     if case and case.active_job_id:
         active = await store.fetch_job(connection, case.active_job_id)
+        if active and active.state is JobState.QUEUED and active.posts is not Posts.ALL and posts is Posts.ALL:
+            return active
         ending = bool(active and active.cancel_requested_at)
-        raise NotStarted(
-            replies.render_busy(status_comment.job_url(context.public_url, case.active_job_id), ending=ending)
-        )
+        raise Busy(replies.render_busy(status_comment.job_url(context.public_url, case.active_job_id), ending=ending))
+    return None
 
 
 async def check_caps(
@@ -115,7 +133,8 @@ async def check_caps(
 ) -> None:
     """Raise `NotStarted` while a cap on this issue, this person or this repository is used up."""
     if use := await _find_used_up(connection, context, rules, number, requested_by):
-        raise NotStarted(replies.render_capped(use, requested_by))
+        refused = NotStarted if use.scope is Scope.ISSUE else NothingStarts
+        raise refused(replies.render_capped(use, requested_by))
 
 
 async def _find_used_up(

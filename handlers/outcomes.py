@@ -1,5 +1,7 @@
 """Jobs as people see them: keeps each status comment true, and writes exactly one report for every job that ended.
 
+One of which the thread is to hear nothing, or only what was found, is brought to its end all the same.
+
 Level-triggered: looks at the rows as they are, so a crash between any two of them costs nothing. It only writes down
 what should be posted; `handlers.outbox` posts it.
 """
@@ -20,10 +22,11 @@ from handlers.hurdles import NotStarted
 from handlers.report import is_confidential
 from handlers.report_comment import approvable, render_report_comment, render_usual_step
 from handlers.start import start_again
+from handlers.verified import find_outcome
 from runner import store
 from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
-from runner.job import Job, JobState
+from runner.job import Job, JobState, Posts
 
 log = structlog.get_logger()
 
@@ -63,18 +66,28 @@ async def _report(context: Context, job_id: str) -> None:
             return
         report = await store.fetch_report(connection, job_id)
         case = await casebook.fetch_case(connection, job.case_key)
+        if job.posts is not Posts.ALL and (case is None or case.active_job_id != job_id):
+            return
         if case:
             is_approvable = approvable(job, report, context.secrets)
             await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
         next_step = await _follow_up(connection, context, job, case.title if case else "")
-        body = await render_report(connection, context, job, next_step)
-        reply = casebook.draft_reply(casebook.derive_reply_id(f"report {job_id}"), "report", job, body, context.now())
-        await casebook.insert_reply(connection, reply)
+        if await _is_posted(connection, job):
+            body, reply_id = await render_report(connection, context, job, next_step), f"report {job_id}"
+            reply = casebook.draft_reply(casebook.derive_reply_id(reply_id), "report", job, body, context.now())
+            await casebook.insert_reply(connection, reply)
         if report and is_confidential(report.body):
             notification = notifications.draft_notification(job, report, context.secrets, context.now())
             await notifications.insert_notification(connection, notification)
-    log.info("report.written", **job.log_context(), state=str(job.state))
+    log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
     context.ring()
+
+
+async def _is_posted(connection: AsyncConnection, job: Job) -> bool:
+    """Whether the thread gets the report of a job that has ended."""
+    if job.posts is not Posts.FINDING:
+        return job.posts is Posts.ALL
+    return find_outcome(job, await fetch_checks(connection, job.id)).is_definite
 
 
 async def _follow_up(connection: AsyncConnection, context: Context, job: Job, title: str) -> str | None:

@@ -12,7 +12,7 @@ from handlers.rules import Preset, Role
 from handlers.sanitize import make_safe_line, one_line
 from handlers.status_comment import job_url
 from runner.caps import Scope, Use
-from runner.job import Job
+from runner.job import Job, Posts
 from runner.pauses import Pause
 
 _FREE_AGAIN = {
@@ -226,7 +226,9 @@ def render_nothing_to_cancel() -> str:
 
 def render_cancelling(job: Job, public_url: str) -> str:
     """`/ptq cancel`, heard."""
-    return f"Cancelling [this job]({job_url(public_url, job.id)}). Its report follows when nothing of it is alive."
+    is_told = job.posts is Posts.ALL
+    follows = "Its report follows when nothing of it is alive." if is_told else "It was a check of the operator's."
+    return f"Cancelling [this job]({job_url(public_url, job.id)}). {follows}"
 
 
 def render_no_diff() -> str:

@@ -17,7 +17,7 @@ from handlers.sanitize import collapse, cut, fence, make_safe, make_safe_line, r
 from handlers.status_comment import job_url
 from handlers.verified import name_outcome, render_checks
 from runner.characters import show_invisible
-from runner.job import DIGEST_SHOWN, Job, JobState, Report
+from runner.job import DIGEST_SHOWN, Job, JobState, Posts, Report
 from runner.meter import Meter
 from runner.patch import Untrue, list_additions
 from runner.verification import Check
@@ -114,7 +114,9 @@ def choose_headline(job: Job, parsed: ParsedReport | None) -> str:
 
 
 def _render_head(job: Job, headline: str, secrets: Collection[str]) -> str:
-    head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, asked for by @{job.requested_by}."
+    # Who sweeps a backlog has a login on the operator's machine, which may be a stranger's on GitHub.
+    asker = f"@{job.requested_by}" if job.posts is Posts.ALL else "the operator of this App"
+    head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, asked for by {asker}."
     if not job.failure:
         return head
     sentence, _, details = redact(job.failure, secrets).partition("\n")

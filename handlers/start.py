@@ -1,11 +1,11 @@
 """Creates the jobs of issues: freezes the issue, writes the brief, and commits case, job and first reply.
 
-Nothing else creates a job but `handlers.by_hand`, for people who work in an environment themselves.
+Nothing else creates a job but `handlers.by_hand`, for people who work in an environment themselves, and
+`handlers.off_thread`, for tasks without an issue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from secrets import token_hex
@@ -15,11 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers import casebook, replies, status_comment
 from handlers.brief import render_brief
-from handlers.case import Case, CaseState, begin_job
+from handlers.case import Case, CaseState, begin_job, end_job
 from handlers.context import Context
 from handlers.earlier import EarlierAttempt
 from handlers.events import Issue, Repository
 from handlers.hurdles import (
+    NothingToVerify,
     NotStarted,
     check_caps,
     check_free,
@@ -33,13 +34,12 @@ from handlers.hurdles import (
 )
 from handlers.options import Choice, OptionRefused, Options, choose, list_offers
 from handlers.outbox import was_answered, write_reply
-from handlers.ports import Comment
 from handlers.rules import Preset, RepositoryRules, find_command
 from handlers.snapshot import Snapshot, freeze_issue
 from runner import store
 from runner.agents.skills import choose_skills
 from runner.check_rows import add_checks, copy_checks
-from runner.job import Job, JobState, derive_job_id
+from runner.job import Job, JobState, Posts, derive_job_id
 from runner.verification import Kind
 
 log = structlog.get_logger()
@@ -54,7 +54,7 @@ AT_ONCE = timedelta(seconds=5)
 ASKED_FOR = frozenset(
     (
         *("repository", "private", "issue_number", "preset", "may_change", "agent", "model", "requested_by"),
-        *("clone_url", "base_branch", "prompt", "skills", "follows"),
+        *("clone_url", "base_branch", "prompt", "skills", "follows", "posts"),
     )
 )
 """What of a job was decided when somebody asked for it."""
@@ -80,6 +80,7 @@ class StartRequest:
     """The pull request of ours in which that was, when it was not on the issue."""
     as_found: bool = False
     """Whether the issue is as we found it afterwards, for nobody told us of the label."""
+    posts: Posts = Posts.ALL
 
     @property
     def command(self) -> str:
@@ -96,6 +97,8 @@ class _Plan:
     preset: Preset
     choice: Choice
     earlier: EarlierAttempt | None
+    gives_way: Job | None
+    """What waits on the issue until now, and ends for this."""
 
 
 async def start_job(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
@@ -108,14 +111,26 @@ async def start_job(context: Context, rules: RepositoryRules, request: StartRequ
         await _check(context, rules, request)
     except NotStarted as refused:
         objection = refused
-    comments = await context.github.list_comments(rules.name, request.issue.number)
-    snapshot = _freeze(rules, request, comments, await context.github.own_login())
+    snapshot = await freeze(context, rules, request)
     async with context.db.write() as connection:
         job = await _answer(connection, context, rules, request, snapshot, objection)
     if job:
         log.info("job.queued", **job.log_context(), preset=job.preset, by=job.requested_by)
     await _react(context, rules.name, request)
     context.ring()
+
+
+async def start_unheard(context: Context, rules: RepositoryRules, request: StartRequest) -> Job:
+    """The job that was asked for outside of its thread, made now or before. Raises `NotStarted`; nobody else hears why.
+
+    That people may be at work on the issue does not matter: nothing is asked of them, and no agent comes between.
+    """
+    snapshot = await freeze(context, rules, request)
+    async with context.db.write() as connection:
+        job_id = name_job(context, rules.name, request.issue.number, request.trigger)
+        job = await store.fetch_job(connection, job_id) or await _create(connection, context, rules, request, snapshot)
+    context.ring()
+    return job
 
 
 async def _check(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
@@ -145,37 +160,68 @@ async def _answer(
     number = request.issue.number
     if await was_decided(connection, context, rules.name, number, request.trigger):
         return None
-    job_id, occasion = _name(context, rules.name, number, request.trigger)
     try:
         if objection:
             raise objection
-        plan = await _plan(connection, context, rules, request, job_id)
-        scripts = [(Kind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
-        if not plan.preset.has_agent:
-            scripts += await find_earlier_repro(connection, rules.name, number)
-            if not scripts:
-                raise NotStarted(replies.render_nothing_to_verify())
+        return await _create(connection, context, rules, request, snapshot)
     except NotStarted as refused:
+        occasion = _name_refusal(number, request.trigger)
         await write_reply(connection, context, rules.name, request.thread or number, occasion, refused.reply)
         return None
+
+
+async def _create(
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot
+) -> Job:
+    """Write down the job and its scripts. Raises `NotStarted` before anything is written."""
+    job_id = name_job(context, rules.name, request.issue.number, request.trigger)
+    plan = await _plan(connection, context, rules, request, job_id)
+    scripts = await list_scripts(connection, snapshot, with_earlier=not plan.preset.has_agent)
+    if not plan.preset.has_agent and not scripts:
+        raise NothingToVerify(replies.render_nothing_to_verify())
+    if plan.gives_way:
+        await _give_way(connection, context, plan.gives_way, request.requested_by)
     job = _draft_job(context, rules, request, snapshot, plan)
     await open_job(connection, context.public_url, job, request.issue.title)
     await add_checks(connection, job.id, scripts)
     return job
 
 
+async def list_scripts(
+    connection: AsyncConnection, snapshot: Snapshot, *, with_earlier: bool
+) -> list[tuple[Kind, str, str]]:
+    """The scripts that are known of an issue: kind, origin and code. With that of the last attempt, if it left one."""
+    scripts = [(Kind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
+    if with_earlier:
+        scripts += await find_earlier_repro(connection, snapshot.repository, snapshot.issue_number)
+    return scripts
+
+
+async def _give_way(connection: AsyncConnection, context: Context, waiting: Job, by: str) -> None:
+    """End a job that waits, and of which its thread has heard nothing."""
+    now = context.now()
+    await store.move_job(connection, waiting, JobState.CANCELLED, now, f"it gave way to a job that @{by} asked for")
+    if case := await casebook.fetch_case(connection, waiting.case_key):
+        await casebook.save_case(connection, end_job(case, waiting.id, now, approvable=False))
+
+
 async def was_decided(
     connection: AsyncConnection, context: Context, repository: str, issue_number: int, trigger: str
 ) -> bool:
     """Whether this trigger has had its job, or the reply that says why there is none."""
-    job_id, occasion = _name(context, repository, issue_number, trigger)
-    return bool(await store.fetch_job(connection, job_id) or await was_answered(connection, repository, occasion))
+    if await store.fetch_job(connection, name_job(context, repository, issue_number, trigger)):
+        return True
+    return await was_answered(connection, repository, _name_refusal(issue_number, trigger))
 
 
-def _name(context: Context, repository: str, issue_number: int, trigger: str) -> tuple[str, str]:
-    """The id of the trigger's job, and the occasion of the reply that stands in its place."""
-    job_id = derive_job_id(f"{repository}#{issue_number} {trigger}", context.db.secret)
-    return job_id, f"#{issue_number} not started {trigger}"
+def name_job(context: Context, repository: str, issue_number: int, trigger: str) -> str:
+    """The id of the trigger's job."""
+    return derive_job_id(f"{repository}#{issue_number} {trigger}", context.db.secret)
+
+
+def _name_refusal(issue_number: int, trigger: str) -> str:
+    """The occasion of the reply that stands in its place."""
+    return f"#{issue_number} not started {trigger}"
 
 
 async def _plan(
@@ -184,7 +230,7 @@ async def _plan(
     """Raise `NotStarted` when something is in the way."""
     number, private = request.issue.number, request.repository.private
     await check_not_paused(connection, rules.name)
-    await check_free(connection, context, rules.name, number)
+    gives_way = await check_free(connection, context, rules.name, number, request.posts)
     earlier, usual = None, Choice(rules.agent)
     if request.preset == RETRY:
         earlier = await find_earlier(connection, context, rules.name, number)
@@ -199,7 +245,7 @@ async def _plan(
         raise NotStarted(replies.render_option_refused(str(refused), offers, machines)) from None
     await check_caps(connection, context, rules, number, request.requested_by)
     attempt = await store.count_attempts(connection, rules.name, number) + 1
-    return _Plan(job_id, attempt, preset, choice, earlier)
+    return _Plan(job_id, attempt, preset, choice, earlier, gives_way)
 
 
 async def start_again(connection: AsyncConnection, context: Context, lost: Job, title: str) -> Job:
@@ -225,18 +271,21 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
 
 
 async def open_job(connection: AsyncConnection, public_url: str, job: Job, title: str) -> None:
-    """Insert the job of an issue with its case and its status comment."""
+    """Insert the job of an issue with its case and, where the thread hears of it, its status comment."""
     case = await casebook.fetch_case(connection, job.case_key) or Case(
         job.case_key, job.repository, job.issue_number, title, CaseState.IDLE, job.created_at, job.created_at
     )
     await store.insert_job(connection, job)
     await casebook.save_case(connection, begin_job(replace(case, title=title), job.id, job.created_at))
+    if job.posts is not Posts.ALL:
+        return
     queued_before = await store.count_queued_before(connection, job)
     body = status_comment.render_status(job, public_url, queued_before)
     await casebook.insert_reply(connection, casebook.draft_reply(job.id, "status", job, body, job.created_at))
 
 
-def _freeze(rules: RepositoryRules, request: StartRequest, comments: Sequence[Comment], own_login: str) -> Snapshot:
+async def freeze(context: Context, rules: RepositoryRules, request: StartRequest) -> Snapshot:
+    """The issue as it stood when somebody asked, with its comments as GitHub has them. Raises what the port raises."""
     issue = request.issue
     return freeze_issue(
         repository=rules.name,
@@ -246,9 +295,9 @@ def _freeze(rules: RepositoryRules, request: StartRequest, comments: Sequence[Co
         body=issue.body or "",
         labels=[label.name for label in issue.labels],
         created_at=issue.created_at,
-        comments=comments,
+        comments=await context.github.list_comments(rules.name, issue.number),
         frozen_at=request.triggered_at,
-        own_login=own_login,
+        own_login=await context.github.own_login(),
         trigger_comment_id=request.comment_id,
         import_names=rules.import_names,
     )
@@ -277,6 +326,7 @@ def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, 
         else "",
         skills=skills,
         pinned_to=plan.choice.machine,
+        posts=request.posts,
         follows=earlier.job.id if earlier else None,
         state=JobState.QUEUED,
         created_at=now,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from enum import StrEnum
 
 from handlers.repros import THE_ISSUE
 from handlers.sanitize import defuse, one_line, redact
@@ -14,6 +15,23 @@ from runner.verification import Check, Finding, Kind, Side, Verdict, judge
 MAX_ORIGIN = 120
 MAX_FAILURE = 200
 """Characters of what a machine said that are quoted."""
+
+
+class Outcome(StrEnum):
+    """What a job has come to in which the service only looked itself."""
+
+    REPRODUCES = "still reproduces"
+    GONE = "does not reproduce"
+    UNSETTLED = "not settled"
+    """Its scripts ended now so and now otherwise, or could not be run."""
+    NOT_VERIFIED = "not verified"
+    """It did not come to its end."""
+
+    @property
+    def is_definite(self) -> bool:
+        """Whether people learn from it how the issue stands."""
+        return self in (Outcome.REPRODUCES, Outcome.GONE)
+
 
 GOOD = frozenset({Verdict.VERIFIED, Verdict.REPRODUCED})
 
@@ -50,15 +68,33 @@ def render_checks(
     return "\n".join(["**Seen by ptq-bot**, each time in a fresh environment:\n", *lines])
 
 
-def name_outcome(job: Job, checks: Sequence[Check]) -> str:
-    """What a job has come to in which the service only looked itself, as a headline."""
+def find_outcome(job: Job, checks: Sequence[Check]) -> Outcome:
+    """What a job has come to that has ended, and in which the service only looked itself."""
     if job.state is not JobState.SUCCEEDED:
-        return f"Not verified: {job.state}"
+        return Outcome.NOT_VERIFIED
     found = {judge(check, has_change=False).verdict for check in checks}
-    at = f"at `{(job.base_commit or '')[:10]}`"
     if Verdict.REPRODUCED in found:
-        return f"Still reproduces {at}"
-    return f"Does not reproduce {at}" if found == {Verdict.SHOWS_NOTHING} else f"Not settled {at}"
+        return Outcome.REPRODUCES
+    return Outcome.GONE if found == {Verdict.SHOWS_NOTHING} else Outcome.UNSETTLED
+
+
+def name_outcome(job: Job, checks: Sequence[Check]) -> str:
+    """The same as a headline."""
+    outcome = find_outcome(job, checks)
+    more = f": {job.state}" if outcome is Outcome.NOT_VERIFIED else f" at `{(job.base_commit or '')[:10]}`"
+    return f"{outcome.capitalize()}{more}"
+
+
+def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str]) -> str:
+    """Why it is not known whether an issue still reproduces, as a clause; empty where it is."""
+    outcome = find_outcome(job, checks)
+    if outcome is Outcome.NOT_VERIFIED:
+        return redact(job.failure or str(job.state), secrets)
+    if outcome is not Outcome.UNSETTLED:
+        return ""
+    doubts = ((judge(check, has_change=False).verdict, check.trouble) for check in checks)
+    said = (redact(trouble or _DOUBTS[verdict], secrets) for verdict, trouble in doubts if verdict not in GOOD)
+    return "; ".join(dict.fromkeys(said))
 
 
 def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: Collection[str]) -> str:

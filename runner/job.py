@@ -33,6 +33,16 @@ class JobState(StrEnum):
     LOST = "lost"
 
 
+class Posts(StrEnum):
+    """What the thread of its issue gets of a job by itself. Whoever asks there is answered in any case."""
+
+    ALL = "all"
+    """Where it stands, and its report."""
+    FINDING = "finding"
+    """Its report alone, and that only where the service has seen whether the issue still reproduces."""
+    NOTHING = "nothing"
+
+
 _ENDS = {JobState.FAILED, JobState.CANCELLED, JobState.LOST}
 
 NEXT: dict[JobState, frozenset[JobState]] = {
@@ -68,7 +78,7 @@ class Job:
     private: bool
     """Whether the repository is; its jobs are then in no public list."""
     issue_number: int
-    """Below 0 for a worktree, which belongs to no issue."""
+    """Below 0 for a worktree or a task of its own, which belong to no issue."""
     attempt: int
     preset: str
     may_change: bool
@@ -100,9 +110,10 @@ class Job:
     by_hand: bool = False
     """Whether a person works in its environment, and no agent."""
     name: str | None = None
-    """What its person calls a worktree."""
+    """What a worktree, or a task of its own, is called."""
     pinned_to: str | None = None
     """The one machine that it may run on; None leaves the choice."""
+    posts: Posts = Posts.ALL
     stopped_as: str | None = None
     """How the run will have ended, if the service has told the agent to end (`runner.agents.events.Ending`)."""
     stopped_at: datetime | None = None
@@ -136,7 +147,7 @@ class Job:
 
     @property
     def case_key(self) -> str:
-        """The issue that the job belongs to, as `owner/name#number`; or the worktree, as `owner/name~name`."""
+        """The issue that the job belongs to, as `owner/name#number`; or a job without one, as `owner/name~name`."""
         return f"{self.repository}#{self.issue_number}" if self.has_thread else f"{self.repository}~{self.name}"
 
     def log_context(self) -> dict[str, object]:

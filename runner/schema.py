@@ -95,8 +95,9 @@ jobs = Table(
     Column("replaces", ForeignKey("jobs.id"), unique=True),  # a lost job is started again once
     Column("adopts", ForeignKey("jobs.id"), unique=True),  # an environment passes on once
     Column("by_hand", Boolean, nullable=False, default=False, server_default=false()),
-    Column("name", String(50)),  # of a worktree
+    Column("name", String(50)),  # of a worktree, or a task of its own
     Column("pinned_to", String(100)),  # the one machine that it may run on
+    Column("posts", String(20), nullable=False, default="all", server_default="all"),  # all, finding, nothing
     Column("stopped_as", String(20)),
     Column("stopped_at", UtcDateTime),
     Column("stop_reason", Text),

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from runner.agents import Session
 from runner.allotment import Turns
 from runner.caps import Scope, Spent
-from runner.job import ACTIVE, FileChange, IllegalMove, Job, JobState, Report, move
+from runner.job import ACTIVE, FileChange, IllegalMove, Job, JobState, Posts, Report, move
 from runner.machines import Holder, Lease
 from runner.meter import Meter
 from runner.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions, turns
@@ -33,7 +33,8 @@ def _job(row: Row[Any]) -> Job:
 
 
 def _to_job(values: Mapping[str, Any]) -> Job:
-    return Job(**{**values, "state": JobState(values["state"]), "skills": tuple(values["skills"])})
+    typed = {"state": JobState(values["state"]), "posts": Posts(values["posts"]), "skills": tuple(values["skills"])}
+    return Job(**{**values, **typed})
 
 
 async def insert_job(connection: AsyncConnection, job: Job) -> bool:
@@ -48,6 +49,13 @@ async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
     """The job with this id."""
     row = (await connection.execute(select(jobs).where(jobs.c.id == job_id))).one_or_none()
     return _job(row) if row else None
+
+
+async def fetch_with_successors(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, Job]:
+    """The jobs with these ids, by id; in the place of one that was lost, the one that was made in its place."""
+    query = select(jobs).where(jobs.c.id.in_(job_ids) | jobs.c.replaces.in_(job_ids))
+    found = [_job(row) for row in await connection.execute(query)]
+    return {job.id: job for job in found} | {job.replaces: job for job in found if job.replaces}
 
 
 async def fetch_newest_job(connection: AsyncConnection, repository: str, before: datetime) -> Job | None:

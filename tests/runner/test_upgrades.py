@@ -72,7 +72,7 @@ def make_row(table: Table, dialect: str) -> dict[str, Any]:
     """A value in every column, NULL in none; whatever names a job names the one job."""
     row = {column.name: make_value(column.type, dialect) for column in table.columns}
     if table.name == "jobs":
-        row |= {"state": "queued"}
+        row |= {"state": "queued"} | {name: "all" for name in ("posts",) if name in table.columns}
     referred = {"jobs": "id", "github_accounts": "account"}.get(table.name)
     return row | {column.name: JOB for column in table.columns if column.foreign_keys or column.name == referred}
 
