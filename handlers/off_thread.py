@@ -51,7 +51,7 @@ def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Prese
         raise NotStarted(f"{name} goes by an issue and what was done on it, and a task has none; {there_are}")
     if known:
         raise NotStarted(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}")
-    raise NotStarted(f"there is no such preset; {there_are}")
+    raise NotStarted(f"there is no preset {name[:50]!r}; {there_are}")
 
 
 async def start_off_thread(

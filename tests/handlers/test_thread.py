@@ -17,7 +17,7 @@ from handlers.note import NoteText, find_note_fault, find_option_fault
 from handlers.report_comment import render_report_comment
 from handlers.rules import PRESETS, RepositoryRules, Role
 from runner.caps import Scope, Use
-from runner.job import JobState
+from runner.job import VERIFY, JobState, Posts
 from runner.meter import Meter
 from runner.pauses import OPERATOR, Pause
 from tests.handlers.test_report_comment import done, result
@@ -28,6 +28,7 @@ URL, REPOSITORY = "https://ptq.example", "octo/widgets"
 METER = Meter("j", turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
 RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")
 QUEUED, DONE, LOST = make_job(), done(), done(state=JobState.LOST, failure="machine gpu-1 can no longer be asked")
+SWEPT = done(preset=VERIFY, posts=Posts.FINDING, base_commit="b" * 40)
 RULES = RepositoryRules(REPOSITORY, agent="mine")
 OFFERS = {"claude": ("opus", "sonnet"), "mine": ()}
 PAUSE = Pause(REPOSITORY, "#12", "maintainer", datetime(2026, 1, 2, tzinfo=UTC))
@@ -43,6 +44,7 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
     render_report_comment: [
         report(),
         report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),
+        render_report_comment(SWEPT, None, model=None, public_url=URL, secrets=()),
         render_report_comment(LOST, None, None, model=None, public_url=URL, secrets=()),
     ],
     render_help: [render_help(RULES)],
@@ -108,7 +110,10 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
     ],
     replies.render_idle: [replies.render_idle(URL, None), replies.render_idle(URL, DONE)],
     replies.render_nothing_to_cancel: [replies.render_nothing_to_cancel()],
-    replies.render_cancelling: [replies.render_cancelling(RUNNING, URL)],
+    replies.render_cancelling: [
+        replies.render_cancelling(RUNNING, URL),
+        replies.render_cancelling(replace(RUNNING, posts=Posts.NOTHING), URL),
+    ],
     replies.render_no_diff: [replies.render_no_diff()],
     replies.render_stale_digest: [replies.render_stale_digest("ba9876543210", DIGEST)],
     replies.render_newer_report: [replies.render_newer_report(DIGEST)],

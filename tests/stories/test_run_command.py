@@ -1,0 +1,121 @@
+"""A task without an issue: an operator's words, an agent, and a page on which all of it stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from bot.beside import Refused
+from bot.config import load_settings
+from bot.demo.repository import NAME
+from bot.off_thread_commands import Order, give_order
+from bot.pause_commands import UnknownRepository, pause
+from bot.reports import read_costs, read_report
+from handlers.options import Options
+from tests.support import program
+from tests.support.world import FIX, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
+
+BREAK = "sys.exit('Please break off.' in pathlib.Path(os.environ['PTQ_PROMPT_FILE']).read_text())\n"
+AGENT = WRITE_REPORT + FIX + BREAK
+ORDER = Order(NAME, "Mend the last chunk.", "ad-hoc", None, Options(), "casey")
+PRESETS = '[presets.slow]\nfile = "slow.md"\ngoal = "find out what is slow"\n'
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    (tmp_path / "slow.md").write_text("1. Profile it.\n")
+    caps = "caps.user_day.jobs = 2\n"
+    async with open_world(tmp_path, agent=AGENT, more_toml=PRESETS, repository_toml=caps) as world:
+        await world.open_issue()
+        yield world
+        assert world.replies() == [], "GitHub hears of none of it"
+
+
+async def order(world: World, wanted: Order = ORDER) -> str:
+    return (await give_order(load_settings(world.playground.config), wanted)).id
+
+
+async def test_what_comes_of_a_task_without_an_issue_is_on_its_page(world: World) -> None:
+    settings = load_settings(world.playground.config)
+    job_id = await order(world)
+    await world.settle()
+    (job,) = await world.jobs()
+    assert (job.state, job.failure, job.case_key) == ("succeeded", None, "octo/widgets~task1")
+    assert (job.preset, job.agent, job.requested_by, job.may_change) == ("ad-hoc", "script", "casey", True)
+    report = await read_report(settings, job_id)
+    assert "octo/widgets~task1 · ad-hoc attempt 1, asked for by @casey · succeeded" in report
+    assert "+    for start in range(0, len(items), size):" in report
+    page = await asyncio.to_thread(fetch, f"{world.playground.service.url}/jobs/{job_id}")
+    for words in ("octo/widgets~task1", "Mend the last chunk.", "It is mended.", "range(0, len(items), size)", "casey"):
+        assert words in page, words
+    assert "octo/widgets,,casey,ad-hoc,1,script" in await read_costs(settings, None, None)
+    listed = await asyncio.to_thread(fetch, f"{world.playground.service.url}/jobs")
+    assert job_id not in listed, "who knows no address of it has no business there, as with worktrees"
+
+
+async def test_who_follows_a_task_reads_its_report_and_learns_by_the_status_how_it_ended(world: World) -> None:
+    words = ("--repo", NAME, "--config", str(world.playground.config), "--by", "casey", "--follow")
+    done = await asyncio.to_thread(program.run, "run", *words, "--preset", "fix", "--ref", "main", "Mend it.")
+    assert done.returncode == 0, done.stderr
+    assert "is given to script: http://127.0.0.1" in done.stdout
+    assert "=== Diff ===" in done.stdout
+    assert "queued" in done.stderr
+    failed = await asyncio.to_thread(program.run, "run", *words, "--preset", "slow", "Please break off.")
+    assert failed.returncode == 1
+    assert "· slow attempt 1, asked for by @casey · failed" in failed.stdout
+    assert {job.preset: job.state for job in await world.jobs()} == {"fix": "succeeded", "slow": "failed"}
+    third = await asyncio.to_thread(program.run, "run", *words, "More.")
+    assert (third.returncode, third.stdout) == (1, "")
+    assert "the cap of 2 jobs of what @casey asked for today is used up. It is free again tomorrow" in third.stderr
+
+
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"words": " "}, "a task has 1 to 10,000 characters"),
+    ({"preset": "verify"}, "verify goes by an issue .*; there are: repro, diagnose, fix, ad-hoc, slow"),
+    ({"preset": "simplify"}, "simplify goes by an issue"),
+    ({"preset": "retry"}, "retry goes by an issue"),
+    ({"preset": "rebase"}, "there is no preset 'rebase'"),
+    ({"preset": "none"}, "there is no preset 'none'; there are: repro, "),
+    (
+        {"options": Options(agent="none")},
+        "--agent names none that may work here; there are: agents script; machines ",
+    ),
+    ({"options": Options(model="none")}, "--model names none of script's"),
+    (
+        {"options": Options(machine="none")},
+        "--machine names none for this; there are: agents script; machines gpu-1",
+    ),
+    ({"by": "a b"}, "a person's name has letters"),
+)
+
+
+async def test_what_cannot_be_done_is_said_and_nothing_begins(world: World) -> None:
+    for changes, refusal in REFUSED:
+        with pytest.raises(Refused, match=refusal):
+            await order(world, replace(ORDER, **changes))
+    assert await world.jobs() == []
+
+
+async def test_what_a_repository_forbids_and_what_is_paused_does_not_begin(world: World) -> None:
+    with pytest.raises(UnknownRepository, match="there is no repository 'octo/other'; configured: octo/widgets"):
+        await order(world, replace(ORDER, repository="octo/other"))
+    world.commit({".github/ptq.toml": 'presets = ["repro"]\n'})
+    with pytest.raises(Refused, match=r"\.github/ptq\.toml of octo/widgets does not allow ad-hoc; there are: repro"):
+        await order(world)
+    await pause(load_settings(world.playground.config), None)
+    with pytest.raises(Refused, match="the operator of this App has paused new jobs"):
+        await order(world, replace(ORDER, preset="repro"))
+    assert await world.jobs() == []
+
+
+def fetch(url: str) -> str:
+    with urlopen(url, timeout=20) as answer:
+        return str(answer.read().decode())
