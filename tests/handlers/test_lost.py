@@ -16,7 +16,7 @@ from handlers.rules import RepositoryRules
 from runner import store
 from runner.agents import AgentSpec
 from runner.caps import Caps, Scope
-from runner.job import Job, JobState
+from runner.job import Job, JobState, Posts
 from tests.handlers.test_notes_again import ISSUE, open_thread
 from tests.handlers.test_outcomes import Desk, open_desk, running
 from tests.support.jobs import NOON
@@ -60,6 +60,22 @@ async def test_a_lost_job_is_started_again_as_it_was_asked_for(database_url: str
         async with desk.db.read() as connection:
             rows = await connection.exec_driver_sql("SELECT kind, job_id FROM replies ORDER BY kind, job_id")
             assert set(rows) == {("report", before.id), ("status", before.id), ("status", again.id)}
+
+
+async def test_of_a_silent_job_nobody_hears_that_it_was_lost_and_started_again(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        desk.context = set_up(desk.context)
+        await desk.add(lost(posts=Posts.NOTHING))
+        for _ in range(3):
+            await report_jobs(desk.context)
+        before, again = await jobs_of(desk)
+        assert (again.replaces, again.posts) == (before.id, Posts.NOTHING)
+        assert (await desk.case()).active_job_id == again.id
+        async with desk.db.read() as connection:
+            found = await store.fetch_with_successors(connection, [before.id])
+            assert (found[before.id], found[again.id]) == (again, again)
+            rows = await connection.exec_driver_sql("SELECT kind, job_id FROM replies WHERE kind = 'report'")
+            assert [*rows] == []
 
 
 async def test_it_is_started_again_once_however_often_it_is_looked_at(database_url: str) -> None:

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import pytest
+
 from handlers import casebook, replies
 from handlers.case import Case, CaseState
 from handlers.casebook import Reply
@@ -15,7 +17,7 @@ from handlers.notifications import Notification, fetch_waiting
 from handlers.outcomes import report_jobs
 from runner import store
 from runner.db import Database
-from runner.job import FileChange, Job, JobState, Report
+from runner.job import VERIFY, FileChange, Job, JobState, Posts, Report
 from runner.meter import Meter
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
@@ -199,3 +201,16 @@ async def test_an_ordinary_report_notifies_nobody(database_url: str) -> None:
         assert await desk.notifications() == []
         assert (await desk.reply("report")).body.startswith("### Fix staged")
         assert (await desk.case()).state is CaseState.AWAITING_NOTE
+
+
+@pytest.mark.parametrize("posts", [Posts.NOTHING, Posts.FINDING])
+async def test_a_job_of_which_the_thread_hears_nothing_frees_its_issue_all_the_same(
+    database_url: str, posts: Posts
+) -> None:
+    async with open_desk(database_url) as desk:
+        await desk.add(make_job(state=JobState.FAILED, failure="no room", preset=VERIFY, posts=posts))
+        case = await desk.case()
+        assert (case.state, case.active_job_id) == (CaseState.IDLE, None)
+        async with desk.db.read() as connection:
+            assert await casebook.fetch_unreported_job_ids(connection) == []
+            assert await casebook.fetch_job_reply(connection, "0123456789", "report") is None
