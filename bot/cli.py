@@ -23,7 +23,7 @@ from bot.command_options import Config, give_up, load
 from bot.config import load_settings
 from bot.deliveries import NotReplayed, read_deliveries, replay
 from bot.doctor.examination import examine
-from bot.doctor.findings import has_failed, render_findings, render_json
+from bot.doctor.findings import has_failed, render_findings, render_findings_json
 from bot.event_loop import new_event_loop
 from bot.hold_commands import HoldRefused, list_holds, release, take_over
 from bot.log import configure_logging
@@ -90,8 +90,7 @@ def doctor(
     """
     configure_logging((), level="CRITICAL")  # What clients say while they try again is in the findings.
     findings = asyncio.run(examine(config))
-    text = render_json(findings) if as_json else render_findings(findings)
-    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+    _write(render_findings_json(findings) if as_json else render_findings(findings))
     if has_failed(findings):
         raise typer.Exit(1)
 

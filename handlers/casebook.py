@@ -217,7 +217,10 @@ async def change_reply(connection: AsyncConnection, reply: Reply, **changes: Any
 async def fetch_mislabelled_cases(
     connection: AsyncConnection, showing: Collection[str], hiding: Collection[str], now: datetime
 ) -> list[Case]:
-    """Cases of these repositories whose label is due, for it is not as it should be: as the case stands, or off."""
+    """Cases of these repositories whose label is due, for it is not as it should be: as the case stands, or off.
+
+    While a job is active of which the thread is to hear nothing, the label tells nothing of it either.
+    """
     shown = case({str(state): label for state, label in LABELS.items()}, value=cases.c.state, else_="")
     wanted = case((cases.c.repository.in_(showing), shown), else_="")
     differs = func.coalesce(case_labels.c.standing, "") != wanted
@@ -225,6 +228,8 @@ async def fetch_mislabelled_cases(
     query = (
         select(cases)
         .outerjoin(case_labels, case_labels.c.key == cases.c.key)
+        .outerjoin(jobs, jobs.c.id == cases.c.active_job_id)
+        .where(or_(jobs.c.posts.is_(None), jobs.c.posts == Posts.ALL))
         .where(cases.c.repository.in_([*showing, *hiding]), or_(differs, case_labels.c.settled.is_(False)))
         .where(case_labels.c.abandoned.is_(None), is_due)
         .order_by(cases.c.changed_at)

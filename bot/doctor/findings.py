@@ -83,7 +83,7 @@ def _count(findings: Sequence[Finding]) -> str:
     return f"{failed} failed, {warnings} warning{'s' * (warnings != 1)}, {ok} ok"
 
 
-def render_json(findings: Iterable[Finding]) -> str:
+def render_findings_json(findings: Iterable[Finding]) -> str:
     """The same for programs: a list of objects with the keys of `Finding`; verdicts in lower case."""
     rows = [{**asdict(finding), "verdict": finding.verdict.lower()} for finding in findings]
     return json.dumps(rows, indent=2) + "\n"

@@ -18,9 +18,11 @@ from handlers.case_labels import show_cases
 from handlers.context import Context
 from handlers.ports import GitHub, GitHubError, NotFound, OverBudget
 from handlers.rules import RepositoryRules
+from runner import store
 from runner.db import Database
+from runner.job import Posts
 from tests.support.clock import Clock
-from tests.support.jobs import open_database
+from tests.support.jobs import make_job, open_database
 from tests.support.model_github import MISHAPS, ModelGitHub
 
 NAME, ISSUE = "octo/widgets", 7
@@ -57,10 +59,10 @@ class Issue:
     clock: Clock
     shows: bool = True
 
-    async def move(self, state: CaseState) -> None:
+    async def move(self, state: CaseState, active: str | None = None) -> None:
         now = self.clock()
         async with self.db.write() as connection:
-            await casebook.save_case(connection, Case(KEY, NAME, ISSUE, "It breaks", state, now, now))
+            await casebook.save_case(connection, Case(KEY, NAME, ISSUE, "It breaks", state, now, now, active))
 
     async def look(self, passes: int = 1) -> None:
         """Passes of the loop, each some seconds after the one before. One may be our last, and another begins anew."""
@@ -107,6 +109,18 @@ async def test_an_issue_shows_where_its_case_stands_and_nothing_where_it_rests(d
         assert issue.labels == {"bug"}
         puts_and_takes = [f"+{RUNNING}", f"-{RUNNING}", f"+{AWAITING}", f"-{AWAITING}", f"+{OPEN}", f"-{OPEN}"]
         assert issue.github.changes == puts_and_takes
+
+
+@pytest.mark.parametrize("posts", Posts)
+async def test_a_job_of_which_the_thread_hears_nothing_changes_no_label(database_url: str, posts: Posts) -> None:
+    async with open_issue(database_url) as issue:
+        await live(issue, [CaseState.AWAITING_NOTE])
+        job = make_job(issue_number=ISSUE, posts=posts)
+        async with issue.db.write() as connection:
+            await store.insert_job(connection, job)
+        await issue.move(CaseState.ACTIVE, job.id)
+        await issue.look(passes=30)
+        assert issue.labels == {"bug", RUNNING if posts is Posts.ALL else AWAITING}
 
 
 @pytest.mark.parametrize("mishaps", [*product(("none", *MISHAPS), repeat=3)])

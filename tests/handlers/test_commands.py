@@ -171,6 +171,6 @@ def test_whatever_the_text_the_parser_answers(comment: str) -> None:
     ],
 )
 def test_a_long_comment_is_read_in_little_time(piece: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     parse_commands("/ptq fix\n\n" + piece * (65_000 // len(piece)))
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
