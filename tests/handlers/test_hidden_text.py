@@ -130,6 +130,6 @@ def test_without_html_nothing_changes_but_titles_and_info_strings(text: str) -> 
     ],
 )
 def test_a_text_made_to_be_slow_is_not(mark: str) -> None:
-    started_at = time.perf_counter()
+    started_at = time.process_time()
     reveal(mark * (20_000 // len(mark)))
-    assert time.perf_counter() - started_at < 5
+    assert time.process_time() - started_at < 5

@@ -58,7 +58,7 @@ def test_text_that_is_shown_or_stripped_hides_nothing_more(text: str) -> None:
 
 def test_megabytes_are_read_in_no_time() -> None:
     text = "é\u200b x" * 500_000
-    started = time.perf_counter()
+    started = time.process_time()
     name_oddities(text)
     show_invisible(text)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
