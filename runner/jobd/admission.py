@@ -28,6 +28,8 @@ KEY_KINDS = (
 )
 
 MAX_KEY_BYTES = 4_096
+MAX_KEYS = 5
+"""That open one job."""
 MARK = "ptq-hold:"
 """Begins the comment of our lines; the job's id follows."""
 
@@ -36,18 +38,23 @@ UNQUOTABLE = '"\\\n\r'
 
 
 def admit(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a key in, in place of the one that was let into this job before. Raises `Failure`."""
-    job, key, lasts_s = Job(request), read_key(request["public_key"]), request["lasts_s"]
+    """Let a person's keys in, in place of those that were let into this job before. Raises `Failure`.
+
+    A key that the account knows already is left out where they have another one.
+    """
+    job, keys, lasts_s = Job(request), read_keys(request["public_key"]), request["lasts_s"]
     with not_ended(job):
         if read_state(job, "prepare")["state"] != "done":
             raise Failure("not_prepared", "the job's environment is not there")
         until = time.time() + lasts_s
         with changing_keys() as lines:
             others = [line for line in lines if not is_ours(line, job)]
-            if any(key.split()[1] in line.split() for line in others):
-                # Of two lines with one key, sshd takes the first.
+            known = {word for line in others for word in line.split()}
+            # Of two lines with one key, sshd takes the first.
+            own = [key for key in keys if key.split()[1] not in known]
+            if not own:
                 raise Failure("key_in_use", "the account knows this key already; a job is entered by a key of its own")
-            lines[:] = [*others, describe_line(job, key, until)]
+            lines[:] = [*others, *(describe_line(job, key, until) for key in own)]
         write_file(job.context, request["context"])
         write_file(job.hold, json.dumps({"until": until}))
     return {}
@@ -65,13 +72,13 @@ def dismiss(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def forget_keys(job: Job) -> None:
     """Remove the lines of a job. Raises `OSError`."""
-    if f"{MARK}{job.id}".encode() in read_keys():
+    if f"{MARK}{job.id}".encode() in read_file():
         with changing_keys() as lines:
             lines[:] = [line for line in lines if not is_ours(line, job)]
 
 
-def read_keys() -> bytes:
-    """What is in the file; nothing where we can read none, for then we have written none."""
+def read_file() -> bytes:
+    """What is in `authorized_keys`; nothing where we can read none, for then we have written none."""
     with suppress(OSError, RuntimeError):  # The second: an account without a name has no home.
         return find_keys_file().read_bytes()
     return b""
@@ -81,6 +88,14 @@ def find_limit_s(job: Job) -> float:
     """For how many seconds the job may still be entered; 0 or less when nobody may."""
     until = read_json(job.hold).get("until")
     return until - time.time() if isinstance(until, float) else 0.0
+
+
+def read_keys(text: str) -> list[str]:
+    """Public keys, a line each, each once. Raises `Failure` for anything else."""
+    keys = list(dict.fromkeys(read_key(line) for line in text.strip().splitlines()))
+    if not 0 < len(keys) <= MAX_KEYS:
+        raise Failure("bad_key", f"a job is entered by 1 to {MAX_KEYS} keys")
+    return keys
 
 
 def read_key(text: str) -> str:

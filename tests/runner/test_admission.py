@@ -130,6 +130,29 @@ def test_a_key_that_opens_something_else_already_is_refused(jobd: Jobd, home: Pa
         assert read_lines(home) == [line]
 
 
+def test_several_keys_are_let_in_together_but_for_those_that_open_something_else(jobd: Jobd, home: Path) -> None:
+    both = f"{KEY} me\n{OTHER}\n{KEY} once more\n"
+    assert admit(jobd, both) == {"ok": True}
+    assert [line.split()[-2] for line in read_lines(home)] == [KEYS["ed25519"], KEYS["other"]]
+    (home / ".ssh" / "authorized_keys").write_text(f"{KEY} me\n")
+    assert admit(jobd, both) == {"ok": True}
+    assert [KEYS["ed25519"] in line for line in read_lines(home)] == [True, False]
+    jobd.call("dismiss")
+    assert read_lines(home) == [f"{KEY} me"]
+
+
+@pytest.mark.parametrize("keys", [f"{KEY}\n# more", f"{KEY}\n\n{OTHER}", f"{OTHER}\n{BAD_KEYS[-1]}"])
+def test_one_bad_key_among_several_lets_nobody_in(jobd: Jobd, home: Path, keys: str) -> None:
+    assert admit(jobd, keys)["error"] == "bad_key"
+    assert not (home / ".ssh").exists()
+
+
+def test_nobody_is_let_in_by_more_keys_than_a_person_has(jobd: Jobd, home: Path) -> None:
+    many = [f"ssh-ed25519 {KEYS['ed25519'][:-2]}{letter}K" for letter in "AQgw"] + [KEY, OTHER]
+    assert admit(jobd, "\n".join(many))["error"] == "bad_key"
+    assert not (home / ".ssh").exists()
+
+
 def test_a_cleaned_job_leaves_no_key_behind_and_gets_none(jobd: Jobd, home: Path) -> None:
     admit(jobd)
     jobd.call("clean")
