@@ -221,6 +221,9 @@ class GitHub(Protocol):
     async def fetch_person(self, repository: str, login: str) -> Person:
         """The account as commits in the repository name it."""
 
+    async def list_public_keys(self, repository: str, login: str) -> list[str]:
+        """The account's public SSH keys, the newest first, as its owner gave them; any of our tokens will do."""
+
     async def create_commit(
         self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
     ) -> str:

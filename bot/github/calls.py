@@ -77,9 +77,9 @@ class Calls:
             url, filling = more, {}
         raise GitHubUnavailable(f"{path} of {repository} has more than {self._timings.max_pages} pages")
 
-    async def fetch_account(self, access: Access, repository: str, login: str) -> Any:
+    async def fetch_account(self, access: Access, repository: str, login: str, path: str = "", **url_vars: Any) -> Any:
         """What everybody may know of an account, with a token that was minted for a repository."""
-        answer, _ = await self._ask(access, repository, "GET", "/users/{login}", {"login": login})
+        answer, _ = await self._ask(access, repository, "GET", "/users/{login}" + path, {"login": login, **url_vars})
         return answer
 
     async def send(

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import structlog
 
-from bot.github.calls import Calls
+from bot.github.calls import PAGE_SIZE, Calls
 from bot.github.credentials import AppCredentials
 from bot.github.pace import OwnBudget
 from bot.github.payloads import (
@@ -29,6 +29,7 @@ from bot.github.payloads import (
     parse_own_login,
     parse_payload,
     parse_person,
+    parse_public_keys,
     parse_pull_request,
     parse_repository,
     parse_role,
@@ -243,6 +244,12 @@ class AppGitHub:
     async def fetch_person(self, repository: str, login: str) -> Person:
         """By any of our tokens: accounts are public."""
         return read_answer(parse_person, await self._calls.fetch_account(Access.READ_CODE, repository, login))
+
+    async def list_public_keys(self, repository: str, login: str) -> list[str]:
+        """One page: nobody has a hundred. Like accounts, they are public."""
+        path = "/keys{?per_page}"
+        answer = await self._calls.fetch_account(Access.READ_ISSUES, repository, login, path, per_page=PAGE_SIZE)
+        return read_answer(parse_public_keys, answer)
 
     async def create_commit(
         self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None

@@ -87,6 +87,11 @@ def parse_person(payload: Mapping[str, Any]) -> Person:
     return Person(name or login, f"{int(payload['id'])}+{login}@{NOREPLY}")
 
 
+def parse_public_keys(payloads: Iterable[Mapping[str, Any]]) -> list[str]:
+    """SSH keys, the newest first: ids count up."""
+    return [str(payload["key"]) for payload in sorted(payloads, key=lambda payload: -int(payload["id"]))]
+
+
 def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
     """A pull request, from a list or by itself."""
     return PullRequest(

@@ -236,6 +236,16 @@ async def test_a_person_is_named_as_commits_name_them(place: Place) -> None:
         await place.client.fetch_person(NAME, "nobody-at-all")
 
 
+async def test_the_public_keys_of_an_account_come_newest_first(place: Place) -> None:
+    for name in ("first", "second"):
+        place.github.add_public_key("boss", f"ssh-ed25519 {name} boss@home")
+    assert await place.client.list_public_keys(NAME, "Boss") == ["ssh-ed25519 second", "ssh-ed25519 first"]
+    place.github.add_user("keyless")
+    assert await place.client.list_public_keys(NAME, "keyless") == []
+    with pytest.raises(NotFound):
+        await place.client.list_public_keys(NAME, "nobody-at-all")
+
+
 async def test_only_our_own_open_pull_requests_count_as_ours(place: Place) -> None:
     assert await place.client.list_own_open_pulls(NAME) == []
     await place.publish()

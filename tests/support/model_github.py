@@ -183,6 +183,9 @@ class ModelGitHub:
     async def fetch_person(self, repository: str, login: str) -> Person:
         raise NotImplementedError
 
+    async def list_public_keys(self, repository: str, login: str) -> list[str]:
+        raise NotImplementedError
+
     async def create_commit(
         self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
     ) -> str:

@@ -66,6 +66,7 @@ ENDPOINTS = (
     Endpoint("GET", "/installation/repositories", apps.list_installation_repositories, TOKEN),
     Endpoint("GET", "/rate_limit", apps.get_rate_limit, ANYONE),
     Endpoint("GET", "/users/{username}", apps.get_user, TOKEN),
+    Endpoint("GET", "/users/{username}/keys", apps.list_public_keys, TOKEN),
     Endpoint("GET", _R, issues.get_repository, "metadata:read"),
     Endpoint("GET", f"{_R}/collaborators/{{username}}/permission", issues.get_permission, "metadata:read"),
     Endpoint("GET", f"{_R}/issues", issues.list_issues, "issues:read"),

@@ -12,7 +12,7 @@ from bot.demo.github.answers import Answer, Refusal, not_found
 from bot.demo.github.auth import LEVELS
 from bot.demo.github.calls import Call
 from bot.demo.github.render import Json, render_account, render_app, render_installation, render_repository, render_time
-from bot.demo.github.state import Installation, Repository
+from bot.demo.github.state import Installation, PublicKey, Repository, User
 from bot.demo.github.webhooks import Delivery
 
 
@@ -89,10 +89,24 @@ async def list_installation_repositories(call: Call) -> Answer:
 
 async def get_user(call: Call) -> Answer:
     """What everybody may know of an account."""
+    return Answer(200, render_account(call.site.links, _find_user(call)))
+
+
+async def list_public_keys(call: Call) -> Answer:
+    """The SSH keys of an account, which are public; the oldest first."""
+    return call.page_of(call.site.world.public_keys.get(_find_user(call), []), _render_public_key)
+
+
+def _find_user(call: Call) -> User:
     user = call.site.world.users.get(call.params["username"].casefold())
     if user is None:
         raise not_found()
-    return Answer(200, render_account(call.site.links, user))
+    return user
+
+
+def _render_public_key(key: PublicKey) -> Json:
+    """Schema `key-simple`."""
+    return {"id": key.id, "key": key.key, "created_at": render_time(key.created_at), "last_used": None}
 
 
 async def get_hook(call: Call) -> Answer:

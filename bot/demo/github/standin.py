@@ -21,7 +21,7 @@ from bot.demo.github.limits import Limits, RateLimits
 from bot.demo.github.pages import Pages
 from bot.demo.github.render import API_ROOT, Links
 from bot.demo.github.server import MAX_BODY_BYTES, ApiServer, Exchange
-from bot.demo.github.state import ROLES, App, Comment, Issue, Pull, Repository, User, World
+from bot.demo.github.state import ROLES, App, Comment, Issue, PublicKey, Pull, Repository, User, World
 from bot.demo.github.webhooks import Delivery, Webhooks
 
 
@@ -120,6 +120,12 @@ class StandIn:
     def add_user(self, login: str, type: str = "User") -> User:  # noqa: A002 - GitHub's word
         """Make an account: `User`, `Organization` or `Bot`."""
         return self._world.add_user(login, type)
+
+    def add_public_key(self, login: str, key: str) -> None:
+        """Give an account an SSH key: GitHub keeps kind and Base64, and drops the comment."""
+        user, kept = self._world.add_user(login), " ".join(key.split()[:2])
+        keys = self._world.public_keys.setdefault(user, [])
+        keys.append(PublicKey(self._world.next_id(), kept, self._world.now()))
 
     def add_repository(
         self,

@@ -28,6 +28,15 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
+class PublicKey:
+    """An SSH key of somebody's, as they gave it."""
+
+    id: int
+    key: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Label:
     """A label of a repository."""
 
@@ -188,6 +197,7 @@ class World:
         self.clock = clock
         self._last_id = FIRST_ID
         self.users: dict[str, User] = {}
+        self.public_keys: dict[User, list[PublicKey]] = {}
         self.repositories: dict[str, Repository] = {}
         self.former: dict[str, Repository] = {}
         """By the names that they had before."""
