@@ -26,6 +26,7 @@ from handlers.verified import find_outcome
 from runner import store
 from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
+from runner.holds import clear_hold, refuse_hold
 from runner.job import Job, JobState, Posts
 
 log = structlog.get_logger()
@@ -76,7 +77,10 @@ async def _report(context: Context, job_id: str) -> None:
             body, reply_id = await render_report(connection, context, job, next_step), f"report {job_id}"
             reply = casebook.draft_reply(casebook.derive_reply_id(reply_id), "report", job, body, context.now())
             await casebook.insert_reply(connection, reply)
-        if report and is_confidential(report.body):
+        if report is None or not is_confidential(report.body):
+            await clear_hold(connection, job.id)
+        else:
+            await refuse_hold(connection, job.id)
             notification = notifications.draft_notification(job, report, context.secrets, context.now())
             await notifications.insert_notification(connection, notification)
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))

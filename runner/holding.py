@@ -53,7 +53,7 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
             hold = await _begin_now(bench, hold)
         if hold.expires_at <= bench.now():
             return not await _let_out(bench, client, hold)
-        if not hold.admitted_at:
+        if not hold.admitted_at and not hold.waits_for_report:
             await _let_in(bench, client, job, hold, await _find_context(bench, job, report))
             bell.ring()
     except (HostError, JobdError) as error:

@@ -51,6 +51,8 @@ class Inventory:
     total_bytes: int
     free_inodes: int | None
     """How many more files its disk takes; None where there is no such bound."""
+    sealed: bool = False
+    """Whether it can seal jobs from each other, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def parse_inventory(answer: Mapping[str, Any]) -> Inventory:
         free_bytes=_parse_number(answer.get("free_bytes")),
         total_bytes=_parse_number(answer.get("total_bytes")),
         free_inodes=None if inodes is None else _parse_number(inodes),
+        sealed=answer.get("sealed") is True,
     )
 
 

@@ -87,7 +87,7 @@ async def fetch_sightings(connection: AsyncConnection) -> dict[str, Sighting]:
 
 def _sighting(row: Row[Any]) -> Sighting:
     gpus = tuple(Gpu(**gpu) for gpu in row.gpus)
-    inventory = Inventory(gpus, row.gpu_trouble, row.free_bytes, row.total_bytes, row.free_inodes)
+    inventory = Inventory(gpus, row.gpu_trouble, row.free_bytes, row.total_bytes, row.free_inodes, bool(row.sealed))
     return Sighting(row.at, inventory, tuple(row.strangers or ()), row.stranger_count)
 
 

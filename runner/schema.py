@@ -153,6 +153,7 @@ holds = Table(
     Column("expires_at", UtcDateTime, nullable=False),
     Column("admitted_at", UtcDateTime),  # NULL: the machine does not let the key in yet
     Column("trouble", Text),  # why it does not
+    Column("waits_for_report", Boolean, nullable=False, default=False, server_default=false()),
 )
 
 machine_states = Table(
@@ -179,6 +180,7 @@ machine_sightings = Table(
     Column("free_bytes", Integer, nullable=False),
     Column("total_bytes", Integer, nullable=False),
     Column("free_inodes", Integer),  # NULL is without bound
+    Column("sealed", Boolean),  # NULL: not asked yet
     Column("strangers", JSON),  # folders of jobs that nobody knows
     Column("stranger_count", Integer, nullable=False, default=0, server_default="0"),
 )

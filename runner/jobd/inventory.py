@@ -1,4 +1,7 @@
-"""What there is on the machine: GPUs, room on the workspace's disk, folders of jobs. None of it may take long."""
+"""What there is on the machine: GPUs, room on the workspace's disk, whether jobs can be sealed, folders of jobs.
+
+None of it may take long.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from .namespaces import find_missing, is_sealable
 
 QUERY = ("index", "uuid", "pci.bus_id", "memory.total", "driver_version", "name")
 """What `nvidia-smi --help-query-gpu` calls what we ask for. The name is last: nobody says what may be in one."""
@@ -29,7 +34,10 @@ DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def take_inventory(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine's GPUs, or why they cannot be told, and the room on the disk of the workspace. Raises `OSError`."""
+    """The machine's GPUs, or why they cannot be told, room on the workspace's disk, and whether jobs can be sealed.
+
+    Raises `OSError`.
+    """
     workspace = Path(request["workspace"])
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
     disk = os.statvfs(workspace)
@@ -40,6 +48,7 @@ def take_inventory(request: Mapping[str, Any]) -> dict[str, Any]:
         "free_bytes": disk.f_bavail * disk.f_frsize,
         "total_bytes": disk.f_blocks * disk.f_frsize,
         "free_inodes": disk.f_favail if disk.f_files else None,  # Some file systems make them as they go.
+        "sealed": is_sealable(find_missing(workspace)),
     }
 
 
