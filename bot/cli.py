@@ -25,7 +25,7 @@ from bot.deliveries import NotReplayed, read_deliveries, replay
 from bot.doctor.examination import examine
 from bot.doctor.findings import has_failed, render_findings, render_findings_json
 from bot.event_loop import new_event_loop
-from bot.hold_commands import HoldRefused, list_holds, release, take_over
+from bot.hold_commands import list_holds, release, take_over
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
 from bot.off_thread_commands import Order, describe_order, give_order
@@ -41,6 +41,7 @@ from bot.worktree_commands import give_task, make_worktree
 from handlers.options import Options
 from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.sanitize import redact
+from handlers.takeover import HoldRefused
 from runner.db_errors import DatabaseError, OldDatabase
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)

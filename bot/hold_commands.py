@@ -11,7 +11,6 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,15 +19,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.config import Settings
 from bot.machine_commands import find_login
 from bot.reports import UnknownJob, show_for_terminal
-from handlers.by_hand import Person, Source, start_collecting, start_worktree
-from handlers.hurdles import NotStarted
-from handlers.report import is_confidential
+from handlers import takeover
+from handlers.by_hand import Person
 from handlers.sanitize import one_line, redact
 from handlers.status_comment import job_url
+from handlers.takeover import HoldRefused
 from runner import store
 from runner.db import Database, open_beside
-from runner.holds import Hold, fetch_hold, fetch_holds, save_hold
-from runner.job import Job, JobState
+from runner.holds import Hold, fetch_hold, fetch_holds
+from runner.job import Job
 from runner.jobd.admission import read_key
 from runner.jobd.files import Failure
 from runner.machines import Machine
@@ -39,10 +38,6 @@ WAIT_S = 60.0
 LOOK_EVERY_S = 0.5
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
-
-
-class HoldRefused(Exception):  # noqa: N818
-    """A job cannot be taken over, or released; the message says why, as a sentence without its end."""
 
 
 async def take_over(
@@ -57,19 +52,9 @@ async def take_over(
     async with open_beside(settings.server.database_url) as database:
         async with database.write() as connection:
             job, now = await find_job(connection, job_id), datetime.now(UTC).replace(microsecond=0)
-            hold = person.hold(job.id, now)
-            if not job.active and await fetch_hold(connection, job.id) is None:
-                job = await _start_again(connection, settings, job, person, database.secret, now)
-                hold = person.hold(job.id, now)
-            elif job.state in (JobState.QUEUED, JobState.PREPARING):
-                wait = "it is being made" if job.by_hand else "wait until its agent is at work"
-                raise HoldRefused(f"the job has no environment yet; {wait}")
-            else:
-                await save_hold(connection, hold)
-            await store.add_event(connection, job.id, now, f"taken over by @{person.name}")
-            if job.state is JobState.RUNNING:
-                await store.request_cancel(connection, job.id, person.name, now)
-        return await wait_for_way_in(settings, database, hold, key_file, wait_s)
+            agent = settings.repos[job.repository].agent if job.repository in settings.repos else job.agent
+            taken = await takeover.take_over(connection, job, person, agent=agent, secret=database.secret, now=now)
+        return await wait_for_way_in(settings, database, taken.hold, key_file, wait_s)
 
 
 def read_person(key_file: Path, *, hours: float, by: str) -> Person:
@@ -92,32 +77,9 @@ def read_public_key(file: Path) -> str:
         raise HoldRefused(failure.message) from None
 
 
-async def _start_again(
-    connection: AsyncConnection, settings: Settings, ended: Job, person: Person, secret: bytes, now: datetime
-) -> Job:
-    """Make the environment of a job that has ended anew."""
-    if ended.by_hand and not ended.adopts:
-        raise HoldRefused("this worktree is gone, and nothing was collected from it: make a new one")
-    report = await store.fetch_report(connection, ended.id)
-    if report and is_confidential(report.body):
-        raise HoldRefused("its report is for you alone, and a release would publish its edits: see ptq-bot report")
-    agent = settings.repos[ended.repository].agent if ended.repository in settings.repos else ended.agent
-    source = Source(
-        ended.repository, ended.private, ended.clone_url, ended.base_branch, ended.base_commit, agent, ended.id
-    )
-    try:
-        return await start_worktree(connection, person, source, ended.id, machine=None, secret=secret, now=now)
-    except NotStarted as refused:
-        raise HoldRefused(refused.reply) from None
-
-
 async def find_job(connection: AsyncConnection, named: str) -> Job:
     """The job of an id, or the one that somebody holds under this name. Raises `UnknownJob`."""
-    for hold in await fetch_holds(connection):
-        held = await store.fetch_job(connection, hold.job_id)
-        if held and named in (held.id, held.name):
-            return held
-    job = await store.fetch_job(connection, named)
+    job = await takeover.find_job(connection, named)
     if job is None:
         raise UnknownJob(f"there is no job {show_for_terminal(named)!r}")
     return job
@@ -163,10 +125,15 @@ def _describe_success(hold: Hold, job: Job | None, machines: Mapping[str, Machin
     return "\n".join(words) + "\n"
 
 
-def describe_way_in(machine: Machine, key_file: Path) -> list[str]:
-    """The command by which the person enters, on a host that reaches the machine as the service does."""
-    private = key_file.with_suffix("") if key_file.suffix == ".pub" else key_file
-    words = ["ssh", "-t", "-i", str(private), "-o", "IdentitiesOnly=yes"]
+def describe_way_in(machine: Machine, key_file: Path | None = None) -> list[str]:
+    """The command by which the person enters, on a host that reaches the machine as the service does.
+
+    Without a `key_file` ssh offers what keys the person has.
+    """
+    words = ["ssh", "-t"]
+    if key_file:
+        private = key_file.with_suffix("") if key_file.suffix == ".pub" else key_file
+        words += ["-i", str(private), "-o", "IdentitiesOnly=yes"]
     if machine.kind == "local":
         return [*words, f"{find_login()}@localhost"]
     words += ["-F", str(machine.ssh_config_file)] if machine.ssh_config_file else []
@@ -181,65 +148,40 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
     Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
     """
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
-        now = datetime.now(UTC)
+        held, now, url = await find_job(connection, job_id), datetime.now(UTC), settings.server.public_url
         if drop:
-            return await _drop(connection, job_id, now)
-        held, hold = await find_held(connection, job_id)
-        url = settings.server.public_url
-        try:
-            job = await start_collecting(connection, held, hold, secret=database.secret, public_url=url, now=now)
-        except NotStarted as refused:
-            raise HoldRefused(refused.reply) from None
+            await takeover.drop(connection, held, find_login(), now)
+            if held.active:
+                return f"Job {held.id} ends: its environment is not wanted any more.\n"
+            return f"Job {held.id} is released. What was edited in it is dropped.\n"
+        job, _ = await takeover.release(connection, held, secret=database.secret, public_url=url, now=now)
     where = f": {job_url(url, job.id)}" if job.has_thread else f"; see it by: ptq-bot report {job.id}"
     return f"Job {held.id} is released. What was edited in it comes as job {job.id}{where}\n"
 
 
-async def _drop(connection: AsyncConnection, named: str, now: datetime) -> str:
-    job = await find_job(connection, named)
-    if job.active and job.by_hand and not job.adopts:
-        await store.request_cancel(connection, job.id, find_login(), now)
-        if hold := await fetch_hold(connection, job.id):  # It may just have been made.
-            await save_hold(connection, replace(hold, begun_at=now, expires_at=now))
-        return f"Job {job.id} ends: its environment is not wanted any more.\n"
-    held, hold = await find_held(connection, named)
-    await save_hold(connection, replace(hold, expires_at=now))
-    return f"Job {held.id} is released. What was edited in it is dropped.\n"
-
-
-async def find_held(connection: AsyncConnection, named: str) -> tuple[Job, Hold]:
-    """A job that has ended and is held, by its id or name. Raises `HoldRefused` and `UnknownJob`."""
-    held = await find_job(connection, named)
-    hold = await fetch_hold(connection, held.id)
-    if hold is None or hold.expires_at <= datetime.now(UTC):
-        raise HoldRefused("nobody holds this job, or not any more")
-    if held.active:
-        is_new = held.by_hand and not held.adopts
-        result = "its environment is not made yet" if is_new else "its result is still to come"
-        raise HoldRefused(f"the job has not ended yet; {result}")
-    if held.by_hand and not held.adopts and held.state is not JobState.SUCCEEDED:
-        raise HoldRefused(f"its environment was never made: {one_line(held.failure or 'it was lost', 300)}")
-    return held, hold
-
-
 async def list_holds(settings: Settings) -> str:
-    """Every hold, a line each, for a terminal. Raises `DatabaseError`."""
+    """Every hold, with the way in, for a terminal. Raises `DatabaseError`."""
     async with open_beside(settings.server.database_url) as database, database.read() as connection:
         holds = await fetch_holds(connection)
         jobs = {hold.job_id: await find_job(connection, hold.job_id) for hold in holds}
-    return show_for_terminal(render_holds(holds, jobs))
+    machines = {machine.name: machine for machine in settings.machine_list()}
+    return show_for_terminal(redact(render_holds(holds, jobs, machines), settings.secret_values()))
 
 
-def render_holds(holds: Iterable[Hold], jobs: Mapping[str, Job]) -> str:
-    """Job, machine, issue, person and state of each hold. Pure."""
-    lines = [
-        f"{hold.job_id}  {jobs[hold.job_id].machine or 'no machine yet'}  {jobs[hold.job_id].case_key}  {hold.person}  "
-        f"until {hold.expires_at:%Y-%m-%d %H:%M} UTC  {_describe_state(hold)}\n"
-        for hold in holds
-    ]
+def render_holds(holds: Iterable[Hold], jobs: Mapping[str, Job], machines: Mapping[str, Machine]) -> str:
+    """Job, machine, issue, person and state of each hold, and below them the way in. Pure."""
+    lines = []
+    for hold in holds:
+        job = jobs[hold.job_id]
+        until, machine = f"{hold.expires_at:%Y-%m-%d %H:%M} UTC", machines.get(job.machine or "")
+        about = (hold.job_id, job.machine or "no machine yet", job.case_key, hold.person, f"until {until}")
+        lines.append("  ".join((*about, _describe_state(hold))) + "\n")
+        lines += [f"    {shlex.join(describe_way_in(machine))}\n"] if machine else []
     return "".join(lines) or "Nobody holds a job.\n"
 
 
 def _describe_state(hold: Hold) -> str:
     if hold.trouble:
         return f"trouble: {one_line(hold.trouble, 300)}"
-    return "may be entered" if hold.admitted_at else "not yet"
+    waits = "not yet: it waits for the job's report" if hold.waits_for_report else "not yet"
+    return "may be entered" if hold.admitted_at else waits

@@ -14,13 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.bases import NEWEST, find_clone_url
 from bot.config import Settings
-from bot.hold_commands import NAME, WAIT_S, HoldRefused, find_held, read_person, wait_for_way_in
+from bot.hold_commands import NAME, WAIT_S, find_job, read_person, wait_for_way_in
 from bot.machine_commands import find_machine
 from bot.policy_tables import RepositoryTable
 from bot.reports import show_for_terminal
 from handlers.by_hand import Source, start_task, start_worktree
 from handlers.hurdles import NotStarted
 from handlers.options import Choice, OptionRefused, Options, choose, list_offers
+from handlers.takeover import HoldRefused, fetch_releasable
 from runner import store
 from runner.db import open_beside
 from runner.holds import fetch_holds
@@ -108,7 +109,8 @@ async def give_task(settings: Settings, name: str, task: str, *, agent: str | No
     if not task.strip() or len(task) > MAX_TASK:
         raise HoldRefused(f"a task has 1 to {MAX_TASK:,} characters")
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
-        held, hold = await find_held(connection, name)
+        held, now = await find_job(connection, name), datetime.now(UTC)
+        hold = await fetch_releasable(connection, held, now)
         await _require_assignable(connection, held)
         rules = _find_repository(settings, held.repository).as_rules(held.repository)
         offers = list_offers(rules, {spec.name: spec for spec in settings.agent_specs()})
@@ -116,9 +118,8 @@ async def give_task(settings: Settings, name: str, task: str, *, agent: str | No
             choice = choose(Options(agent=agent, model=model), offers, Choice(rules.agent))
         except OptionRefused as refused:
             raise HoldRefused(f"{refused}; there are: {', '.join(offers)}") from None
-        secret, now = database.secret, datetime.now(UTC)
         try:
-            job = await start_task(connection, held, hold, rules, task, choice, secret=secret, now=now)
+            job = await start_task(connection, held, hold, rules, task, choice, secret=database.secret, now=now)
         except NotStarted as refused:
             raise HoldRefused(refused.reply) from None
     return f"{choice.agent} goes on in {held.name} as job {job.id}. See what came of it by: ptq-bot report {job.id}\n"

@@ -103,6 +103,12 @@ async def start_worktree(
     return job
 
 
+async def find_origin(connection: AsyncConnection, held: Job) -> Job:
+    """The job of an issue whose environment this one made anew; or the job itself."""
+    followed = None if held.has_thread or not held.follows else await store.fetch_job(connection, held.follows)
+    return followed or held
+
+
 async def start_collecting(
     connection: AsyncConnection, held: Job, hold: Hold, *, secret: bytes, public_url: str, now: datetime
 ) -> Job:
@@ -111,7 +117,7 @@ async def start_collecting(
     It is an attempt on the issue that the environment has to do with, if any. Raises `NotStarted` while another job of
     that is active.
     """
-    origin = (None if held.has_thread or not held.follows else await store.fetch_job(connection, held.follows)) or held
+    origin = await find_origin(connection, held)
     case = await casebook.fetch_case(connection, origin.case_key)
     if case and case.active_job_id:
         raise NotStarted("another job on this issue is under way; release this one when that has ended")

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import update
 
 from bot.config import load_settings
-from bot.hold_commands import HoldRefused, list_holds, release, take_over
+from bot.hold_commands import list_holds, release, take_over
+from handlers.takeover import HoldRefused
 from runner import store
 from runner.holds import fetch_holds, save_hold
 from runner.schema import reports

@@ -1,0 +1,154 @@
+"""Lets a person have the environment of a job, and takes it back: one way for the command line and for threads.
+
+Every function takes the transaction that its caller opened; what is refused has changed nothing. It refuses to know how
+the person is let in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.by_hand import Person, Source, find_origin, start_collecting, start_worktree
+from handlers.hurdles import NotStarted
+from handlers.report import is_confidential
+from handlers.sanitize import one_line
+from runner import store
+from runner.holds import Hold, fetch_hold, fetch_holds, save_hold
+from runner.job import Job, JobState
+
+
+class HoldRefused(Exception):  # noqa: N818
+    """A job cannot be taken over, or released; the message says why, as a sentence without its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """That a person holds an environment from now on."""
+
+    job: Job
+    """Whose environment it is: of a job that had ended for good, a worktree in which that is made anew."""
+    hold: Hold
+    before: Hold | None
+    """The one in whose place this came."""
+
+
+async def find_job(connection: AsyncConnection, named: str) -> Job | None:
+    """The job of an id, or the one that somebody holds under this name."""
+    for hold in await fetch_holds(connection):
+        held = await store.fetch_job(connection, hold.job_id)
+        if held and named in (held.id, held.name):
+            return held
+    return await store.fetch_job(connection, named)
+
+
+async def is_gone(connection: AsyncConnection, job: Job) -> bool:
+    """Whether nothing is left of a job's environment, so that it would have to be made anew."""
+    return not job.active and await fetch_hold(connection, job.id) is None
+
+
+async def take_over(
+    connection: AsyncConnection,
+    job: Job,
+    person: Person,
+    *,
+    agent: str,
+    secret: bytes,
+    now: datetime,
+    machine: str | None = None,
+    waits_for_report: bool = False,
+) -> Taken:
+    """End a job, unless it has ended, and keep its environment for a person; or keep for longer what is kept.
+
+    What is gone already is made again, with the edits that were collected, as a worktree of the job's name: on this
+    `machine`, or wherever there is room. With `waits_for_report` nobody enters one that is at work before its report is
+    known. Raises `HoldRefused`.
+    """
+    before = await fetch_hold(connection, job.id)
+    if await is_gone(connection, job):
+        job = await _start_again(connection, job, person, agent, machine, secret, now)
+        hold = person.hold(job.id, now)
+    elif job.state in (JobState.QUEUED, JobState.PREPARING):
+        wait = "it is being made" if job.by_hand else "wait until its agent is at work"
+        raise HoldRefused(f"the job has no environment yet; {wait}")
+    else:
+        hold = replace(person.hold(job.id, now), waits_for_report=waits_for_report and job.active)
+        await save_hold(connection, hold)
+    await store.add_event(connection, job.id, now, f"taken over by @{person.name}")
+    if job.state is JobState.RUNNING:
+        await store.request_cancel(connection, job.id, person.name, now)
+    return Taken(job, hold, before)
+
+
+async def _start_again(
+    connection: AsyncConnection,
+    ended: Job,
+    person: Person,
+    agent: str,
+    machine: str | None,
+    secret: bytes,
+    now: datetime,
+) -> Job:
+    """Make the environment of a job that has ended anew."""
+    if ended.by_hand and not ended.adopts:
+        raise HoldRefused("this worktree is gone, and nothing was collected from it: make a new one")
+    report = await store.fetch_report(connection, ended.id)
+    if report and is_confidential(report.body):
+        raise HoldRefused("its report is for you alone, and a release would publish its edits: see ptq-bot report")
+    source = Source(
+        ended.repository, ended.private, ended.clone_url, ended.base_branch, ended.base_commit, agent, ended.id
+    )
+    try:
+        return await start_worktree(connection, person, source, ended.id, machine=machine, secret=secret, now=now)
+    except NotStarted as refused:
+        raise HoldRefused(refused.reply) from None
+
+
+async def fetch_releasable(connection: AsyncConnection, held: Job, now: datetime) -> Hold:
+    """The hold on a job that has ended. Raises `HoldRefused`."""
+    hold = await fetch_hold(connection, held.id)
+    if hold is None or hold.expires_at <= now:
+        raise HoldRefused("nobody holds this job, or not any more")
+    if held.active:
+        is_new = held.by_hand and not held.adopts
+        result = "its environment is not made yet" if is_new else "its result is still to come"
+        raise HoldRefused(f"the job has not ended yet; {result}")
+    if held.by_hand and not held.adopts and held.state is not JobState.SUCCEEDED:
+        raise HoldRefused(f"its environment was never made: {one_line(held.failure or 'it was lost', 300)}")
+    return hold
+
+
+async def release(
+    connection: AsyncConnection, held: Job, *, secret: bytes, public_url: str, now: datetime
+) -> tuple[Job, Hold]:
+    """End a hold: what the person changed is collected by a new attempt, which is given back. Raises `HoldRefused`."""
+    hold = await fetch_releasable(connection, held, now)
+    try:
+        job = await start_collecting(connection, held, hold, secret=secret, public_url=public_url, now=now)
+    except NotStarted as refused:
+        raise HoldRefused(refused.reply) from None
+    return job, hold
+
+
+async def drop(connection: AsyncConnection, held: Job, by: str, now: datetime) -> Hold | None:
+    """End a hold, and let what was changed go; or end a worktree that is being made. Raises `HoldRefused`."""
+    if held.active and held.by_hand and not held.adopts:
+        await store.request_cancel(connection, held.id, by, now)
+        hold = await fetch_hold(connection, held.id)
+        if hold:  # It may just have been made.
+            await save_hold(connection, replace(hold, begun_at=now, expires_at=now))
+        return hold
+    hold = await fetch_releasable(connection, held, now)
+    await save_hold(connection, replace(hold, expires_at=now))
+    return hold
+
+
+async def find_held(connection: AsyncConnection, case_key: str, now: datetime) -> tuple[Job, Hold] | None:
+    """The newest hold on an environment that has to do with an issue, and whose that is."""
+    for hold in reversed(await fetch_holds(connection)):
+        held = await store.fetch_job(connection, hold.job_id)
+        if held and hold.expires_at > now and (await find_origin(connection, held)).case_key == case_key:
+            return held, hold
+    return None
