@@ -266,6 +266,7 @@ class RepositoryTable(Table):
     commit_author: Literal["app", "approver"] = "app"
     sign_off: bool = False
     max_open_pulls: Annotated[int, Field(gt=0)] = 5
+    takeover: bool = True
     verify: VerifyTable = VerifyTable()
     limits: LimitsTable = LimitsTable()
     caps: CapsTables = CapsTables()
@@ -311,6 +312,7 @@ class RepositoryTable(Table):
             commit_author=self.commit_author,
             sign_off=self.sign_off,
             max_open_pulls=self.max_open_pulls,
+            takeover=self.takeover,
         )
 
     def as_profile(self, name: str, limits: Limits, caps: Mapping[Scope, Caps]) -> Profile:

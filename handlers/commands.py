@@ -145,6 +145,22 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "A note approves exactly the diff whose digest it names, or that of the newest report that stood when it "
             "was written. It is refused where it is empty, or says what the report says.",
         ),
+        CommandSpec(
+            "takeover",
+            "/ptq takeover",
+            "End the job on this issue, and keep its environment for you for 8 hours, to go on by hand.",
+            Right.OPEN,
+            "What the job found is reported as usual; where it has ended, its environment is made anew. The public SSH "
+            "keys of your GitHub account let you in; the operator tells you where (docs/takeover.md). Asked for again, "
+            "the 8 hours begin anew, also where somebody else held it.",
+        ),
+        CommandSpec(
+            "release",
+            "/ptq release [drop]",
+            "Give the environment back: what was edited in it comes as a new attempt. With `drop` it is thrown away.",
+            Right.OPEN,
+            "Whoever held it. Until then the slot stays taken; what is not released in time is lost.",
+        ),
         CommandSpec("help", "/ptq help", "Show this table.", Right.ANYONE, ""),
     )
 }

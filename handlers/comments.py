@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 from gidgethub import sansio
 from gidgethub.routing import Router
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers import casebook, replies, status_comment
+from handlers.by_comment import describe_hold, release, take_over
 from handlers.commands import COMMANDS, Command, Right, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
 from handlers.events import IssueCommentCreated, IssueCommentEdited
 from handlers.inbox import TooEarly, has_earlier
 from handlers.options import read_options
-from handlers.outbox import reply_once, was_answered
+from handlers.outbox import reply_once, was_answered, write_reply
 from handlers.outcomes import render_report
 from handlers.permissions import admit
 from handlers.pulls import ask_for_pull
@@ -44,6 +46,16 @@ class Request:
     async def reply(self, body: str) -> None:
         """Answer this command, once however often it is delivered."""
         await reply_once(self.context, self.rules.name, self.event.issue.number, self.occasion, body)
+
+    async def answer(self, decide: Callable[[AsyncConnection], Awaitable[str]]) -> None:
+        """Decide and reply in one transaction: neither is done twice, however often this command is delivered."""
+        async with self.context.db.write() as connection:
+            if await was_answered(connection, self.rules.name, self.occasion):
+                return
+            body = await decide(connection)
+            thread = self.event.issue.number
+            await write_reply(connection, self.context, self.rules.name, thread, self.occasion, body)
+        self.context.ring()
 
     async def was_answered(self) -> bool:
         """Whether this command has had its answer: it is worked again when we die before that is written down."""
@@ -159,15 +171,17 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
 
 async def _status(request: Request, command: Command) -> None:
     job, url = await request.fetch_last_job(), request.context.public_url
+    async with request.context.db.read() as connection:
+        hold = await describe_hold(connection, request.context, request.rules, request.number)
     if job is None or not job.active:
         confidential = job is not None and await request.is_confidential(job)
-        await request.reply(replies.render_idle(url, job, confidential=confidential))
+        await request.reply(replies.render_idle(url, job, confidential=confidential) + hold)
         return
     async with request.context.db.read() as connection:
         queued_before = await store.count_queued_before(connection, job)
         meter = await store.fetch_meter(connection, job.id)
     body = status_comment.render_status(job, url, queued_before, meter, request.context.secrets)
-    await request.reply(body + (status_comment.render_heading(meter, request.context.secrets) if meter else ""))
+    await request.reply(body + (status_comment.render_heading(meter, request.context.secrets) if meter else "") + hold)
 
 
 async def _cancel(request: Request, command: Command) -> None:
@@ -222,6 +236,21 @@ async def _results(request: Request, command: Command) -> None:
     await request.reply(body or replies.render_no_results())
 
 
+async def _takeover(request: Request, command: Command) -> None:
+    """Hold the newest job for whoever asks, who is let in by the keys that GitHub has of them."""
+    context, rules, login = request.context, request.rules, request.event.sender.login
+    if await request.was_answered():
+        return
+    offered = await context.github.list_public_keys(rules.name, login)
+    await request.answer(lambda connection: take_over(connection, context, rules, request.number, login, offered))
+
+
+async def _release(request: Request, command: Command) -> None:
+    context, rules, login = request.context, request.rules, request.event.sender.login
+    how = command.argument.strip("`").casefold()
+    await request.answer(lambda connection: release(connection, context, rules, request.number, login, how))
+
+
 async def _help(request: Request, command: Command) -> None:
     await request.reply(render_help(request.rules))
 
@@ -238,5 +267,7 @@ _VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
     "results": _results,
     "cancel": _cancel,
     "pr": _pull,
+    "takeover": _takeover,
+    "release": _release,
     "help": _help,
 }

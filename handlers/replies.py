@@ -1,5 +1,5 @@
-"""Every sentence that the bot posts, but for statuses (`status_comment`), reports (`report_comment`), pull requests
-(`pull_body`) and the help (`commands`).
+"""Every sentence that the bot posts, but for statuses (`status_comment`), what holders of environments are told
+(`hold_replies`), reports (`report_comment`), pull requests (`pull_body`) and the help (`commands`).
 
 Pure. No sentence holds a live command: commands stand in code, so that no reader of our own comments acts on them.
 """

@@ -116,6 +116,8 @@ class RepositoryRules:
     who_may_start: Role = Role.WRITE
     who_may_open: Role = Role.WRITE
     """Who may give a note, and enter an environment."""
+    takeover: bool = True
+    """Whether people may take jobs over by a comment."""
     presets: tuple[str, ...] | None = None
     """The only ones that may be asked for; None: all there are."""
     quotas: Mapping[Scope, int] = field(default_factory=dict)

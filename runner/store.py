@@ -104,6 +104,13 @@ async def fetch_last_job(
     return _job(row) if row else None
 
 
+async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job | None:
+    """The newest worktree in which a job's environment was to be made anew."""
+    query = select(jobs).where(jobs.c.follows == job_id, jobs.c.by_hand, jobs.c.issue_number < 0)
+    row = (await connection.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1))).one_or_none()
+    return _job(row) if row else None
+
+
 async def count_attempts(connection: AsyncConnection, repository: str, issue_number: int) -> int:
     """How many jobs this issue has had."""
     query = select(func.count()).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)

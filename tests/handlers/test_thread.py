@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from bot.demo.github.pages import render_markdown
-from handlers import replies, status_comment
+from handlers import hold_replies, replies, status_comment
 from handlers.commands import parse_commands, render_help
 from handlers.note import NoteText, find_note_fault, find_option_fault
 from handlers.report_comment import render_report_comment
 from handlers.rules import PRESETS, RepositoryRules, Role
 from runner.caps import Scope, Use
+from runner.holds import Hold
 from runner.job import VERIFY, JobState, Posts
 from runner.meter import Meter
 from runner.pauses import OPERATOR, Pause
@@ -33,6 +34,8 @@ RULES = RepositoryRules(REPOSITORY, agent="mine")
 OFFERS = {"claude": ("opus", "sonnet"), "mine": ()}
 PAUSE = Pause(REPOSITORY, "#12", "maintainer", datetime(2026, 1, 2, tzinfo=UTC))
 DIGEST = "0123456789ab"
+HOLD = Hold(RUNNING.id, "maintainer", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8))
+ANEW = make_job(by_hand=True, issue_number=-1, name=DONE.id)
 
 
 def report(**changes: Any) -> str:
@@ -114,6 +117,35 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
         replies.render_cancelling(RUNNING, URL),
         replies.render_cancelling(replace(RUNNING, posts=Posts.NOTHING), URL),
     ],
+    hold_replies.render_taken_over: [
+        hold_replies.render_taken_over(RUNNING, RUNNING, HOLD, 1, None, URL),
+        hold_replies.render_taken_over(DONE, ANEW, HOLD, 2, None, URL),
+        hold_replies.render_taken_over(DONE, DONE, HOLD, 1, "colleague", URL),
+    ],
+    hold_replies.render_held: [
+        hold_replies.render_held(HOLD, ()),
+        hold_replies.render_held(replace(HOLD, admitted_at=NOON), ()),
+        hold_replies.render_held(replace(HOLD, trouble="the account knows this key already"), ()),
+    ],
+    hold_replies.render_not_made: [
+        hold_replies.render_not_made(replace(ANEW, failure="setup failed with exit status 1: false"), ())
+    ],
+    hold_replies.render_nothing_to_take_over: [hold_replies.render_nothing_to_take_over()],
+    hold_replies.render_takeover_off: [hold_replies.render_takeover_off(REPOSITORY)],
+    hold_replies.render_takeover_refused: [hold_replies.render_takeover_refused()],
+    hold_replies.render_no_keys: [hold_replies.render_no_keys("maintainer")],
+    hold_replies.render_not_taken_over: [
+        hold_replies.render_not_taken_over("the job has no environment yet; wait until its agent is at work", ())
+    ],
+    hold_replies.render_nothing_held: [hold_replies.render_nothing_held()],
+    hold_replies.render_release_unclear: [hold_replies.render_release_unclear()],
+    hold_replies.render_not_released: [
+        hold_replies.render_not_released("the job has not ended yet; its result is still to come", ())
+    ],
+    hold_replies.render_released: [
+        hold_replies.render_released("maintainer", replace(DONE, attempt=2), URL),
+        hold_replies.render_released("maintainer", None, URL),
+    ],
     replies.render_no_diff: [replies.render_no_diff()],
     replies.render_stale_digest: [replies.render_stale_digest("ba9876543210", DIGEST)],
     replies.render_newer_report: [replies.render_newer_report(DIGEST)],
@@ -147,7 +179,7 @@ def test_the_thread_is_the_reviewed_one() -> None:
 def test_nothing_that_we_say_is_missing() -> None:
     sayings = {
         function
-        for module in (replies, status_comment)
+        for module in (hold_replies, replies, status_comment)
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if name.startswith("render_") and function.__module__ == module.__name__
     }

@@ -1,0 +1,267 @@
+"""A maintainer takes a job over by a comment, works in its environment by SSH, and gives it back by another one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from bot.config import load_settings
+from bot.deliveries import replay
+from bot.demo.playground import MAINTAINER, STRANGER
+from bot.hold_commands import list_holds
+from bot.machine_commands import drain_machine
+from runner import store
+from runner.holds import Hold, fetch_holds
+from runner.schema import deliveries
+from tests.support.machines import find_or_skip_sshd
+from tests.support.no_namespaces import write_interpreter
+from tests.support.people import come, make_key, work
+from tests.support.sshd import OpenSshServer
+from tests.support.world import FIX, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
+
+AGENT = WRITE_REPORT + FIX + "print('at work', flush=True)\ntime.sleep(60)\n"
+WIDGETS, COLLEAGUE = "octo/widgets", "colleague"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """An installation whose machine is behind OpenSSH's server, an agent at work, and a maintainer with a key."""
+    server = OpenSshServer(tmp_path / "sshd", find_or_skip_sshd(), tmp_path / "account")
+    (tmp_path / "account").mkdir()
+    await server.start()
+    async with open_world(tmp_path, agent=AGENT, ssh=server) as world:
+        give_key(world)
+        await start(world)
+        yield world
+        await world.github.settle()
+        told = "\n".join(world.replies())
+        for secret in ("ssh-ed25519", f"{server.user}@", str(server.port), read_blob(world)):
+            assert secret not in told
+    await server.stop()
+
+
+def give_key(world: World, login: str = MAINTAINER) -> None:
+    """Let somebody, who may write, have a key on GitHub."""
+    key = make_key(world.playground.folder / login)
+    world.github.set_permission(WIDGETS, login, "write")
+    world.github.add_public_key(login, key.read_text())
+
+
+def read_blob(world: World, login: str = MAINTAINER) -> str:
+    return (world.playground.folder / login / "me.pub").read_text().split()[1]
+
+
+async def start(world: World) -> None:
+    await world.open_issue()
+    await world.label()
+    job = await world.wait_for_job("running")
+    await world.wait_for_log(job.id, b"at work")
+
+
+async def ask(world: World, command: str, words: str, by: str = MAINTAINER, count: int = 1) -> str:
+    """The answer to a command."""
+    await world.comment(command, by=by)
+    return await world.wait_for_reply(words, count)
+
+
+async def find_way_in(world: World, login: str = MAINTAINER) -> str:
+    """The command by which the person enters, as the operator tells it once their machine lets them in."""
+    settings, deadline = load_settings(world.playground.config), time.monotonic() + world.patience_s
+    while "may be entered" not in (listed := await list_holds(settings)):
+        assert time.monotonic() < deadline, f"never let in: {listed}"
+        await asyncio.sleep(0.1)
+    (line,) = [line.strip() for line in listed.splitlines() if line.startswith("    ssh ")]
+    return line.replace("ssh -t", f"ssh -t -i {world.playground.folder / login / 'me'} -o IdentitiesOnly=yes")
+
+
+async def holds(world: World) -> list[Hold]:
+    async with world.playground.service.context.db.read() as connection:
+        return await fetch_holds(connection)
+
+
+async def deliver_again(world: World, words: str) -> None:
+    """Let the comment with these words be worked once more, as if we had died before that was written down."""
+    guid = [delivery.guid for delivery in world.github.deliveries if words.encode() in delivery.payload][-1]
+    await replay(load_settings(world.playground.config), guid, force=True)
+    deadline, state = time.monotonic() + world.patience_s, "pending"
+    while state == "pending":
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+        async with world.playground.service.context.db.read() as connection:
+            state = (await connection.execute(select(deliveries.c.state).where(deliveries.c.id == guid))).scalar_one()
+    assert state == "done"
+
+
+def keys(world: World) -> str:
+    return (world.playground.folder / "account" / ".ssh" / "authorized_keys").read_text()
+
+
+@pytest.mark.sshd
+async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attempt(world: World) -> None:
+    told = await ask(world, "/ptq takeover", "its slot stays taken")
+    assert f"@{MAINTAINER}, [this job](" in told
+    assert "by the SSH key that GitHub has of you" in told
+    first = await world.wait_for_job("cancelled")
+    await world.wait_for_reply("<!-- ptq:report=")
+    command = await find_way_in(world)
+    (hold,) = await holds(world)
+    assert f"{hold.expires_at:%Y-%m-%d %H:%M} UTC" in told
+    assert (hold.expires_at - hold.begun_at).total_seconds() == 8 * 3600
+    assert "who may enter it" in await ask(world, "/ptq status", f"**Held** for `{MAINTAINER}`")
+    assert f"# Job {first.id}" in await asyncio.to_thread(work, world, command)
+    await deliver_again(world, "/ptq takeover")
+    assert await holds(world) == [hold]
+
+    told = await ask(world, "/ptq release", "Nobody enters the environment any more")
+    report = await world.wait_for_report(2)
+    second = (await world.jobs())[0]
+    assert f"[attempt 2](http://127.0.0.1:{world.playground.service_port}/jobs/{second.id})" in told
+    assert (second.state, second.adopts, second.requested_by) == ("succeeded", first.id, MAINTAINER)
+    assert "+by hand" in report
+    assert keys(world) == ""
+    assert await asyncio.to_thread(come(world, command).end) == 255
+    await deliver_again(world, "/ptq release")
+    assert len(await world.jobs()) == 2
+    assert len([body for body in world.replies() if "Nobody enters the environment any more" in body]) == 1
+    async with world.playground.service.context.db.read() as connection:
+        events = [what for job in await world.jobs() for _, what in await store.fetch_events(connection, job.id)]
+    assert f"released by @{MAINTAINER}" in events
+    assert read_blob(world) not in "\n".join(events)
+
+
+@pytest.mark.sshd
+async def test_what_has_ended_is_made_anew_and_a_colleague_may_give_it_back(world: World) -> None:
+    give_key(world, COLLEAGUE)
+    await world.comment("/ptq cancel")
+    await world.wait_for_report()
+    told = await ask(world, "/ptq takeover", "Its environment is being made anew")
+    assert "is yours for 8 hours; its slot" in told
+    command = await find_way_in(world)
+    await asyncio.to_thread(work, world, command, "echo '# more' >> widgets/chunks.py")
+    told = await ask(world, "/ptq release", "Nobody enters the environment any more", by=COLLEAGUE)
+    assert f"that was held for `{MAINTAINER}`" in told
+    report = await world.wait_for_report(2)
+    assert "-    for start in range(0, len(items) - size + 1, size):" in report, "the agent's edit"
+    assert "+# more" in report
+    assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")
+
+
+@pytest.mark.sshd
+async def test_another_person_takes_it_from_the_first_who_is_named_and_out(world: World) -> None:
+    give_key(world, COLLEAGUE)
+    await ask(world, "/ptq takeover", "is yours until")
+    command = await find_way_in(world)
+    told = await ask(world, "/ptq takeover", "Until now", by=COLLEAGUE)
+    assert f"@{COLLEAGUE}, [this job](" in told
+    assert f"Until now `{MAINTAINER}` held it" in told
+    assert "You are let in within moments" in told
+    theirs = await find_way_in(world, COLLEAGUE)
+    await asyncio.to_thread(work, world, theirs)
+    assert await asyncio.to_thread(come(world, command).end) == 255
+    assert "Nothing was released" in await ask(world, "/ptq release dorp", "Behind them nothing is read")
+    await ask(world, "/ptq release drop", "What was edited in it is dropped")
+    await world.settle()
+    assert (len(await world.jobs()), keys(world), await holds(world)) == (1, "", [])
+
+
+async def test_who_may_not_open_pull_requests_holds_nothing(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=AGENT) as world:
+        await start(world)
+        for login in (STRANGER, "helper"):
+            give_key(world, login)
+            world.github.set_permission(WIDGETS, login, "triage" if login == "helper" else "read")
+        for command in ("/ptq takeover", "/ptq release"):
+            await world.comment(command, by=STRANGER)
+            await world.comment(command, by="helper")
+        await world.wait_for_reply(f"Thanks, @{STRANGER}")
+        await world.wait_for_reply("Thanks, @helper")
+        assert await holds(world) == []
+        assert (await world.wait_for_job("running")).cancel_requested_at is None
+        await world.comment("/ptq cancel")
+        await world.wait_for_report()
+
+
+async def test_what_cannot_be_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=AGENT) as world:
+        await world.open_issue()
+        assert "no job on this issue" in await ask(world, "/ptq takeover", "no environment to take over")
+        assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")
+        settings = load_settings(world.playground.config)
+        await drain_machine(settings, "gpu-1")
+        await world.label()
+        await world.wait_for_job("queued")
+        assert "no public SSH key" in await ask(world, "/ptq takeover", "GitHub has no public SSH key")
+        world.github.add_public_key(MAINTAINER, "ssh-dss AAAAB3NzaC1kc3MAAACBAJ old@home")
+        await ask(world, "/ptq takeover", "GitHub has no public SSH key", count=2)
+        give_key(world)
+        assert "wait until its agent is at work" in await ask(world, "/ptq takeover", "no environment yet")
+        assert await holds(world) == []
+        await world.comment("/ptq cancel")
+        await world.wait_for_report()
+
+
+async def test_where_a_machine_cannot_seal_jobs_its_operator_alone_lets_people_in(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=AGENT, python=write_interpreter(tmp_path)) as world:
+        give_key(world)
+        await start(world)
+        assert "only its operator" in await ask(world, "/ptq takeover", "its machine cannot seal jobs")
+        await world.comment("/ptq cancel")
+        await world.wait_for_report()
+        await ask(world, "/ptq takeover", "no machine of this repository can seal jobs")
+        assert (len(await world.jobs()), await holds(world)) == (1, [])
+
+
+async def test_the_operator_switches_it_off(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=AGENT, repository_toml="takeover = false") as world:
+        give_key(world)
+        await start(world)
+        await ask(world, "/ptq takeover", "lets nobody enter environments of `octo/widgets`")
+        assert await holds(world) == []
+        await world.comment("/ptq cancel")
+        await world.wait_for_report()
+
+
+async def test_an_environment_that_cannot_be_made_anew_is_told_by_the_status(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        give_key(world)
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.playground.stop_service()
+        config = world.playground.config
+        config.write_text(
+            config.read_text().replace("import_names", 'setup = ["echo no such luck; false"]\nimport_names')
+        )
+        await world.playground.start_service()
+        await ask(world, "/ptq takeover", "Its environment is being made anew")
+        await world.wait_for_job("failed")
+        await world.settle()
+        told = await ask(world, "/ptq status", "was to be made anew")
+        assert f"for `{MAINTAINER}` is not there" in told
+        assert "no such luck" in told
+        assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")
+
+
+async def test_a_security_concern_lets_nobody_in_who_is_not_the_operator(tmp_path: Path) -> None:
+    agent = AGENT.replace("fix staged", "security concern")
+    async with open_world(tmp_path, agent=agent) as world:
+        give_key(world)
+        await start(world)
+        await ask(world, "/ptq takeover", "You are let in once its report is here")
+        await world.wait_for_reply("who decides what becomes of it")
+        await world.settle()
+        assert await holds(world) == []
+        async with world.playground.service.context.db.read() as connection:
+            (job,) = await world.jobs()
+            events = [what for _, what in await store.fetch_events(connection, job.id)]
+        assert not any(event.startswith("held for") for event in events)
+        await ask(world, "/ptq takeover", "The operator of this App decides who enters")
+        assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")
+        assert len(await world.jobs()) == 1
