@@ -7,6 +7,7 @@ end has them nevertheless.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from .below import is_below
 from .change import Tree
 from .files import Failure, Job, is_text, open_up, read_json
 from .git import Git, find_own_clone, open_throwaway, show
+from .merge import merge
 
 MODES = ("100644", "100755", "120000")
 """Of what can be carried over: files and links, and no submodules."""
@@ -42,16 +44,28 @@ def is_base64(value: object) -> bool:
         return False
 
 
-def carry_over(job: Job, clone: Path, base: str, changes: Sequence[Change], timeout_s: float) -> None:
-    """Write edits into a worktree as it was just checked out. Raises `Failure`."""
-    if changes:
-        with open_throwaway(job, clone, base, timeout_s) as git:
-            git.run("read-tree", "--reset", "-u", base, write_tree(git, base, changes))
+def carry_over(
+    job: Job, clone: Path, base: str, changes: Sequence[Change], timeout_s: float, begun_at: str = ""
+) -> list[str]:
+    """Write edits into a worktree as it was just checked out. Raises `Failure`.
+
+    Those that were made on another commit, `begun_at`, are merged; the paths in conflict are returned.
+    """
+    if not changes:
+        return []
+    with open_throwaway(job, clone, base, timeout_s) as git:
+        tree = write_tree(git, begun_at or base, changes)
+        conflicts: list[str] = []
+        if begun_at not in ("", base):
+            tree, conflicts = merge(git, begun_at, base, tree)
+        git.run("read-tree", "--reset", "-u", base, tree)
+        return conflicts
 
 
 def put_back(job: Job, request: Mapping[str, Any], problems: list[str]) -> None:
     """Write the edits that were held back, but where the run has itself changed the path, which is then said."""
-    held_back = read_json(job.of_stage("prepare", "request")).get("held_back")
+    prepared = read_json(job.of_stage("prepare", "request"))
+    held_back, begun_at = prepared.get("held_back"), str(prepared.get("changes_from", ""))
     # An agent may have written there: it is its own change that it spoils.
     if not isinstance(held_back, list) or not 0 < len(held_back) <= request["max_changes"]:
         return
@@ -61,8 +75,24 @@ def put_back(job: Job, request: Mapping[str, Any], problems: list[str]) -> None:
     open_up(job.worktree)
     with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
         for change in held_back:
-            if not put_back_one(git, job.worktree, base, change, request["max_change_bytes"]):
-                problems.append(f"an earlier edit of {show(change['path'])} was left out: it was edited anew")
+            left_out = f"an earlier edit of {show(change['path'])} was left out"
+            if not has_same(git, change["path"], begun_at, base):
+                problems.append(f"{left_out}: its new base changes that, too")
+            elif not put_back_one(git, job.worktree, base, change, request["max_change_bytes"]):
+                problems.append(f"{left_out}: it was edited anew")
+
+
+def has_same(git: Git, path: str, begun_at: str, base: str) -> bool:
+    """Whether two commits have the same at a path; without `begun_at` there is only one."""
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", begun_at):
+        return not begun_at
+    words = ("ls-tree", "-z", "--full-tree")
+    try:
+        return git.run(*words, begun_at, "--", path) == git.run(*words, base, "--", path)
+    except Failure as failure:
+        if failure.name != "git_failed":
+            raise
+        return False
 
 
 def put_back_one(git: Git, worktree: Path, base: str, change: Change, max_bytes: int) -> bool:

@@ -47,6 +47,14 @@ def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
         return find_commit(clone, base)
 
 
+def require_commit(stage: Stage, commit: str) -> None:
+    """Have a commit in the clone that may be on no branch any more. Raises `Failure`."""
+    clone = find_clone(stage.job, stage.request["clone_url"])
+    with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):
+        if not find_commit(clone, commit):
+            fetch_lost(stage, clone, commit)
+
+
 def was_fetched_since(wanted_at: float, record: Any, boot_id: str) -> bool:
     """Whether a fetch that is on record, with the boot of its clock, began no earlier than something was wanted.
 

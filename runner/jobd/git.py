@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import os
@@ -9,7 +10,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,18 @@ class Git:
         self.ignored: list[str] = []
         """What git had to say about paths that it does not take."""
 
-    def run(self, *words: str, stdin: bytes = b"", limit: int | None = None) -> bytes:
-        """Run one command for its output. Raises `Failure`, also when there is more output than `limit` bytes."""
+    def beside(self, worktree: Path, env: Mapping[str, str]) -> Git:
+        """The same objects with another worktree, an index for that, and more in git's environment."""
+        other = copy.copy(self)
+        other._worktree = worktree
+        places = {"GIT_WORK_TREE": str(worktree), "GIT_INDEX_FILE": str(self.folder / "other-index")}
+        other._env = {**self._env, **places, **env}
+        return other
+
+    def run(self, *words: str, stdin: bytes = b"", limit: int | None = None, statuses: Collection[int] = (0,)) -> bytes:
+        """Run one command for its output. Raises `Failure` for another exit status than those of `statuses`, and when
+        there is more output than `limit` bytes.
+        """
         if time.monotonic() > self._deadline:
             raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change")
         with tempfile.TemporaryFile(dir=self.folder) as output:
@@ -90,7 +101,7 @@ class Git:
             except subprocess.TimeoutExpired:
                 raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change") from None
             said = done.stderr.decode(errors="replace").splitlines()
-            if done.returncode:
+            if done.returncode not in statuses:
                 # Git does not always say that the disk was full. This raises when it is.
                 os.posix_fallocate(output.fileno(), output.tell(), RESERVE)
                 full = os.strerror(errno.ENOSPC) in "".join(said)
@@ -143,6 +154,11 @@ def join(paths: Iterable[str]) -> bytes:
     return b"".join(os.fsencode(path) + b"\0" for path in paths)
 
 
+def say(path: str) -> str:
+    """A path as text."""
+    return path.encode(errors="replace").decode()
+
+
 def show(path: str) -> str:
     """A path for people."""
-    return f"`{path.encode(errors='replace').decode()}`"
+    return f"`{say(path)}`"

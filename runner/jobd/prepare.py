@@ -8,11 +8,14 @@ from typing import Any
 from .bases import refresh
 from .carry import carry_over
 from .cell import is_sealed
-from .clone import fetch_commit
+from .clone import fetch_commit, require_commit
 from .environment import begin, decide, separate
-from .files import Failure
-from .git import find_clone
+from .files import Failure, write_file
+from .git import find_clone, say
 from .stage import Stage
+
+CONFLICTS = "conflicts.txt"
+"""The file of the output folder that tells an agent which paths are in conflict, one a line."""
 
 
 def prepare(stage: Stage) -> dict[str, Any]:
@@ -20,14 +23,20 @@ def prepare(stage: Stage) -> dict[str, Any]:
     job, request = stage.job, stage.request
     make_folders(stage)
     commit = fetch_commit(stage, request["base_branch"], request["base_commit"])
+    if begun_at := request["changes_from"]:
+        require_commit(stage, begun_at)
     shelf = decide(stage)
     began = time.monotonic()
     base = begin(stage, shelf, commit)
     stage.log.write(f"[the environment took {time.monotonic() - began:.2f} s]\n".encode())
     # Only now: nothing that an earlier attempt wrote may run before its successor does, for it could command that.
-    carry_over(job, find_clone(job, request["clone_url"]), commit, request["changes"], request["timeout_s"])
+    clone = find_clone(job, request["clone_url"])
+    conflicts = carry_over(job, clone, commit, request["changes"], request["timeout_s"], begun_at)
+    if conflicts:
+        write_file(job.output / CONFLICTS, "".join(f"{say(path)}\n" for path in conflicts))
     about = {"commit": base.commit, "made_at": base.made_at}
-    return {"base_commit": commit, "way": shelf.way, "sealed": is_sealed(job), "base": about}
+    made = {"way": shelf.way, "sealed": is_sealed(job), "base": about}
+    return {"base_commit": commit, "conflicts": [say(path) for path in conflicts], **made}
 
 
 def make_base(stage: Stage) -> dict[str, Any]:

@@ -80,7 +80,8 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
     "inventory": {"workspace": TEXT},
     "jobs": {"workspace": TEXT},
     "programs": {"programs": TEXTS, "versions": TEXTS},
-    "prepare": {"changes": CHANGES, "held_back": CHANGES, **_RECIPE, **_LIMITS, **_JOB},
+    # What is `changed` was so `from` a commit; empty: from the one that the environment begins from.
+    "prepare": {"changes": CHANGES, "held_back": CHANGES, "changes_from": COMMIT, **_RECIPE, **_LIMITS, **_JOB},
     "base": {"only_existing": SWITCH, **_RECIPE, **_LIMITS, **_JOB},
     "start": {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},

@@ -31,7 +31,7 @@ PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 
 PREPARE: Mapping[str, Any] = {
-    **{"trunk": "main", "base_branch": "main", "base_commit": "", "changes": [], "held_back": []},
+    **{"trunk": "main", "base_branch": "main", "base_commit": "", "changes": [], "changes_from": "", "held_back": []},
     **{"create_venv": ["/bin/mkdir"], "setup": [], "update": [], "smoke_test": [], "submodules": False},
     **{"network": "host", "must_seal": False, "private": [], "gpus": {}, "slot": 0, "ways": [*WAYS]},
     **{"base_timeout_s": 60, "git": {}, "relay": False},
