@@ -180,6 +180,7 @@ async def _adopt(
         **{**asked, "name": like.name, **other},
         attempt=await store.count_attempts(connection, like.repository, like.issue_number) + 1,
         base_commit=held.base_commit,
+        conflicts=like.conflicts,
         adopts=held.id,
         state=JobState.QUEUED,
         created_at=now,

@@ -249,11 +249,16 @@ async def save_case_label(connection: AsyncConnection, label: CaseLabel) -> None
 
 
 async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
-    """Jobs of issues that have ended and have no report yet; of those without any, such that their case still has."""
+    """Jobs of issues that have ended and have no report yet, nor another job in their place that will have it.
+
+    Of those without any report they are such that their case still has.
+    """
     reported = select(replies.c.job_id).where(replies.c.kind == "report", replies.c.job_id.is_not(None))
+    replaced = select(jobs.c.replaces).where(jobs.c.replaces.is_not(None))
     ended = jobs.c.state.in_([str(state) for state in FINAL])
     due = or_(jobs.c.posts == Posts.ALL, jobs.c.id.in_(select(cases.c.active_job_id)))
     query = select(jobs.c.id).where(ended, jobs.c.issue_number > 0, jobs.c.id.not_in(reported), due)
+    query = query.where(jobs.c.id.not_in(replaced))
     return list((await connection.execute(query)).scalars())
 
 

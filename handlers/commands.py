@@ -21,7 +21,7 @@ from markdown_it.token import Token
 
 from handlers.options import ANYWAY, NAMES
 from handlers.rules import PRESETS, RepositoryRules, Role
-from runner.job import VERIFY
+from runner.job import REBASE, VERIFY
 
 MAX_COMMANDS = 5
 """Commands that one comment may give; the rest is ignored."""
@@ -91,6 +91,17 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "simplify",
             "Takes up the edits of the last attempt on the issue; without such there is nothing to simplify. What "
             "comes of it is a new diff, which needs a note of its own.",
+        ),
+        CommandSpec(
+            REBASE,
+            f"/ptq {REBASE} [onto REF] [options] [advice]",
+            "Bring the diff that stands, or that of the pull request, onto the newest commit of its base branch, or "
+            "onto `REF`.",
+            Right.START,
+            "`REF` is a branch, or a commit of the base branch by its full name. Git merges by itself; conflicts an "
+            "agent resolves, in up to three attempts, and then people have to. It touches no branch and no pull "
+            "request: what comes of it is a new diff, which needs a note of its own (docs/pull-requests.md).",
+            preset=REBASE,
         ),
         CommandSpec(
             VERIFY,

@@ -20,11 +20,12 @@ from handlers.outbox import reply_once, was_answered, write_reply
 from handlers.outcomes import render_report
 from handlers.permissions import admit
 from handlers.pulls import ask_for_pull
+from handlers.rebase import read_onto
 from handlers.report import is_confidential
 from handlers.rules import RepositoryRules
 from handlers.start import StartRequest, start_job
 from runner import store
-from runner.job import Job, JobState
+from runner.job import REBASE, Job, JobState
 
 router = Router()
 
@@ -147,7 +148,10 @@ async def _run(request: Request, command: Command) -> None:
 
 async def _ask_for_job(request: Request, preset: str, argument: str, body: str) -> None:
     event, thread = request.event, None
+    onto, argument = read_onto(argument) if preset == REBASE else (None, argument)
     options, advice = read_options(argument)
+    if preset == REBASE and onto is None:
+        onto, advice = read_onto(advice)
     issue = event.issue
     if issue.number != request.number:
         issue, thread = await request.context.github.fetch_issue(request.rules.name, request.number), issue.number
@@ -162,6 +166,7 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
             triggered_at=event.comment.created_at,
             trigger=request.occasion,
             options=options,
+            onto=onto,
             steering=f"{advice}\n\n{body}".strip(),
             comment_id=event.comment.id,
             thread=thread,
@@ -260,6 +265,7 @@ _VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
     "diagnose": _start,
     "fix": _start,
     "simplify": _start,
+    "rebase": _start,
     "verify": _start,
     "run": _run,
     "retry": _start,

@@ -149,8 +149,10 @@ async def _find_used_up(
 
 
 async def check_may_replace(connection: AsyncConnection, context: Context, lost: Job) -> None:
-    """Raise `NotStarted`, with a sentence for the report, when a lost job is not to be started again by itself."""
-    if lost.replaces:
+    """Raise `NotStarted`, with a sentence for the report, when a job that was lost, or left conflicts, is not to be
+    started again by itself."""
+    before = await store.fetch_job(connection, lost.replaces) if lost.replaces else None
+    if before and before.state is lost.state is JobState.LOST:
         raise NotStarted(replies.render_lost_twice(lost))
     if lost.by_hand:
         raise NotStarted(replies.render_not_again("it only collected what a person had done by hand"))

@@ -19,6 +19,7 @@ from handlers.case import end_job
 from handlers.casebook import Reply
 from handlers.context import Context
 from handlers.hurdles import NotStarted
+from handlers.rebase import is_to_be_tried_again
 from handlers.report import is_confidential
 from handlers.report_comment import approvable, render_report_comment, render_usual_step
 from handlers.start import start_again
@@ -27,7 +28,7 @@ from runner import store
 from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
 from runner.holds import clear_hold, refuse_hold
-from runner.job import Job, JobState, Posts
+from runner.job import Job, JobState, Posts, Report
 
 log = structlog.get_logger()
 
@@ -60,7 +61,10 @@ async def report_jobs(context: Context) -> None:
 
 
 async def _report(context: Context, job_id: str) -> None:
-    """Write the report, move the case, and tell the operator what is for them alone, in one transaction."""
+    """Write the report, move the case, and tell the operator what is for them alone, in one transaction.
+
+    There is none of a rebase that left conflicts and is tried again: the last one tells of all.
+    """
     async with context.db.write() as connection:
         job = await store.fetch_job(connection, job_id)
         if job is None or await casebook.fetch_job_reply(connection, job_id, "report"):
@@ -72,7 +76,7 @@ async def _report(context: Context, job_id: str) -> None:
         if case:
             is_approvable = approvable(job, report, context.secrets)
             await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
-        next_step = await _follow_up(connection, context, job, case.title if case else "")
+        next_step = await _follow_up(connection, context, job, report, case.title if case else "")
         if await _is_posted(connection, job):
             body, reply_id = await render_report(connection, context, job, next_step), f"report {job_id}"
             reply = casebook.draft_reply(casebook.derive_reply_id(reply_id), "report", job, body, context.now())
@@ -89,19 +93,23 @@ async def _report(context: Context, job_id: str) -> None:
 
 async def _is_posted(connection: AsyncConnection, job: Job) -> bool:
     """Whether the thread gets the report of a job that has ended."""
+    if job.rebases and job.state is JobState.FAILED and await store.fetch_successor(connection, job.id):
+        return False
     if job.posts is not Posts.FINDING:
         return job.posts is Posts.ALL
     return find_outcome(job, await fetch_checks(connection, job.id)).is_definite
 
 
-async def _follow_up(connection: AsyncConnection, context: Context, job: Job, title: str) -> str | None:
-    """Start a lost job again, and say so, or say why not; None after any other end."""
-    if job.state is not JobState.LOST:
+async def _follow_up(
+    connection: AsyncConnection, context: Context, job: Job, report: Report | None, title: str
+) -> str | None:
+    """Start a job again that was lost, or left conflicts, and say so, or say why not; None after any other end."""
+    if job.state is not JobState.LOST and not await is_to_be_tried_again(connection, job, report):
         return None
     try:
         again = await start_again(connection, context, job, title)
     except NotStarted as refused:
-        return f"{refused.reply} {render_usual_step(job)}"
+        return f"{refused.reply} {render_usual_step(job, report, context.secrets)}"
     log.info("job.replaced", **job.log_context(), by=again.id)
     return replies.render_started_again(again, context.public_url)
 
@@ -156,6 +164,9 @@ async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple
         meter = await store.fetch_meter(connection, job.id) if job.state is JobState.RUNNING else None
         return status_comment.render_status(job, context.public_url, queued_before, meter, context.secrets), False
     report = await casebook.fetch_job_reply(connection, job.id, "report")
+    again = await store.fetch_successor(connection, job.id) if report is None else None
+    if again:
+        return status_comment.render_tried_again(job, again, context.public_url), True
     if report is None or not (report.comment_url or report.abandoned):
         # The moment between the end and the posted report: the report is what people should see first.
         return status_comment.render_reporting(job, context.public_url), False

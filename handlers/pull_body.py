@@ -32,7 +32,10 @@ def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Col
 
 
 def render_commit_message(title: str, job: Job, pull: Pull, signer: Person | None = None) -> str:
-    """The commit's message: what, for which issue, on whose approval, and who signs it off, if anybody does."""
+    """The commit's message: what, for which issue, on whose approval, and who signs it off, if anybody does.
+
+    `job` is the one in which the change was written.
+    """
     approval = f"Approved by {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
     written = f"For issue #{job.issue_number}. Written by {_name_authors(job, f' ({job.agent})')}."
     sign_off = f"\nSigned-off-by: {signer.name} <{signer.email}>\n" if signer else ""
@@ -47,18 +50,21 @@ def render_pull_body(
     *,
     template: str = "",
     edits: str = "",
+    author: Job | None = None,
     model: str | None,
     public_url: str,
     secrets: Collection[str],
 ) -> str:
     """The body of the pull request, with the repository's `template`, if it has one, below the note.
 
-    `edits` are what people wrote there themselves (`find_edits`): that follows the note, and ours follows both.
+    `author` is the job in which the change was written, where this one only rebased it, and `model` is its. `edits` are
+    what people wrote there themselves (`find_edits`): that follows the note, and ours follows both.
     `Fixes #N` is ours; whatever an agent wrote cannot close anything.
     """
     url = job_url(public_url, job.id)
+    author = author or job
     note, fixes = redact(pull.note, secrets), f"Fixes #{job.issue_number}"
-    disclosure = f"---\n\n{_render_disclosure(pull, job, model, url)}"
+    disclosure = f"---\n\n{_render_disclosure(pull, job, author, model, url)}"
     found = collapse("The agent's report", make_safe(report.body, secrets))
     repro = collapse("Repro", fence(redact(report.repro, secrets), "python")) if report.repro.strip() else ""
     worklog = collapse("Worklog", make_safe(report.worklog, secrets)) if report.worklog.strip() else ""
@@ -81,10 +87,11 @@ def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str
     return above
 
 
-def _render_disclosure(pull: Pull, job: Job, model: str | None, url: str) -> str:
-    agent = f"`{job.agent}`" + (f" ({model})" if model else "")
+def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url: str) -> str:
+    agent = f"`{author.agent}`" + (f" ({model})" if model else "")
+    base = f"{'and rebased ' * (author != job)}on base `{(job.base_commit or '')[:10]}`"
     return (
-        f"The change was written by {_name_authors(job, f', {agent},')} on base `{(job.base_commit or '')[:10]}` "
+        f"The change was written by {_name_authors(author, f', {agent},')} {base} "
         f"([log]({url})). @{pull.approver} read it and approved digest "
         f"`{pull.digest[:DIGEST_SHOWN]}` with [the note above]({pull.note_url})."
     )

@@ -185,9 +185,10 @@ async def _check_may_open(context: Context, rules: RepositoryRules, pull: Pull) 
 async def _render_body(context: Context, pull: Pull, approved: _Approved, edits: str = "") -> str:
     job, report = approved.job, approved.report
     async with context.db.read() as connection:
-        meter, checks = await store.fetch_meter(connection, job.id), await fetch_checks(connection, job.id)
+        author, checks = await store.fetch_author(connection, job), await fetch_checks(connection, job.id)
+        meter = await store.fetch_meter(connection, author.id)
     secrets, url = context.secrets, context.public_url
-    model = name_model(job, meter, context.model_of(job), secrets)
+    model = name_model(author, meter, context.model_of(author), secrets)
     template = await _fetch_template(context, job)
     return render_pull_body(
         pull,
@@ -196,6 +197,7 @@ async def _render_body(context: Context, pull: Pull, approved: _Approved, edits:
         checks,
         template=template,
         edits=edits,
+        author=author,
         model=model,
         public_url=url,
         secrets=secrets,
@@ -241,7 +243,9 @@ async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Se
     tree = await context.github.create_tree(where, job.base_commit or "", entries)
     wants_person = rules.sign_off or rules.commit_author == "approver"
     approver = await context.github.fetch_person(job.repository, pull.approver) if wants_person else None
-    message = render_commit_message(approved.title, job, pull, approver if rules.sign_off else None)
+    async with context.db.read() as connection:
+        written_in = await store.fetch_author(connection, job)
+    message = render_commit_message(approved.title, written_in, pull, approver if rules.sign_off else None)
     author = approver if rules.commit_author == "approver" else None
     sha = await context.github.create_commit(where, message, tree, parents, author)
     return await change(context, pull, branch=pull.branch, commit_sha=sha)

@@ -143,6 +143,30 @@ def render_nothing_to_simplify() -> str:
     return "The last attempt on this issue left no change, so there is nothing to simplify. `/ptq fix` asks for one."
 
 
+def render_nothing_to_rebase() -> str:
+    """`/ptq rebase` where no diff waits for a note or is in a pull request."""
+    return (
+        "No diff on this issue waits for a note, and none is in a pull request of ours, so there is nothing to rebase. "
+        "`/ptq fix` asks for one, from the newest commit."
+    )
+
+
+def render_onto_refused(base_branch: str) -> str:
+    """`/ptq rebase onto` something else than what it takes."""
+    return (
+        "No job was started: `onto` takes the name of a branch that is there, or the full name of a commit that is on "
+        f"`{one_line(base_branch, 200)}`."
+    )
+
+
+def render_up_to_date(branch: str, commit: str) -> str:
+    """`/ptq rebase` of a change that begins from the newest commit already."""
+    return (
+        f"The diff on this issue begins from `{commit[:10]}` of `{one_line(branch, 200)}` already, so there is nothing "
+        "to rebase."
+    )
+
+
 def render_nothing_to_verify() -> str:
     """`/ptq verify` on an issue of which no script is known."""
     return (

@@ -20,6 +20,7 @@ from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Posts, Report
 from runner.meter import Meter
 from runner.patch import Untrue, list_additions
+from runner.rebase import find_unresolved
 from runner.verification import Check
 
 MAX_COMMENT = 60_000
@@ -93,6 +94,7 @@ def render_report_comment(
         return render_confidential()
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
     headline = name_outcome(job, checks) if job.only_looks else choose_headline(job, parsed)
+    headline = "Needs a human" if _needs_human(job, report) else headline
     parts = [_render_head(job, headline, secrets), _render_findings(parsed, secrets)]
     parts.append(render_checks(job, checks, report, public_url, secrets))
     parts += [_render_doubts(report, secrets)] if report else []
@@ -197,11 +199,36 @@ def _choose_next_step(job: Job, report: Report | None, secrets: Collection[str])
         return "If that settles it, the issue can be closed; `/ptq diagnose` has an agent look into it."
     if job.state is JobState.SUCCEEDED and not job.may_change:
         return "`/ptq fix` asks an agent for a change, with any advice you add behind it."
-    return render_usual_step(job)
+    if job.rebases and job.state is JobState.SUCCEEDED and report and not report.changes:
+        return "Nothing is left to propose: a pull request that still has this change, and the issue, can be closed."
+    return render_usual_step(job, report, secrets)
 
 
-def render_usual_step(job: Job) -> str:
+def _needs_human(job: Job, report: Report | None) -> bool:
+    """Whether a rebase has ended with conflicts that no agent has resolved."""
+    ended = job.rebases and job.state is JobState.FAILED
+    return ended and report is not None and bool(find_unresolved(job, report.changes))
+
+
+def _render_hand_over(job: Job, report: Report, secrets: Collection[str]) -> str:
+    """Which files people have to look at, and how they get at them."""
+    left = [f"- {_safe_line(path, secrets)}" for path in find_unresolved(job, report.changes)]
+    more = [f"- and {len(left) - MAX_LISTED} more"] if len(left) > MAX_LISTED else []
+    files = "\n".join([*left[:MAX_LISTED], *more])
+    return (
+        f"In these files a human has to resolve what is in conflict:\n\n{cut(files, MAX_DOUBTS, '…')}\n\n"
+        f"Whoever operates this App can enter the environment with `ptq-bot takeover {job.id}`; with `ptq-bot release` "
+        "the result comes as the next attempt. Or merge the base branch into the pull request's branch by hand, and "
+        "push. What stood before stands as it did."
+    )
+
+
+def render_usual_step(job: Job, report: Report | None, secrets: Collection[str]) -> str:
     """What people can do after a job that came to nothing."""
+    if report and _needs_human(job, report):
+        return _render_hand_over(job, report, secrets)
+    if job.rebases:
+        return f"`{find_command(job.preset)}` tries again; `/ptq fix` makes a new change from the newest commit."
     return (
         "`/ptq retry` carries on where it stopped, with any advice you add behind it; "
         f"`{find_command(job.preset)}` starts afresh."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from runner.caps import Caps, Scope
-from runner.job import VERIFY
+from runner.job import REBASE, VERIFY
 
 
 class Role(IntEnum):
@@ -61,13 +61,19 @@ PRESETS: Mapping[str, Preset] = {
         Preset("diagnose", False, "reproduce the issue and look for its root cause"),
         Preset("fix", True, "reproduce the issue, fix it and add a regression test"),
         Preset("simplify", True, "make the last attempt's change simpler, and keep what it does", carries_on=True),
+        Preset(
+            REBASE,
+            True,
+            "carry the change over to the newest commit of its base branch, where git alone cannot",
+            carries_on=True,
+        ),
         Preset(VERIFY, False, "run the scripts that are known of the issue, on today's base branch", has_agent=False),
         Preset("ad-hoc", True, "do what your advice says", needs_advice=True),
     )
 }
 """Those that we bring along; an operator may add their own."""
 
-COMMANDED = frozenset({"repro", "diagnose", "fix", "simplify", VERIFY})
+COMMANDED = frozenset({"repro", "diagnose", "fix", "simplify", REBASE, VERIFY})
 """Presets that are commands by themselves."""
 
 

@@ -34,12 +34,13 @@ from handlers.hurdles import (
 )
 from handlers.options import Choice, OptionRefused, Options, choose, list_offers
 from handlers.outbox import was_answered, write_reply
+from handlers.rebase import Target, find_rebasable, find_target, find_task
 from handlers.rules import Preset, RepositoryRules, find_command
 from handlers.snapshot import Snapshot, freeze_issue
 from runner import store
 from runner.agents.skills import choose_skills
 from runner.check_rows import add_checks, copy_checks
-from runner.job import Job, JobState, Posts, derive_job_id
+from runner.job import REBASE, Job, JobState, Posts, derive_job_id
 from runner.verification import Kind
 
 log = structlog.get_logger()
@@ -73,6 +74,10 @@ class StartRequest:
     trigger: str
     """What asked for it, in words that no other request shares: a redelivery derives the same job from it."""
     options: Options = field(default_factory=Options)
+    onto: str | None = None
+    """What a change is to be rebased onto, as somebody typed it; None where they said nothing."""
+    target: Target | None = None
+    """The same, as GitHub has it."""
     steering: str = ""
     comment_id: int | None = None
     """The comment that asked, when a comment did."""
@@ -111,6 +116,9 @@ async def start_job(context: Context, rules: RepositoryRules, request: StartRequ
         await _check(context, rules, request)
     except NotStarted as refused:
         objection = refused
+    if request.preset == REBASE:
+        target = await find_target(context, rules, request.issue.number, request.onto)
+        request = replace(request, target=target)
     snapshot = await freeze(context, rules, request)
     async with context.db.write() as connection:
         job = await _answer(connection, context, rules, request, snapshot, objection)
@@ -231,12 +239,18 @@ async def _plan(
     number, private = request.issue.number, request.repository.private
     await check_not_paused(connection, rules.name)
     gives_way = await check_free(connection, context, rules.name, number, request.posts)
-    earlier, usual = None, Choice(rules.agent)
+    earlier, usual, name = None, Choice(rules.agent), request.preset
     if request.preset == RETRY:
         earlier = await find_earlier(connection, context, rules.name, number)
+        name = await find_task(connection, earlier.job)
+    preset = find_preset(context, rules, name, request.steering)
+    if preset.name == REBASE:
+        earlier = await find_rebasable(connection, context, rules.name, number)
+        if objection := request.target.objection if request.target else replies.render_nothing_to_rebase():
+            raise NotStarted(objection)
+    if earlier:
         usual = Choice(earlier.job.agent, earlier.job.model)
-    preset = find_preset(context, rules, earlier.job.preset if earlier else request.preset, request.steering)
-    if preset.carries_on and not earlier:
+    elif preset.carries_on:
         earlier = await find_simplifiable(connection, context, rules.name, number)
     offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=private)
     try:
@@ -249,7 +263,8 @@ async def _plan(
 
 
 async def start_again(connection: AsyncConnection, context: Context, lost: Job, title: str) -> Job:
-    """Create the one job that takes the place of a lost one, in the transaction that reports that.
+    """Create the one job that takes the place of a lost one, in the transaction that reports that; or that of a rebase
+    which left conflicts.
 
     Raises `NotStarted`, with a sentence for the report, when there is to be none. The brief is the same to the letter:
     what was frozen at the trigger is still what was asked for.
@@ -260,6 +275,9 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
         id=derive_job_id(f"{lost.case_key} in place of {lost.id}", context.db.secret),
         **{field.name: getattr(lost, field.name) for field in fields(Job) if field.name in ASKED_FOR},
         attempt=lost.attempt + 1,
+        base_commit=lost.base_commit if lost.rebases else None,
+        # A machine that was lost is no place to insist on.
+        pinned_to=None if lost.state is JobState.LOST else lost.pinned_to,
         replaces=lost.id,
         state=JobState.QUEUED,
         created_at=now,
@@ -304,8 +322,10 @@ async def freeze(context: Context, rules: RepositoryRules, request: StartRequest
 
 
 def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot, plan: _Plan) -> Job:
-    now, earlier = context.now(), plan.earlier
+    now, earlier, target = context.now(), plan.earlier, request.target
     branch = rules.base_branch or request.repository.default_branch
+    if earlier:
+        branch = target.branch if target else earlier.job.base_branch
     skills = choose_skills(context.skills, snapshot.labels)
     nonce = token_hex(8)
     return Job(
@@ -320,7 +340,8 @@ def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, 
         model=plan.choice.model,
         requested_by=request.requested_by,
         clone_url=rules.clone_url or request.repository.clone_url,
-        base_branch=earlier.job.base_branch if earlier else branch,
+        base_branch=branch,
+        base_commit=target.commit if target else None,
         prompt=render_brief(plan.preset, snapshot, rules, request.steering, nonce, skills=skills, earlier=earlier)
         if plan.preset.has_agent
         else "",

@@ -103,6 +103,13 @@ def render_reporting(job: Job, public_url: str) -> str:
     return f"**ptq** · `{job.preset}` attempt {job.attempt}: writing the report · [job]({job_url(public_url, job.id)})"
 
 
+def render_tried_again(job: Job, again: Job, public_url: str) -> str:
+    """The status comment of a rebase that left conflicts, and in whose place another one tries: the report is its."""
+    attempt = f"[attempt {again.attempt}]({job_url(public_url, again.id)})"
+    page = f"[job]({job_url(public_url, job.id)})"
+    return f"**ptq** · `{job.preset}` attempt {job.attempt}: conflicts are left, so {attempt} tries again · {page}"
+
+
 def render_finished_status(job: Job, public_url: str, report_url: str | None, *, confidential: bool = False) -> str:
     """The status comment of a job that has ended: one line that links its report, and where that is `confidential`
     says no more."""

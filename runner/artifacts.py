@@ -145,9 +145,9 @@ def _read_change(row: Any) -> FileChange:
     if not isinstance(path, str) or not _is_path(path):
         raise BadArtifacts("a change has no usable path")
     if mode not in (None, *MODES) or old_mode not in (None, *MODES) or mode is old_mode is None:
-        raise BadArtifacts(f"a change has an unknown mode: {_show(path)}")
+        raise BadArtifacts(f"a change has an unknown mode: {show_path(path)}")
     if (encoded is None) != (mode in (None, SUBMODULE)):
-        raise BadArtifacts(f"a change has content and no file, or the reverse: {_show(path)}")
+        raise BadArtifacts(f"a change has content and no file, or the reverse: {show_path(path)}")
     return FileChange(path, mode, _decode(encoded, path), old_mode)
 
 
@@ -160,7 +160,7 @@ def _decode(encoded: Any, path: str) -> bytes | None:
     try:
         return None if encoded is None else base64.b64decode(encoded, validate=True)
     except (TypeError, ValueError, binascii.Error) as error:
-        raise BadArtifacts(f"a change has garbled content: {_show(path)}") from error
+        raise BadArtifacts(f"a change has garbled content: {show_path(path)}") from error
 
 
 # What may not become a pull request
@@ -169,14 +169,14 @@ def _decode(encoded: Any, path: str) -> bytes | None:
 def find_refusals(job: Job, changes: Sequence[FileChange], protected: Sequence[str]) -> Iterable[str]:
     """Why these changes may not be proposed, a sentence each; nothing when they may."""
     if changes and not job.may_change:
-        names = ", ".join(_show(change.path) for change in changes[:5])
+        names = ", ".join(show_path(change.path) for change in changes[:5])
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
         yield f"the preset {job.preset} changes no file, but the agent changed {names}{more}"
     folded = {change: fold_path(change.path) for change in changes if change.path.count("/") < MAX_DEPTH}
     for change in changes:
         reasons = _refuse(change, folded[change], protected) if change in folded else ["is nested too deep"]
         for reason in reasons:
-            yield f"{_show(change.path)} {reason}"
+            yield f"{show_path(change.path)} {reason}"
     yield from _find_collisions({change: names for change, names in folded.items() if change.mode})
 
 
@@ -271,13 +271,14 @@ def _find_collisions(folded: Mapping[FileChange, tuple[str, ...]]) -> Iterable[s
     for change, key in folded.items():
         twin = seen.setdefault(key, change)
         if twin is not change and None in (twin.old_mode, change.old_mode):
-            yield f"{_show(change.path)} and {_show(twin.path)} are the same file on some systems"
+            yield f"{show_path(change.path)} and {show_path(twin.path)} are the same file on some systems"
     for change, key in folded.items():
         if file := next((seen[key[:end]] for end in range(1, len(key)) if key[:end] in seen), None):
-            yield f"{_show(change.path)} lies in {_show(file.path)}, which is no folder"
+            yield f"{show_path(change.path)} lies in {show_path(file.path)}, which is no folder"
 
 
-def _show(path: str) -> str:
+def show_path(path: str) -> str:
+    """A path in a sentence of ours, as code."""
     shown = show_invisible(path).replace("`", "\u02bc")
     return f"`{shown}`" if len(shown) <= MAX_NOTE else f"`{shown[:MAX_NOTE]}…`"
 
@@ -286,15 +287,15 @@ def find_warnings(changes: Iterable[FileChange]) -> Iterable[str]:
     """What the eye of a reader of these changes would miss, a sentence each."""
     for change in changes:
         if configures_agents(change.path):
-            yield f"{_show(change.path)} configures coding agents"
+            yield f"{show_path(change.path)} configures coding agents"
         for oddity in name_oddities(change.path):
-            yield f"{_show(change.path)} has in its name {oddity}"
+            yield f"{show_path(change.path)} has in its name {oddity}"
         if change.mode == "100755" and change.old_mode != "100755":
-            yield f"{_show(change.path)} is executable now"
+            yield f"{show_path(change.path)} is executable now"
         if change.mode == LINK:
-            yield f"{_show(change.path)} is a link to {_show((change.content or b'').decode(errors='replace'))}"
+            yield f"{show_path(change.path)} is a link to {show_path((change.content or b'').decode(errors='replace'))}"
         elif change.binary:
-            yield f"{_show(change.path)} is binary ({len(change.content or b'')} bytes)"
+            yield f"{show_path(change.path)} is binary ({len(change.content or b'')} bytes)"
         elif change.content:
             for oddity in name_oddities(change.content.decode()):
-                yield f"{_show(change.path)} has {oddity}"
+                yield f"{show_path(change.path)} has {oddity}"

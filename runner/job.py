@@ -15,6 +15,9 @@ from enum import StrEnum
 VERIFY = "verify"
 """The preset of a job in which no agent works: the service runs an issue's scripts itself."""
 
+REBASE = "rebase"
+"""The preset of a job that brings an earlier change onto another commit. An agent works only where git cannot."""
+
 DIGEST_SHOWN = 12
 """Hex digits of a digest that people see and type."""
 
@@ -56,7 +59,7 @@ NEXT: dict[JobState, frozenset[JobState]] = {
 }
 """Every legal move. States that are no key here are final. Where a person works by hand, no agent runs:
 such a job ends once its environment is there, or only collects what is in the one that it adopts. Nor does one where
-the service only looks itself."""
+the service only looks itself, or where a change is rebased without conflicts."""
 
 ACTIVE = frozenset(NEXT)
 FINAL = frozenset(JobState) - ACTIVE
@@ -104,7 +107,10 @@ class Job:
     follows: str | None = None
     """The earlier attempt that this one carries on from: its edits, its worklog, its session."""
     replaces: str | None = None
-    """The lost job in whose place this one was made, by itself; its machine is the last resort."""
+    """The job in whose place this one was made, by itself: it was lost, or left conflicts. Its machine is the last
+    resort."""
+    conflicts: tuple[str, ...] | None = None
+    """The paths in which a rebase met conflicts, as its machine says them; None until that is known."""
     adopts: str | None = None
     """The job whose environment this one takes over as a person left it."""
     by_hand: bool = False
@@ -136,9 +142,14 @@ class Job:
         return self.preset == VERIFY and not self.by_hand
 
     @property
+    def rebases(self) -> bool:
+        """Whether it brings the change of the attempt that it follows onto another commit."""
+        return self.preset == REBASE and not self.by_hand
+
+    @property
     def has_agent(self) -> bool:
-        """Whether an agent works in it."""
-        return not self.by_hand and not self.only_looks
+        """Whether an agent works in it, as far as that is known."""
+        return not self.by_hand and not self.only_looks and not (self.rebases and not self.conflicts)
 
     @property
     def has_thread(self) -> bool:

@@ -141,20 +141,22 @@ class JobdClient:
         recipe: Recipe,
         *,
         changes: Sequence[FileChange] = (),
+        changes_from: str = "",
         held_back: Sequence[FileChange] = (),
         gpus: Devices = (),
     ) -> bool:
         """Start to make the job's worktree and virtual environment. False when that had been started before.
 
         From then on all commands of the job see these `gpus`, or all where none is given.
-        The worktree has `changes` on top of the recipe's commit; `held_back` is written there when the result is
-        collected, where the path is then still as in the commit.
+        The worktree has `changes` on top of the recipe's commit, merged where they begin from another one; `held_back`
+        is written there when the result is collected, where the path is then still as in the commit.
         """
         answer = await self.call(
             "prepare",
             job_id=job_id,
             **self._encode_recipe(recipe, gpus),
             changes=[_encode_change(change) for change in changes],
+            changes_from=changes_from,
             held_back=[_encode_change(change) for change in held_back],
         )
         return answer.get("started") is True

@@ -1,7 +1,6 @@
 """The whole schema on one page. The invariants that must hold whatever crashes are stated as constraints, not as code.
 
-What a reply, a page or a pull request needs is in here; files beside the database are caches. It refuses to know what
-any row is for. A change here needs a migration in `runner/migrations/versions`.
+Files beside the database are caches. It refuses to know what any row is for. A change needs a step in `migrations`.
 """
 
 from __future__ import annotations
@@ -92,7 +91,8 @@ jobs = Table(
     Column("model", Text),
     Column("skills", JSON, nullable=False),
     Column("follows", ForeignKey("jobs.id")),
-    Column("replaces", ForeignKey("jobs.id"), unique=True),  # a lost job is started again once
+    Column("conflicts", JSON(none_as_null=True)),  # paths; NULL until it is known, and of what is no rebase
+    Column("replaces", ForeignKey("jobs.id"), unique=True),  # a job is started again once
     Column("adopts", ForeignKey("jobs.id"), unique=True),  # an environment passes on once
     Column("by_hand", Boolean, nullable=False, default=False, server_default=false()),
     Column("name", String(50)),  # of a worktree, or a task of its own

@@ -27,6 +27,7 @@ from runner.jobd_answers import JobdError, StageState
 from runner.jobd_client import JobdClient
 from runner.machines import Lease
 from runner.preparations import note_prepared, note_unprepared
+from runner.rebase import find_unresolved, read_conflicts, refuse_unresolved, tell_rebased
 from runner.spool import STAGES
 from runner.verification import name_environment
 from runner.verify_step import STAGE, begin_only, begin_verification, follow_verification
@@ -73,9 +74,10 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         earlier, changes = await _fetch_earlier(bench, job)
         async with bench.db.read() as connection:
             lease = await store.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
-        # A worktree may begin anywhere, and must not be what all others begin from.
-        trunk = job.base_branch if job.has_thread else profile.base_branch
-        commit = job.base_commit or (earlier and earlier.base_commit) or ""
+        # A worktree may begin anywhere, and what follows on a rebase, too: others must not begin from there.
+        trunk = job.base_branch if job.has_thread and not job.follows else profile.base_branch
+        begun_at = (earlier and earlier.base_commit) or ""
+        commit = job.base_commit or ("" if job.rebases else begun_at)
         way = await bench.gateway.lead_git(Reader.of(job), client)
         recipe = profile.recipe(job.clone_url, job.base_branch, commit, lease.slot, trunk)
         await client.prepare(
@@ -83,6 +85,7 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
             replace(recipe, git=way.env, relay=way.by_relay),
             gpus=lease.gpus,
             changes=[change for change in changes if not configures_agents(change.path)],
+            changes_from=begun_at if job.rebases else "",
             held_back=[change for change in changes if configures_agents(change.path)],
         )
     elif poll.state is StageState.RUNNING:
@@ -91,10 +94,12 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         return job if job.trouble == trouble else await update_job(bench, job, trouble=trouble)
     elif poll.state is StageState.DONE:
         # Recorded before the agent starts: from then on the machine's own word on it would be the agent's word.
-        job = await _record_base_commit(bench, job, poll.result)
+        job = await _record_prepared(bench, job, poll.result)
         await note_prepared(bench, job, poll.result)
         if job.has_agent:
             return await start_agent(bench, client, job)
+        if job.rebases:
+            return await move_on(bench, job, JobState.COLLECTING)
         return await (end(bench, job, JobState.SUCCEEDED, None) if job.by_hand else begin_only(bench, job))
     elif poll.state in (StageState.FAILED, StageState.LOST):
         ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
@@ -113,13 +118,15 @@ async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileC
         return await store.fetch_job(connection, job.follows), changes
 
 
-async def _record_base_commit(bench: Bench, job: Job, result: Mapping[str, Any]) -> Job:
-    if job.base_commit:
-        return job
-    base_commit = str(result.get("base_commit"))
-    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", base_commit):
-        raise JobdError("internal", "the machine did not say which commit it checked out")
-    return await update_job(bench, job, base_commit=base_commit)
+async def _record_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> Job:
+    found: dict[str, Any] = {}
+    if not job.base_commit:
+        found["base_commit"] = str(result.get("base_commit"))
+        if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", found["base_commit"]):
+            raise JobdError("internal", "the machine did not say which commit it checked out")
+    if job.rebases and job.conflicts is None:
+        found["conflicts"] = read_conflicts(result)
+    return await update_job(bench, job, **found) if found else job
 
 
 async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
@@ -133,7 +140,7 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
             # Whoever cancelled waits, and nothing will be made of the diff as it is.
             lint=() if job.cancel_requested_at else profile.lint,
             hidden=launch.hidden,
-            session_glob="" if job.by_hand else launch.session_glob,
+            session_glob=launch.session_glob if job.has_agent else "",
             timeout_s=limits.collect_timeout_s,
             max_change_bytes=limits.max_change_bytes,
             max_changes=limits.max_changes,
@@ -160,7 +167,7 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
     report, session = None, None
     try:
         result = await client.result(job.id)
-        report = _tell_by_hand(job, read_report(job, result, profile))
+        report = await _tell_origin(bench, job, read_report(job, result, profile))
         tally, _, _ = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
         glob, limit = _describe_launch(bench, job).session_glob, profile.limits.max_session_bytes
         session = read_session(result, tally.session_id, glob, limit)
@@ -171,15 +178,27 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
         return await end(bench, job, JobState.CANCELLED, failure, report, session)
     if report and not report.body.strip():
         failure = failure or "the agent ended without writing a report"
+    if report and (left := find_unresolved(job, report.changes)):
+        failure = failure or f"conflicts are left in {len(left)} file{'s' * (len(left) != 1)}"
     if report and not failure and (verifying := await begin_verification(bench, job, report, session)):
         return verifying
     return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report, session)
 
 
+async def _tell_origin(bench: Bench, job: Job, report: Report) -> Report:
+    """The report, with what a reader has to know where its change is not an agent's alone."""
+    if job.by_hand:
+        return refuse_unresolved(job, _tell_by_hand(job, report))
+    if not job.rebases or not job.follows:
+        return report
+    async with bench.db.read() as connection:
+        earlier = await store.fetch_job(connection, job.follows)
+        before = await store.fetch_report(connection, job.follows)
+    return tell_rebased(job, report, earlier, before) if earlier and before else report
+
+
 def _tell_by_hand(job: Job, report: Report) -> Report:
     """The report of a job that only collects: its change has a person's edits, and its words may be older."""
-    if not job.by_hand:
-        return report
     by_hand = f"@{job.requested_by} has worked in this environment by hand"
     body = report.body if report.body.strip() else f"{by_hand}. No report was written."
     return replace(report, body=body, warnings=(f"{by_hand}: the words of the report may be older", *report.warnings))

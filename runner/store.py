@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from runner.agents import Session
 from runner.allotment import Turns
 from runner.caps import Scope, Spent
-from runner.job import ACTIVE, FileChange, IllegalMove, Job, JobState, Posts, Report, move
+from runner.job import ACTIVE, REBASE, FileChange, IllegalMove, Job, JobState, Posts, Report, move
 from runner.machines import Holder, Lease
 from runner.meter import Meter
 from runner.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions, turns
@@ -33,8 +33,9 @@ def _job(row: Row[Any]) -> Job:
 
 
 def _to_job(values: Mapping[str, Any]) -> Job:
-    typed = {"state": JobState(values["state"]), "posts": Posts(values["posts"]), "skills": tuple(values["skills"])}
-    return Job(**{**values, **typed})
+    conflicts = None if values["conflicts"] is None else tuple(values["conflicts"])
+    lists = {"skills": tuple(values["skills"]), "conflicts": conflicts}
+    return Job(**{**values, **lists, "state": JobState(values["state"]), "posts": Posts(values["posts"])})
 
 
 async def insert_job(connection: AsyncConnection, job: Job) -> bool:
@@ -95,11 +96,15 @@ async def fetch_public_jobs(connection: AsyncConnection, limit: int) -> list[tup
 async def fetch_last_job(
     connection: AsyncConnection, repository: str, issue_number: int, *, reported: bool = False
 ) -> Job | None:
-    """The newest job of an issue; with `reported`, the newest that left a report or a worklog."""
+    """The newest job of an issue; with `reported`, the newest that left a report or a worklog of its own.
+
+    A rebase that came to nothing left none: what it was to rebase is as it was.
+    """
     query = select(jobs).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
     if reported:
         told = (reports.c.body != "") | (reports.c.worklog != "")
-        query = query.where(jobs.c.id.in_(select(reports.c.job_id).where(told)))
+        in_vain = (jobs.c.preset == REBASE) & (jobs.c.state != JobState.SUCCEEDED) & ~jobs.c.by_hand
+        query = query.where(jobs.c.id.in_(select(reports.c.job_id).where(told)), ~in_vain)
     row = (await connection.execute(query.order_by(jobs.c.attempt.desc()).limit(1))).one_or_none()
     return _job(row) if row else None
 
@@ -109,6 +114,22 @@ async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job |
     query = select(jobs).where(jobs.c.follows == job_id, jobs.c.by_hand, jobs.c.issue_number < 0)
     row = (await connection.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1))).one_or_none()
     return _job(row) if row else None
+
+
+async def fetch_successor(connection: AsyncConnection, job_id: str) -> Job | None:
+    """The job that was made in the place of this one."""
+    row = (await connection.execute(select(jobs).where(jobs.c.replaces == job_id))).one_or_none()
+    return _job(row) if row else None
+
+
+async def fetch_author(connection: AsyncConnection, job: Job) -> Job:
+    """The job in which the words and the edits of this one were written: another one where it was only rebased."""
+    while job.rebases and not job.has_agent and job.follows:
+        earlier = await fetch_job(connection, job.follows)
+        if earlier is None:
+            break
+        job = earlier
+    return job
 
 
 async def count_attempts(connection: AsyncConnection, repository: str, issue_number: int) -> int:
