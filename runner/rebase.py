@@ -54,13 +54,13 @@ def refuse_unresolved(job: Job, report: Report) -> Report:
 
 def tell_rebased(job: Job, report: Report, earlier: Job, before: Report) -> Report:
     """The report of a rebase, which says that it is one: where no agent worked, in the earlier attempt's words."""
-    onto = f"`{(job.base_commit or '')[:10]}`"
+    onto = f"`{(job.base_commit or '')[:10]}` of `{job.base_branch}`"
     moved = f"rebased from `{(earlier.base_commit or '')[:10]}` onto {onto}"
     if job.conflicts:
         met = f"{moved}: conflicts in {name_paths(job.conflicts)} were left to the agent"
         return refuse_unresolved(job, replace(report, warnings=(met, *report.warnings)))
     if not report.changes:
-        nothing = f"All that attempt {earlier.attempt} has changed is in `{job.base_branch}` already, at {onto}"
+        nothing = f"All that attempt {earlier.attempt} has changed is in {onto} already"
         return replace(report, body=f"## Summary\n\n{nothing}: no diff is left.\n")
     clean = f"{moved} without conflicts, by git alone: the words of the report are those of attempt {earlier.attempt}"
     return replace(

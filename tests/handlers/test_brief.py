@@ -68,6 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
     "diagnose": {"preset": "diagnose", "snapshot": replace(SNAPSHOT, comments_left_out=3)},
     "fix": {"steering": "Look at `chunks.py` first.\n\nKeep it a generator."},
     "simplify": {"preset": "simplify", "earlier": EARLIER},
+    "rebase": {"preset": "rebase", "earlier": EARLIER},
     "ad-hoc": {"preset": "ad-hoc", "steering": "Measure how long it takes for 10 million rows."},
     "own": {"preset": "own", "snapshot": BARE},
     "retry": {

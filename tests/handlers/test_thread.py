@@ -64,6 +64,9 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
         + status_comment.render_heading(replace(METER, heading="Bisect the last ten commits"), ())
     ],
     status_comment.render_reporting: [status_comment.render_reporting(DONE, URL)],
+    status_comment.render_tried_again: [
+        status_comment.render_tried_again(make_job(preset="rebase", attempt=2), make_job(attempt=3), URL)
+    ],
     status_comment.render_finished_status: [
         status_comment.render_finished_status(DONE, URL, "https://github.com/octo/widgets/issues/1#issuecomment-5"),
         status_comment.render_finished_status(DONE, URL, None),
@@ -89,6 +92,9 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
     replies.render_no_advice: [replies.render_no_advice("ad-hoc")],
     replies.render_presets: [replies.render_presets(PRESETS.values())],
     replies.render_nothing_to_simplify: [replies.render_nothing_to_simplify()],
+    replies.render_nothing_to_rebase: [replies.render_nothing_to_rebase()],
+    replies.render_onto_refused: [replies.render_onto_refused("main")],
+    replies.render_up_to_date: [replies.render_up_to_date("main", "b" * 40)],
     replies.render_nothing_to_verify: [replies.render_nothing_to_verify()],
     replies.render_spoken_against: [
         replies.render_spoken_against(["this issue is closed"], "/ptq fix"),

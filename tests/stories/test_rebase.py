@@ -83,7 +83,7 @@ async def test_without_conflicts_git_alone_rebases_and_a_note_updates_the_open_p
     report = quiet.reports()[-1]
     assert (job.preset, job.state, job.attempt, job.follows) == ("rebase", "succeeded", 2, first.id)
     assert (job.base_commit, job.conflicts, job.started_at) == (newest(quiet), (), None)
-    assert f"rebased from `{(first.base_commit or '')[:10]}` onto `{newest(quiet)[:10]}` without conflicts" in report
+    assert f"rebased from `{(first.base_commit or '')[:10]}` onto `{newest(quiet)[:10]}` of `main` without" in report
     assert "those of attempt 1" in report
     assert "### Fix staged" in report
     assert "It is mended." in report
@@ -119,7 +119,7 @@ async def test_what_is_in_the_base_branch_already_leaves_nothing_to_approve(quie
     quiet.commit({"widgets/chunks.py": chunks.replace(" - size + 1", "")})
     job = await rebase(quiet)
     assert job.state == "succeeded"
-    assert f"All that attempt 1 has changed is in `main` already, at `{newest(quiet)[:10]}`" in quiet.reports()[-1]
+    assert f"All that attempt 1 has changed is in `{newest(quiet)[:10]}` of `main` already" in quiet.reports()[-1]
     assert "/ptq pr" not in quiet.reports()[-1]
     assert "Nothing is left to propose" in quiet.reports()[-1]
 
@@ -229,7 +229,7 @@ async def test_after_three_agents_that_left_conflicts_one_report_says_that_a_hum
     [
         ("(output / 'report.md').unlink()", "the agent ended without writing a report"),
         ("print('at work', flush=True); time.sleep(60)", "cancelled by @maintainer"),
-        ("sys.exit(3)", "exit status 3"),
+        ("sys.exit(3)", "exited with status 3"),
     ],
 )
 async def test_what_ends_in_another_way_is_not_tried_again(tmp_path: Path, deed: str, words: str) -> None:

@@ -226,7 +226,10 @@ async def compare(call: Call) -> Answer:
     base, head = [await _commit_at(call, name) for name in call.params["basehead"].partition("...")[::2]]
     ahead, behind = await git.contains(head, base), await git.contains(base, head)
     words = {(True, True): "identical", (True, False): "ahead", (False, True): "behind", (False, False): "diverged"}
-    parting = (await git.run("merge-base", base, head)).decode().strip()
+    try:
+        parting = (await git.run("merge-base", base, head)).decode().strip()
+    except GitFailed:
+        raise not_found() from None  # "No common ancestor"
     ends = [await git.read_commit(sha) for sha in (base, head, parting)]
     return Answer(200, render_comparison(call.site.links, call.repository, words[ahead, behind], ends))
 
