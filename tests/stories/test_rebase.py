@@ -228,7 +228,7 @@ async def test_after_three_agents_that_left_conflicts_one_report_says_that_a_hum
     ("deed", "words"),
     [
         ("(output / 'report.md').unlink()", "the agent ended without writing a report"),
-        ("print('at work', flush=True); time.sleep(60)", "cancelled by @maintainer"),
+        ("print('at work', flush=True); time.sleep(60)", "### Cancelled"),
         ("sys.exit(3)", "exited with status 3"),
     ],
 )
@@ -237,7 +237,7 @@ async def test_what_ends_in_another_way_is_not_tried_again(tmp_path: Path, deed:
         await fix(world)
         touch_same_lines(world)
         await world.comment("/ptq rebase")
-        if "cancelled" in words:
+        if "Cancelled" in words:
             job = await world.wait_for_job("running")
             await world.wait_for_log(job.id, b"at work")
             await world.comment("/ptq cancel")
