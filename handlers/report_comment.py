@@ -217,9 +217,9 @@ def _render_hand_over(job: Job, report: Report, secrets: Collection[str]) -> str
     files = "\n".join([*left[:MAX_LISTED], *more])
     return (
         f"In these files a human has to resolve what is in conflict:\n\n{cut(files, MAX_DOUBTS, '…')}\n\n"
-        f"Whoever operates this App can enter the environment with `ptq-bot takeover {job.id}`; with `ptq-bot release` "
-        "the result comes as the next attempt. Or merge the base branch into the pull request's branch by hand, and "
-        f"push. What stood before stands as it did, and `{find_command(job.preset)}` lets agents try again."
+        "`/ptq takeover` lets you into the environment, and with `/ptq release` the result comes as the next attempt. "
+        "Or merge the base branch into the pull request's branch by hand, and push. What stood before stands as it "
+        f"did, and `{find_command(job.preset)}` lets agents try again."
     )
 
 
