@@ -26,6 +26,7 @@ from bot.doctor.examination import examine
 from bot.doctor.findings import has_failed, render_findings, render_findings_json
 from bot.event_loop import new_event_loop
 from bot.hold_commands import list_holds, release, take_over
+from bot.job_commands import Filter, list_jobs, read_log, show_job
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
 from bot.off_thread_commands import Order, describe_order, give_order
@@ -43,11 +44,14 @@ from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.sanitize import redact
 from handlers.takeover import HoldRefused
 from runner.db_errors import DatabaseError, OldDatabase
+from runner.job import JobState
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(db_commands.app, name="db")
 machines = typer.Typer(no_args_is_help=True, help="How the machines stand, and which get new jobs.")
 app.add_typer(machines, name="machines")
+jobs = typer.Typer(no_args_is_help=True, help="Which jobs there are, and how they went.")
+app.add_typer(jobs, name="jobs")
 
 Value = TypeVar("Value")
 
@@ -252,6 +256,36 @@ def drain_(name: str, config: Config) -> None:
 def resume_(name: str, config: Config) -> None:
     """Let a machine have jobs again, and forget what was found wrong with it."""
     _print(resume_machine(load(config), name))
+
+
+@jobs.command("list")
+def list_jobs_(
+    config: Config,
+    repo: Annotated[str | None, typer.Option(help="Only this repository, as owner/name.")] = None,
+    state: Annotated[JobState | None, typer.Option(help="Only those in this state.")] = None,
+    active: Annotated[bool, typer.Option("--active", help="Only those that are under way.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the newest jobs."""
+    _print(list_jobs(load(config), Filter(repo, state, active, limit), as_json=as_json))
+
+
+@jobs.command("show")
+def show_job_(job_id: str, config: Config) -> None:
+    """Print how a job went, step by step; ptq-bot report prints what came out of it."""
+    _print(show_job(load(config), job_id))
+
+
+@jobs.command("logs")
+def read_log_(
+    job_id: str,
+    config: Config,
+    stage: Annotated[str, typer.Option(help="prepare, agent, collect or check.")] = "agent",
+    raw: Annotated[bool, typer.Option("--raw", help="As it stands there, JSON and all.")] = False,
+) -> None:
+    """Print the log of a job, also while it is under way."""
+    _print(read_log(load(config), job_id, stage, raw=raw))
 
 
 @app.command()

@@ -1,0 +1,183 @@
+"""What an operator asks about jobs on the command line, beside a running service: which there are, one, its logs.
+
+It reads the database, and for a job that is under way the live logs of the service's own folder. What agents and
+strangers wrote is shown so that a terminal does nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bot.config import Settings
+from bot.reports import UnknownJob, render_table, show_for_terminal
+from handlers.costs import describe_meter
+from handlers.sanitize import one_line, redact
+from handlers.status_comment import job_url
+from handlers.transcript import Entry, EntryKind, redact_log, render_transcript, spell_out
+from runner import store
+from runner.agents import build_agent
+from runner.db import open_beside
+from runner.holds import Hold, fetch_hold
+from runner.job import Job, JobState
+from runner.meter import Meter
+from runner.spool import STAGES, Spool
+
+SEARCHED = 10_000
+"""Jobs among which one is looked for, the newest."""
+
+MAX_TROUBLE = 100
+"""Characters of what holds a job up, in a list."""
+
+NO_LOG = "There is no such log: that stage has not begun, or its log was deleted ([retention] logs_days).\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs are listed."""
+
+    repository: str | None = None
+    state: JobState | None = None
+    only_active: bool = False
+    limit: int = 50
+
+    def choose(self, jobs: Iterable[Job]) -> list[Job]:
+        """Those that fit, in the order given, up to the limit. Pure."""
+        fitting = [job for job in jobs if self._fits(job)]
+        return fitting[: self.limit]
+
+    def _fits(self, job: Job) -> bool:
+        in_place = self.repository is None or job.repository.lower() == self.repository.lower()
+        in_state = self.state in (None, job.state)
+        return in_place and in_state and (job.active or not self.only_active)
+
+
+async def list_jobs(settings: Settings, wanted: Filter, *, as_json: bool = False) -> str:
+    """The newest jobs, as a table or as JSON. Raises `DatabaseError`."""
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        jobs = wanted.choose(await store.fetch_recent_jobs(connection, SEARCHED))
+    secrets, now = settings.secret_values(), datetime.now(UTC)
+    if as_json:
+        return redact(json.dumps([_describe(job) for job in jobs], indent=2) + "\n", secrets, shapes=())
+    return show_for_terminal(redact(render_jobs(jobs, now), secrets))
+
+
+def _describe(job: Job) -> dict[str, Any]:
+    names = ("id", "case_key", "attempt", "preset", "agent", "model", "machine", "requested_by", "trouble", "failure")
+    times = ("created_at", "started_at", "ended_at")
+    values = {name: getattr(job, name) for name in names}
+    said = {name: at.isoformat() if (at := getattr(job, name)) else None for name in times}
+    return {**values, "state": str(job.state), **said}
+
+
+def render_jobs(jobs: Sequence[Job], now: datetime) -> str:
+    """Jobs as a table, the newest first. Pure."""
+    if not jobs:
+        return "There are none.\n"
+    head = ("job", "about", "preset", "state", "for", "machine", "asked by", "held up")
+    return render_table([head, *(_cells(job, now) for job in jobs)])
+
+
+def _cells(job: Job, now: datetime) -> tuple[str, ...]:
+    lasts = render_span(((job.ended_at or now) - job.created_at).total_seconds())
+    trouble = one_line(job.trouble or "", MAX_TROUBLE)
+    return job.id, job.case_key, job.preset, str(job.state), lasts, job.machine or "", job.requested_by, trouble
+
+
+def render_span(seconds: float) -> str:
+    """How long something took, in its two largest units: `2 d 3 h`, `4 min 10 s`. Pure."""
+    left, parts = max(int(seconds), 0), list[str]()
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count or parts or unit == "s":
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+async def show_job(settings: Settings, job_id: str) -> str:
+    """All that is known of how a job went, but for its results (`ptq-bot report`). Raises `UnknownJob`."""
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        job = await _fetch(connection, job_id)
+        events, meter = await store.fetch_events(connection, job.id), await store.fetch_meter(connection, job.id)
+        hold = await fetch_hold(connection, job.id)
+    page = job_url(settings.server.public_url, job.id)
+    text = render_job(job, events, meter, hold, page)
+    return show_for_terminal(redact(text, settings.secret_values()))
+
+
+async def _fetch(connection: AsyncConnection, job_id: str) -> Job:
+    job = await store.fetch_job(connection, job_id)
+    if job is None:
+        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
+    return job
+
+
+def render_job(
+    job: Job, events: Sequence[tuple[datetime, str]], meter: Meter | None, hold: Hold | None, page: str
+) -> str:
+    """A job, its history with the time that each step took, and what it has cost. Pure."""
+    facts = {
+        "about": f"{job.case_key}, {job.preset}, attempt {job.attempt}, asked for by {job.requested_by}",
+        "state": f"{job.state}{f': {one_line(job.failure, 500)}' if job.failure else ''}",
+        "held up": one_line(job.trouble or "", 500),
+        "agent": f"{job.agent}{f' ({job.model})' if job.model else ''}" if job.has_agent else "",
+        "machine": job.machine or "",
+        "base": f"{job.base_branch} at {job.base_commit}" if job.base_commit else job.base_branch,
+        "follows": job.follows or "",
+        "took": describe_meter(meter) if meter else "",
+        "held for": f"{hold.person} until {hold.expires_at:%Y-%m-%d %H:%M} UTC" if hold else "",
+        "page": page,
+    }
+    lines = [f"job {job.id}", *(f"  {name:<8}  {words}" for name, words in facts.items() if words), ""]
+    before: datetime | None = None
+    for at, what in events:
+        after = f"  (+{render_span((at - before).total_seconds())})" if before else ""
+        lines.append(f"{at:%Y-%m-%d %H:%M:%S} UTC  {one_line(what, 300)}{after}")
+        before = at
+    return "\n".join(lines) + "\n"
+
+
+async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = False) -> str:
+    """The log of a stage: what an agent said and did as people read it, or as it stands there with `raw`.
+
+    Raises `UnknownJob` and `DatabaseError`.
+    """
+    if stage not in STAGES:
+        raise UnknownJob(f"there is no stage {show_for_terminal(stage)!r}; there are {', '.join(STAGES)}")
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        job = await _fetch(connection, job_id)
+        kept = await store.fetch_log(connection, job.id, stage)
+    log = kept if kept is not None else Spool(settings.server.data_dir / "spool").read(job.id, stage)
+    if not log:
+        return NO_LOG
+    secrets = spell_out(settings.secret_values())
+
+    def clean(text: str) -> str:
+        return redact(text, secrets)
+
+    text = log.decode(errors="replace")
+    spec = next((spec for spec in settings.agent_specs() if spec.name == job.agent), None)
+    agent = build_agent(spec) if spec and stage == "agent" else None
+    if raw or agent is None or not agent.speaks:
+        return show_for_terminal(redact_log(text, clean)).rstrip("\n") + "\n"
+    return "".join(_render_entry(entry, clean(entry.text)) for entry in render_transcript(text, agent, clean))
+
+
+_HEADS = {
+    EntryKind.CALLED: "> ",
+    EntryKind.RESULT: "  ",
+    EntryKind.FAILED: "! ",
+    EntryKind.NOTE: "-- ",
+}
+
+
+def _render_entry(entry: Entry, text: str) -> str:
+    head = _HEADS.get(entry.kind, "")
+    shown = show_for_terminal(text).rstrip("\n")
+    end = "\n\n" if entry.kind is EntryKind.SAID else "\n"
+    return "\n".join(f"{head}{line}" for line in shown.split("\n")) + end

@@ -1,0 +1,120 @@
+"""`ptq-bot jobs`: what an operator sees of jobs in a terminal."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bot.config import load_settings
+from bot.job_commands import Filter, list_jobs, read_log, render_span, show_job
+from bot.reports import UnknownJob
+from runner import store
+from runner.job import JobState
+from runner.meter import Meter
+from runner.spool import Spool
+from tests.bot.test_cli import AGENT_VALUE, configure
+from tests.support import program
+from tests.support.jobs import NOON, make_job, open_database
+
+EVENT = {"type": "assistant", "message": {"content": [{"type": "text", "text": f"I see {AGENT_VALUE}."}]}}
+
+
+async def fill(folder: Path) -> Path:
+    """A job that has ended, one at work on a machine, and one of another repository that waits. The configuration."""
+    config = configure(folder, 0)
+    async with open_database(folder) as database, database.write() as connection:
+        ended = make_job(id="0123456789", failure=f"setup failed: {AGENT_VALUE}\x1b[2J")
+        await store.insert_job(connection, ended)
+        for seconds, state in ((5, JobState.PREPARING), (65, JobState.FAILED)):
+            at = NOON + timedelta(seconds=seconds)
+            ended = await store.move_job(
+                connection, ended, state, at, ended.failure if state.name == "FAILED" else None
+            )
+        await store.save_log(
+            connection, ended.id, "prepare", store.compress_log(b"cloning\n\x1b[31mno such host\x1b[0m\n")
+        )
+        await store.save_meter(connection, Meter(ended.id, "opus", 12, 34, 0, 0, 1000, 200, 50, 0.4242))
+        running = make_job(id="1123456789", issue_number=8, machine="gpu-1", created_at=NOON + timedelta(hours=1))
+        await store.insert_job(connection, running)
+        await store.move_job(connection, running, JobState.PREPARING, NOON + timedelta(hours=1), machine="gpu-1")
+        await store.insert_job(
+            connection,
+            make_job(
+                id="2123456789", repository="octo/other", created_at=NOON + timedelta(hours=2), trouble="no\nroom"
+            ),
+        )
+    return config
+
+
+async def test_jobs_are_listed_newest_first_and_by_what_is_asked_for(tmp_path: Path) -> None:
+    settings = load_settings(await fill(tmp_path))
+    listed = (await list_jobs(settings, Filter())).splitlines()
+    assert [line.split()[0] for line in listed] == ["job", "2123456789", "1123456789", "0123456789"]
+    assert "no room" in listed[1]
+    for wanted, expected in (
+        (Filter(only_active=True), ["2123456789", "1123456789"]),
+        (Filter(state=JobState.FAILED), ["0123456789"]),
+        (Filter(repository="Octo/Widgets", limit=1), ["1123456789"]),
+        (Filter(repository="octo/none"), []),
+    ):
+        rows = json.loads(await list_jobs(settings, wanted, as_json=True))
+        assert [row["id"] for row in rows] == expected
+        assert AGENT_VALUE not in str(rows)
+    assert await list_jobs(settings, Filter(repository="octo/none")) == "There are none.\n"
+
+
+async def test_a_job_is_shown_with_its_steps_and_how_long_each_took(tmp_path: Path) -> None:
+    settings = load_settings(await fill(tmp_path))
+    shown = await show_job(settings, "0123456789")
+    assert "octo/widgets#7, fix, attempt 1, asked for by maintainer" in shown
+    assert "2026-03-01 12:00:05 UTC  preparing  (+5 s)" in shown
+    assert "(+1 min 0 s)" in shown
+    assert "12 turns" in shown
+    assert "/jobs/0123456789" in shown
+    assert AGENT_VALUE not in shown
+    assert "\x1b" not in shown
+    with pytest.raises(UnknownJob, match="there is no job"):
+        await show_job(settings, "no\x1b")
+
+
+async def test_a_log_is_read_from_the_database_or_from_where_it_grows(tmp_path: Path) -> None:
+    settings = load_settings(await fill(tmp_path))
+    kept = await read_log(settings, "0123456789", "prepare")
+    assert kept.startswith("cloning\n")
+    assert "\x1b" not in kept
+    assert "There is no such log" in await read_log(settings, "1123456789", "agent")
+    spool = Spool(settings.server.data_dir / "spool")
+    spool.append("1123456789", "agent", f"looking at {AGENT_VALUE}\n".encode())
+    assert await read_log(settings, "1123456789", "agent") == "looking at [redacted]\n"
+    with pytest.raises(UnknownJob, match="there are prepare, agent, collect, check"):
+        await read_log(settings, "1123456789", "compile")
+
+
+async def test_what_an_agent_says_in_events_is_read_as_words(tmp_path: Path) -> None:
+    config = await fill(tmp_path)
+    config.write_text(config.read_text().replace('kind = "command"', 'kind = "claude"'))
+    settings = load_settings(config)
+    Spool(settings.server.data_dir / "spool").append("1123456789", "agent", json.dumps(EVENT).encode() + b"\n")
+    assert "I see [redacted].\n" in await read_log(settings, "1123456789", "agent")
+    raw = await read_log(settings, "1123456789", "agent", raw=True)
+    assert json.loads(raw)["type"] == "assistant"
+    assert AGENT_VALUE not in raw
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (3_661, "1 h 1 min"), (90_061, "1 d 1 h"), (-5, "0 s")],
+)
+def test_a_span_is_said_in_its_two_largest_units(seconds: float, words: str) -> None:
+    assert render_span(seconds) == words
+
+
+@pytest.mark.slow
+async def test_the_program_says_what_it_lacks(tmp_path: Path) -> None:
+    config = await fill(tmp_path)
+    assert program.run("jobs", "list", "--state", "failed", "--config", config).stdout.count("0123456789") == 1
+    done = program.run("jobs", "show", "none", "--config", config)
+    assert (done.returncode, done.stderr) == (1, "ptq-bot: there is no job 'none'\n")
