@@ -26,7 +26,7 @@ from bot.doctor.examination import examine
 from bot.doctor.findings import has_failed, render_findings, render_findings_json
 from bot.event_loop import new_event_loop
 from bot.hold_commands import list_holds, release, take_over
-from bot.job_commands import Filter, list_jobs, read_log, show_job
+from bot.job_commands import Filter, cancel_jobs, list_jobs, read_log, show_job
 from bot.log import configure_logging
 from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
 from bot.off_thread_commands import Order, describe_order, give_order
@@ -46,7 +46,7 @@ from handlers.takeover import HoldRefused
 from runner.db_errors import DatabaseError, OldDatabase
 from runner.job import JobState
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(db_commands.app, name="db")
 machines = typer.Typer(no_args_is_help=True, help="How the machines stand, and which get new jobs.")
 app.add_typer(machines, name="machines")
@@ -275,6 +275,12 @@ def list_jobs_(
 def show_job_(job_id: str, config: Config) -> None:
     """Print how a job went, step by step; ptq-bot report prints what came out of it."""
     _print(show_job(load(config), job_id))
+
+
+@jobs.command("cancel")
+def cancel_jobs_(job_ids: Annotated[list[str], typer.Argument(metavar="JOB...")], config: Config) -> None:
+    """Ask jobs to end, whoever had asked for them; what they found by then is reported."""
+    _print(cancel_jobs(load(config), job_ids))
 
 
 @jobs.command("logs")

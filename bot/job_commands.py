@@ -1,4 +1,4 @@
-"""What an operator asks about jobs on the command line, beside a running service: which there are, one, its logs.
+"""What an operator asks about jobs, and says to them, on the command line beside a running service.
 
 It reads the database, and for a job that is under way the live logs of the service's own folder. What agents and
 strangers wrote is shown so that a terminal does nothing of it.
@@ -24,7 +24,7 @@ from runner import store
 from runner.agents import build_agent
 from runner.db import open_beside
 from runner.holds import Hold, fetch_hold
-from runner.job import Job, JobState
+from runner.job import OPERATOR, Job, JobState
 from runner.meter import Meter
 from runner.spool import STAGES, Spool
 
@@ -97,6 +97,18 @@ def render_span(seconds: float) -> str:
         if count or parts or unit == "s":
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
+    """Ask jobs to end, as `/ptq cancel` does; a running service follows. Raises `UnknownJob`, and then asks none."""
+    said, now = [], datetime.now(UTC)
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        for job in [await _fetch(connection, job_id) for job_id in job_ids]:
+            if job.active:
+                await store.request_cancel(connection, job.id, OPERATOR, now)
+            how = "is asked to end" if job.active else f"has ended already ({job.state})"
+            said.append(f"Job {job.id} {how}.\n")
+    return "".join(said)
 
 
 async def show_job(settings: Settings, job_id: str) -> str:

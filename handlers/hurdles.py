@@ -157,7 +157,7 @@ async def check_may_replace(connection: AsyncConnection, context: Context, lost:
     if lost.by_hand:
         raise NotStarted(replies.render_not_again("it only collected what a person had done by hand"))
     if lost.cancel_requested_at:
-        raise NotStarted(replies.render_not_again(f"@{lost.cancelled_by} had asked for its end"))
+        raise NotStarted(replies.render_not_again(f"{lost.canceller} had asked for its end"))
     rules = context.rules_for(lost.repository)
     offers = list_offers(rules, context.agents) if rules else {}
     if lost.agent not in offers or (lost.model and lost.model not in offers[lost.agent]):

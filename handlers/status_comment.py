@@ -49,7 +49,7 @@ def render_status(
     page = f"[live log]({job_url(public_url, job.id)})"
     head = f"**ptq** · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
     if job.cancel_requested_at:
-        phase = f"cancelling, as @{job.cancelled_by} asked"
+        phase = f"cancelling, as {job.canceller} asked"
     elif job.state is JobState.QUEUED:
         # A place far behind would change, and so cost an edit of every such comment, with each job that ends.
         place = f"number {queued_before + 1} in line" if queued_before < MAX_SHOWN_PLACE else "far behind in line"

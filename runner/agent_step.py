@@ -148,7 +148,7 @@ def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
 def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> Verdict | None:
     """Why the agent was told to end, by a person, by us or by its machine; None when it ended by itself."""
     if job.cancel_requested_at:
-        return Verdict(Ending.CANCELLED, f"cancelled by @{job.cancelled_by}")
+        return Verdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
     if job.stopped_as:
         return Verdict(Ending(job.stopped_as), job.stop_reason or "")
     if verdict := _find_refusal(account):

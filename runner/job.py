@@ -18,6 +18,9 @@ VERIFY = "verify"
 REBASE = "rebase"
 """The preset of a job that brings an earlier change onto another commit. An agent works only where git cannot."""
 
+OPERATOR = "the operator"
+"""In place of a login: who sits at the service's terminal has a name there that may be a stranger's on GitHub."""
+
 DIGEST_SHOWN = 12
 """Hex digits of a digest that people see and type."""
 
@@ -135,6 +138,11 @@ class Job:
     def active(self) -> bool:
         """Whether the job may still move."""
         return self.state in ACTIVE
+
+    @property
+    def canceller(self) -> str:
+        """Who asked for its end, in words."""
+        return OPERATOR if self.cancelled_by == OPERATOR else f"@{self.cancelled_by}"
 
     @property
     def only_looks(self) -> bool:

@@ -151,7 +151,7 @@ class Placement:
         Whether there is news of it.
         """
         if job.cancel_requested_at:
-            await end(self._bench, job, JobState.CANCELLED, f"cancelled by @{job.cancelled_by}")
+            await end(self._bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
             return True
         if pause := await self._find_pause(job):
             return await set_trouble(self._bench, job, pause.describe())

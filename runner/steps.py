@@ -174,7 +174,7 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
     except (BadArtifacts, JobdError) as error:
         failure = failure or f"the result could not be read: {error}"
     if job.cancel_requested_at:
-        failure = failure or f"cancelled by @{job.cancelled_by}"
+        failure = failure or f"cancelled by {job.canceller}"
         return await end(bench, job, JobState.CANCELLED, failure, report, session)
     if report and not report.body.strip():
         failure = failure or "the agent ended without writing a report"
@@ -214,7 +214,7 @@ async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:
     for stage in STAGES:
         if stage != STAGE:
             await follow(bench, client, job, stage)
-    return await end(bench, job, JobState.CANCELLED, f"cancelled by @{job.cancelled_by}")
+    return await end(bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
 
 
 _STEPS: Mapping[JobState, Callable[[Bench, JobdClient, Job], Awaitable[Job]]] = {

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from runner.agents import Session
 from runner.allotment import Turns
 from runner.caps import Scope, Spent
-from runner.job import ACTIVE, REBASE, FileChange, IllegalMove, Job, JobState, Posts, Report, move
+from runner.job import ACTIVE, OPERATOR, REBASE, FileChange, IllegalMove, Job, JobState, Posts, Report, move
 from runner.machines import Holder, Lease
 from runner.meter import Meter
 from runner.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions, turns
@@ -182,7 +182,7 @@ async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now:
     )
     requested = (await connection.execute(statement)).rowcount == 1
     if requested:
-        await add_event(connection, job_id, now, f"cancel asked for by @{by}")
+        await add_event(connection, job_id, now, f"cancel asked for by {by if by == OPERATOR else f'@{by}'}")
     return requested
 
 

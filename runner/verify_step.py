@@ -134,7 +134,7 @@ async def finish_unverified(bench: Bench, job: Job, reason: str) -> Job:
 
 async def _finish(bench: Bench, job: Job) -> Job:
     if job.cancel_requested_at:
-        return await end(bench, job, JobState.CANCELLED, f"cancelled by @{job.cancelled_by}")
+        return await end(bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
     return await end(bench, job, JobState.SUCCEEDED, None)
 
 

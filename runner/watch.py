@@ -56,7 +56,7 @@ def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> Ve
     """Why the agent has to end now; None while it may go on."""
     job = watched.job
     if job.cancel_requested_at:
-        return Verdict(Ending.CANCELLED, f"cancelled by @{job.cancelled_by}")
+        return Verdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
     if watched.idle_s > limits.stuck_after_s:
         silence = f"nothing had been heard of it for {limits.stuck_after_s} seconds"
         return Verdict(Ending.STUCK, f"the agent was ended, for {silence}")

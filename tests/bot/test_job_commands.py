@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bot.config import load_settings
-from bot.job_commands import Filter, list_jobs, read_log, render_span, show_job
+from bot.job_commands import Filter, cancel_jobs, list_jobs, read_log, render_span, show_job
 from bot.reports import UnknownJob
 from runner import store
 from runner.job import JobState
@@ -102,6 +102,22 @@ async def test_what_an_agent_says_in_events_is_read_as_words(tmp_path: Path) -> 
     raw = await read_log(settings, "1123456789", "agent", raw=True)
     assert json.loads(raw)["type"] == "assistant"
     assert AGENT_VALUE not in raw
+
+
+async def test_jobs_that_are_under_way_are_asked_to_end_by_the_operator(tmp_path: Path) -> None:
+    settings = load_settings(await fill(tmp_path))
+    with pytest.raises(UnknownJob):
+        await cancel_jobs(settings, ["1123456789", "none"])
+    said = await cancel_jobs(settings, ["1123456789", "0123456789"])
+    assert said == "Job 1123456789 is asked to end.\nJob 0123456789 has ended already (failed).\n"
+    async with open_database(tmp_path) as database, database.read() as connection:
+        asked, events = (
+            await store.fetch_job(connection, "1123456789"),
+            await store.fetch_events(connection, "1123456789"),
+        )
+    assert asked
+    assert asked.canceller == "the operator", "no login at the terminal is anybody's on GitHub"
+    assert [what for _, what in events if "cancel" in what] == ["cancel asked for by the operator"]
 
 
 @pytest.mark.parametrize(
