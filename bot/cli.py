@@ -19,6 +19,7 @@ from bot import db_commands
 from bot.app import serve as serve_until_stopped
 from bot.bases import prepare_bases
 from bot.beside import Refused
+from bot.bundle import NotBundled, make_bundle
 from bot.command_options import Config, give_up, load
 from bot.config import load_settings
 from bot.deliveries import NotReplayed, read_deliveries, replay
@@ -295,6 +296,16 @@ def read_log_(
 
 
 @app.command()
+def bundle(
+    job_id: str,
+    config: Config,
+    output: Annotated[Path | None, typer.Option(help="By default ptq-bot-JOB.tar.gz, here.")] = None,
+) -> None:
+    """Write an archive for whoever looks into what went wrong with a job, without secrets."""
+    _print(make_bundle(load(config), job_id, output or Path(f"ptq-bot-{job_id}.tar.gz")))
+
+
+@app.command()
 def pause(config: Config, repository: Only = None) -> None:
     """Let no new job begin, everywhere or in one repository; those under way go on."""
     _print(pause_jobs(load(config), repository))
@@ -334,7 +345,7 @@ def _wait_for(answering: Coroutine[None, None, Value], interrupted: str = "Stopp
         return asyncio.run(answering)
     except (UnknownMachine, UnknownRepository) as error:
         give_up(f"ptq-bot: {error}", status=2)
-    except (DatabaseError, UnknownJob, NotReplayed, HoldRefused, Refused) as error:
+    except (DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, Refused) as error:
         give_up(f"ptq-bot: {error}")
     except (GitHubError, GitHubUnavailable) as error:
         give_up(f"ptq-bot: {show_for_terminal(str(error))}")

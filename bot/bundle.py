@@ -1,0 +1,80 @@
+"""`ptq-bot bundle`: what somebody needs who looks into what went wrong with a job, as one archive without secrets.
+
+The brief and the results are not in it. The logs are: what agents and strangers wrote there is for its receiver to see.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import tarfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from bot.config import Settings
+from bot.job_commands import NO_LOG, read_log, show_job
+from bot.machine_commands import list_machines
+from handlers.report import is_confidential
+from handlers.sanitize import redact
+from runner import store
+from runner.db import open_beside
+from runner.spool import STAGES
+
+PROGRAMS = ("ptq-bot", "aiohttp", "asyncssh", "gidgethub", "SQLAlchemy", "aiosqlite", "asyncpg", "uvloop")
+
+
+class NotBundled(Exception):  # noqa: N818
+    """There is no archive; the message says why, as a sentence without its end."""
+
+
+async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
+    """Write the archive of a job to a file that is not there yet. Raises `NotBundled`, `UnknownJob` and
+    `DatabaseError`.
+    """
+    files = {"job.txt": await show_job(settings, job_id)}
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        report, meter = await store.fetch_report(connection, job_id), await store.fetch_meter(connection, job_id)
+    if is_confidential(report.body) if report else meter is not None and meter.withheld:
+        raise NotBundled("what the job found may be for you alone, and its logs say it: see ptq-bot report")
+    for stage in STAGES:
+        if (log := await read_log(settings, job_id, stage, raw=True)) != NO_LOG:
+            files[f"logs/{stage}.txt"] = log
+    files["machines.txt"] = await list_machines(settings)
+    files["configuration.json"] = describe_configuration(settings)
+    files["about.txt"] = describe_program()
+    try:
+        _write(target, f"ptq-bot-{job_id}", files)
+    except OSError as error:
+        raise NotBundled(f"{target} cannot be written: {error.strerror}") from None
+    return f"Written to {target}: {', '.join(files)}. Look through it before you send it to anybody.\n"
+
+
+def describe_configuration(settings: Settings) -> str:
+    """The configuration as JSON: secrets are stars, and whatever else holds one is redacted."""
+    return redact(settings.model_dump_json(indent=2), settings.secret_values()) + "\n"
+
+
+def describe_program() -> str:
+    """What runs here: versions, a line each."""
+    lines = [f"Python {platform.python_version()} on {platform.platform()}"]
+    for name in PROGRAMS:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} is not installed")
+    return "\n".join(lines) + "\n"
+
+
+def _write(target: Path, folder: str, files: dict[str, str]) -> None:
+    with open(target, "xb", opener=_open_private) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, text in files.items():
+            content = text.encode(errors="backslashreplace")
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size, member.mtime = len(content), int(time.time())
+            archive.addfile(member, io.BytesIO(content))
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

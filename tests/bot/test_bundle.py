@@ -1,0 +1,75 @@
+"""`ptq-bot bundle`: an archive that may be sent to somebody."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from bot.bundle import NotBundled, make_bundle
+from bot.config import load_settings
+from bot.reports import UnknownJob
+from runner import store
+from runner.job import Report
+from runner.meter import Meter
+from runner.spool import Spool
+from tests.bot.test_cli import AGENT_VALUE, KEY, SECRET, configure
+from tests.support.jobs import make_job, open_database
+
+JOB = "0123456789"
+
+
+async def fill(folder: Path, body: str = "") -> Path:
+    """A job at work with a log and, with a `body`, a report. The configuration."""
+    config = configure(folder, 0)
+    async with open_database(folder) as database, database.write() as connection:
+        await store.insert_job(connection, make_job(id=JOB, prompt="what strangers wrote"))
+        if body:
+            report = Report(JOB, body, worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
+            await store.insert_report(connection, report)
+    log = f"asked with {AGENT_VALUE}\n".encode()
+    Spool(load_settings(config).server.data_dir / "spool").append(JOB, "agent", log)
+    return config
+
+
+async def test_it_has_what_helps_and_no_secret_and_no_brief(tmp_path: Path) -> None:
+    settings, target = load_settings(await fill(tmp_path)), tmp_path / "bundle.tar.gz"
+    said = await make_bundle(settings, JOB, target)
+    assert "Look through it" in said
+    assert target.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(target) as archive:
+        files = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+    assert files[f"ptq-bot-{JOB}/logs/agent.txt"] == "asked with [redacted]\n"
+    assert "octo/widgets#7" in files[f"ptq-bot-{JOB}/job.txt"]
+    assert "ptq-bot 0." in files[f"ptq-bot-{JOB}/about.txt"]
+    assert '"slots": 1' in files[f"ptq-bot-{JOB}/configuration.json"]
+    whole = "\n".join(files.values())
+    for hidden in (AGENT_VALUE, SECRET, KEY.splitlines()[1], "what strangers wrote"):
+        assert hidden not in whole
+
+
+async def test_it_overwrites_nothing_and_tells_nothing_of_what_is_for_the_operator_alone(tmp_path: Path) -> None:
+    config = await fill(tmp_path, body="security concern\n\n## Summary\nAnyone may write.\n")
+    settings, target = load_settings(config), tmp_path / "bundle.tar.gz"
+    with pytest.raises(NotBundled, match="for you alone"):
+        await make_bundle(settings, JOB, target)
+    assert not target.exists()
+    with pytest.raises(UnknownJob):
+        await make_bundle(settings, "none", target)
+
+
+async def test_it_tells_nothing_of_a_run_whose_log_reads_like_a_security_concern(tmp_path: Path) -> None:
+    settings, target = load_settings(await fill(tmp_path)), tmp_path / "bundle.tar.gz"
+    async with open_database(tmp_path) as database, database.write() as connection:
+        await store.save_meter(connection, Meter(JOB, withheld=True))
+    with pytest.raises(NotBundled, match="for you alone"):
+        await make_bundle(settings, JOB, target)
+
+
+async def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    settings, target = load_settings(await fill(tmp_path)), tmp_path / "bundle.tar.gz"
+    target.write_text("mine")
+    with pytest.raises(NotBundled, match="File exists"):
+        await make_bundle(settings, JOB, target)
+    assert target.read_text() == "mine"
