@@ -18,14 +18,19 @@ from handlers.report_comment import render_report_comment
 from handlers.rules import PRESETS, RepositoryRules, Role
 from runner.caps import Scope, Use
 from runner.holds import Hold
-from runner.job import VERIFY, JobState, Posts
+from runner.job import REBASE, VERIFY, FileChange, JobState, Posts
 from runner.meter import Meter
 from runner.pauses import OPERATOR, Pause
+from runner.rebase import refuse_unresolved
 from tests.handlers.test_report_comment import done, result
 from tests.support.jobs import NOON, make_job
 
 THREAD = Path(__file__).with_name("thread.md")
 URL, REPOSITORY = "https://ptq.example", "octo/widgets"
+LEFT = result(changes=(FileChange("a.py", "100644", b"<<<<<<< onto\none\n", "100644"),))
+UNRESOLVED = done(
+    preset=REBASE, attempt=4, state=JobState.FAILED, failure="conflicts are left in 1 file", conflicts=("a.py",)
+)
 METER = Meter("j", turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
 RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")
 QUEUED, DONE, LOST = make_job(), done(), done(state=JobState.LOST, failure="machine gpu-1 can no longer be asked")
@@ -49,6 +54,9 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
         report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),
         render_report_comment(SWEPT, None, model=None, public_url=URL, secrets=()),
         render_report_comment(LOST, None, None, model=None, public_url=URL, secrets=()),
+        render_report_comment(
+            UNRESOLVED, refuse_unresolved(UNRESOLVED, LEFT), METER, model="opus", public_url=URL, secrets=()
+        ),
     ],
     render_help: [render_help(RULES)],
     status_comment.render_status: [
