@@ -194,12 +194,16 @@ async def test_conflicts_are_resolved_by_an_agent_whose_report_and_diff_are_new(
         assert [job.preset for job in await world.jobs()] == ["fix", "rebase", "fix"]
 
 
+@pytest.mark.timeout(300)
 async def test_after_three_agents_that_left_conflicts_one_report_says_that_a_human_is_needed(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=agent(LEAVE)) as world:
         await fix(world)
         digest = world.digest()
         touch_same_lines(world)
-        await rebase(world)
+        await world.comment("/ptq rebase")
+        for attempt in (2, 3):
+            await world.wait_for_reply(f"attempt {attempt}: conflicts are left")
+        await world.wait_for_report(2)
         jobs = await world.jobs()
         assert [(job.preset, job.state, job.attempt) for job in jobs] == [
             *(("rebase", "failed", number) for number in (4, 3, 2)),

@@ -82,7 +82,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"preset": "verify"}, "verify goes by an issue .*; there are: repro, diagnose, fix, ad-hoc, slow"),
     ({"preset": "simplify"}, "simplify goes by an issue"),
     ({"preset": "retry"}, "retry goes by an issue"),
-    ({"preset": "rebase"}, "there is no preset 'rebase'"),
+    ({"preset": "rebase"}, "rebase goes by an issue"),
     ({"preset": "none"}, "there is no preset 'none'; there are: repro, "),
     (
         {"options": Options(agent="none")},
