@@ -91,6 +91,7 @@ async def test_an_agent_whose_machine_was_cut_off_in_mid_answer_finishes(tmp_pat
         await story.check_account(job, assumed=1)
 
 
+@pytest.mark.timeout(300)
 async def test_agents_whose_service_was_away_for_long_in_mid_answer_finish(tmp_path: Path) -> None:
     """All at once: it takes its time."""
     script: list[Step] = [WORK, Hang(times=1), Say("Done.")]
