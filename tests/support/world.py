@@ -27,7 +27,7 @@ from tests.support.openapi import load_openapi
 
 Value = TypeVar("Value")
 
-PATIENCE_S = 40.0
+PATIENCE_S = 100.0
 
 NOTE = (
     "The loop ended before the start of a shorter last chunk, so its items never came out. "
