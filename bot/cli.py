@@ -95,7 +95,7 @@ def doctor(
     Exit status 1 where something has failed.
     """
     configure_logging((), level="CRITICAL")  # What clients say while they try again is in the findings.
-    findings = asyncio.run(examine(config))
+    findings = _wait_for(examine(config))
     _write(render_findings_json(findings) if as_json else render_findings(findings))
     if has_failed(findings):
         raise typer.Exit(1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sqlalchemy import ColumnElement, func
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config import Settings
@@ -24,12 +25,10 @@ from runner import store
 from runner.agents import build_agent
 from runner.db import open_beside
 from runner.holds import Hold, fetch_hold
-from runner.job import OPERATOR, Job, JobState
+from runner.job import ACTIVE, OPERATOR, Job, JobState
 from runner.meter import Meter
+from runner.schema import jobs
 from runner.spool import STAGES, Spool
-
-SEARCHED = 10_000
-"""Jobs among which one is looked for, the newest."""
 
 MAX_TROUBLE = 100
 """Characters of what holds a job up, in a list."""
@@ -46,25 +45,26 @@ class Filter:
     only_active: bool = False
     limit: int = 50
 
-    def choose(self, jobs: Iterable[Job]) -> list[Job]:
-        """Those that fit, in the order given, up to the limit. Pure."""
-        fitting = [job for job in jobs if self._fits(job)]
-        return fitting[: self.limit]
-
-    def _fits(self, job: Job) -> bool:
-        in_place = self.repository is None or job.repository.lower() == self.repository.lower()
-        in_state = self.state in (None, job.state)
-        return in_place and in_state and (job.active or not self.only_active)
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """What holds for those that fit: there may be more jobs, with their briefs, than anybody wants to read."""
+        conditions: list[ColumnElement[bool]] = []
+        if self.only_active:
+            conditions.append(jobs.c.state.in_(sorted(map(str, ACTIVE))))
+        if self.state:
+            conditions.append(jobs.c.state == self.state)
+        if self.repository:
+            conditions.append(func.lower(jobs.c.repository) == self.repository.lower())
+        return conditions
 
 
 async def list_jobs(settings: Settings, wanted: Filter, *, as_json: bool = False) -> str:
     """The newest jobs, as a table or as JSON. Raises `DatabaseError`."""
     async with open_beside(settings.server.database_url) as database, database.read() as connection:
-        jobs = wanted.choose(await store.fetch_recent_jobs(connection, SEARCHED))
+        found = await store.fetch_recent_jobs(connection, wanted.limit, *wanted.conditions())
     secrets, now = settings.secret_values(), datetime.now(UTC)
     if as_json:
-        return redact(json.dumps([_describe(job) for job in jobs], indent=2) + "\n", secrets, shapes=())
-    return show_for_terminal(redact(render_jobs(jobs, now), secrets))
+        return redact(json.dumps([_describe(job) for job in found], indent=2) + "\n", secrets, shapes=())
+    return show_for_terminal(redact(render_jobs(found, now), secrets))
 
 
 def _describe(job: Job) -> dict[str, Any]:
@@ -75,12 +75,12 @@ def _describe(job: Job) -> dict[str, Any]:
     return {**values, "state": str(job.state), **said}
 
 
-def render_jobs(jobs: Sequence[Job], now: datetime) -> str:
+def render_jobs(found: Sequence[Job], now: datetime) -> str:
     """Jobs as a table, the newest first. Pure."""
-    if not jobs:
+    if not found:
         return "There are none.\n"
     head = ("job", "about", "preset", "state", "for", "machine", "asked by", "held up")
-    return render_table([head, *(_cells(job, now) for job in jobs)])
+    return render_table([head, *(_cells(job, now) for job in found)])
 
 
 def _cells(job: Job, now: datetime) -> tuple[str, ...]:

@@ -73,9 +73,9 @@ async def fetch_active_jobs(connection: AsyncConnection) -> list[Job]:
     return [_job(row) for row in await connection.execute(query)]
 
 
-async def fetch_recent_jobs(connection: AsyncConnection, limit: int) -> list[Job]:
-    """The newest jobs, newest first."""
-    query = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+async def fetch_recent_jobs(connection: AsyncConnection, limit: int, *which: ColumnElement[bool]) -> list[Job]:
+    """The newest jobs for which all of that holds, newest first."""
+    query = select(jobs).where(*which).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
     return [_job(row) for row in await connection.execute(query)]
 
 

@@ -33,6 +33,9 @@ MAX_WORKFLOWS = 20
 OUR_BRANCH = "ptq/issue-1-0123456789"
 """Like those that a note makes."""
 
+_HAS_POWER = re.compile(rb"\bsecrets\s*[.\[]|\bsecrets:\s*inherit|:\s*[\"']?write(?:-all)?\b")
+"""What gives a workflow secrets, or a token that may write."""
+
 TROUBLES = (GitHubError, GitHubUnavailable)
 
 ANSWERS: Mapping[int, str] = {
@@ -277,7 +280,7 @@ def runs_our_branches(workflow: bytes) -> bool:
         runs = _takes_branch(on["push"] or {})
     else:
         runs = on == "push" or (isinstance(on, list) and "push" in on)
-    return runs and (b"secrets." in workflow or b"write" in workflow)
+    return runs and _HAS_POWER.search(workflow) is not None
 
 
 def _takes_branch(push: Any) -> bool:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator
 
 import aiohttp
+from yarl import URL
 
 from bot.config import Settings
 from bot.doctor.findings import Finding, Part
@@ -62,9 +63,10 @@ def _check_folder(settings: Settings) -> Finding:
 
 
 async def _find_running(session: aiohttp.ClientSession, settings: Settings) -> Finding | None:
-    host = settings.server.host if settings.server.host not in ("0.0.0.0", "::") else "localhost"  # noqa: S104
+    host = "localhost" if settings.server.host in ("0.0.0.0", "::") else settings.server.host  # noqa: S104
+    url = URL.build(scheme="http", host=host, port=settings.server.port, path="/readyz")
     try:
-        async with session.get(f"http://{host}:{settings.server.port}/readyz", timeout=TIMEOUT) as answer:
+        async with session.get(url, timeout=TIMEOUT) as answer:
             is_ready = answer.status == 200
     except FAILURES:
         return None
