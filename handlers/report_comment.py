@@ -5,7 +5,7 @@ Everything an agent wrote passes `sanitize` on its way in here: redacted first, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 from handlers.costs import describe_meter
@@ -15,7 +15,7 @@ from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import find_command
 from handlers.sanitize import collapse, cut, fence, make_safe, make_safe_line, redact
 from handlers.status_comment import job_url
-from handlers.verified import name_outcome, render_checks
+from handlers.verified import Outcome, find_outcome, name_outcome, render_checks
 from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Posts, Report
 from runner.meter import Meter
@@ -99,7 +99,7 @@ def render_report_comment(
     parts.append(render_checks(job, checks, report, public_url, secrets))
     parts += [_render_doubts(report, secrets)] if report else []
     shown_model = name_model(job, meter, model, secrets)
-    step = f"**Next step.** {next_step or _choose_next_step(job, report, secrets)}"
+    step = f"**Next step.** {next_step or _choose_next_step(job, report, checks, secrets)}"
     last = [step, _render_facts(job, meter, shown_model, public_url, key_on_machine=key_on_machine)]
     rest = [_render_texts(report, secrets)] if report else []
     room = MAX_COMMENT - MAX_MARKER - sum(len(part) + 2 for part in (*parts, *rest, *last))
@@ -187,7 +187,15 @@ def _render_texts(report: Report, secrets: Collection[str]) -> str:
     return "\n\n".join(shown)
 
 
-def _choose_next_step(job: Job, report: Report | None, secrets: Collection[str]) -> str:
+_AFTER_A_LOOK: Mapping[Outcome, str] = {
+    Outcome.REPRODUCES: "`/ptq diagnose` has an agent look into it, `/ptq fix` asks for a change.",
+    Outcome.GONE: "If that settles it, the issue can be closed; `/ptq repro` has an agent look for another way.",
+    Outcome.UNSETTLED: "`/ptq repro` has an agent look for a script that settles it.",
+}
+"""What people can do once the service has looked itself."""
+
+
+def _choose_next_step(job: Job, report: Report | None, checks: Sequence[Check], secrets: Collection[str]) -> str:
     if report and approvable(job, report, secrets):
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
         return (
@@ -196,7 +204,7 @@ def _choose_next_step(job: Job, report: Report | None, secrets: Collection[str])
             f"{fence(command, 'text')}"
         )
     if job.state is JobState.SUCCEEDED and job.only_looks:
-        return "If that settles it, the issue can be closed; `/ptq diagnose` has an agent look into it."
+        return _AFTER_A_LOOK[find_outcome(job, checks)]
     if job.state is JobState.SUCCEEDED and not job.may_change:
         return "`/ptq fix` asks an agent for a change, with any advice you add behind it."
     if job.rebases and job.state is JobState.SUCCEEDED and report and not report.changes:

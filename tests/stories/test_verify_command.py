@@ -24,11 +24,13 @@ async def test_an_old_issue_is_checked_on_todays_base_branch_without_an_agent(tm
         assert "**the issue's repro**: fails on base 2 of 2" in report
         assert "no agent" in report
         assert "`/ptq diagnose` has an agent look into it" in report
+        assert "can be closed" not in report
         chunks = world.git("show", "main:widgets/chunks.py")
         world.commit({"widgets/chunks.py": chunks.replace(" - size + 1", "")})
         await world.comment("/ptq verify")
         report = await world.wait_for_report(2)
         assert f"### Does not reproduce at `{world.git('rev-parse', 'main').strip()[:10]}`" in report
+        assert "the issue can be closed" in report
         assert "fails on base 0 of 2" in report
         assert [job.started_at for job in await world.jobs()] == [None, None]
 
