@@ -43,6 +43,15 @@ def choose_keys(offered: Iterable[str]) -> list[str]:
     return list(keys)[:MAX_KEYS]
 
 
+async def find_newest(connection: AsyncConnection, repository: str, number: int) -> Job | None:
+    """The newest job of an issue whose environment somebody may want: not one in which nobody has worked, if it has
+    ended and another one has left something."""
+    last = await store.fetch_last_job(connection, repository, number)
+    if last is None or last.active or not last.only_looks:
+        return last
+    return await store.fetch_last_job(connection, repository, number, reported=True) or last
+
+
 async def take_over(
     connection: AsyncConnection,
     context: Context,
@@ -52,7 +61,7 @@ async def take_over(
     offered: Iterable[str],
 ) -> str:
     """Hold the newest job of an issue for somebody with these keys, or not. What they are told."""
-    last, keys = await store.fetch_last_job(connection, rules.name, number), choose_keys(offered)
+    last, keys = await find_newest(connection, rules.name, number), choose_keys(offered)
     if rules.fault:
         return replies.render_broken_rules(rules.fault)
     if not rules.takeover:
@@ -145,7 +154,7 @@ async def describe_hold(connection: AsyncConnection, context: Context, rules: Re
     """
     if found := await takeover.find_held(connection, f"{rules.name}#{number}", context.now()):
         return f"\n\n{hold_replies.render_held(found[1], context.secrets)}"
-    last = await store.fetch_last_job(connection, rules.name, number)
+    last = await find_newest(connection, rules.name, number)
     worktree = await store.fetch_last_worktree(connection, last.id) if last else None
     if worktree is None or worktree.state not in (JobState.FAILED, JobState.LOST):
         return ""
