@@ -109,8 +109,14 @@ class _Plan:
 async def start_job(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
     """Create the job that was asked for, or say why there is none: once, however often the same trigger comes."""
     async with context.db.read() as connection:
-        if await was_decided(connection, context, rules.name, request.issue.number, request.trigger):
-            return
+        decided = await was_decided(connection, context, rules.name, request.issue.number, request.trigger)
+    if not decided:
+        await _decide(context, rules, request)
+    # Whoever decided may have been killed before this, and to react twice is to react once.
+    await _react(context, rules.name, request)
+
+
+async def _decide(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
     objection: NotStarted | None = None
     try:
         await _check(context, rules, request)
@@ -124,7 +130,6 @@ async def start_job(context: Context, rules: RepositoryRules, request: StartRequ
         job = await _answer(connection, context, rules, request, snapshot, objection)
     if job:
         log.info("job.queued", **job.log_context(), preset=job.preset, by=job.requested_by)
-    await _react(context, rules.name, request)
     context.ring()
 
 
