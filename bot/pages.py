@@ -1,7 +1,7 @@
-"""What people and probes read over HTTP: health, status, and a page for each job. Plain HTML, nothing to run.
+"""What people and probes read over HTTP: health, status, a page for each job. Plain HTML, kept up to date by htmx.
 
 Everything on a job's page may have been written by an agent: it is redacted and escaped, whatever it is, and the page
-may load and run nothing.
+may load and run nothing but our own files.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ from runner.verification import Kind, Side
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+STATIC = Path(__file__).parent / "static"
 LISTED_JOBS = 200
 SHOWN_LOG = 200_000
 """Bytes of each log that the page shows, from its end."""
@@ -125,7 +127,7 @@ class Pages:
             web.get("/jobs/{id}", self.show_job),
             web.get("/jobs/{id}/patch", self.show_patch),
             web.get("/jobs/{id}/log/{stage}", self.show_log),
-            web.get("/style.css", self.show_style),
+            web.get("/static/{name}", send_static),
         ]
 
     async def show_start(self, request: web.Request) -> web.Response:
@@ -283,11 +285,6 @@ class Pages:
         text = await asyncio.to_thread(self._clean_log, log, SENT_LOG)
         return web.Response(text=text, headers=HEADERS)
 
-    async def show_style(self, request: web.Request) -> web.Response:
-        """The one style sheet."""
-        text = (Path(__file__).parent / "templates" / "style.css").read_text()
-        return web.Response(text=text, content_type="text/css", headers={"X-Content-Type-Options": "nosniff"})
-
     async def _find(self, request: web.Request) -> Job:
         async with self._context.db.read() as connection:
             job = await store.fetch_job(connection, request.match_info["id"])
@@ -346,6 +343,14 @@ class Pages:
     def _render(self, template: str, **values: Any) -> web.Response:
         html = self._templates.get_template(template).render(**values)
         return web.Response(text=html, content_type="text/html", headers=HEADERS)
+
+
+async def send_static(request: web.Request) -> web.StreamResponse:
+    """A file that every page may load: the style sheet, and htmx, which runs nothing but what stands in attributes."""
+    path = STATIC / request.match_info["name"]
+    if path.parent != STATIC or not path.is_file():
+        raise web.HTTPNotFound(text="there is no such file\n", headers=HEADERS)
+    return web.FileResponse(path, headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
 
 
 def describe_run(job: Job, meter: Meter | None, now: datetime) -> str:

@@ -213,7 +213,7 @@ async def test_private_jobs_take_no_place_in_the_list(site: Site) -> None:
     for number in range(LISTED_JOBS + 1):
         later = NOON + timedelta(minutes=1)
         await site.add(id=f"p{number}", private=True, issue_number=number, state=JobState.FAILED, created_at=later)
-    assert (await site.get("/jobs")).links() == ["/style.css", "/jobs", "/jobs/public"]
+    assert (await site.get("/jobs")).links() == ["/static/style.css", "/jobs", "/jobs/public"]
 
 
 async def add_confidential(site: Site, body: str = CONFIDENTIAL) -> None:
@@ -238,7 +238,7 @@ async def test_of_a_confidential_run_nothing_is_shown_but_that_it_was(site: Site
     assert page.headers["Cache-Control"] == "no-store"
     heading = "octo/widgets#7 · fix · ended ptq-bot octo/widgets#7 ended Presetfix, attempt 2"
     assert " ".join(page.text.split()) == f"{heading} The result of this run is with the operator."
-    assert page.links() == ["/style.css", "/jobs"]
+    assert page.links() == ["/static/style.css", "/jobs"]
 
 
 async def test_any_other_run_is_shown(site: Site) -> None:
