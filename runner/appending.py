@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from sqlalchemy import Dialect, Table
+
+from runner.sqlite import be_patient
 
 Binder = Callable[[Any], Any]
 """Makes of a value what the driver takes."""
@@ -37,11 +39,15 @@ class _Statement:
 
 
 class Appender:
-    """A connection to one database, which `connect` opens; `append` is for one caller at a time."""
+    """A connection to one database, which `connect` opens; `append` is for one caller at a time.
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], dialect: Dialect) -> None:
+    One that is not `durable` has no disk to wait for: to write takes it less time than to have a thread do it.
+    """
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], dialect: Dialect, *, durable: bool) -> None:
         self._connect = connect
         self._dialect = dialect
+        self._durable = durable
         self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
         self._prepared: dict[tuple[str, tuple[str, ...], tuple[str, ...]], _Statement] = {}
@@ -54,8 +60,13 @@ class Appender:
         statement = self._prepare(table, tuple(common), tuple(rows[0]))
         first = [bind(common[name]) for name, bind in statement.common]
         values = [[bind(row[name]) for name, bind in statement.own] for row in rows]
+        if not self._durable:
+            with pass_over_busy():
+                return self._write(statement, first, values)
         self._thread = self._thread or ThreadPoolExecutor(1, "appender")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, statement, first, values)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._write_in_turn, statement, first, values
+        )
 
     def _prepare(self, table: Table, common: tuple[str, ...], own: tuple[str, ...]) -> _Statement:
         """How to write such rows: found once."""
@@ -69,9 +80,16 @@ class Appender:
     def _find_binder(self, table: Table, name: str) -> Binder:
         return table.c[name].type.dialect_impl(self._dialect).bind_processor(self._dialect) or _keep
 
+    def _write_in_turn(self, statement: _Statement, common: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[bool]:
+        """Wait, if need be, until another process has written; the event loop must not."""
+        self._connection = self._connection or self._connect()
+        if self._durable:
+            return self._write(statement, common, rows)
+        with be_patient(self._connection):
+            return self._write(statement, common, rows)
+
     def _write(self, statement: _Statement, common: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[bool]:
-        if self._connection is None:
-            self._connection = self._connect()
+        self._connection = self._connection or self._connect()
         try:
             # Each statement lets go of the interpreter, and waits for its turn to have it back: so there is but one.
             whole = statement.begin + ", ".join([statement.row] * len(rows))
@@ -97,11 +115,18 @@ class Appender:
     async def close(self) -> None:
         """Close the connection, after what is under way. The next append opens another."""
         if self._thread:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-            self._thread.shutdown(wait=False)
+            await asyncio.to_thread(self._thread.shutdown)
             self._thread = None
-
-    def _close(self) -> None:
         if self._connection:
             self._connection.close()
             self._connection = None
+
+
+@contextmanager
+def pass_over_busy() -> Iterator[None]:
+    """Go on after the block where somebody else was about to write: nothing was written in it."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # https://www.sqlite.org/rescode.html
+            raise

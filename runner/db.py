@@ -52,7 +52,7 @@ class Database:
         # not have many places in PostgreSQL's.
         self._turn = asyncio.Lock()
         self._appenders = {
-            durable: Appender(partial(sqlite.connect, self.file, durable=durable), self.engine.dialect)
+            durable: Appender(partial(sqlite.connect, self.file, durable=durable), self.engine.dialect, durable=durable)
             for durable in (True, False)
         }
         """SQLite's; none opens anything before it is asked to."""

@@ -29,6 +29,9 @@ commit into a log that need not grow is on the disk sooner."""
 CACHE_KB = 500
 """KiB of pages that a connection keeps to itself; there may be a dozen, and the system keeps pages for all of them."""
 
+BUSY_MS = 30_000
+"""How long a connection waits while another process writes."""
+
 READ_OPTIONS: dict[str, Any] = {}
 """Of a transaction that sees one moment of the database: every one does."""
 
@@ -60,12 +63,26 @@ def is_passing(error: BaseException) -> bool:
 
 
 def connect(file: Path, *, durable: bool = True) -> sqlite3.Connection:
-    """Open a connection beside the engine's, for the thread that calls this or another."""
+    """Open a connection beside the engine's, for the thread that calls this or another.
+
+    One that is not `durable` never waits, unless it is told to: neither for the disk nor for other processes.
+    """
     connection = sqlite3.connect(file, check_same_thread=False)
     _set_up(connection, None)
     if not durable:  # https://www.sqlite.org/pragma.html#pragma_synchronous
-        connection.execute("PRAGMA synchronous=NORMAL")
+        for pragma in ("synchronous=NORMAL", "busy_timeout=0", "wal_autocheckpoint=0"):
+            connection.execute(f"PRAGMA {pragma}")
     return connection
+
+
+@contextmanager
+def be_patient(connection: sqlite3.Connection) -> Iterator[None]:
+    """Have one that is not `durable` wait for its turn to write, inside the block; it fails at once elsewhere."""
+    connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    try:
+        yield
+    finally:
+        connection.execute("PRAGMA busy_timeout=0")
 
 
 def sync(file: Path) -> None:
@@ -82,7 +99,7 @@ def _set_up(connection: Any, _record: Any) -> None:
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",
-        "busy_timeout=30000",
+        f"busy_timeout={BUSY_MS}",
         f"wal_autocheckpoint={MAX_LOG_PAGES}",
         f"journal_size_limit={MAX_REST}",
         f"cache_size=-{CACHE_KB}",

@@ -94,6 +94,28 @@ async def test_what_need_not_wait_for_the_disk_is_there_at_once_for_everybody(da
         assert [one.id for one in await fetch(database)] == ["a", "b", "c", "d"]
 
 
+async def test_what_need_not_wait_for_the_disk_waits_for_another_process_and_keeps_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    async with open_database(tmp_path) as database:
+        other = sqlite.connect(database.file)
+        other.execute("BEGIN IMMEDIATE")
+        appending = asyncio.ensure_future(database.append(deliveries, [row("a")], "id", durable=False))
+        await asyncio.sleep(0.2)
+        assert not appending.done()
+        other.execute("COMMIT")
+        other.close()
+        assert await appending == [True]
+        assert await database.append(deliveries, [row("a"), row("b")], "id", durable=False) == [False, True]
+
+
+async def test_what_cannot_be_stored_is_told_also_where_nothing_waits_for_the_disk(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        with pytest.raises(Exception, match=r"(?i)null"):
+            await database.append(deliveries, [row("a", lane=None)], "id", durable=False)
+        assert await database.append(deliveries, [row("c")], "id", durable=False) == [True]
+
+
 @contextmanager
 def watching_syncs() -> Iterator[list[str]]:
     """The files that threads, begun from here on, have the disk take."""
