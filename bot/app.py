@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -371,6 +372,9 @@ async def serve(settings: Settings, read: Callable[[], Settings], pace: Pace | N
         loop.add_signal_handler(number, begin_to_stop)
     async with AsyncExitStack() as stack:
         if await _unless(stop, stack.enter_async_context(service)):
+            # What is there by now stays. To look through all of it for garbage would hold up everything for 100 ms.
+            gc.collect()
+            gc.freeze()
             await stop.wait()
 
 

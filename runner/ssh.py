@@ -29,6 +29,9 @@ SIGNS_OF_LIFE = 3
 HOST_KEY_KINDS = "+ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
 """Accepted after the kinds that known_hosts has: a host with none of those must show its key to be told mismatched."""
 
+CIPHERS = "^aes256-gcm@openssh.com,aes128-gcm@openssh.com"
+"""Asked for first: asyncssh spends a sixth of the time on a packet that it spends with its own first choice."""
+
 HOST = r"[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 """Nothing in them is special to a shell: ssh has one run what passes a jump host."""
@@ -82,6 +85,7 @@ def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
         "known_hosts": _read_known_hosts(machine),
         "client_keys": [_read_client_key(machine)],
         "server_host_key_algs": HOST_KEY_KINDS,
+        "encryption_algs": CIPHERS,
         "config": None,
         "agent_path": None,
         "x509_trusted_certs": None,
