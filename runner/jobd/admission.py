@@ -20,7 +20,7 @@ from typing import Any
 from .ended import not_ended
 from .files import Failure, Job, open_plain, read_json, write_file
 from .processes import kill_processes
-from .stage import read_state
+from .states import read_state
 
 KEY_KINDS = (
     *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa"),

@@ -12,36 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .below import is_below
 from .change import Tree
-from .files import Failure, Job, is_text, open_up, read_json
+from .files import Failure, Job, read_json
 from .git import Git, find_own_clone, open_throwaway, show
 from .merge import merge
-
-MODES = ("100644", "100755", "120000")
-"""Of what can be carried over: files and links, and no submodules."""
+from .requests import is_change
+from .trees import open_up
 
 Change = Mapping[str, Any]
 """`path`, `mode` (None when it is deleted), `content` in Base64 (for a link its target) and `old_mode`."""
-
-
-def is_change(value: object) -> bool:
-    """Whether this is an edit that can be carried over."""
-    if not isinstance(value, dict) or not {"path", "mode", "content", "old_mode"}.issubset(value):
-        return False
-    path, mode, content, old_mode = (value[name] for name in ("path", "mode", "content", "old_mode"))
-    if not is_text(path) or not is_below(path) or ".git" in path.casefold().split("/"):
-        return False
-    fits_mode = content is None if mode is None else mode in MODES and is_base64(content)
-    return fits_mode and (old_mode is None or is_text(old_mode))
-
-
-def is_base64(value: object) -> bool:
-    """Whether this is a text that holds bytes (RFC 4648, section 4)."""
-    try:
-        return isinstance(value, str) and base64.b64decode(value, validate=True) is not None
-    except ValueError:
-        return False
 
 
 def carry_over(

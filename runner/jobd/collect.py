@@ -11,10 +11,11 @@ from .below import find_newest, read_below
 from .carry import put_back
 from .change import compute_change
 from .environment import enter
-from .files import MAX_JSON, Failure, Job, is_folder, open_up, read_json, read_piece, write_file
+from .files import MAX_JSON, Failure, Job, is_folder, read_json, read_piece, write_file
 from .hide import bring_back
 from .processes import kill_processes
 from .stage import Stage
+from .trees import open_up
 
 TEXTS = {"report": "report.md", "worklog": "worklog.md", "pr_title": "pr_title.txt", "repro": "repro.py"}
 """The files of the output folder, by their names in the result."""

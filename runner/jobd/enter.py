@@ -20,7 +20,7 @@ from .ended import not_ended
 from .environment import enter
 from .files import Failure, Job, describe
 from .requests import check_job
-from .stage import read_state
+from .states import read_state
 from .terminal import Over, run_in_terminal
 
 TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import stat
-import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -178,17 +177,6 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         return True
     return False
-
-
-def open_up(folder: Path) -> None:
-    """Let us read everything below a folder, whatever modes it was left with. Findutils walk trees of any depth.
-
-    Only what needs it is changed: in an overlay, everything that is changed is copied.
-    """
-    closed = ["(", "-type", "d", "!", "-perm", "-700", ")", "-o", "(", "-type", "f", "!", "-perm", "-600", ")"]
-    # One by one, and so a folder is open before it is entered.
-    words = ["find", str(folder), "(", *closed, ")", "-exec", "chmod", "u+rwX", "--", "{}", ";"]
-    subprocess.run(words, stderr=subprocess.DEVNULL, check=False)
 
 
 def is_utf8(text: str) -> bool:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .files import Failure, Job, open_up
+from .files import Failure, Job
 from .git import find_own_clone, join, open_throwaway, split
+from .trees import open_up
 
 
 def hide(job: Job, names: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .below import write_below
 from .files import Failure, Job, is_folder, write_file
@@ -52,13 +52,14 @@ def find_bash_env(job: Job) -> Path:
     return job.home / ".bash_env"
 
 
-def notify(job: Job, text: str) -> bool:
-    """Leave a text for the agent, in place of an earlier one. False when there is no place for it."""
+def notify(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave a text for the agent, in place of an earlier one; not `written` when there is no place for it."""
+    job, text = Job(request), request["text"]
     with suppress(OSError):
         if is_folder(job.root):
             write_file(job.notice, text if text.endswith("\n") else f"{text}\n")
-            return True
-    return False
+            return {"written": True}
+    return {"written": False}
 
 
 def expand_home(job: Job, word: str) -> str:

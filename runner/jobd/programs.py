@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,13 @@ PATIENCE_S = 10.0
 """How long a program may take to say its version: those in JavaScript are slow at it."""
 
 MAX_VERSION = 100
+
+
+def describe_python(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What the machine runs us with."""
+    git = shutil.which("git")
+    said = subprocess.run([git, "--version"], stdout=subprocess.PIPE, check=True).stdout.decode() if git else ""
+    return {"python": ".".join(map(str, sys.version_info[:3])), "git": said.split()[2] if git else None}
 
 
 def find_programs(request: Mapping[str, Any]) -> dict[str, Any]:

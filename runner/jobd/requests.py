@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .below import is_below
-from .carry import is_base64, is_change
 from .files import Failure, is_text
+
+MODES = ("100644", "100755", "120000")
+"""Of what can be carried over: files and links, and no submodules."""
 
 MAX_NUMBER = 2**53
 """Up to here numbers in JSON are whole everywhere (RFC 8259, section 6)."""
@@ -24,6 +27,25 @@ def is_object(value: Any, is_name: Callable[[str], bool], is_value: Callable[[An
 def is_path(value: object) -> bool:
     """Whether this is the path of something below a folder."""
     return isinstance(value, str) and is_text(value) and is_below(value)
+
+
+def is_change(value: object) -> bool:
+    """Whether this is an edit that can be carried over."""
+    if not isinstance(value, dict) or not {"path", "mode", "content", "old_mode"}.issubset(value):
+        return False
+    path, mode, content, old_mode = (value[name] for name in ("path", "mode", "content", "old_mode"))
+    if not is_text(path) or not is_below(path) or ".git" in path.casefold().split("/"):
+        return False
+    fits_mode = content is None if mode is None else mode in MODES and is_base64(content)
+    return fits_mode and (old_mode is None or is_text(old_mode))
+
+
+def is_base64(value: object) -> bool:
+    """Whether this is a text that holds bytes (RFC 4648, section 4)."""
+    try:
+        return isinstance(value, str) and base64.b64decode(value, validate=True) is not None
+    except ValueError:
+        return False
 
 
 def is_run(value: object) -> bool:

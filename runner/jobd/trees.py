@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .files import Failure, open_up
+from .files import Failure
 from .namespaces import bind, mount_overlay, unmount
 
 WAYS: Mapping[str, str] = {
@@ -142,3 +142,14 @@ def empty(trash: Path) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ).returncode = 0  # Nobody will wait for it.
+
+
+def open_up(folder: Path) -> None:
+    """Let us read everything below a folder, whatever modes it was left with. Findutils walk trees of any depth.
+
+    Only what needs it is changed: in an overlay, everything that is changed is copied.
+    """
+    closed = ["(", "-type", "d", "!", "-perm", "-700", ")", "-o", "(", "-type", "f", "!", "-perm", "-600", ")"]
+    # One by one, and so a folder is open before it is entered.
+    words = ["find", str(folder), "(", *closed, ")", "-exec", "chmod", "u+rwX", "--", "{}", ";"]
+    subprocess.run(words, stderr=subprocess.DEVNULL, check=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd import namespaces, relay
+from runner.jobd import namespaces, ways
 from tests.support.jobd import Jobd, wait_until
 
 pytestmark = pytest.mark.slow
@@ -194,7 +194,7 @@ def test_no_job_sees_where_the_services_sockets_are(jobd: Jobd) -> None:
     service = Service(jobd, greet)
     # Not by its path: what an operator's command names is there to be read.
     jobd.start("ls $TMPDIR/..; ls /tmp", relay=True)
-    assert relay.PREFIX not in jobd.wait("agent")["log"].decode()
+    assert ways.PREFIX not in jobd.wait("agent")["log"].decode()
     service.stop()
     jobd.call("clean")
     assert not Path(service.path).parent.exists()

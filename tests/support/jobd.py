@@ -19,8 +19,7 @@ from typing import Any
 
 from runner.jobd.environment import find_tree
 from runner.jobd.files import Job
-from runner.jobd.main import VERBS
-from runner.jobd.stage import poll_stage
+from runner.jobd.states import find_result, poll_stage
 from runner.jobd.trees import WAYS
 from runner.jobd_program import build_program
 from tests.support.no_namespaces import forbid_namespaces
@@ -229,7 +228,7 @@ class Jobd:
 
     def result(self) -> dict[str, Any]:
         """What was collected."""
-        return VERBS["result"](json.loads(self.body()))
+        return find_result(json.loads(self.body()))
 
     def prepare_request(self, **changes: Any) -> dict[str, Any]:
         return {"clone_url": self.repository.url, **PREPARE, **LIMITS, **changes}
