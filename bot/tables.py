@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -147,6 +148,7 @@ class GitHubTable(Table):
         return parse_private_key(self.private_key.get_secret_value() if self.private_key else "")
 
 
+@cache
 def parse_private_key(text: str) -> str:
     r"""A private key as PEM, from PEM, PEM with `\n` for line ends, or base64 of PEM. Raises `ValueError`."""
     pem = text.strip().replace("\\n", "\n")

@@ -36,7 +36,8 @@ class AppCredentials:
     def from_pem(cls, app_id: str, private_key: str) -> AppCredentials:
         """Read a PEM text (PKCS#1 or PKCS#8, RSA, no passphrase); raises ValueError, which does not quote the key."""
         try:
-            key = load_pem_private_key(private_key.encode(), password=None)
+            # The configuration has checked it: to look again whether its primes are primes takes 80 ms.
+            key = load_pem_private_key(private_key.encode(), password=None, unsafe_skip_rsa_key_validation=True)
         except (ValueError, TypeError):
             raise ValueError("the App's private key is not an unencrypted PEM key") from None
         if not isinstance(key, RSAPrivateKey):

@@ -23,10 +23,12 @@ from handlers import casebook
 from runner import store
 from runner.job import Job
 from runner.schema import deliveries, pulls, replies
+from tests.support.jobs import make_template
 from tests.support.openapi import load_openapi
 
 Value = TypeVar("Value")
 
+DATABASE_URL = "sqlite+aiosqlite:///ptq.db"
 PATIENCE_S = 100.0
 
 NOTE = (
@@ -186,7 +188,7 @@ async def open_world(
     repository_agent: str = "script",
     repository_toml: str = "",
     verify_runs: int = 0,
-    database_url: str = "sqlite+aiosqlite:///ptq.db",
+    database_url: str = DATABASE_URL,
     pace: Pace = PACE,
     python: str = sys.executable,
     private: bool = False,
@@ -211,6 +213,8 @@ async def open_world(
         python=python,
         private=private,
     )
+    if database_url == DATABASE_URL:
+        (folder / "ptq.db").write_bytes(make_template())
     async with playground:
         playground.github.observers.append(load_openapi().check)
         yield World(playground)
