@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bot.demo.github.pages import render_markdown
+from bot.demo.github.markdown import render_markdown
 from handlers import hold_replies, replies, status_comment
 from handlers.commands import parse_commands, render_help
 from handlers.note import NoteText, find_note_fault, find_option_fault

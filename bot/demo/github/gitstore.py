@@ -166,6 +166,11 @@ class GitStore:
         author, committer = Signature(an, ae, _parse_time(at)), Signature(cn, ce, _parse_time(ct))
         return Commit(full, tree, tuple(parents.split()), author, committer, message.rstrip("\n"))
 
+    async def list_commits(self, base: str, head: str) -> list[Commit]:
+        """The commits of a pull request from `head` to `base`, oldest first."""
+        found = await self.run("rev-list", "--reverse", f"{base}..{head}")
+        return [await self.read_commit(sha) for sha in found.decode().split()]
+
     async def read_ref(self, ref: str) -> str | None:
         """The SHA that the full name `ref` points at; None when there is no such ref."""
         try:

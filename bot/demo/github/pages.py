@@ -1,161 +1,173 @@
-"""What a person sees in a browser: threads, and the diff of a pull request.
+"""What a person sees in a browser: repositories, issues, threads, and the commits and diff of a pull request.
 
-Everything shown was written by somebody: it is escaped, and of HTML inside Markdown only the folding tags survive.
-It refuses to know the API.
+Everything shown was written by somebody: templates escape it, or `markdown` makes it harmless. It refuses to know the
+API, and how anything changes.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from typing import Any
 
 from aiohttp import web
-from jinja2 import DictLoader, Environment, StrictUndefined
-from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
-from markdown_it.token import Token
-from markdown_it.utils import EnvType, OptionsDict
-from markupsafe import Markup, escape
 
-from bot.demo.github.gitstore import GitFailed
+from bot.demo.github.diffs import FileDiff, parse_patch
+from bot.demo.github.frame import Frame, path_to
+from bot.demo.github.gitstore import SHA, Commit, GitFailed
+from bot.demo.github.render_timeline import find_references
+from bot.demo.github.rights import may_see, rights_of
 from bot.demo.github.state import Issue, Pull, Repository, World
 
-_TAGS = re.compile(r"(<!--.*?-->)|(</?(?:details|summary|br|sub|sup)>)", re.DOTALL)
+ISSUE = "/{owner}/{repo}/{kind:issues|pull}/{number:[0-9]{1,9}}"
+"""The path of an issue or pull request."""
 
+SHOWN_FILES = 200
+"""Of a repository's; the demo's has a handful."""
 
-class _Renderer(RendererHTML):
-    """Markdown to HTML. Comments vanish, as on GitHub; a few harmless tags stay; all other HTML is shown as text."""
-
-    def html_block(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        """HTML between paragraphs."""
-        return _keep_harmless(tokens[idx].content)
-
-    def html_inline(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        """HTML within a paragraph."""
-        return _keep_harmless(tokens[idx].content)
-
-
-def _keep_harmless(html: str) -> str:
-    parts, end = [], 0
-    for match in _TAGS.finditer(html):
-        parts += [str(escape(html[end : match.start()])), match[2] or ""]
-        end = match.end()
-    return "".join([*parts, str(escape(html[end:]))])
-
-
-_MARKDOWN = MarkdownIt("commonmark", {"html": True}, renderer_cls=_Renderer).enable(["table", "strikethrough"])
-
-
-def render_markdown(text: str) -> Markup:
-    """Somebody's Markdown as HTML that can do nothing."""
-    return Markup(_MARKDOWN.render(text))  # noqa: S704 - the renderer above escapes
-
-
-_LAYOUT = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title><style>
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1f2328 }
-article { border: 1px solid #d1d9e0; border-radius: 6px; margin: 1rem 0; padding: 0 1rem; overflow-x: auto }
-article header { background: #f6f8fa; margin: 0 -1rem; padding: .4rem 1rem; color: #59636e }
-pre { background: #f6f8fa; padding: .8rem; overflow-x: auto } .state { color: #59636e }
-.label { border: 1px solid #d1d9e0; border-radius: 1rem; padding: 0 .5rem }
-ins, del { text-decoration: none } ins { background: #dafbe1 } del { background: #ffebe9 }
-</style></head><body>{% block main %}{% endblock %}</body></html>"""
-
-_LIST = """{% extends "layout" %}{% block main %}<h1>{{ title }}</h1><ul>
-{% for link, text in items %}<li><a href="{{ link }}">{{ text }}</a></li>{% else %}<li>Nothing yet.</li>{% endfor %}
-</ul>{% endblock %}"""
-
-_THREAD = """{% extends "layout" %}{% block main %}
-<p><a href="/{{ repository.full_name }}">{{ repository.full_name }}</a></p>
-<h1>{{ issue.title }} <span class="state">#{{ issue.number }}</span></h1>
-<p class="state">{{ "Draft pull request" if pull and pull.draft else "Pull request" if pull else "Issue" }},
-{{ issue.state }}{% if pull %}, from <code>{{ pull.head }}</code> into <code>{{ pull.base }}</code>{% endif %}
-{% for label in issue.labels %}<span class="label">{{ label.name }}</span> {% endfor %}</p>
-{% for post in [issue] + issue.comments %}
-<article id="{{ "issue" if loop.first else "issuecomment-%s" % post.id }}">
-<header><b>{{ post.user.login }}</b> on {{ post.created_at }}
-{% if post.updated_at != post.created_at and not loop.first %}(edited){% endif %}
-{% for reaction in post.reactions %}<span class="label">{{ reaction.content }}</span> {% endfor %}</header>
-{{ post.body | markdown }}</article>{% endfor %}
-{% if diff is not none %}<h2>Changes</h2><pre>{% for line in diff.splitlines() %}
-{%- if line.startswith("+") %}<ins>{{ line }}</ins>{% elif line.startswith("-") %}<del>{{ line }}</del>
-{%- else %}{{ line }}{% endif %}
-{% endfor %}</pre>{% endif %}{% endblock %}"""
-
-_TEMPLATES = Environment(
-    loader=DictLoader({"layout": _LAYOUT, "list": _LIST, "thread": _THREAD}),
-    autoescape=True,
-    undefined=StrictUndefined,
-)
-_TEMPLATES.filters["markdown"] = render_markdown
-
-_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "X-Frame-Options": "DENY"}
+_NOSNIFF = {"X-Content-Type-Options": "nosniff"}
 
 
 class Pages:
-    """The pages of the public repositories of a `World`; nobody can sign in, so private ones are not found."""
+    """The handlers of every GET. Private repositories are there for those who have a role in them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, frame: Frame) -> None:
         self._world = world
+        self._frame = frame
 
     def add_routes(self, app: web.Application) -> None:
         """Put the pages into `app`."""
         app.router.add_get("/", self.show_repositories)
-        app.router.add_get("/{owner}/{repo}", self.show_issues)
-        app.router.add_get("/{owner}/{repo}/issues", self.show_issues)
-        app.router.add_get("/{owner}/{repo}/{kind:issues|pull}/{number:[0-9]{1,9}}", self.show_thread)
+        app.router.add_get("/{owner}/{repo}", self.show_repository)
+        app.router.add_get("/{owner}/{repo}/{kind:issues|pulls}", self.show_issues)
+        app.router.add_get("/{owner}/{repo}/issues/new", self.show_new_issue)
+        app.router.add_get(ISSUE, self.show_thread)
         app.router.add_get("/{owner}/{repo}/pull/{number:[0-9]{1,9}}.diff", self.show_diff)
+        app.router.add_get("/{owner}/{repo}/commit/{sha}", self.show_commit)
+        app.router.add_get("/{owner}/{repo}/blob/{sha}/{path:.+}", self.show_file)
 
     async def show_repositories(self, request: web.Request) -> web.Response:
         """The way in."""
-        names = [repository.full_name for repository in self._world.repositories.values() if not repository.private]
-        return _page("list", title="Repositories", items=[(f"/{name}", name) for name in names])
+        person = self._frame.person(request)
+        found = [repository for repository in self._world.repositories.values() if may_see(repository, person)]
+        return self._frame.render(request, "repositories.html", title="Repositories", repositories=found)
+
+    async def show_repository(self, request: web.Request) -> web.Response:
+        """The files on the default branch, and what the README says."""
+        repository = self.find_repository(request)
+        branch = repository.default_branch
+        try:
+            commit = await repository.git.read_commit(f"refs/heads/{branch}")
+            entries = await repository.git.list_tree(commit.sha, recursive=True)
+            files = [entry for entry in entries if entry.kind == "blob"]
+            readme = [await repository.git.read_blob(file.sha) for file in files if file.path.lower() == "readme.md"]
+        except GitFailed as error:
+            raise web.HTTPNotFound(text=f"git cannot show it: {error}\n", headers=_NOSNIFF) from error
+        text = readme[0].decode(errors="replace") if readme else ""
+        values: dict[str, Any] = {"commit": commit, "files": files[:SHOWN_FILES], "branch": branch, "readme": text}
+        title = repository.full_name
+        return self._frame.render(request, "repository.html", title=title, repository=repository, here="", **values)
 
     async def show_issues(self, request: web.Request) -> web.Response:
-        """Every issue and pull request of a repository, newest first."""
-        repository = self._find(request)
-        issues = [(_path(repository, issue), f"#{issue.number} {issue.title}") for issue in repository.issues.values()]
-        return _page("list", title=repository.full_name, items=issues[::-1])
+        """The issues of a repository, or its pull requests; newest first, open ones unless asked otherwise."""
+        repository, kind = self.find_repository(request), request.match_info["kind"]
+        state = "closed" if request.query.get("state") == "closed" else "open"
+        of_kind = [issue for issue in repository.issues.values() if isinstance(issue, Pull) == (kind == "pulls")]
+        counts = {word: sum(issue.state == word for issue in of_kind) for word in ("open", "closed")}
+        shown = [issue for issue in reversed(of_kind) if issue.state == state]
+        title = f"{'Pull requests' if kind == 'pulls' else 'Issues'} · {repository.full_name}"
+        values: dict[str, Any] = {
+            "repository": repository,
+            "here": kind,
+            "issues": shown,
+            "counts": counts,
+            "state": state,
+        }
+        return self._frame.render(request, "issues.html", title=title, **values)
+
+    async def show_new_issue(self, request: web.Request) -> web.Response:
+        """The form to open an issue."""
+        repository = self.find_repository(request)
+        title = f"New issue · {repository.full_name}"
+        return self._frame.render(request, "new_issue.html", title=title, repository=repository, here="issues")
 
     async def show_thread(self, request: web.Request) -> web.Response:
         """One issue or pull request; the other kind's address leads to it, as on GitHub."""
-        repository = self._find(request)
-        issue = repository.issues.get(int(request.match_info["number"]))
-        if issue is None:
-            raise web.HTTPNotFound
+        repository, issue = self.find_issue(request)
         if (request.match_info["kind"] == "pull") != isinstance(issue, Pull):
-            raise web.HTTPFound(_path(repository, issue))
-        pull = issue if isinstance(issue, Pull) else None
-        diff = await _diff(repository, pull) if pull else None
-        return _page("thread", title=issue.title, repository=repository, issue=issue, pull=pull, diff=diff)
+            raise web.HTTPFound(path_to(repository, issue))
+        things: list[tuple[str, Any]] = [("comment", comment) for comment in issue.comments]
+        things += [("event", event) for event in issue.timeline]
+        things += [("reference", other) for other in find_references(repository, issue)]
+        values: dict[str, Any] = {
+            "repository": repository,
+            "here": "pulls" if isinstance(issue, Pull) else "issues",
+            "issue": issue,
+            "thread": sorted(things, key=lambda pair: pair[1].id),
+            "rights": rights_of(repository, issue, self._frame.person(request)),
+        }
+        if isinstance(issue, Pull):
+            values["commits"], values["files"] = await _read_change(repository, issue)
+        title = f"{issue.title} · #{issue.number} · {repository.full_name}"
+        return self._frame.render(request, "thread.html", title=title, **values)
 
     async def show_diff(self, request: web.Request) -> web.Response:
         """The patch of a pull request, as text."""
-        repository = self._find(request)
-        pull = repository.issues.get(int(request.match_info["number"]))
+        repository, pull = self.find_issue(request)
         if not isinstance(pull, Pull):
             raise web.HTTPNotFound
-        return web.Response(text=await _diff(repository, pull), headers={"X-Content-Type-Options": "nosniff"})
+        try:
+            patch = await repository.git.diff(pull.base_sha, pull.head_sha)
+        except GitFailed as error:
+            patch = f"git cannot show it: {error}"
+        return web.Response(text=patch, headers=_NOSNIFF)
 
-    def _find(self, request: web.Request) -> Repository:
+    async def show_commit(self, request: web.Request) -> web.Response:
+        """One commit: its message, and what it changes."""
+        repository = self.find_repository(request)
+        commit = await _find_commit(repository, request.match_info["sha"])
+        patch = await repository.git.diff(commit.parents[0], commit.sha) if commit.parents else ""
+        title = f"{commit.message.splitlines()[0]} · {repository.full_name}"
+        values: dict[str, Any] = {"repository": repository, "here": "", "commit": commit, "files": parse_patch(patch)}
+        return self._frame.render(request, "commit.html", title=title, **values)
+
+    async def show_file(self, request: web.Request) -> web.Response:
+        """One file, as it is at a commit."""
+        repository, path = self.find_repository(request), request.match_info["path"]
+        commit = await _find_commit(repository, request.match_info["sha"])
+        try:
+            content = await repository.git.run("cat-file", "blob", f"{commit.sha}:{path}")
+        except GitFailed as error:
+            raise web.HTTPNotFound from error
+        values: dict[str, Any] = {"repository": repository, "here": "", "path_in_tree": path, "commit": commit}
+        text = content.decode(errors="replace")
+        return self._frame.render(request, "file.html", title=f"{path} · {repository.full_name}", text=text, **values)
+
+    def find_repository(self, request: web.Request) -> Repository:
+        """The repository that the path names; raises HTTP 404."""
         name = f"{request.match_info['owner']}/{request.match_info['repo']}"
         repository = self._world.repositories.get(name.casefold())
-        if repository is None or repository.private:
+        if repository is None or not may_see(repository, self._frame.person(request)):
             raise web.HTTPNotFound
         return repository
 
+    def find_issue(self, request: web.Request) -> tuple[Repository, Issue]:
+        """The issue or pull request that the path names; raises HTTP 404."""
+        repository = self.find_repository(request)
+        issue = repository.issues.get(int(request.match_info["number"]))
+        if issue is None:
+            raise web.HTTPNotFound
+        return repository, issue
 
-def _path(repository: Repository, issue: Issue) -> str:
-    kind = "pull" if isinstance(issue, Pull) else "issues"
-    return f"/{repository.full_name}/{kind}/{issue.number}"
+
+async def _find_commit(repository: Repository, sha: str) -> Commit:
+    if not SHA.fullmatch(sha) or await repository.git.kind_of(sha) != "commit":
+        raise web.HTTPNotFound
+    return await repository.git.read_commit(sha)
 
 
-async def _diff(repository: Repository, pull: Pull) -> str:
+async def _read_change(repository: Repository, pull: Pull) -> tuple[list[Commit], list[FileDiff]]:
+    """The commits and files of a pull request; none where git cannot tell, such as after its base is gone."""
     try:
-        return await repository.git.diff(pull.base_sha, pull.head_sha)
-    except GitFailed as error:
-        return f"git cannot show it: {error}"
-
-
-def _page(template: str, **values: object) -> web.Response:
-    html = _TEMPLATES.get_template(template).render(values)
-    return web.Response(text=html, content_type="text/html", headers=_POLICY)
+        patch = await repository.git.diff(pull.base_sha, pull.head_sha)
+        return await repository.git.list_commits(pull.base_sha, pull.head_sha), parse_patch(patch)
+    except GitFailed:
+        return [], []

@@ -22,9 +22,15 @@ def render_timeline(links: Links, repository: Repository, issue: Issue) -> list[
     """Schema `timeline-issue-events`: events and comments, oldest first."""
     events = [(event.id, _render_event(links, repository, event)) for event in issue.timeline]
     comments = [(comment.id, _render_commented(links, repository, comment)) for comment in issue.comments]
-    naming = [other for other in repository.issues.values() if re.search(rf"#{issue.number}\b", other.body)]
-    references = [(other.id, _render_reference(links, repository, other)) for other in naming if other is not issue]
+    naming = find_references(repository, issue)
+    references = [(other.id, _render_reference(links, repository, other)) for other in naming]
     return [item for _, item in sorted(events + comments + references, key=lambda pair: pair[0])]
+
+
+def find_references(repository: Repository, issue: Issue) -> list[Issue]:
+    """The other issues and pull requests that name this one."""
+    naming = [other for other in repository.issues.values() if re.search(rf"#{issue.number}\b", other.body)]
+    return [other for other in naming if other is not issue]
 
 
 def _render_reference(links: Links, repository: Repository, other: Issue) -> Json:

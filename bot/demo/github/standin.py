@@ -15,6 +15,7 @@ from bot.demo.github.actions import Actions
 from bot.demo.github.auth import Authority
 from bot.demo.github.calls import Site
 from bot.demo.github.faults import Faults
+from bot.demo.github.frame import Frame
 from bot.demo.github.git_http import GitHttp
 from bot.demo.github.gitstore import GitStore
 from bot.demo.github.limits import Limits, RateLimits
@@ -66,6 +67,7 @@ class StandIn:
         rates = RateLimits(self.limits, lambda: self.clock())
         site = Site(self._world, self._links, self._actions, self._webhooks, self._authority, self.limits, rates)
         self._server = ApiServer(site, self.faults)
+        self.frame = Frame(self._world, self._links)
         self.git_http = GitHttp(self._world, self._authority)
         self._runner: web.AppRunner | None = None
 
@@ -74,7 +76,9 @@ class StandIn:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", f"{API_ROOT}{{path:(/.*)?}}", self._server.handle)
         self.git_http.add_routes(app)
-        Pages(self._world).add_routes(app)
+        self.frame.add_routes(app)
+        pages = Pages(self._world, self.frame)
+        pages.add_routes(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
