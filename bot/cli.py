@@ -361,15 +361,16 @@ def _write(text: str) -> None:
 @app.command()
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running, and say where.")] = False,
+    play: Annotated[bool, typer.Option("--play", help="Only start it all, for you to play in a browser.")] = False,
 ) -> None:
     """Tell the whole story on embedded parts: an issue, a job, a report, a human note, a draft pull request."""
     # The service needs none of this in its memory.
-    from bot.demo.story import DemoFailed, run_demo  # noqa: PLC0415
+    from bot.demo.story import DemoFailed, play_demo, run_demo  # noqa: PLC0415
 
     configure_logging((), level="ERROR")
     console = Console()
     try:
-        asyncio.run(run_demo(keep=keep, console=console))
+        asyncio.run(play_demo(console) if play else run_demo(keep=keep, console=console))
     except DemoFailed as error:
         console.print(f"[bold red]The demo stopped:[/] {error}")
         raise typer.Exit(1) from None

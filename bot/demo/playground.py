@@ -28,7 +28,9 @@ from bot.manifest import load_manifest
 from runner.jobd.processes import kill_processes
 
 MAINTAINER = "maintainer"
+CONTRIBUTOR = "contributor"
 STRANGER = "drive-by"
+DIAGNOSE_LABEL = "ptq"
 LABEL = "ptq:fix"
 APP_ID = "4711"
 SECRET = "a secret of this playground only"  # noqa: S105 - it guards nothing beyond loopback
@@ -156,10 +158,13 @@ class Playground:
             app_permissions=manifest.permissions,
             app_events=manifest.events,
         )
-        for login in ("octo", MAINTAINER, STRANGER):
+        for login in ("octo", MAINTAINER, CONTRIBUTOR, STRANGER):
             github.add_user(login)
         github.add_repository(NAME, self.git_dir, default_branch=BRANCH, private=self._private)
-        github.set_permission(NAME, MAINTAINER, "write")
+        github.set_permission(NAME, MAINTAINER, "maintain")
+        github.set_permission(NAME, CONTRIBUTOR, "write")
+        for label in (DIAGNOSE_LABEL, LABEL):
+            github.add_label(NAME, label)
         return github
 
     def _render_config(self) -> str:
@@ -203,7 +208,7 @@ serves = ["{"private" if self._private else "public"}"]
 [repos."{NAME}"]
 {clone_url}
 agent = {quote(self._repository_agent)}
-labels = {{ "ptq" = "diagnose", "{LABEL}" = "fix" }}
+labels = {{ "{DIAGNOSE_LABEL}" = "diagnose", "{LABEL}" = "fix" }}
 requires = ["gpu"]
 create_venv = [{quote(sys.executable)}, "-m", "venv", "--without-pip"]
 test_command = "python -m unittest"

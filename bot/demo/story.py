@@ -8,7 +8,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -173,7 +174,27 @@ async def wait_for(look: Callable[[], Awaitable[Value | None]], what: str) -> Va
 
 
 async def run_demo(*, keep: bool, console: Console) -> None:
-    """Tell the story on a playground in a folder of its own; with `keep` leave everything running afterwards.
+    """Tell the story on a playground; with `keep` leave everything running afterwards."""
+    async with _open_playground() as playground:
+        await Story(playground, console).tell()
+        if keep:
+            console.print("\n[bold]Everything is still running.[/] Stop it with Ctrl-C.")
+            _say_where_everything_is(playground, console)
+            await asyncio.Event().wait()
+
+
+async def play_demo(console: Console) -> None:
+    """Start a playground with an issue on it, and leave the story to whoever opens its page in a browser."""
+    async with _open_playground() as playground:
+        await playground.github.open_issue(NAME, ISSUE_TITLE, ISSUE_BODY, STRANGER)
+        console.print(_HOW_TO_PLAY, highlight=False)
+        _say_where_everything_is(playground, console)
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def _open_playground() -> AsyncIterator[Playground]:
+    """A playground in a folder of its own.
 
     SIGINT and SIGTERM end it with `asyncio.CancelledError`, once everything is stopped and removed.
     """
@@ -182,18 +203,25 @@ async def run_demo(*, keep: bool, console: Console) -> None:
         loop.add_signal_handler(number, lambda: task and task.cancel())
     with tempfile.TemporaryDirectory(prefix="ptq-demo-", ignore_cleanup_errors=True) as folder:
         async with Playground(Path(folder)) as playground:
-            await Story(playground, console).tell()
-            if keep:
-                _say_where_everything_is(playground, console)
-                await asyncio.Event().wait()
+            yield playground
+
+
+_HOW_TO_PLAY = f"""
+[bold]Everything is running, and the story is yours.[/] Stop it with Ctrl-C.
+Open the issue below in a browser, and:
+  1. Say at the top that you are {MAINTAINER}, and put the label {LABEL} on.
+  2. Wait for the report. The status comment leads to the job's page, with its log.
+  3. Copy the command at the end of the report, /ptq pr and a digest, into a comment,
+     and write below it in your own words what the change does and why it is right.
+  4. Read the draft pull request. {STRANGER} is a stranger: see what that changes.
+"""
 
 
 def _say_where_everything_is(playground: Playground, console: Console) -> None:
     machine = playground.ssh
     console.print(
-        f"""
-[bold]Everything is still running.[/] Stop it with Ctrl-C.
-  the issues      {playground.github.url}/{NAME}/issues/1
+        f"""\
+  the issue       {playground.github.url}/{NAME}/issues/1
   the jobs        {playground.service.url}/jobs
   the repository  {playground.git_dir}
   the machine     {machine.user}@127.0.0.1 port {machine.port}, key {machine.client_key_file}

@@ -84,7 +84,7 @@ def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty:
         demo.wait_for("configuration ")
         told = demo.text().partition("Everything is still running.")[2]
         places = dict(re.findall(r"^ +(the [a-z]+|configuration) +(\S+)", told, re.MULTILINE))
-        with urlopen(places["the issues"], timeout=10) as issue:
+        with urlopen(places["the issue"], timeout=10) as issue:
             assert "chunked() drops the last chunk when it is shorter" in issue.read().decode()
         with urlopen(places["the jobs"], timeout=10) as jobs:
             (job,) = set(re.findall(r"/jobs/[0-9a-f]{10}", jobs.read().decode()))

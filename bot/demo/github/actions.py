@@ -107,6 +107,12 @@ class Actions:
         self._note(issue, action, by)
         self._emit_issue(repository, issue, action, by)
 
+    def mark_ready(self, repository: Repository, pull: Pull, by: User) -> None:
+        """Take a pull request out of its draft state."""
+        pull.draft, pull.updated_at = False, self._world.now()
+        self._note(pull, "ready_for_review", by)
+        self._emit_issue(repository, pull, "ready_for_review", by)
+
     def update_head(self, repository: Repository, pull: Pull, sha: str, stat: DiffStat, by: User) -> None:
         """The branch of a pull request moved."""
         before, pull.head_sha, pull.stat, pull.updated_at = pull.head_sha, sha, stat, self._world.now()
@@ -114,7 +120,7 @@ class Actions:
 
     def add_label(self, repository: Repository, issue: Issue, name: str, by: User) -> None:
         """Put a label on; one that the repository lacks is made. A label that is there already changes nothing."""
-        label = repository.labels.setdefault(name.casefold(), Label(self._world.next_id(), name))
+        label = self._world.label(repository, name)
         if label in issue.labels:
             return
         issue.labels.append(label)

@@ -15,6 +15,7 @@ from bot.demo.github.actions import Actions
 from bot.demo.github.auth import Authority
 from bot.demo.github.calls import Site
 from bot.demo.github.faults import Faults
+from bot.demo.github.forms import Forms
 from bot.demo.github.frame import Frame
 from bot.demo.github.git_http import GitHttp
 from bot.demo.github.gitstore import GitStore
@@ -79,6 +80,7 @@ class StandIn:
         self.frame.add_routes(app)
         pages = Pages(self._world, self.frame)
         pages.add_routes(app)
+        Forms(self.frame, pages, self._actions, self.limits).add_routes(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
@@ -161,6 +163,10 @@ class StandIn:
         repository.name = name
         self._world.former[full_name.casefold()] = repository
         self._world.repositories[repository.full_name.casefold()] = repository
+
+    def add_label(self, full_name: str, label: str) -> None:
+        """Give a repository a label, to be put on issues."""
+        self._world.label(self._world.repository(full_name), label)
 
     def set_permission(self, full_name: str, login: str, role: str) -> None:
         """Give a person a role: none, read, triage, write, maintain or admin."""

@@ -220,6 +220,10 @@ class World:
         """The repository called `full_name`; raises KeyError."""
         return self.repositories[full_name.casefold()]
 
+    def label(self, repository: Repository, name: str) -> Label:
+        """The label of `repository` called `name`; it is made if there is none."""
+        return repository.labels.setdefault(name.casefold(), Label(self.next_id(), name))
+
     def installation_on(self, account: User) -> Installation:
         """The App's installation on `account`; it is made if there is none."""
         for installation in self.installations.values():
