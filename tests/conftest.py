@@ -9,7 +9,7 @@ from tests.support.sshd import find_sshd
 # Not /tmp, which a job sees as its own: agents of these tests leave signs in folders of the tests.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")
 
-pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.crash.matrix"]
+pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.crash.matrix", "tests.support.browser"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

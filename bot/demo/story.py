@@ -210,10 +210,10 @@ _HOW_TO_PLAY = f"""
 [bold]Everything is running, and the story is yours.[/] Stop it with Ctrl-C.
 Open the issue below in a browser, and:
   1. Say at the top that you are {MAINTAINER}, and put the label {LABEL} on.
-  2. Wait for the report. The status comment leads to the job's page, with its log.
-  3. Copy the command at the end of the report, /ptq pr and a digest, into a comment,
-     and write below it in your own words what the change does and why it is right.
-  4. Read the draft pull request. {STRANGER} is a stranger: see what that changes.
+  2. Wait for the report. The status comment leads to the job and its log.
+  3. Copy the command at the report's end, /ptq pr and a digest, into a comment.
+     Below it say in your own words what the change does and why it is right.
+  4. Read the draft pull request. Then be {STRANGER}, a stranger, and try again.
 """
 
 

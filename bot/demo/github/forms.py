@@ -16,7 +16,7 @@ from bot.demo.github.limits import Limits
 from bot.demo.github.pages import ISSUE, Pages
 from bot.demo.github.rights import Rights, rights_of
 from bot.demo.github.routes_issues import MAX_LABEL_CHARACTERS
-from bot.demo.github.state import Issue, Pull, Repository, User
+from bot.demo.github.state import Comment, Issue, Pull, Repository, User
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,12 @@ class Forms:
     async def comment(self, request: web.Request) -> web.Response:
         """Post a comment."""
         wish = await self._read(request)
+        return _go_to(f"{wish.place}#issuecomment-{self._comment(wish).id}")
+
+    def _comment(self, wish: _Wish) -> Comment:
         _insist(wish.rights.comment)
         body = _read_text(wish.fields, "body", self._limits.body_characters)
-        comment = self._actions.add_comment(wish.repository, wish.issue, body, wish.person)
-        return _go_to(f"{wish.place}#issuecomment-{comment.id}")
+        return self._actions.add_comment(wish.repository, wish.issue, body, wish.person)
 
     async def label(self, request: web.Request) -> web.Response:
         """Put a label on."""
@@ -88,11 +90,13 @@ class Forms:
         return _go_to(wish.place)
 
     async def set_state(self, request: web.Request) -> web.Response:
-        """Close or reopen."""
+        """Close or reopen, with the comment that stands in the same form, if any."""
         wish = await self._read(request)
         _insist(wish.rights.set_state)
         if wish.fields.get("state") not in ("open", "closed"):
             raise web.HTTPBadRequest(text="state is open or closed\n")
+        if wish.fields.get("body", "").strip():
+            self._comment(wish)
         self._actions.set_state(wish.repository, wish.issue, wish.fields["state"], wish.person)
         return _go_to(wish.place)
 

@@ -1,0 +1,99 @@
+"""A real Chromium: one for each worker, and in it a profile of its own for each page that a test opens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright
+
+PATIENCE_S = 120.0
+"""How long anything on a page may take to come: machines have other work."""
+
+PHONE, DESKTOP = 390, 1280
+"""Widths in pixels."""
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_OPTIONS = (
+    "--headless=new",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--remote-debugging-port=0",
+)
+
+
+def find_chromium() -> str | None:
+    """The browser that `PTQ_TEST_CHROMIUM` names, or else one on the PATH."""
+    return os.environ.get("PTQ_TEST_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address by which this worker's Chromium is steered.
+
+    Skips the test where there is no browser, or fails it where `PTQ_TEST_REQUIRE_CHROMIUM` says so.
+    """
+    program = find_chromium()
+    if program is None:
+        (pytest.fail if os.environ.get("PTQ_TEST_REQUIRE_CHROMIUM") == "1" else pytest.skip)("Chromium is missing")
+    profile = tmp_path_factory.mktemp("chromium")
+    options = [*_OPTIONS, f"--user-data-dir={profile}", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with (profile / "log").open("wb") as log:
+        process = subprocess.Popen([program, *options], stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield f"http://127.0.0.1:{_wait_for_port(process, profile)}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], profile: Path) -> int:
+    told, deadline = profile / "DevToolsActivePort", time.monotonic() + PATIENCE_S
+    while not (told.exists() and "\n" in told.read_text()):
+        assert process.poll() is None, f"Chromium has ended: {(profile / 'log').read_text(errors='replace')}"
+        assert time.monotonic() < deadline, "Chromium never listened"
+        time.sleep(0.02)
+    return int(told.read_text().split()[0])
+
+
+@pytest.fixture
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    """The worker's Chromium, to open pages in."""
+    async with async_playwright() as playwright:
+        connected = await playwright.chromium.connect_over_cdp(chromium)
+        yield connected
+        await connected.close()
+
+
+@asynccontextmanager
+async def open_page(
+    browser: Browser, *, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light"
+) -> AsyncIterator[Page]:
+    """A page whose visitor nobody knows yet. Afterwards nothing may have gone wrong on it: no script, no request, and
+    nothing that its own policy forbids."""
+    context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(PATIENCE_S * 1000)
+    complaints: list[str] = []
+    context.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    context.on("weberror", lambda error: complaints.append(str(error.error)))
+    try:
+        yield await context.new_page()
+        assert complaints == []
+    finally:
+        await context.close()
+
+
+async def measure_overhang(page: Page) -> int:
+    """How many pixels of a page lie beyond its right edge: it scrolls sideways where there are any."""
+    overhang: int = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return overhang
