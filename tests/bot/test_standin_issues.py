@@ -143,26 +143,3 @@ async def test_an_issue_is_opened_changed_and_closed(visitor: Visitor) -> None:
 async def test_an_issue_that_is_not_there_is_not_found(visitor: Visitor) -> None:
     for path in ("issues/99", "issues/99/comments", "issues/99/timeline", "issues/comments/1"):
         assert (await visitor.ask("GET", f"{REPO}/{path}")).status == 404
-
-
-async def test_the_thread_has_a_page_that_cannot_be_turned_against_its_reader(visitor: Visitor) -> None:
-    evil = "<script>alert(1)</script>\n\n<details><summary>log</summary>\n\n[x](javascript:alert(2)) <img onerror=a>\n"
-    await visitor.github.comment(
-        NAME, 1, f"{evil}\n<div><img><br>\n\n</details>\n\n<!-- ptq:job=1 -->\n\nseen", by="<i>bob"
-    )
-    page = await visitor.ask("GET", f"{visitor.github.url}/{NAME}/issues/1")
-    assert page.status == 200
-    assert "<details><summary>log</summary>" in page.body
-    for inert in ("<script", "<img", 'href="javascript', "ptq:job", "<i>"):
-        assert inert not in page.body
-    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
-
-
-async def test_the_pages_lead_to_each_other(visitor: Visitor, tmp_path: Path) -> None:
-    visitor.github.add_repository("octo/private", tmp_path / "widgets.git", private=True)
-    root = visitor.github.url
-    assert "octo/private" not in (await visitor.ask("GET", f"{root}/")).body
-    assert f'href="/{NAME}/issues/1"' in (await visitor.ask("GET", f"{root}/{NAME}")).body
-    assert (await visitor.ask("GET", f"{root}/{NAME}/pull/1")).headers["Location"] == f"/{NAME}/issues/1"
-    for path in ("octo/private", f"{NAME}/issues/9", "octo/none/issues", f"{NAME}/pull/1.diff"):
-        assert (await visitor.ask("GET", f"{root}/{path}")).status == 404

@@ -37,6 +37,12 @@ def find_chromium() -> str | None:
     return os.environ.get("PTQ_TEST_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out, and why."""
+    if find_chromium() is None:
+        terminalreporter.write_line("Chromium is missing: what needs a browser was skipped (package chromium)")
+
+
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address by which this worker's Chromium is steered.
