@@ -213,7 +213,7 @@ async def test_a_draft_pull_request_shows_what_it_changes(visitor: Visitor) -> N
     files = await visitor.ask("GET", f"{REPO}/pulls/1/files")
     assert [(file["filename"], file["status"]) for file in files.body] == [("new.py", "added")]
     page = await visitor.ask("GET", f"{visitor.github.url}/{NAME}/pull/1")
-    assert "<ins>+new</ins>" in page.body
+    assert "<td>+new</td>" in page.body
     assert "+new" in (await visitor.ask("GET", f"{visitor.github.url}/{NAME}/pull/1.diff")).body
 
 

@@ -150,7 +150,7 @@ async def test_the_pages_lead_to_each_other(visitor: Visitor, tmp_path: Path) ->
         assert (await visitor.ask("GET", f"{root}/{path}")).status == 404
 
 
-async def test_a_pull_request_shows_its_commits_and_its_diff_and_leaves_its_draft_state(visitor: Visitor) -> None:
+async def test_a_pull_request_shows_its_change_and_is_marked_as_ready_and_merged(visitor: Visitor) -> None:
     tree = {"base_tree": visitor.base, "tree": [{"path": "a.py", "mode": "100644", "type": "blob", "content": "1\n"}]}
     tree_sha = (await visitor.ask("POST", f"/repos/{NAME}/git/trees", tree)).body["sha"]
     commit = {"message": "Say <one>", "tree": tree_sha, "parents": [visitor.base]}
@@ -166,6 +166,17 @@ async def test_a_pull_request_shows_its_commits_and_its_diff_and_leaves_its_draf
     assert await send(visitor, f"/{NAME}/pull/2/ready", "bob") == 403
     assert await send(visitor, f"/{NAME}/pull/2/ready", "alice") == 303
     assert "as ready for review" in await read(visitor, f"/{NAME}/pull/2")
+    assert await send(visitor, f"/{NAME}/pull/2/merge", "bob") == 403
+    assert await send(visitor, f"/{NAME}/pull/2/merge", "alice") == 303
+    assert await send(visitor, f"/{NAME}/pull/2/merge", "alice") == 403
+    merged = await read(visitor, f"/{NAME}/pull/2", "alice")
+    assert 'class="state merged"' in merged
+    assert "a.py" in merged
+    assert "Reopen" not in merged
+    assert visitor.git("show", "main:a.py") == "1"
+    assert visitor.git("rev-list", "--count", f"{visitor.base}..main") == "2"
+    assert issue(visitor).state == "closed"
+    assert (await visitor.ask("GET", f"/repos/{NAME}/pulls/2")).body["merged_by"]["login"] == "alice"
 
 
 def test_every_kind_of_change_is_read_out_of_a_patch() -> None:

@@ -28,7 +28,7 @@ async def be(page: Page, login: str) -> None:
 
 
 async def comment(page: Page, words: str) -> None:
-    await page.locator("#body").press_sequentially(words)
+    await page.keyboard.insert_text(words)
     await page.get_by_role("button", name="Comment", exact=True).click()
 
 

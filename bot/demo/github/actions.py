@@ -6,6 +6,8 @@ travels. `by` is who does it; the App's own bot comes in through the API, people
 
 from __future__ import annotations
 
+import re
+
 from bot.demo.github.gitstore import DiffStat
 from bot.demo.github.render import (
     Json,
@@ -18,8 +20,11 @@ from bot.demo.github.render import (
     render_user,
 )
 from bot.demo.github.render_git import render_pull
-from bot.demo.github.state import Comment, Issue, Label, Pull, Reaction, Repository, TimelineEvent, User, World
+from bot.demo.github.state import Comment, Issue, Label, Merge, Pull, Reaction, Repository, TimelineEvent, User, World
 from bot.demo.github.webhooks import Webhooks
+
+_CLOSING = re.compile(r"\b(?:fix(?:es|ed)?|close[sd]?|resolve[sd]?) #(\d{1,9})\b", re.IGNORECASE)
+"""The words by which a pull request closes issues when it is merged."""
 
 
 class Actions:
@@ -112,6 +117,15 @@ class Actions:
         pull.draft, pull.updated_at = False, self._world.now()
         self._note(pull, "ready_for_review", by)
         self._emit_issue(repository, pull, "ready_for_review", by)
+
+    def merge(self, repository: Repository, pull: Pull, sha: str, by: User) -> None:
+        """The base has the pull request from now on; the issues that its text says it closes are closed."""
+        pull.merge = Merge(sha, by, self._world.now())
+        self._note(pull, "merged", by)
+        self.set_state(repository, pull, "closed", by)
+        for number in map(int, _CLOSING.findall(pull.body)):
+            if number in repository.issues:
+                self.set_state(repository, repository.issues[number], "closed", by)
 
     def update_head(self, repository: Repository, pull: Pull, sha: str, stat: DiffStat, by: User) -> None:
         """The branch of a pull request moved."""

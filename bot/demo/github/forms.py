@@ -1,4 +1,4 @@
-"""What people do in a browser: comment, label, close, open an issue, mark a pull request as ready.
+"""What people do in a browser: comment, label, close, open an issue, mark a pull request as ready and merge it.
 
 Each form does the same as a call of the API, so the App hears of it. It refuses to know what a page looks like.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from aiohttp import web
 
 from bot.demo.github.actions import Actions
 from bot.demo.github.frame import Frame, path_to
+from bot.demo.github.gitstore import ZERO, GitFailed, Signature
 from bot.demo.github.limits import Limits
 from bot.demo.github.pages import ISSUE, Pages
 from bot.demo.github.rights import Rights, rights_of
@@ -52,6 +54,7 @@ class Forms:
         app.router.add_post(f"{ISSUE}/unlabel", self.unlabel)
         app.router.add_post(f"{ISSUE}/state", self.set_state)
         app.router.add_post(f"{ISSUE}/ready", self.mark_ready)
+        app.router.add_post(f"{ISSUE}/merge", self.merge)
 
     async def open_issue(self, request: web.Request) -> web.Response:
         """Open an issue."""
@@ -106,6 +109,24 @@ class Forms:
         _insist(wish.rights.mark_ready)
         if isinstance(wish.issue, Pull):
             self._actions.mark_ready(wish.repository, wish.issue, wish.person)
+        return _go_to(wish.place)
+
+    async def merge(self, request: web.Request) -> web.Response:
+        """Merge a pull request by a commit of its own; HTTP 409 where git cannot."""
+        wish = await self._read(request)
+        _insist(wish.rights.merge)
+        git, pull = wish.repository.git, wish.issue
+        if isinstance(pull, Pull):
+            base, now = f"refs/heads/{pull.base}", datetime.now(UTC)
+            by = Signature(wish.person.login, f"{wish.person.login}@users.noreply.example", now)
+            message = f"Merge pull request #{pull.number} from {pull.source.owner.login}/{pull.head}\n\n{pull.title}"
+            try:
+                was = await git.read_ref(base) or ZERO
+                sha = await git.write_merge(was, pull.head_sha, by, message)
+                await git.move_ref(base, sha, was)
+            except GitFailed as error:
+                raise web.HTTPConflict(text=f"git cannot merge this: {error}\n") from error
+            self._actions.merge(wish.repository, pull, sha, wish.person)
         return _go_to(wish.place)
 
     async def _read(self, request: web.Request) -> _Wish:

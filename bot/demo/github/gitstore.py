@@ -158,6 +158,11 @@ class GitStore:
         stdin = "\n".join(lines).encode()
         return (await self.run("hash-object", "-t", "commit", "-w", "--stdin", stdin=stdin)).decode().strip()
 
+    async def write_merge(self, base: str, head: str, by: Signature, message: str) -> str:
+        """Store the commit that merges `head` into `base`; raises `GitFailed` where they conflict, or git is old."""
+        tree = (await self.run("merge-tree", "--write-tree", base, head)).decode().split()[0]
+        return await self.write_commit(tree, [base, head], by, by, message)
+
     async def read_commit(self, sha: str) -> Commit:
         """The commit with this SHA."""
         shape = "%x00".join(("%H", "%T", "%P", "%an", "%ae", "%at", "%cn", "%ce", "%ct", "%B"))

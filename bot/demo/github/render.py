@@ -330,7 +330,7 @@ def _render_pull_facts(links: Links, repository: Repository, pull: Pull) -> Json
         "html_url": page,
         "diff_url": f"{page}.diff",
         "patch_url": f"{page}.patch",
-        "merged_at": None,
+        "merged_at": render_time(pull.merge.at) if pull.merge else None,
     }
     return {"draft": pull.draft, "pull_request": addresses}
 

@@ -212,8 +212,8 @@ def render_pull_simple(links: Links, repository: Repository, pull: Pull) -> Json
         "requested_teams": [],
         "active_lock_reason": None,
         "draft": pull.draft,
-        "merged_at": None,
-        "merge_commit_sha": None,
+        "merged_at": render_time(pull.merge.at) if pull.merge else None,
+        "merge_commit_sha": pull.merge.sha if pull.merge else None,
         "head": _render_end(links, pull.source, pull.head, pull.head_sha),
         "base": _render_end(links, repository, pull.base, pull.base_sha),
         "_links": {name: {"href": address} for name, address in (addresses | {"html": html, "self": url}).items()},
@@ -235,11 +235,11 @@ def _render_end(links: Links, repository: Repository, branch: str, sha: str) -> 
 def render_pull(links: Links, repository: Repository, pull: Pull) -> Json:
     """Schema `pull-request`."""
     return render_pull_simple(links, repository, pull) | {
-        "merged": False,
+        "merged": pull.merge is not None,
         "mergeable": True,
         "rebaseable": True,
         "mergeable_state": "draft" if pull.draft else "clean",
-        "merged_by": None,
+        "merged_by": render_user(links, pull.merge.by) if pull.merge else None,
         "comments": len(pull.comments),
         "review_comments": 0,
         "maintainer_can_modify": False,

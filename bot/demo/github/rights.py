@@ -17,6 +17,7 @@ class Rights:
     """Close and reopen."""
     mark_ready: bool = False
     """Take a pull request out of its draft state."""
+    merge: bool = False
 
 
 def may_see(repository: Repository, person: User | None) -> bool:
@@ -30,7 +31,12 @@ def rights_of(repository: Repository, issue: Issue, person: User | None) -> Righ
         return Rights()
     role = ROLES.index(repository.role_of(person))
     triages, writes, wrote_it = role >= ROLES.index("triage"), role >= ROLES.index("write"), issue.user == person
-    is_draft = isinstance(issue, Pull) and issue.draft and issue.state == "open"
+    is_open = isinstance(issue, Pull) and issue.state == "open"
+    is_draft, is_merged = isinstance(issue, Pull) and issue.draft, isinstance(issue, Pull) and bool(issue.merge)
     return Rights(
-        comment=True, label=triages, set_state=triages or wrote_it, mark_ready=is_draft and (writes or wrote_it)
+        comment=True,
+        label=triages,
+        set_state=(triages or wrote_it) and not is_merged,
+        mark_ready=is_open and is_draft and (writes or wrote_it),
+        merge=is_open and not is_draft and writes,
     )

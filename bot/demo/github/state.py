@@ -108,6 +108,15 @@ class Issue:
         return "closed" if self.closed_at else "open"
 
 
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How a pull request came into its base."""
+
+    sha: str
+    by: User
+    at: datetime
+
+
 @dataclass(slots=True, kw_only=True)
 class Pull(Issue):
     """A pull request, which is an issue with two branches."""
@@ -120,6 +129,7 @@ class Pull(Issue):
     base_sha: str
     draft: bool
     stat: DiffStat
+    merge: Merge | None = None
 
 
 @dataclass(slots=True)
