@@ -46,7 +46,7 @@ from runner.loops import Bell, Loop
 from runner.refresh import Refresher
 from runner.spool import Spool
 from runner.ssh import SILENCE_S
-from runner.supervisor import Supervisor
+from runner.supervisor import Supervisor, name_claim
 from runner.sweep import INTERVAL_S
 
 log = structlog.get_logger()
@@ -167,7 +167,7 @@ class Service:
         supervisor, refresher = self._build_supervisor(database, bell, claims, spool, gateway)
         notifier = Notifier(session, database, settings.notify.url, now)
         recovery = await self._begin_recovery(stack, inbox, notifier)
-        pages = self._build_pages(spool, recovery)
+        pages = self._build_pages(spool, recovery, claims)
         webhook = Webhook(inbox, settings.webhook_secrets(), self._intake)
         metrics = Metrics(self.context, self._roster.slots, lambda: recovery.held)
         listener = await self._listen(stack, webhook, pages, metrics, gateway)
@@ -308,10 +308,15 @@ class Service:
         packages = PackageProxy(self._roster.profiles)
         return ModelGateway(session, database, settings.upstreams(), prices, now, url or "", git, packages)
 
-    def _build_pages(self, spool: Spool, recovery: Recovery) -> Pages:
-        max_pending = self._settings.server.max_pending_deliveries
+    def _build_pages(self, spool: Spool, recovery: Recovery, claims: Claims) -> Pages:
         return Pages(
-            self.context, spool, self._roster.slots, self._agents, lambda: recovery.held, max_pending=max_pending
+            self.context,
+            spool,
+            self._roster.slots,
+            self._agents,
+            lambda: recovery.held,
+            max_pending=self._settings.server.max_pending_deliveries,
+            follows=lambda job_id: claims.has(name_claim(job_id)),
         )
 
     async def _listen(
@@ -320,6 +325,7 @@ class Service:
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
         application.router.add_routes(pages.routes())
+        application.on_shutdown.append(pages.live.close)
         if self._settings.gateway.url:
             application.router.add_route("*", f"{PREFIX}/{{path:.*}}", gateway.answer_by_url)
         listener = Listener(application, self._pace.grace_s)

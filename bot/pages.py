@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -19,7 +18,11 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bot.job_logs import SENT_LOG, SHOWN_LOG, End, JobLogs
+from bot.live_channel import View
+from bot.live_log import Desk, LiveLogs
 from handlers.context import Context
 from handlers.costs import describe_cost, describe_meter
 from handlers.inbox import count_deliveries
@@ -28,18 +31,20 @@ from handlers.receiving import MAX_PENDING
 from handlers.report import is_confidential
 from handlers.report_comment import render_duration
 from handlers.sanitize import redact
-from handlers.transcript import Entry, EntryKind, redact_each, redact_log, render_transcript, spell_out
+from handlers.transcript import spell_out
 from runner import store
 from runner.agents import Agent
 from runner.characters import show_invisible
 from runner.check_rows import fetch_checks
+from runner.claims import fetch_claimed
 from runner.inventory import Sighting
 from runner.job import DIGEST_SHOWN, Job, Report
 from runner.machine_states import fetch_machine_states, fetch_sightings
 from runner.machines import USABLE, Lease, MachineState
 from runner.meter import Meter
 from runner.pauses import fetch_pauses
-from runner.spool import STAGES, Spool
+from runner.spool import GROWING, STAGES, Spool
+from runner.supervisor import name_claim
 from runner.verification import Kind, Side
 
 HEADERS = {
@@ -53,25 +58,11 @@ HEADERS = {
 }
 STATIC = Path(__file__).parent / "static"
 LISTED_JOBS = 200
-SHOWN_LOG = 200_000
-"""Bytes of each log that the page shows, from its end."""
-
-SENT_LOG = 5_000_000
-"""Bytes of a log that are sent as it is, from its end."""
-
-MARGIN = 10_000
-"""Bytes that are read before these: a secret is found only when it is whole."""
-
 COLOURED_DIFF = 200_000
 """Characters beyond which a diff is shown without colours: each line would cost an element."""
 
-LEFT_OUT = "[the beginning is left out]\n"
-
 REFRESH_S = 5
-"""How often the page of an active job loads itself anew."""
-
-_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-"""The sequences by which programs colour and move what they write to a terminal (ECMA-48, 5.4)."""
+"""How often the page of an active job loads itself anew, where scripts do not run."""
 
 _IN_CONFIDENTIAL = "ecurity"
 """In every report that is for the operator alone: its outcome, without the letter that Unicode has twice."""
@@ -101,15 +92,21 @@ class Pages:
         agents: Mapping[str, Agent],
         count_held: Callable[[], int] = lambda: 0,
         max_pending: int = MAX_PENDING,
+        follows: Callable[[str], bool] = lambda job_id: True,
     ) -> None:
-        """`count_held` says how many missed labels wait for the operator (`handlers.recovery`)."""
+        """`count_held` says how many missed labels wait for the operator (`handlers.recovery`).
+
+        `follows` says of an active job whether this replica is the one that reads its logs.
+        """
         self._context = context
         self._count_held = count_held
-        self._spool = spool
         self._slots = machines
-        self._agents = agents
+        self._follows = follows
         self._max_pending = max_pending
         self._secrets = spell_out(context.secrets)
+        self._logs = JobLogs(context.db, spool, agents, self._secrets)
+        self.live = LiveLogs(Desk(self._find, self._look, self._draw, HEADERS), spool, self._logs)
+        """To be closed when the service stops."""
         loader = FileSystemLoader(Path(__file__).parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self._clean)
         self._templates.filters["diff_lines"] = self._clean_diff
@@ -127,6 +124,7 @@ class Pages:
             web.get("/jobs/{id}", self.show_job),
             web.get("/jobs/{id}/patch", self.show_patch),
             web.get("/jobs/{id}/log/{stage}", self.show_log),
+            self.live.route(),
             web.get("/static/{name}", send_static),
         ]
 
@@ -223,45 +221,67 @@ class Pages:
     async def show_job(self, request: web.Request) -> web.Response:
         """One job: state, history, report, diff, log. Its address cannot be guessed."""
         job = await self._find(request)
-        logs = {stage: log for stage in STAGES if (log := await self._read_log(job, stage, SHOWN_LOG))}
+        growing = GROWING.get(job.state)
+        logs = {stage: await self._logs.read(job, stage, SHOWN_LOG) for stage in STAGES}
+        logs = {stage: log for stage, log in logs.items() if log.data or stage == growing}
         async with self._context.db.read() as connection:
-            events = await store.fetch_events(connection, job.id)
-            meter = await store.fetch_meter(connection, job.id)
-            earlier = await store.fetch_job(connection, job.follows) if job.follows else None
-            troubles = await list_troubles(connection, job)
-            checks = await fetch_checks(connection, job.id)
+            values = await self._fetch_standing(connection, job)
+            values["checks"] = await fetch_checks(connection, job.id)
             # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
-            report = await store.fetch_report(connection, job.id)
-        values: dict[str, Any] = {
-            "events": events,
-            "meter": meter,
-            "earlier": earlier,
-            "report": report,
-            "troubles": troubles,
-            "checks": checks,
-        }
+            values["report"] = await store.fetch_report(connection, job.id)
         return await asyncio.to_thread(self._draw_job, job, logs=logs, **values)
 
+    async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
+        """What a job's page says of how it stands."""
+        is_mine = not job.active or self._follows(job.id)
+        return {
+            "events": await store.fetch_events(connection, job.id),
+            "meter": await store.fetch_meter(connection, job.id),
+            "earlier": await store.fetch_job(connection, job.follows) if job.follows else None,
+            "troubles": await list_troubles(connection, job),
+            "elsewhere": not is_mine and name_claim(job.id) in await fetch_claimed(connection),
+        }
+
     def _draw_job(
-        self, job: Job, *, report: Report | None, meter: Meter | None, logs: Mapping[str, bytes], **values: Any
+        self, job: Job, *, report: Report | None, meter: Meter | None, logs: Mapping[str, End], **values: Any
     ) -> web.Response:
         if withheld := self._withhold(job, report, meter):
             return withheld
         texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
         return self._render(
             "job.html",
-            job=job,
             report=report,
             texts=texts,
-            took=describe_run(job, meter, self._context.now()),
-            model=(meter and meter.model) or job.model,
-            logs={stage: self._draw_log(job, stage, log) for stage, log in logs.items()},
+            logs={stage: self._logs.draw(job, stage, log) for stage, log in logs.items()},
             refresh_s=REFRESH_S,
             digest_shown=DIGEST_SHOWN,
             sides=SIDES,
             titles=TITLES,
+            is_live=False,
+            **self._describe_standing(job, meter),
             **values,
         )
+
+    def _describe_standing(self, job: Job, meter: Meter | None) -> dict[str, Any]:
+        took = describe_run(job, meter, self._context.now())
+        return {"job": job, "meter": meter, "took": took, "model": (meter and meter.model) or job.model}
+
+    async def _look(self, job_id: str, is_suspect: bool) -> View:
+        """How a job that somebody follows stands now; its log may be suspect of what only the operator should see."""
+        async with self._context.db.read() as connection:
+            job = await store.fetch_job(connection, job_id)
+            assert job is not None, "no job is ever deleted"
+            standing = await self._fetch_standing(connection, job)
+            report = await store.fetch_report(connection, job_id)
+        return await asyncio.to_thread(self._draw_view, job, report, is_suspect=is_suspect, **standing)
+
+    def _draw_view(
+        self, job: Job, report: Report | None, *, is_suspect: bool, meter: Meter | None, **values: Any
+    ) -> View:
+        if is_withheld(report, meter) or (report is None and is_suspect):
+            return View(job, True, {"gone": self._draw("confidential.html", "main", job=job)})
+        values = {**values, **self._describe_standing(job, meter), "is_live": True}
+        return View(job, False, {part: self._draw("job.html", part, **values) for part in ("state", "history")})
 
     async def show_patch(self, request: web.Request) -> web.Response:
         """The raw patch, for `git apply`."""
@@ -276,13 +296,13 @@ class Pages:
     async def show_log(self, request: web.Request) -> web.Response:
         """The log of a stage as the machine gave it, but for secrets, colours and what nobody sees."""
         job, stage = await self._find(request), request.match_info["stage"]
-        log = await self._read_log(job, stage, SENT_LOG) if stage in STAGES else b""
+        log = await self._logs.read(job, stage, SENT_LOG) if stage in STAGES else None
         report, meter = await self._fetch_result(job)
         if withheld := await asyncio.to_thread(self._withhold, job, report, meter):
             return withheld
-        if not log:
+        if log is None or not log.data:
             raise web.HTTPNotFound(text="this job has no such log\n", headers=HEADERS)
-        text = await asyncio.to_thread(self._clean_log, log, SENT_LOG)
+        text = await asyncio.to_thread(self._logs.clean, log)
         return web.Response(text=text, headers=HEADERS)
 
     async def _find(self, request: web.Request) -> Job:
@@ -298,34 +318,7 @@ class Pages:
 
     def _withhold(self, job: Job, report: Report | None, meter: Meter | None) -> web.Response | None:
         """What stands in place of a run whose result is, or may be, for the operator alone; None for any other."""
-        confidential = meter is not None and meter.withheld if report is None else is_confidential(report.body)
-        return self._render("confidential.html", job=job) if confidential else None
-
-    async def _read_log(self, job: Job, stage: str, last: int) -> bytes:
-        """The end of a stage's log: kept for good when the job has ended, from the spool while it is under way."""
-        async with self._context.db.read() as connection:
-            kept = await store.fetch_log(connection, job.id, stage)
-        most = last + MARGIN
-        return kept[-most:] if kept is not None else self._spool.read(job.id, stage, last=most)
-
-    def _draw_log(self, job: Job, stage: str, log: bytes) -> list[Entry]:
-        """What a reader sees of a log, clean: events where its agent tells them, or else its text."""
-        agent = self._agents.get(job.agent) if stage == "agent" else None
-        if agent is None or not agent.speaks:
-            return [Entry(EntryKind.PLAIN, self._clean_log(log, SHOWN_LOG))]
-        margin = MARGIN if len(log) >= SHOWN_LOG + MARGIN else 0
-        entries = render_transcript(log.decode(errors="replace"), agent, self._clean_text, margin=margin)
-        # All at once, for there may be thousands.
-        texts = redact_each([entry.text for entry in entries], self._clean_text)
-        shown = [Entry(entry.kind, show_invisible(text)) for entry, text in zip(entries, texts, strict=True)]
-        return [Entry(EntryKind.PLAIN, LEFT_OUT), *shown] if margin else shown
-
-    def _clean_log(self, log: bytes, last: int) -> str:
-        text = redact_log(_COLOURS.sub("", log.decode(errors="replace")), self._redact)
-        return show_invisible(text if len(log) < last + MARGIN else LEFT_OUT + text[MARGIN:])
-
-    def _clean_text(self, text: str) -> str:
-        return self._redact(_COLOURS.sub("", text))
+        return self._render("confidential.html", job=job) if is_withheld(report, meter) else None
 
     def _clean(self, value: object) -> object:
         """What every value passes on its way into a page; one that is escaped already has passed it before."""
@@ -341,8 +334,12 @@ class Pages:
         return redact(text, self._secrets)
 
     def _render(self, template: str, **values: Any) -> web.Response:
-        html = self._templates.get_template(template).render(**values)
-        return web.Response(text=html, content_type="text/html", headers=HEADERS)
+        return web.Response(text=self._draw(template, **values), content_type="text/html", headers=HEADERS)
+
+    def _draw(self, template: str, block: str = "", /, **values: Any) -> str:
+        """A template, or one block of it."""
+        found = self._templates.get_template(template)
+        return "".join(found.blocks[block](found.new_context(values))) if block else found.render(**values)
 
 
 async def send_static(request: web.Request) -> web.StreamResponse:
@@ -351,6 +348,11 @@ async def send_static(request: web.Request) -> web.StreamResponse:
     if path.parent != STATIC or not path.is_file():
         raise web.HTTPNotFound(text="there is no such file\n", headers=HEADERS)
     return web.FileResponse(path, headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
+
+
+def is_withheld(report: Report | None, meter: Meter | None) -> bool:
+    """Whether a run's result is, or may be, for the operator alone."""
+    return meter is not None and meter.withheld if report is None else is_confidential(report.body)
 
 
 def describe_run(job: Job, meter: Meter | None, now: datetime) -> str:

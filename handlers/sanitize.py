@@ -88,6 +88,37 @@ def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KE
     return text
 
 
+_HEADER_BEGUN = re.compile(
+    r"authorization[\"']?\s{0,5}(?:[:=]\s{0,5}(?:[\"']?(?:bearer|basic|token)\s{1,5})?)?\Z", re.IGNORECASE
+)
+_LONGEST_HEADER = 40
+"""Characters of what `_HEADER_BEGUN` finds, at most."""
+
+
+def find_open(text: str, secrets: Collection[str]) -> int:
+    """Where, in whole lines, something begins that the lines after them may turn into a secret; else their length.
+
+    Every live secret and every shape that may go over several lines is looked for, and no other has to be.
+    """
+    places = [len(text) - len(head) for head in _find_heads(frozenset(secrets)) if text.endswith(head)]
+    if "-----BEGIN " in text:
+        heads = [found.span() for found in re.finditer(_PEM_BEGIN, text)]
+        # Closed by its end, and by the beginning of whatever comes next.
+        places += [at for at, end in heads[-1:] if not re.search(rf"{_PEM_END}|-----BEGIN ", text[end:])]
+    shift = max(len(text) - _LONGEST_HEADER, 0)
+    if header := _HEADER_BEGUN.search(text[shift:]):
+        places.append(shift + header.start())
+    return min(places, default=len(text))
+
+
+@cache
+def _find_heads(secrets: frozenset[str]) -> Sequence[str]:
+    """What the first lines of secrets that have several look like, up to the end of each line but their last."""
+    found = [(form, place) for form in _find_live(secrets) for place in range(len(form) - 1) if form[place] == "\n"]
+    # Not an empty line: it would hold back every line there is, and what comes after it is a secret, too.
+    return [form[: place + 1] for form, place in found if form[:place].strip()]
+
+
 @cache
 def _find_live(secrets: frozenset[str]) -> Sequence[str]:
     """What to look for, the longest first: one may be part of another. Sets of secrets are few, texts are many."""

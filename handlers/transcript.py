@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, islice
 
 from runner.agents import Agent
 from runner.agents.events import MAX_TEXT, AgentEvent, Ending, EventKind
@@ -25,6 +25,9 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 
 _BETWEEN_QUOTES = re.compile(r'(?:[^"\\\n]|\\.)++')
 """What may be the inside of one in whatever text: where a log was cut, nobody knows which quotes open a string."""
+
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""The sequences by which programs colour and move what they write to a terminal (ECMA-48, 5.4)."""
 
 _ENDINGS = {
     Ending.FINISHED: "The agent has finished",
@@ -67,6 +70,11 @@ def spell_out(secrets: Collection[str]) -> frozenset[str]:
     return frozenset(forms)
 
 
+def drop_colours(text: str) -> str:
+    """The text without what programs write to a terminal to colour and to move it."""
+    return _COLOURS.sub("", text)
+
+
 def redact_each(texts: Sequence[str], redact: Redact) -> list[str]:
     """Every text without secrets. Many small ones take about as long as one that is as long as all of them."""
     whole = "\n".join(texts)
@@ -91,7 +99,7 @@ def _clean_strings(insides: Collection[str], redact: Redact, limit: int | None =
     """What stands in the place of each of these insides of JSON's strings, for those that cannot stay."""
     meanings = {inside: meaning for inside in insides if (meaning := _read_string(inside)) is not None}
     cleaned = redact_each([*meanings.values()], redact)
-    shortened = (_shorten(text, limit) if limit else text for text in cleaned)
+    shortened = (shorten(text, limit) if limit else text for text in cleaned)
     return {
         inside: json.dumps(text)[1:-1]
         for (inside, meaning), text in zip(meanings.items(), shortened, strict=True)
@@ -107,7 +115,7 @@ def _read_string(inside: str) -> str | None:
     return text
 
 
-def _shorten(text: str, limit: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """The text without its middle if it is longer: backends would keep its beginning only."""
     if len(text) <= limit:
         return text
@@ -126,20 +134,25 @@ def render_transcript(log: str, agent: Agent, redact: Redact, *, margin: int = 0
         (is_event, [*lines])
         for is_event, lines in groupby(_drop_unfinished(log).split("\n"), lambda line: parse_line(line) is not None)
     ]
-    insides = {inside for is_event, lines in groups if is_event for line in lines for inside in _STRING.findall(line)}
-    replacements = _clean_strings(insides, redact, MAX_TEXT)
-    teller = _Teller(agent)
+    cleaned = iter(clean_events([line for is_event, lines in groups if is_event for line in lines], redact))
+    teller = Teller(agent)
     entries: list[Entry] = []
     for place, (is_event, lines) in enumerate(groups):
         if is_event:
-            entries += (entry for line in lines for entry in teller.tell(_respell(line, replacements)))
+            entries += (entry for line in islice(cleaned, len(lines)) for entry in teller.tell(line))
         else:
             entries += _show_plain(lines, redact, margin if place == 0 else 0)
     return [*entries, *teller.conclude()]
 
 
+def clean_events(lines: Sequence[str], redact: Redact) -> list[str]:
+    """These lines, each a whole event, with strings that are without secrets, and that no backend has to cut."""
+    replacements = _clean_strings({inside for line in lines for inside in _STRING.findall(line)}, redact, MAX_TEXT)
+    return [_respell(line, replacements) for line in lines] if replacements else [*lines]
+
+
 def _respell(line: str, replacements: Mapping[str, str]) -> str:
-    return _STRING.sub(lambda found: f'"{replacements.get(found[1], found[1])}"', line) if replacements else line
+    return _STRING.sub(lambda found: f'"{replacements.get(found[1], found[1])}"', line)
 
 
 def _show_plain(lines: list[str], redact: Redact, margin: int) -> Iterator[Entry]:
@@ -153,11 +166,16 @@ def _show_plain(lines: list[str], redact: Redact, margin: int) -> Iterator[Entry
 def _drop_unfinished(log: str) -> str:
     """The log without the event that is being written at its end just now."""
     head, _, last = log.rpartition("\n")
-    return head if last.startswith("{") and parse_line(last) is None else log
+    return head if is_unfinished(last) else log
+
+
+def is_unfinished(line: str) -> bool:
+    """Whether a log's last line is an event that was never written to its end."""
+    return line.startswith("{") and parse_line(line) is None
 
 
 @dataclass(slots=True)
-class _Teller:
+class Teller:
     """Says what lines tell, with what it has to remember from one to the next."""
 
     agent: Agent

@@ -73,8 +73,12 @@ async def end(
     return ended
 
 
-async def follow(bench: Bench, client: JobdClient, job: Job, stage: str, environment: str | None = None) -> Poll:
+async def follow(
+    bench: Bench, client: JobdClient, job: Job, stage: str, environment: str | None = None, wait_s: float = 0.0
+) -> Poll:
     """Ask how a stage stands, and copy what its log has grown by. A finished stage is read to its end.
+
+    The machine may wait for its answer until there is something new, for so long.
 
     Its size is bounded by the machine; and here again, for a machine may lie. The stage may be in another `environment`
     than the job's own.
@@ -83,7 +87,7 @@ async def follow(bench: Bench, client: JobdClient, job: Job, stage: str, environ
     while True:
         offset = bench.spool.offset(job.id, stage)
         room = max(min(LOG_CHUNK, limit - offset), 0)
-        poll = await client.poll(environment or job.id, stage, log_offset=offset, log_limit=room)
+        poll = await client.poll(environment or job.id, stage, log_offset=offset, log_limit=room, wait_s=wait_s)
         bench.spool.append(job.id, stage, poll.log[:room])
         if poll.state in (StageState.ABSENT, StageState.RUNNING) or not poll.log or not room:
             return poll

@@ -87,6 +87,10 @@ class Claims:
         self._lasts_s = lasts_s
         self._held: dict[str, Held] = {}
 
+    def has(self, name: str) -> bool:
+        """Whether this replica acts under it just now, as far as it knows."""
+        return name in self._held
+
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[bool]:
         """Act under a claim, and give it back. False when another replica has it, or another task of this one."""

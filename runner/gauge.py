@@ -31,6 +31,11 @@ _CONCERN = re.compile(
 """That outcome on a line of its own, in plain output and within a string of JSON."""
 
 
+def is_concern(line: bytes) -> bool:
+    """Whether a line of an agent's log reads as if its run had a security concern."""
+    return _CONCERN.search(line) is not None
+
+
 @dataclass(slots=True)
 class _Place:
     """How far a log has been read."""
@@ -87,7 +92,7 @@ class Gauge:
             events = agent.read_line(line.decode(errors="replace"))
             place.tally = place.tally.add(events)
             place.grew_at = self._now() if events else place.grew_at
-            place.withheld = place.withheld or bool(_CONCERN.search(line))
+            place.withheld = place.withheld or is_concern(line)
 
     def _describe(self, job: Job, agent: Agent, place: _Place, now: datetime) -> Meter:
         tally, usage = place.tally, place.tally.usage

@@ -273,11 +273,15 @@ class JobdClient:
         )
         return answer.get("started") is True
 
-    async def poll(self, job_id: str, stage: str, *, log_offset: int = 0, log_limit: int = 65_536) -> Poll:
-        """How a stage stands, with at most `log_limit` bytes of its log from `log_offset` on."""
-        return parse_poll(
-            await self.call("poll", job_id=job_id, stage=stage, log_offset=log_offset, log_limit=log_limit)
-        )
+    async def poll(
+        self, job_id: str, stage: str, *, log_offset: int = 0, log_limit: int = 65_536, wait_s: float = 0.0
+    ) -> Poll:
+        """How a stage stands, with at most `log_limit` bytes of its log from `log_offset` on.
+
+        While the stage runs and there is nothing new, the machine waits up to `wait_s` seconds for it.
+        """
+        what = {"log_offset": log_offset, "log_limit": log_limit, "wait_ms": int(wait_s * 1000)}
+        return parse_poll(await self.call("poll", job_id=job_id, stage=stage, **what))
 
     async def result(self, job_id: str) -> dict[str, Any]:
         """What was collected. Written by an agent: to be checked field by field."""

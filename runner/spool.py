@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+from runner.job import JobState
+from runner.loops import Bell, Listener
 
 STAGES = ("prepare", "agent", "collect", "check")
 """The parts of a job that have a log, in their order."""
 
+GROWING: Mapping[JobState, str] = {
+    JobState.QUEUED: "prepare",
+    JobState.PREPARING: "prepare",
+    JobState.RUNNING: "agent",
+    JobState.COLLECTING: "collect",
+    JobState.VERIFYING: "check",
+}
+"""Whose log grows, or will be the next to grow, in each state that is not final."""
+
 
 class Spool:
-    """One folder with one file for each job and stage. The length of a file is the offset to go on from."""
+    """One folder with one file for each job and stage. The length of a file is the offset to go on from.
+
+    It also knows who in this process waits for a job's logs to grow: only for them is a machine asked more often.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._grown = Bell()
+        self._watchers = Counter[str]()
         folder.mkdir(parents=True, exist_ok=True)
 
     def offset(self, job_id: str, stage: str) -> int:
@@ -25,6 +45,21 @@ class Spool:
         if chunk:
             with self._path(job_id, stage).open("ab") as file:
                 file.write(chunk)
+            self._grown.ring_here()
+
+    @contextmanager
+    def watch(self, job_id: str) -> Iterator[Listener]:
+        """Hear whenever a log has grown here, and have this job's logs come as soon as they can, inside the block."""
+        self._watchers[job_id] += 1
+        try:
+            with self._grown.listen() as listener:
+                yield listener
+        finally:
+            self._watchers -= Counter({job_id: 1})
+
+    def is_watched(self, job_id: str) -> bool:
+        """Whether anybody in this process waits for the job's logs to grow."""
+        return self._watchers[job_id] > 0
 
     def read(self, job_id: str, stage: str, last: int | None = None) -> bytes:
         """The log as it is here, or its `last` bytes."""

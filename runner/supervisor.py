@@ -30,6 +30,7 @@ from runner.steps import take_step
 from runner.sweep import INTERVAL_S, Sweep
 from runner.verification import name_environment
 from runner.verify_step import finish_unverified
+from runner.watching import rest
 
 log = structlog.get_logger()
 
@@ -202,7 +203,7 @@ class Supervisor:
         if (before.state, before.trouble) != (after.state, after.trouble):
             self._bell.ring()
         if before.state == after.state:
-            await listener.wait(self._poll_s)
+            await rest(self._bench, after, listener, self._poll_s)
         require_claim(0)
         return await self._read(after.id) or after
 

@@ -133,7 +133,7 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
         **_LIMITS,
         **_JOB,
     },
-    "poll": {"stage": TEXT, "log_offset": NUMBER, "log_limit": NUMBER, **_JOB},
+    "poll": {"stage": TEXT, "log_offset": NUMBER, "log_limit": NUMBER, "wait_ms": NUMBER, **_JOB},
     "result": _JOB,
     "relay": _JOB,
     "stop": _JOB,

@@ -15,6 +15,9 @@ from .files import Failure, Job, Piece, open_plain, read_json, read_piece, try_l
 
 STAGES = ("prepare", "base", "agent", "collect", "check")
 
+MAX_WAIT_S, LOOK_S = 10.0, 0.02
+"""For how long a question may wait until there is something new, and how often that is looked for."""
+
 MAX_TAIL, MAX_HEADING = 20_000, 400
 """Bytes of a worklog's end in which its last heading is looked for, and of that."""
 
@@ -43,8 +46,9 @@ def stop_agent(request: Mapping[str, Any]) -> dict[str, Any]:
 def poll_stage(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """How a stage stands, and a piece of its log. The log of a stage that has ended is whole."""
     job = Job(request)
-    final = read_state(job, stage)
     note_asked(job)
+    wait_for_news(job, stage, request)
+    final = read_state(job, stage)
     piece = read_piece(job.of_stage(stage, "log"), request["log_offset"], request["log_limit"]) or Piece(b"", 0)
     return {
         "state": final.get("state"),
@@ -57,6 +61,16 @@ def poll_stage(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
         "phase": (read_piece(job.phase, 0, 100) or Piece(b"", 0)).data.decode(errors="replace"),
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
     }
+
+
+def wait_for_news(job: Job, stage: str, request: Mapping[str, Any]) -> None:
+    """Wait until a stage's log has grown beyond the offset or the stage has ended, for as long as is asked for."""
+    until = time.monotonic() + min(request["wait_ms"] / 1000, MAX_WAIT_S)
+    log = job.of_stage(stage, "log")
+    while time.monotonic() < until and read_state(job, stage)["state"] == "running":
+        if (read_piece(log, 0, 0) or Piece(b"", 0)).size > request["log_offset"]:
+            return
+        time.sleep(LOOK_S)
 
 
 def find_heading(job: Job) -> str:

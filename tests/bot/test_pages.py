@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bot.pages import LEFT_OUT, MARGIN, REFRESH_S, SHOWN_LOG, split_diff
+from bot.job_logs import LEFT_OUT, MARGIN, SHOWN_LOG
+from bot.pages import REFRESH_S, split_diff
 from handlers import casebook
 from handlers.receiving import MAX_PENDING
 from runner import store

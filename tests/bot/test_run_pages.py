@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.pages import LISTED_JOBS, MARGIN, SENT_LOG, SHOWN_LOG
+from bot.job_logs import MARGIN, SENT_LOG, SHOWN_LOG
+from bot.pages import LISTED_JOBS
 from runner.job import JobState
 from tests.support.jobs import NOON
 from tests.support.site import SECRET, Site, make_report, open_site

@@ -265,3 +265,18 @@ def test_an_agent_that_deletes_everything_of_its_job_is_no_more_than_that(unseal
     wait_until(lambda: not find_processes(jobd.job_id))
     assert jobd.collect()["error"] == "worktree_gone"
     assert jobd.call("result")["report"] == ""
+
+
+def test_whoever_waits_for_a_log_to_grow_is_answered_as_soon_as_it_has_or_the_stage_has_ended(jobd: Jobd) -> None:
+    jobd.prepare()
+    jobd.start("sleep 1; echo one; sleep 1")
+    began = time.monotonic()
+    first = jobd.poll("agent", wait_ms=9_000)
+    assert (first["state"], first["log"]) == ("running", b"one\n")
+    assert 0.3 < time.monotonic() - began < 5
+    ended = jobd.poll("agent", log_offset=4, wait_ms=9_000)
+    assert (ended["state"], ended["log"]) == ("done", b"")
+    began = time.monotonic()
+    assert jobd.poll("agent", log_offset=4, wait_ms=9_000)["state"] == "done"
+    assert jobd.poll("collect", wait_ms=9_000)["state"] == "absent"
+    assert time.monotonic() - began < 2, "nothing more will come"

@@ -212,14 +212,14 @@ class Jobd:
         assert answer["ok"], answer
         return answer
 
-    def poll(self, stage: str, log_offset: int = 0, log_limit: int = 1_000_000) -> dict[str, Any]:
+    def poll(self, stage: str, log_offset: int = 0, log_limit: int = 1_000_000, wait_ms: int = 0) -> dict[str, Any]:
         """How a stage stands, with its log as bytes."""
-        answer = self.call("poll", stage=stage, log_offset=log_offset, log_limit=log_limit)
+        answer = self.call("poll", stage=stage, log_offset=log_offset, log_limit=log_limit, wait_ms=wait_ms)
         return {**answer, "log": base64.b64decode(answer["log"])}
 
     def wait(self, stage: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         """How a stage stands once it has ended."""
-        request = json.loads(self.body(log_offset=0, log_limit=1_000_000))
+        request = json.loads(self.body(log_offset=0, log_limit=1_000_000, wait_ms=0))
         deadline = time.monotonic() + patience_s
         while (answer := poll_stage(stage, request))["state"] == "running":
             assert time.monotonic() < deadline, answer

@@ -43,7 +43,7 @@ index 1d72694..6e9e73f 100644
 +++ size < 3 & "x"
 """
 
-OUR_SCRIPT = re.compile(r"(/\w+)?/static/htmx(-sse)?\.min\.js")
+OUR_SCRIPT = re.compile(r"(/\w+)?/static/(htmx(-sse)?\.min|live)\.js")
 
 
 def make_report(**changes: Any) -> Report:
@@ -137,7 +137,9 @@ async def open_site(
         github = cast("Any", None)  # No page asks GitHub.
         context = Context(github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None)
         application = web.Application()
-        application.router.add_routes(Pages(context, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS).routes())
+        pages = Pages(context, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS)
+        application.router.add_routes(pages.routes())
+        application.on_shutdown.append(pages.live.close)
         runner = web.AppRunner(application)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

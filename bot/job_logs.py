@@ -1,0 +1,109 @@
+"""The logs of jobs on pages: read from their ends, without secrets, and as events where the agent tells them.
+
+Everything in them may have been written by an agent. It refuses to know who may read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from handlers.live_transcript import LiveTranscript
+from handlers.sanitize import redact
+from handlers.transcript import Entry, EntryKind, drop_colours, redact_each, redact_log, render_transcript
+from runner import store
+from runner.agents import Agent
+from runner.characters import show_invisible
+from runner.db import Database
+from runner.job import Job
+from runner.spool import GROWING, Spool
+
+SHOWN_LOG = 200_000
+"""Bytes of each log that the page shows, from its end."""
+
+SENT_LOG = 5_000_000
+"""Bytes of a log that are sent as it is, from its end."""
+
+MARGIN = 10_000
+"""Bytes that are read before these: a secret is found only when it is whole."""
+
+LEFT_OUT = "[the beginning is left out]\n"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A log from an offset on."""
+
+    start: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a page shows of a log."""
+
+    entries: list[Entry]
+    live_from: int | None
+    """The offset from which on its events are to be followed; None for one that will not grow."""
+
+
+class JobLogs:
+    """Reads and draws them. `secrets` are spelled out."""
+
+    def __init__(self, db: Database, spool: Spool, agents: Mapping[str, Agent], secrets: frozenset[str]) -> None:
+        self._db = db
+        self._spool = spool
+        self._agents = agents
+        self._secrets = secrets
+
+    async def read(self, job: Job, stage: str, last: int) -> End:
+        """The end of a stage's log: kept for good when the job has ended, from the spool while it is under way."""
+        kept, most = await self.fetch_kept(job.id, stage), last + MARGIN
+        start = max((self._spool.offset(job.id, stage) if kept is None else len(kept)) - most, 0)
+        data = self._spool.read_from(job.id, stage, start, most) if kept is None else kept[start:]
+        return End(start, data)
+
+    async def fetch_kept(self, job_id: str, stage: str) -> bytes | None:
+        """The log of a job that has ended."""
+        async with self._db.read() as connection:
+            return await store.fetch_log(connection, job_id, stage)
+
+    def draw(self, job: Job, stage: str, log: End) -> Drawn:
+        """What a reader sees of a log, clean. One that grows is shown as far as nothing in it can become a secret."""
+        if stage != GROWING.get(job.state):
+            return Drawn(self._draw(job, stage, log), None)
+        transcript = self.open_transcript(job, stage, log.start)
+        transcript.skip(log.data)
+        shown = replace(log, data=log.data[: transcript.offset - log.start])
+        return Drawn(self._draw(job, stage, shown) if shown.data else [], transcript.offset)
+
+    def open_transcript(self, job: Job, stage: str, start: int) -> LiveTranscript:
+        """The log as it is read while it grows, from an offset on."""
+        return LiveTranscript(self._find_agent(job, stage), self._secrets, start)
+
+    def clean(self, log: End) -> str:
+        """The log as the machine gave it, but for secrets, colours and what nobody sees."""
+        text = redact_log(drop_colours(log.data.decode(errors="replace")), self._redact)
+        return show_invisible(LEFT_OUT + text[MARGIN:] if log.start else text)
+
+    def _find_agent(self, job: Job, stage: str) -> Agent | None:
+        """The one whose log this is."""
+        return self._agents.get(job.agent) if stage == "agent" else None
+
+    def _draw(self, job: Job, stage: str, log: End) -> list[Entry]:
+        """Events where its agent tells them, or else its text."""
+        agent = self._find_agent(job, stage)
+        if agent is None or not agent.speaks:
+            return [Entry(EntryKind.PLAIN, self.clean(log))]
+        margin = MARGIN if log.start else 0
+        entries = render_transcript(log.data.decode(errors="replace"), agent, self._clean_text, margin=margin)
+        # All at once, for there may be thousands.
+        texts = redact_each([entry.text for entry in entries], self._clean_text)
+        shown = [Entry(entry.kind, show_invisible(text)) for entry, text in zip(entries, texts, strict=True)]
+        return [Entry(EntryKind.PLAIN, LEFT_OUT), *shown] if margin else shown
+
+    def _clean_text(self, text: str) -> str:
+        return self._redact(drop_colours(text))
+
+    def _redact(self, text: str) -> str:
+        return redact(text, self._secrets)
