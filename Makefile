@@ -5,7 +5,7 @@ DESCRIPTIONS := .cache/npm/.ready
 # Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 
-.PHONY: demo test check test-agents bench bench-environment bench-gateway crash chaos lint setup clean
+.PHONY: demo test check test-agents bench bench-environment bench-gateway bench-live-log crash chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -39,6 +39,10 @@ bench-environment: setup
 # What it costs to ask a model through the gateway, beside asking it directly. It needs two cores.
 bench-gateway: setup
 	$(BIN)/python -m tests.bench.gateway
+
+# How soon a line on a machine is in 500 browsers, and what they cost the machine. It needs two cores.
+bench-live-log: setup
+	$(BIN)/python -m tests.bench.live_log
 
 lint: setup
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.job_logs import SENT_LOG, SHOWN_LOG, End, JobLogs
 from bot.live_channel import View
-from bot.live_log import Desk, LiveLogs
+from bot.live_log import MAX_STREAMS, Desk, LiveLogs
 from handlers.context import Context
 from handlers.costs import describe_cost, describe_meter
 from handlers.inbox import count_deliveries
@@ -93,6 +93,7 @@ class Pages:
         count_held: Callable[[], int] = lambda: 0,
         max_pending: int = MAX_PENDING,
         follows: Callable[[str], bool] = lambda job_id: True,
+        max_streams: int = MAX_STREAMS,
     ) -> None:
         """`count_held` says how many missed labels wait for the operator (`handlers.recovery`).
 
@@ -105,7 +106,7 @@ class Pages:
         self._max_pending = max_pending
         self._secrets = spell_out(context.secrets)
         self._logs = JobLogs(context.db, spool, agents, self._secrets)
-        self.live = LiveLogs(Desk(self._find, self._look, self._draw, HEADERS), spool, self._logs)
+        self.live = LiveLogs(Desk(self._find, self._look, self._draw, HEADERS), spool, self._logs, max_streams)
         """To be closed when the service stops."""
         loader = FileSystemLoader(Path(__file__).parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self._clean)
@@ -279,7 +280,7 @@ class Pages:
         self, job: Job, report: Report | None, *, is_suspect: bool, meter: Meter | None, **values: Any
     ) -> View:
         if is_withheld(report, meter) or (report is None and is_suspect):
-            return View(job, True, {"gone": self._draw("confidential.html", "main", job=job)})
+            return View(job, True, {"gone": self._draw("confidential.html", "main", **describe_withheld(job))})
         values = {**values, **self._describe_standing(job, meter), "is_live": True}
         return View(job, False, {part: self._draw("job.html", part, **values) for part in ("state", "history")})
 
@@ -318,7 +319,7 @@ class Pages:
 
     def _withhold(self, job: Job, report: Report | None, meter: Meter | None) -> web.Response | None:
         """What stands in place of a run whose result is, or may be, for the operator alone; None for any other."""
-        return self._render("confidential.html", job=job) if is_withheld(report, meter) else None
+        return self._render("confidential.html", **describe_withheld(job)) if is_withheld(report, meter) else None
 
     def _clean(self, value: object) -> object:
         """What every value passes on its way into a page; one that is escaped already has passed it before."""
@@ -353,6 +354,11 @@ async def send_static(request: web.Request) -> web.StreamResponse:
 def is_withheld(report: Report | None, meter: Meter | None) -> bool:
     """Whether a run's result is, or may be, for the operator alone."""
     return meter is not None and meter.withheld if report is None else is_confidential(report.body)
+
+
+def describe_withheld(job: Job) -> dict[str, Any]:
+    """All that is said of a run that is withheld."""
+    return {"job": job, "state": job.state if job.active else "ended"}
 
 
 def describe_run(job: Job, meter: Meter | None, now: datetime) -> str:

@@ -86,7 +86,7 @@ async def test_of_a_long_log_of_events_the_end_the_end_is_shown_from_a_whole_eve
         json.dumps({"type": "user", "message": {"content": [{"type": "tool_result", "content": str(number)}]}})
         for number in range(20_000)
     ]
-    site.spool.append(job.id, "agent", "\n".join(lines).encode())
+    site.spool.append(job.id, "agent", "\n".join([*lines, ""]).encode())
     page = await site.get(f"/jobs/{job.id}")
     assert "19999" in page.text
     assert "[the beginning is left out]" in page.text

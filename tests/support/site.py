@@ -13,6 +13,7 @@ from typing import Any, cast
 import aiohttp
 from aiohttp import web
 
+from bot.live_log import MAX_STREAMS
 from bot.pages import Pages
 from handlers.context import Context
 from runner import store
@@ -128,7 +129,10 @@ class Site:
 
 @asynccontextmanager
 async def open_site(
-    folder: Path, public_url: str = "https://ptq.example", secrets: Collection[str] = (SECRET,)
+    folder: Path,
+    public_url: str = "https://ptq.example",
+    secrets: Collection[str] = (SECRET,),
+    max_streams: int = MAX_STREAMS,
 ) -> AsyncIterator[Site]:
     folder.mkdir(exist_ok=True)
     async with open_database(folder) as database, aiohttp.ClientSession() as session:
@@ -137,7 +141,7 @@ async def open_site(
         github = cast("Any", None)  # No page asks GitHub.
         context = Context(github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None)
         application = web.Application()
-        pages = Pages(context, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS)
+        pages = Pages(context, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS, max_streams=max_streams)
         application.router.add_routes(pages.routes())
         application.on_shutdown.append(pages.live.close)
         runner = web.AppRunner(application)

@@ -1,0 +1,162 @@
+"""`make bench-live-log`: what it costs to follow a log, and how soon a line on the machine is in 500 browsers.
+
+The service has a core of its own; sshd, the agent and the readers have the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from bot.app import Pace
+from bot.demo.playground import LABEL, MAINTAINER, STRANGER
+from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
+from tests.bench.figures import find_percentile
+from tests.bench.servers import SERVE, Installation
+from tests.support.machines import find_or_skip_sshd
+from tests.support.sshd import OpenSshServer
+
+READERS = 500
+MEASURED_S = float(os.environ.get("PTQ_BENCH_S", "20"))
+SETTLE_S = 5.0
+"""Within which all readers are there, and what they are sent at first is behind them."""
+
+MAX_P99_MS = 500.0
+MAX_COMMANDS = 1.25
+"""Commands on the machine with all readers, in those with one: it is the machine that sets the pace."""
+
+TICK = re.compile(rb"tick ([0-9]+)")
+AGENT = """
+import random, time
+while True:
+    print("tick", time.time_ns(), flush=True)
+    time.sleep(random.uniform(0.1, 0.9))
+"""
+
+
+async def read(session: aiohttp.ClientSession, url: str, latencies: list[float]) -> None:
+    """Be a browser: note how late each line is."""
+    async with session.get(url) as reply:
+        async for line in reply.content:
+            now = time.time_ns()
+            latencies.extend((now - int(tick)) / 1e6 for tick in TICK.findall(line))
+
+
+async def tail(log: Path, latencies: list[float]) -> None:
+    """What a bare `tail -f` on the machine sees: no service could be sooner."""
+    process = await asyncio.create_subprocess_exec("tail", "-n0", "-f", log, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout
+        async for line in process.stdout:
+            now = time.time_ns()
+            latencies.extend((now - int(tick)) / 1e6 for tick in TICK.findall(line))
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@asynccontextmanager
+async def begun(work: Sequence[asyncio.Task[None]]) -> AsyncIterator[None]:
+    """While they are at work."""
+    try:
+        yield
+    finally:
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+
+
+async def measure(readers: int, url: str, commands: Path) -> tuple[float, list[float]]:
+    """Commands a second on the machine, and how late lines were, in milliseconds."""
+    latencies: list[float] = []
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
+        tasks = [asyncio.create_task(read(session, url, latencies)) for _ in range(readers)]
+        async with begun(tasks):
+            await asyncio.sleep(SETTLE_S)
+            latencies.clear()
+            before, began = len(commands.read_text().splitlines()), time.monotonic()
+            await asyncio.sleep(MEASURED_S)
+            count = len(commands.read_text().splitlines()) - before
+            took = time.monotonic() - began
+            assert not [task for task in tasks if task.done()], "a reader was sent away"
+    return count / took, [*latencies]
+
+
+async def run(folder: Path, core: int) -> dict[str, tuple[float, list[float]]]:
+    """All figures, by who follows."""
+    commands, python, agent = folder / "commands", folder / "python", folder / "agent.py"
+    commands.touch()
+    python.write_text(f'#!/bin/sh\necho "$@" >> {commands}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    agent.write_text(AGENT)
+    ssh = OpenSshServer(folder / "sshd", find_or_skip_sshd())
+    await ssh.start()
+    try:
+        options = {"ssh": ssh, "python": str(python)}
+        async with Installation(folder, core, SERVE, (sys.executable, str(agent)), **options) as installation:
+            installation.as_server([])
+            issue = await installation.github.open_issue(NAME, ISSUE_TITLE, ISSUE_BODY, STRANGER)
+            await installation.github.label_issue(NAME, issue, LABEL, MAINTAINER)
+            log = await find_log(folder / "machine" / "workspace" / "jobs")
+            job_id = log.parent.parent.name
+            url = f"http://127.0.0.1:{installation.service_port}/jobs/{job_id}/log/agent/events"
+            found = {f"{readers} readers": await measure(readers, url, commands) for readers in (0, 1, READERS)}
+            latencies: list[float] = []
+            async with begun([asyncio.create_task(tail(log, latencies))]):
+                await asyncio.sleep(MEASURED_S)
+            return {**found, "tail -f": (0.0, latencies)}
+    finally:
+        await ssh.stop()
+
+
+async def find_log(jobs: Path) -> Path:
+    """The agent's log on the machine, once it ticks."""
+    async with asyncio.timeout(180):
+        while not (found := [path for path in jobs.glob("*/control/agent.log") if path.stat().st_size]):
+            await asyncio.sleep(0.1)
+    return found[0]
+
+
+def main() -> int:
+    """Measure, print, judge: the exit status."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        print("the bench needs two cores: one for the service, one for everything else", file=sys.stderr)
+        return 2
+    os.sched_setaffinity(0, {cores[-1]})
+    with tempfile.TemporaryDirectory(prefix="ptq-bench-", ignore_cleanup_errors=True, dir="/var/tmp") as name:
+        found = asyncio.run(run(Path(name), cores[0]))
+    print("| | commands/s on the machine | lines | p50 ms | p99 ms |\n|---|--:|--:|--:|--:|")
+    p99 = {}
+    for who, (rate, latencies) in found.items():
+        p50, p99[who] = (find_percentile(latencies, percent) if latencies else 0.0 for percent in (50, 99))
+        print(f"| {who} | {rate:.2f} | {len(latencies)} | {p50:.0f} | {p99[who]:.0f} |")
+    all_of_them, one = f"{READERS} readers", "1 readers"
+    ratio, poll_ms = found[all_of_them][0] / found[one][0], Pace().poll_s * 1000
+    verdicts = [
+        (
+            ratio <= MAX_COMMANDS,
+            f"{ratio:.2f} of the commands that one reader costs, at most {MAX_COMMANDS} is allowed",
+        ),
+        (p99[all_of_them] < MAX_P99_MS, f"p99 {p99[all_of_them]:.0f} ms, less than {MAX_P99_MS:.0f} is needed"),
+    ]
+    print(
+        f"\nThat p99 is {p99[all_of_them] / poll_ms:.2f} of the time between two polls of a job that nobody follows.\n"
+    )
+    for holds, words in verdicts:
+        print("pass" if holds else "FAIL", words)
+    return int(not all(holds for holds, _ in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
