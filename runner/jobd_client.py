@@ -88,10 +88,12 @@ class JobdClient:
     async def call(self, verb: str, **request: Any) -> dict[str, Any]:
         """Run one verb and return its answer."""
         body = json.dumps({"workspace": self._machine.workspace, **request}).encode()
-        completed = await self._run(verb, body)
+        # Whoever follows a log is waiting just now: that is soon, or not at all.
+        before = () if request.get("wait_ms") else LOWLY.get(verb, ())
+        completed = await self._run(before, verb, body)
         if is_missing(completed):
             await self._install()
-            completed = await self._run(verb, body)
+            completed = await self._run(before, verb, body)
         return parse_answer(completed)
 
     async def version(self) -> Version:
@@ -336,9 +338,9 @@ class JobdClient:
             "gpus": dict(gpus),
         }
 
-    async def _run(self, verb: str, body: bytes) -> Completed:
+    async def _run(self, before: Sequence[str], verb: str, body: bytes) -> Completed:
         require_claim(0)
-        argv = [*LOWLY.get(verb, ()), self._machine.python, "-I", self._path, verb]
+        argv = [*before, self._machine.python, "-I", self._path, verb]
         patience_s = PATIENCE_S.get(verb, 60.0)
         return await self._host.run(argv, stdin=body, timeout_s=patience_s, max_output_bytes=MAX_ANSWER_BYTES)
 
