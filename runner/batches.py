@@ -32,13 +32,13 @@ class Batches(Generic[Item, Answer]):
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._working: asyncio.Task[None] | None = None
 
-    async def add(self, item: Item) -> Answer:
-        """Return the answer to this one, or raise it. Raises `Stopped` when the turn is cancelled."""
+    def add(self, item: Item) -> asyncio.Future[Answer]:
+        """Have this one worked on: the answer to it, or what is raised; `Stopped` when the turn is cancelled."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answered))
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work_all())
-        return await answered
+        return answered
 
     async def cancel(self) -> None:
         """End the turn that is under way, if there is one; whoever waits for it is told."""

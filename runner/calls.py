@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from contextvars import Context, copy_context
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -61,6 +61,9 @@ class Taken:
     def tokens(self) -> int:
         """All of them."""
         return self.input_tokens + self.output_tokens
+
+
+_TAKEN = tuple(field.name for field in fields(Taken))
 
 
 @dataclass(slots=True)
@@ -146,7 +149,7 @@ class Ledger:
         account.check(most)
         call_id = secrets.token_hex(8)
         account.open[call_id] = most  # Before anything is awaited: calls come side by side.
-        writing = asyncio.ensure_future(self._batches.add(_make_row(account, call_id, OPEN, model, most, now)))
+        writing = self._batches.add(_make_row(account, call_id, OPEN, model, most, now))
         try:
             await asyncio.shield(writing)
             account.claim.run(require_claim, 0)  # Whoever has it by now may not have read this row.
@@ -186,4 +189,4 @@ class Ledger:
 
 def _make_row(account: Account, call_id: str, state: str, model: str, taken: Taken, now: datetime) -> dict[str, Any]:
     row = {"id": call_id, "ended": state != OPEN, "job_id": account.job.id, "model": model, "state": state, "at": now}
-    return {**row, **asdict(taken)}
+    return {**row, **{name: getattr(taken, name) for name in _TAKEN}}

@@ -22,8 +22,8 @@ class Work:
         return [2 * number if number > 0 else ValueError(number) for number in numbers]
 
 
-async def add_all(batches: Batches[int, int], numbers: Sequence[int]) -> list[asyncio.Task[int]]:
-    added = [asyncio.create_task(batches.add(number)) for number in numbers]
+async def add_all(batches: Batches[int, int], numbers: Sequence[int]) -> list[asyncio.Future[int]]:
+    added = [batches.add(number) for number in numbers]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return added
@@ -97,7 +97,7 @@ async def test_whoever_waits_between_two_turns_is_told_of_a_cancellation() -> No
     batches = Batches[int, int](work, 1)
     (first,) = await add_all(batches, [1])
     assert await first == 2
-    second = asyncio.create_task(batches.add(2))
+    second = batches.add(2)
     await asyncio.sleep(0)
     await batches.cancel()
     with pytest.raises(Stopped):
