@@ -20,8 +20,7 @@
     document.body.addEventListener("htmx:sseBeforeMessage", () => { follows = isAtEnd(); });
     document.body.addEventListener("htmx:sseMessage", (event) => {
       const log = event.target.closest(".log");
-      if (!log) return;
-      while (follows && log.childElementCount > KEPT) log.firstElementChild.remove();
+      while (follows && log && log.childElementCount > KEPT) log.firstElementChild.remove();
       if (follows) scrollTo({ top: document.documentElement.scrollHeight, behavior: "instant" });
     });
     document.body.addEventListener("htmx:sseError", (event) => mark(event, true));
