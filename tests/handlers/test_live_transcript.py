@@ -23,7 +23,7 @@ COMMAND = build_agent(AgentSpec("mine", "command", ("true",)))
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEowIBAAKCAQEAabcdefgh\n" * 3 + "-----END RSA PRIVATE KEY-----\n"
 LIVE = ("hunter2-hunter2", 'first "line"\nand a sécond\nand a third', "{\n  one: two\n}")
-SECRETS = spell_out([*LIVE, "\n\nblank before it"])
+SECRETS = spell_out(LIVE)
 
 TOKENS = (
     "ghp_" + "a1" * 20,
@@ -31,7 +31,6 @@ TOKENS = (
     "Authorization:\n  Bearer\n " + "c3" * 12,
     "https://me:pa55word@example.org",
     *LIVE,
-    "blank before it",
 )
 BASE64 = "MIIEowIBAAKCAQEAabcdefgh"
 
