@@ -13,13 +13,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jwt
+from aiohttp import encode_basic_auth
 
 from bot.demo.github.answers import Refusal
-from bot.demo.github.state import App, Installation, Repository, World
+from bot.demo.github.state import App, Installation, Repository, User, World
 
 LEVELS = ("none", "read", "write", "admin")
 JWT_LIFE_S = 600
 TOKEN_LIFE = timedelta(hours=1)
+USER_TOKEN_LIFE = timedelta(hours=8)
 _LETTERS = string.ascii_letters + string.digits
 
 
@@ -48,6 +50,17 @@ class Token:
         return LEVELS.index(self.permissions.get(name, "none")) >= LEVELS.index(level)
 
 
+@dataclass(frozen=True, slots=True)
+class UserToken(Token):
+    """A token by which the App acts for a person: where both may."""
+
+    user: User
+
+    def reaches(self, repository: Repository) -> bool:
+        """Whether the App is there, and the person may at least read."""
+        return repository.installed and repository.role_of(self.user) != "none"
+
+
 class Authority:
     """Checks credentials and mints tokens."""
 
@@ -59,8 +72,11 @@ class Authority:
     def identify(self, authorization: str) -> Token | None:
         """The token that the header holds, None for the App itself; raises `Refusal`."""
         scheme, _, credential = authorization.partition(" ")
-        if scheme.lower() not in ("bearer", "token") or not credential:
+        if scheme.lower() not in ("bearer", "token", "basic") or not credential:
             raise Refusal(401, "Requires authentication")
+        if scheme.lower() == "basic":
+            self._check_client(authorization)
+            return None
         if credential in self._tokens:
             return self._live(self._tokens[credential])
         if credential.count(".") != 2 or credential.startswith("ghs_"):
@@ -80,6 +96,28 @@ class Authority:
         token = Token(_make_secret(), installation, repository_ids, dict(permissions), expires_at)
         self._tokens[token.value] = token
         return token
+
+    def mint_for(self, user: User) -> UserToken:
+        """A token of a person's."""
+        expires_at = self._world.now() + USER_TOKEN_LIFE
+        account = Installation(user.id, user, self._world.now())
+        value = f"ghu_{secrets.token_hex(18)}"
+        token = UserToken(value, account, None, dict(self._app.permissions), expires_at, user)
+        self._tokens[token.value] = token
+        return token
+
+    def revoke(self, value: str) -> bool:
+        """End a token of a person's; False when there is none."""
+        found = isinstance(self._tokens.get(value), UserToken)
+        if found:
+            del self._tokens[value]
+        return found
+
+    def _check_client(self, authorization: str) -> None:
+        """The App by its client id and secret."""
+        wanted = encode_basic_auth(self._app.client_id, self._app.client_secret)
+        if not secrets.compare_digest(authorization.encode(), wanted.encode()):
+            raise Refusal(401, "Bad credentials")
 
     def _live(self, token: Token) -> Token:
         if token.expires_at <= self._world.clock():

@@ -15,7 +15,7 @@ from yarl import URL
 
 from bot.demo.github.actions import Actions
 from bot.demo.github.answers import Answer, Refusal, invalid, not_found
-from bot.demo.github.auth import Authority, Token
+from bot.demo.github.auth import Authority, Token, UserToken
 from bot.demo.github.limits import Limits, RateLimits
 from bot.demo.github.render import Links
 from bot.demo.github.state import Comment, Issue, Pull, Repository, User, World
@@ -59,8 +59,8 @@ class Call:
 
     @property
     def actor(self) -> User:
-        """The App's bot: whoever calls acts as it."""
-        return self.site.links.app.bot
+        """Whose token it is; else the App's bot, as which the App acts."""
+        return self.token.user if isinstance(self.token, UserToken) else self.site.links.app.bot
 
     @property
     def caller(self) -> str:
@@ -174,6 +174,8 @@ class Call:
 
 def caller_of(token: Token | None) -> str:
     """The name under which requests are counted."""
+    if isinstance(token, UserToken):
+        return f"user ID {token.user.id}"
     return f"installation ID {token.installation.id}" if token else "the App"
 
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from bot.demo.github import routes_apps as apps
 from bot.demo.github import routes_git as git
 from bot.demo.github import routes_issues as issues
+from bot.demo.github import routes_oauth as oauth
 from bot.demo.github import routes_pulls as pulls
 from bot.demo.github.answers import Answer
 from bot.demo.github.calls import Call
@@ -24,6 +25,8 @@ APP = "app"
 """Needs the App's own JWT."""
 TOKEN = "token"  # noqa: S105
 """Any installation token will do."""
+PERSON = "person"
+"""Needs the token of a person."""
 ANYONE = "anyone"
 """Either of the two."""
 
@@ -62,6 +65,8 @@ ENDPOINTS = (
     Endpoint("GET", "/app/hook/deliveries/{delivery_id}", apps.get_delivery, APP),
     Endpoint("POST", "/app/hook/deliveries/{delivery_id}/attempts", apps.redeliver, APP),
     Endpoint("POST", "/app/installations/{installation_id}/access_tokens", apps.create_token, APP),
+    Endpoint("DELETE", "/applications/{client_id}/token", oauth.delete_token, APP),
+    Endpoint("GET", "/user", oauth.get_authenticated, PERSON),
     Endpoint("GET", f"{_R}/installation", apps.get_repository_installation, APP),
     Endpoint("GET", "/installation/repositories", apps.list_installation_repositories, TOKEN),
     Endpoint("GET", "/rate_limit", apps.get_rate_limit, ANYONE),

@@ -18,9 +18,9 @@ from aiohttp import web
 from yarl import URL
 
 from bot.demo.github.answers import Answer, Refusal, forbidden, not_found
-from bot.demo.github.auth import Token
+from bot.demo.github.auth import Token, UserToken
 from bot.demo.github.calls import Call, Site, caller_of, etag_of
-from bot.demo.github.endpoints import ANYONE, APP, TOKEN, Endpoint, find_endpoint
+from bot.demo.github.endpoints import ANYONE, APP, PERSON, TOKEN, Endpoint, find_endpoint
 from bot.demo.github.faults import ApiFault, Faults
 from bot.demo.github.render import API_ROOT
 from bot.demo.github.state import Pull, Repository
@@ -46,7 +46,7 @@ class Exchange:
     """Without credentials."""
     request_body: bytes
     token_kind: str
-    """`app`, `installation` or `none`."""
+    """`app`, `installation`, `user` or `none`."""
     endpoint: str | None
     """The path as GitHub describes it; None when the stand-in has no such endpoint."""
     status: int
@@ -126,7 +126,7 @@ class ApiServer:
         found = find_endpoint(visit.method, visit.path)
         visit.endpoint = found[0] if found else None
         token = self._site.authority.identify(visit.headers.get("Authorization", ""))
-        visit.caller, visit.token_kind = caller_of(token), "installation" if token else "app"
+        visit.caller, visit.token_kind = caller_of(token), _kind_of(token)
         if not found or found[0].path != "/rate_limit":
             self._site.rates.count(visit.caller)
         if not found:
@@ -205,6 +205,10 @@ class ApiServer:
                 self.complaints.append(str(error) or repr(error))
 
 
+def _kind_of(token: Token | None) -> str:
+    return "app" if token is None else "user" if isinstance(token, UserToken) else "installation"
+
+
 def _check_headers(headers: Mapping[str, str]) -> None:
     if not headers.get("User-Agent"):
         raise Refusal(403, "Request forbidden by administrative rules. Please make sure your request has a User-Agent.")
@@ -221,11 +225,11 @@ def _admit(endpoint: Endpoint, token: Token | None, repository: Repository | Non
         if token:
             raise Refusal(401, "A JSON web token could not be decoded")
         return
-    if token is None:
+    if token is None or (endpoint.needs == PERSON and not isinstance(token, UserToken)):
         raise forbidden()
     if repository and not token.reaches(repository):
         raise not_found()
-    if endpoint.needs == TOKEN or token.may(endpoint.needs):
+    if endpoint.needs in (TOKEN, PERSON) or token.may(endpoint.needs):
         return
     if not (repository and _is_about_pull(repository, params) and token.may(endpoint.alternative)):
         raise forbidden()

@@ -22,9 +22,13 @@ from bot.demo.github.gitstore import GitStore
 from bot.demo.github.limits import Limits, RateLimits
 from bot.demo.github.pages import Pages
 from bot.demo.github.render import API_ROOT, Links
+from bot.demo.github.routes_oauth import OAuth
 from bot.demo.github.server import MAX_BODY_BYTES, ApiServer, Exchange
 from bot.demo.github.state import ROLES, App, Comment, Issue, PublicKey, Pull, Repository, User, World
 from bot.demo.github.webhooks import Delivery, Webhooks
+
+CLIENT_ID = "Iv1.0123456789abcdef"
+CLIENT_SECRET = "the client secret of a stand-in's App"  # noqa: S105 - it guards nothing beyond loopback
 
 
 def _utc_now() -> datetime:
@@ -43,6 +47,8 @@ class StandIn:
         webhook_secret: str,
         app_permissions: Mapping[str, str],
         app_events: Collection[str],
+        client_id: str = CLIENT_ID,
+        client_secret: str = CLIENT_SECRET,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         self.clock = clock
@@ -53,6 +59,8 @@ class StandIn:
             slug=app_slug,
             public_key=app_public_key,
             webhook_secret=webhook_secret,
+            client_id=client_id,
+            client_secret=client_secret,
             permissions=dict(app_permissions),
             events=frozenset(app_events),
             bot=self._world.add_user(f"{app_slug}[bot]", "Bot"),
@@ -69,6 +77,7 @@ class StandIn:
         site = Site(self._world, self._links, self._actions, self._webhooks, self._authority, self.limits, rates)
         self._server = ApiServer(site, self.faults)
         self.frame = Frame(self._world, self._links)
+        self.oauth = OAuth(self._world, app, self._authority)
         self.git_http = GitHttp(self._world, self._authority)
         self._runner: web.AppRunner | None = None
 
@@ -77,6 +86,7 @@ class StandIn:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", f"{API_ROOT}{{path:(/.*)?}}", self._server.handle)
         self.git_http.add_routes(app)
+        self.oauth.add_routes(app)
         self.frame.add_routes(app)
         pages = Pages(self._world, self.frame)
         pages.add_routes(app)

@@ -193,6 +193,8 @@ class App:
     public_key: str
     """PEM."""
     webhook_secret: str
+    client_id: str
+    client_secret: str
     permissions: Mapping[str, str]
     events: frozenset[str]
     bot: User
