@@ -7,7 +7,6 @@ import gc
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,13 +15,15 @@ import structlog
 
 from bot.bases import find_web_url
 from bot.config import Settings
+from bot.dashboard.door import open_door
 from bot.gateway.doors import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
-from bot.github import AppGitHub, Timings
+from bot.github import AppGitHub
 from bot.listener import Listener
 from bot.metrics import Metrics
 from bot.notify import Notifier
+from bot.pace import Pace
 from bot.pages import Pages
 from bot.roster import Roster
 from bot.webhook import Webhook, make_web_application
@@ -38,16 +39,14 @@ from handlers.retention import clean_database, clean_spool
 from handlers.write_ledger import WriteLedger
 from runner.agents import build_agent
 from runner.bench import Bench
-from runner.claims import LASTS_S, Claims
+from runner.claims import Claims
 from runner.db import Database
 from runner.db_errors import DatabaseError, UnavailableDatabase
 from runner.gauge import Gauge
 from runner.loops import Bell, Loop
 from runner.refresh import Refresher
 from runner.spool import Spool
-from runner.ssh import SILENCE_S
 from runner.supervisor import Supervisor, name_claim
-from runner.sweep import INTERVAL_S
 
 log = structlog.get_logger()
 
@@ -65,32 +64,6 @@ FOLD_S = 5.0
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """The signals that end the service."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often the loops look without being rung, in seconds. Everything that happens in the service rings them."""
-
-    poll_s: float = 2.0
-    """How often a machine is asked how its jobs stand."""
-    sweep_s: float = 5.0
-    label_rest_s: float = 60.0
-    """How long an issue keeps the label that says where it stands, at least."""
-    recover_s: float = 300.0
-    """How often GitHub is asked for what never arrived here."""
-    in_flight_s: float = 30.0
-    """How long a webhook may be under way: a label that is younger is left to it."""
-    grace_s: float = 10.0
-    """How long a stop waits for what is in hand."""
-    orphans_s: float = INTERVAL_S
-    """How often machines are asked what lies there."""
-    claim_s: float = LASTS_S
-    """How long a replica's claims outlive it."""
-    silence_s: float = SILENCE_S
-    """How long a machine may be silent before it counts as gone."""
-    clean_s: float = 3600.0
-    """How often what is too old is deleted."""
-    github: Timings = field(default_factory=Timings)
 
 
 def now() -> datetime:
@@ -155,7 +128,8 @@ class Service:
         await database.open()
         stack.enter_context(database.hold())
         stack.push_async_callback(self._roster.close)
-        session = await stack.enter_async_context(aiohttp.ClientSession())
+        # Without cookies: GitHub's sign-in sets some, and what it does for one person is no other's.
+        session = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
         github = self._build_github(session, database)
         self.context = self._build_context(github, database)
         inbox = Inbox(database, ROUTER, now, self._intake.ring_here, settings.server.max_pending_deliveries)
@@ -167,7 +141,7 @@ class Service:
         supervisor, refresher = self._build_supervisor(database, bell, claims, spool, gateway)
         notifier = Notifier(session, database, settings.notify.url, now)
         recovery = await self._begin_recovery(stack, inbox, notifier)
-        pages = self._build_pages(spool, recovery, claims)
+        pages = self._build_pages(session, spool, recovery, claims)
         webhook = Webhook(inbox, settings.webhook_secrets(), self._intake)
         metrics = Metrics(self.context, self._roster.slots, lambda: recovery.held)
         listener = await self._listen(stack, webhook, pages, metrics, gateway)
@@ -265,6 +239,7 @@ class Service:
             caps=self._roster.caps,
             presets=settings.preset_table(),
             machines=self._roster.machines,
+            signs_in=settings.dashboard.client_id is not None,
         )
 
     async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:
@@ -308,7 +283,7 @@ class Service:
         packages = PackageProxy(self._roster.profiles)
         return ModelGateway(session, database, settings.upstreams(), prices, now, url or "", git, packages)
 
-    def _build_pages(self, spool: Spool, recovery: Recovery, claims: Claims) -> Pages:
+    def _build_pages(self, session: aiohttp.ClientSession, spool: Spool, recovery: Recovery, claims: Claims) -> Pages:
         return Pages(
             self.context,
             spool,
@@ -317,6 +292,7 @@ class Service:
             lambda: recovery.held,
             max_pending=self._settings.server.max_pending_deliveries,
             follows=lambda job_id: claims.has(name_claim(job_id)),
+            door=open_door(session, self._settings),
         )
 
     async def _listen(

@@ -24,6 +24,7 @@ from bot.contradictions import find_contradictions, name_key
 from bot.gateway.proxy import Upstream
 from bot.policy_tables import (
     CapsTables,
+    DashboardTable,
     GatewayTable,
     LimitsTable,
     NotifyTable,
@@ -56,6 +57,7 @@ NOT_SETTINGS = ("PTQ_TEST_", "PTQ_JOB_", "PTQ_PROMPT_", "PTQ_WORKTREE", "PTQ_OUT
 PATHS = {
     "github": ("private_key_file",),
     "server": ("data_dir",),
+    "dashboard": ("client_secret_file",),
     "machines": ("client_key_file", "known_hosts_file", "ssh_config_file"),
     "skills": ("folder",),
     "presets": ("file",),
@@ -101,6 +103,7 @@ class Settings(Table):
     skills: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")], SkillTable] = Field(default_factory=dict)
     presets: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")], PresetTable] = Field(default_factory=dict)
     gateway: GatewayTable = GatewayTable()
+    dashboard: DashboardTable = DashboardTable()
     notify: NotifyTable = NotifyTable()
     recovery: RecoveryTable = RecoveryTable()
     retention: RetentionTable = RetentionTable()
@@ -161,8 +164,9 @@ class Settings(Table):
             for value in (*([table.key] if table.key else []), *table.headers.values())
         ]
         notify = [self.notify.url.get_secret_value()] if self.notify.url else []
+        client = [secret] if (secret := self.dashboard.read_client_secret()) else []
         database = [password] if (password := self.server.database_password()) else []
-        return frozenset((*self.webhook_secrets(), *env, *keys, *notify, *database, self.private_key()))
+        return frozenset((*self.webhook_secrets(), *env, *keys, *notify, *client, *database, self.private_key()))
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:

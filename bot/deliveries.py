@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config import Settings
 from bot.reports import render_table, show_for_terminal
@@ -41,12 +42,17 @@ class Listed:
 
 async def read_deliveries(settings: Settings, *, failed: bool) -> str:
     """The newest deliveries as a table, or of these the failed ones. Raises `DatabaseError`."""
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        rows = await fetch_deliveries(connection, failed=failed)
+    return redact(render_deliveries(rows), settings.secret_values(), shapes=())
+
+
+async def fetch_deliveries(connection: AsyncConnection, *, failed: bool) -> list[Listed]:
+    """The newest deliveries, newest first; with `failed`, those of them that were set aside."""
     columns = [deliveries.c[name] for name in Listed.__dataclass_fields__]
     query = select(*columns).order_by(deliveries.c.sequence.desc()).limit(LISTED)
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
-        found = await connection.execute(query.where(deliveries.c.state == "failed") if failed else query)
-        rows = [Listed(**{**row._mapping, "error": row.error or ""}) for row in found]
-    return redact(render_deliveries(rows), settings.secret_values(), shapes=())
+    found = await connection.execute(query.where(deliveries.c.state == "failed") if failed else query)
+    return [Listed(**{**row._mapping, "error": row.error or ""}) for row in found]
 
 
 def render_deliveries(rows: Sequence[Listed]) -> str:
@@ -66,14 +72,19 @@ def _cells(row: Listed) -> tuple[str, ...]:
 async def replay(settings: Settings, delivery_id: str, *, force: bool) -> str:
     """Let a delivery be worked again. What to tell the operator. Raises `NotReplayed` and `DatabaseError`."""
     async with open_beside(settings.server.database_url) as database, database.begin() as connection:
-        query = select(deliveries.c.state, deliveries.c.lane).where(deliveries.c.id == delivery_id)
-        found = (await connection.execute(query)).one_or_none()
-        if refusal := find_refusal(found and found.state, found and found.lane, force=force):
-            raise NotReplayed(f"delivery {show_for_terminal(delivery_id)} {refusal}")
-        again = {"state": "pending", "attempts": 0, "error": None, "finished_at": None}
-        statement = update(deliveries).where(deliveries.c.id == delivery_id)
-        await connection.execute(statement.values(**again, next_attempt_at=deliveries.c.received_at))
+        await work_again(connection, delivery_id, force=force)
     return f"Delivery {delivery_id} will be worked again within seconds, where a service is running.\n"
+
+
+async def work_again(connection: AsyncConnection, delivery_id: str, *, force: bool) -> None:
+    """Put a delivery among those that wait. Raises `NotReplayed`."""
+    query = select(deliveries.c.state, deliveries.c.lane).where(deliveries.c.id == delivery_id)
+    found = (await connection.execute(query)).one_or_none()
+    if refusal := find_refusal(found and found.state, found and found.lane, force=force):
+        raise NotReplayed(f"delivery {show_for_terminal(delivery_id)} {refusal}")
+    again = {"state": "pending", "attempts": 0, "error": None, "finished_at": None}
+    statement = update(deliveries).where(deliveries.c.id == delivery_id)
+    await connection.execute(statement.values(**again, next_attempt_at=deliveries.c.received_at))
 
 
 def find_refusal(state: str | None, lane: str | None, *, force: bool) -> str | None:

@@ -33,7 +33,7 @@ RETRY_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class Decisions:
     """What is decided elsewhere: who may read, and what a job looks like."""
 
     find: Callable[[web.Request], Awaitable[Job]]
@@ -54,8 +54,8 @@ def read_offset(request: web.Request) -> int:
 class LiveLogs:
     """The handler, with a channel for each log that somebody follows just now."""
 
-    def __init__(self, desk: Desk, spool: Spool, logs: JobLogs, max_streams: int = MAX_STREAMS) -> None:
-        self._desk, self._spool, self._logs = desk, spool, logs
+    def __init__(self, decided: Decisions, spool: Spool, logs: JobLogs, max_streams: int = MAX_STREAMS) -> None:
+        self._decided, self._spool, self._logs = decided, spool, logs
         self._max_streams = max_streams
         self._streams = 0
         self._channels: dict[tuple[str, str], tuple[Channel, asyncio.Task[None]]] = {}
@@ -67,14 +67,14 @@ class LiveLogs:
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """Stream a log from an offset on, until it ends, or its reader has gone."""
-        job, stage = await self._desk.find(request), request.match_info["stage"]
+        job, stage = await self._decided.find(request), request.match_info["stage"]
         if stage not in STAGES:
-            raise web.HTTPNotFound(text="this job has no such log\n", headers=self._desk.headers)
+            raise web.HTTPNotFound(text="this job has no such log\n", headers=self._decided.headers)
         if self._streams >= self._max_streams or self._is_closing:
-            headers = {**self._desk.headers, "Retry-After": "30"}
+            headers = {**self._decided.headers, "Retry-After": "30"}
             raise web.HTTPServiceUnavailable(text="too many follow a log just now: try again soon\n", headers=headers)
         # A proxy must not gather the answer before it passes it on: nginx looks for this header.
-        headers = {**self._desk.headers, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        headers = {**self._decided.headers, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         self._streams += 1
         try:
@@ -96,7 +96,7 @@ class LiveLogs:
         """The channel of a log, which lives as long as anybody is there."""
         key = (job.id, stage)
         if key not in self._channels:
-            channel = Channel(self._desk.look, self._desk.draw, self._spool, self._logs, job, stage)
+            channel = Channel(self._decided.look, self._decided.draw, self._spool, self._logs, job, stage)
             self._channels[key] = channel, asyncio.create_task(channel.run(), name=f"live log of {job.id}")
         channel, task = self._channels[key]
         channel.readers += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.beside import Refused, ask_about, open_context
 from bot.config import Settings
@@ -12,9 +12,12 @@ from bot.hold_commands import LOOK_EVERY_S, NAME
 from bot.machine_commands import find_login
 from bot.reports import read_report, show_for_terminal
 from bot.worktree_commands import MAX_TASK, read_ref
+from handlers.context import Context
+from handlers.events import Repository
 from handlers.hurdles import NotStarted
 from handlers.off_thread import Task, choose_preset, start_off_thread
 from handlers.options import Choice, OptionRefused, Options, choose, list_offers
+from handlers.rules import RepositoryRules
 from handlers.sanitize import redact
 from handlers.status_comment import job_url
 from runner import store
@@ -32,33 +35,40 @@ class Order:
     ref: str | None
     options: Options
     by: str
+    occasion: str = ""
+    """See `handlers.off_thread.Task`."""
 
 
 async def give_order(settings: Settings, order: Order) -> Job:
     """Have an agent work by somebody's words. Raises `Refused`, `UnknownRepository`, `GitHubError`,
     `GitHubUnavailable` and `DatabaseError`.
     """
-    if not order.words.strip() or len(order.words) > MAX_TASK:
-        raise Refused(f"a task has 1 to {MAX_TASK:,} characters")
     by = order.by or find_login()
     if not NAME.fullmatch(by):
         raise Refused("a person's name has letters, digits, dots, dashes and underscores: see --by")
     async with open_context(settings) as context:
         rules, repository = await ask_about(context, settings, order.repository)
-        offers = list_offers(rules, context.agents)
-        machines = context.machines_for(rules, private=repository.private)
-        branch, commit = read_ref(order.ref, rules.base_branch or repository.default_branch)
-        try:
-            preset = choose_preset(order.preset, rules, context.presets)
-            choice = choose(order.options, offers, Choice(rules.agent), machines)
-            task = Task(order.words, preset, choice, branch, commit, by)
-            async with context.db.write() as connection:
-                return await start_off_thread(connection, context, rules, repository, task)
-        except OptionRefused as refused:
-            known = f"agents {', '.join(offers)}; machines {', '.join(machines) or 'none'}"
-            raise Refused(f"{str(refused).replace('`', '')}; there are: {known}") from None
-        except NotStarted as refused:
-            raise Refused(refused.reply) from None
+        return await place_order(context, rules, repository, replace(order, by=by))
+
+
+async def place_order(context: Context, rules: RepositoryRules, repository: Repository, order: Order) -> Job:
+    """Create the job of an order. Raises `Refused` where something forbids it."""
+    if not order.words.strip() or len(order.words) > MAX_TASK:
+        raise Refused(f"a task has 1 to {MAX_TASK:,} characters")
+    offers = list_offers(rules, context.agents)
+    machines = context.machines_for(rules, private=repository.private)
+    branch, commit = read_ref(order.ref, rules.base_branch or repository.default_branch)
+    try:
+        preset = choose_preset(order.preset, rules, context.presets)
+        choice = choose(order.options, offers, Choice(rules.agent), machines)
+        task = Task(order.words, preset, choice, branch, commit, order.by, order.occasion)
+        async with context.db.write() as connection:
+            return await start_off_thread(connection, context, rules, repository, task)
+    except OptionRefused as refused:
+        known = f"agents {', '.join(offers)}; machines {', '.join(machines) or 'none'}"
+        raise Refused(f"{str(refused).replace('`', '')}; there are: {known}") from None
+    except NotStarted as refused:
+        raise Refused(refused.reply) from None
 
 
 def describe_order(settings: Settings, job: Job) -> str:

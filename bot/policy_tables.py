@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from bot.tables import Command, Table, Text, Url
+from bot.tables import Command, Secret, SecretFile, Table, Text, Url
 from handlers.retention import REDELIVERED_DAYS, Retention
 from handlers.rules import Preset, RepositoryRules, Role
 from runner.agents.prices import Price
@@ -201,6 +201,32 @@ class NotifyTable(Table):
     """`[notify]`: where the operator hears of what must not be said in public."""
 
     url: Annotated[SecretStr, AfterValidator(_check_notify_url)] | None = None
+
+
+class DashboardTable(Table):
+    """`[dashboard]`: who may sign in to the pages, and what is shown to those who have not. Without a client id nobody
+    can."""
+
+    client_id: Text | None = None
+    client_secret_file: SecretFile | None = None
+    client_secret: Secret | None = None
+    public: bool = True
+    operators: frozenset[Text] = frozenset()
+
+    @model_validator(mode="after")
+    def _complete(self) -> DashboardTable:
+        secrets = sum(secret is not None for secret in (self.client_secret, self.client_secret_file))
+        if secrets != (1 if self.client_id else 0):
+            raise ValueError("give client_id and exactly one of client_secret_file and client_secret, or none of them")
+        if not self.client_id and (self.operators or not self.public):
+            raise ValueError("without a client_id nobody can sign in: there can be no operators, and public stays true")
+        return self
+
+    def read_client_secret(self) -> str:
+        """The App's client secret; empty where there is none."""
+        if self.client_secret_file:
+            return self.client_secret_file.read_text().strip()
+        return self.client_secret.get_secret_value() if self.client_secret else ""
 
 
 class RecoveryTable(Table):

@@ -108,6 +108,16 @@ def _check_absolute(path: str) -> str:
     return path
 
 
+def _check_secret_file(path: Path) -> Path:
+    try:
+        _check_text(path.read_text())
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError("holds no text") from None
+    return path
+
+
 KEYS = {
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"),
     *("CLAUDE_CODE_OAUTH_TOKEN", "CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
@@ -117,6 +127,7 @@ KEYS = {
 Text = Annotated[str, AfterValidator(_check_text)]
 Url = Annotated[str, AfterValidator(_check_url)]
 Secret = Annotated[SecretStr, AfterValidator(_check_secret)]
+SecretFile = Annotated[Path, AfterValidator(_check_secret_file)]
 Command = Annotated[tuple[Text, ...], Field(min_length=1)]
 
 

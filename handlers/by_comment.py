@@ -88,7 +88,9 @@ async def take_over(
         return hold_replies.render_not_taken_over(str(refused), context.secrets)
     log.info("hold.taken", **taken.job.log_context(), person=login)
     before = taken.before.person if taken.before and taken.before.person != login else None
-    return hold_replies.render_taken_over(last, taken.job, taken.hold, len(keys), before, context.public_url)
+    return hold_replies.render_taken_over(
+        last, taken.job, taken.hold, len(keys), before, context.public_url, signs_in=context.signs_in
+    )
 
 
 async def _find_sealing(connection: AsyncConnection, context: Context, rules: RepositoryRules, job: Job) -> str | None:

@@ -199,7 +199,7 @@ async def _cancel(request: Request, command: Command) -> None:
     async with context.db.read() as connection:
         too_early = await has_earlier(connection, request.delivery)
     job = await request.fetch_last_job()
-    goes_on = job is not None and await _ask_to_end(request, job.id)
+    goes_on = job is not None and await ask_to_end(context, job.id, request.event.sender.login)
     if job and goes_on:
         await request.reply(replies.render_cancelling(job, context.public_url))
     if too_early:
@@ -208,15 +208,15 @@ async def _cancel(request: Request, command: Command) -> None:
         await request.reply(replies.render_nothing_to_cancel())
 
 
-async def _ask_to_end(request: Request, job_id: str) -> bool:
+async def ask_to_end(context: Context, job_id: str, login: str) -> bool:
     """Ask a job to end, or a lost one not to be started again, until its report says whether it is; False otherwise."""
-    async with request.context.db.write() as connection:
+    async with context.db.write() as connection:
         job = await store.fetch_job(connection, job_id)
         if job is None:
             return False
         is_untold = job_id in await casebook.fetch_unreported_job_ids(connection)
         if job.active or (job.state is JobState.LOST and is_untold):
-            await store.request_cancel(connection, job_id, request.event.sender.login, request.context.now())
+            await store.request_cancel(connection, job_id, login, context.now())
             return True
         return False
 

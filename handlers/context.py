@@ -39,6 +39,8 @@ class Context:
     """Ours and the operator's own, by name."""
     machines: Mapping[str, Machine] = field(default_factory=dict)
     """By name."""
+    signs_in: bool = False
+    """Whether people can sign in to the pages, where a job's holder then reads the way in."""
 
     def rules_for(self, repository: str) -> RepositoryRules | None:
         """The configuration of a repository, or None when the operator named none."""

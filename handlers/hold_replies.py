@@ -13,21 +13,25 @@ from runner.holds import Hold
 from runner.job import Job
 
 
-def render_taken_over(job: Job, held: Job, hold: Hold, keys: int, before: str | None, public_url: str) -> str:
+def render_taken_over(
+    job: Job, held: Job, hold: Hold, keys: int, before: str | None, public_url: str, *, signs_in: bool = False
+) -> str:
     """`/ptq takeover`, heard: `held` is the job itself, or the one in which its environment is made anew; `before` is
-    who had it."""
+    who had it. Where people sign in to the pages, the way in is there for whoever holds it."""
     time, before_that, when = f"until {_render_time(hold)}", "", "within moments"
     if held.by_hand and not held.adopts and held.active:
         time = f"for {_describe_lasting(hold)}"
         before_that, when = "Its environment is being made anew. ", "once it is there, which is when the time begins"
     elif held.active:
         before_that, when = "It is being ended. ", "once its report is here"
+    where = "Where to is for the operator of this App to tell: `ptq-bot holds` shows it."
+    if signs_in:
+        where = f"Where to is on [its page]({job_url(public_url, held.id)}), once you have signed in there."
     which = "the SSH key that GitHub has of you" if keys == 1 else f"{keys} SSH keys that GitHub has of you"
     lines = [
         f"@{hold.person}, [this job]({job_url(public_url, job.id)}) is yours {time}; its slot stays taken meanwhile."
         + f" Until now `{before}` held it." * bool(before),
-        f"{before_that}You are let in {when}, by {which}. Where to is for the operator of this App to tell: "
-        "`ptq-bot holds` shows it. `/ptq status` says whether you may enter yet.",
+        f"{before_that}You are let in {when}, by {which}. {where} `/ptq status` says whether you may enter yet.",
         "`/ptq release` has your edits collected and reported here, `/ptq release drop` throws them away. "
         "**What is not released in time is lost.**",
     ]

@@ -34,6 +34,8 @@ class Task:
     commit: str | None
     """None means the newest of it."""
     requested_by: str
+    occasion: str = ""
+    """What names this task among all, where it may be given twice by mistake; empty where it cannot."""
 
 
 def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Preset]) -> Preset:
@@ -59,10 +61,14 @@ async def start_off_thread(
 ) -> Job:
     """Create the job in which an agent works by somebody's words. Raises `NotStarted` while something forbids it."""
     number, now = await store.find_unused_number(connection, rules.name), context.now()
+    named = task.occasion or f"#{number} task"
+    job_id = derive_job_id(f"{rules.name}{named}", context.db.secret)
+    if task.occasion and (given := await store.fetch_job(connection, job_id)):
+        return given
     await check_not_paused(connection, rules.name)
     await check_caps(connection, context, rules, number, task.requested_by)
     job = Job(
-        id=derive_job_id(f"{rules.name}#{number} task", context.db.secret),
+        id=job_id,
         repository=rules.name,
         private=repository.private,
         issue_number=number,

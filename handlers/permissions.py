@@ -29,6 +29,16 @@ class Admission:
         return self.role >= right.find_role(self.rules)
 
 
+async def ask_live(
+    context: Context, rules: RepositoryRules, repository: Repository, login: str, right: Right
+) -> Admission:
+    """How far somebody is heard just now, by the repository's own word too where it comes to that."""
+    admission = Admission(rules, await context.github.fetch_role(rules.name, login))
+    if right is not Right.ANYONE and admission.may(right):
+        return replace(admission, rules=await narrow(context, rules, repository))
+    return admission
+
+
 async def admit(
     context: Context, repository: Repository, issue_number: int, sender: User, right: Right
 ) -> Admission | None:
@@ -43,9 +53,7 @@ async def admit(
         body = replies.render_not_configured(sender.login, repository.full_name)
         await reply_once(context, repository.full_name, issue_number, f"not configured @{sender.login}", body)
         return None
-    admission = Admission(rules, await context.github.fetch_role(rules.name, sender.login))
-    if right is not Right.ANYONE and admission.may(right):
-        admission = replace(admission, rules=await narrow(context, rules, repository))
+    admission = await ask_live(context, rules, repository, sender.login, right)
     if admission.may(right):
         return admission
     log.info("request.refused", by=sender.login)

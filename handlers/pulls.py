@@ -64,7 +64,7 @@ async def ask_for_pull(
         report = await store.fetch_report(connection, standing) if standing else None
     if report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
-    fault = _find_fault(note, report, [reply for reply in reports if _stood(reply, comment)])
+    fault = find_fault(note, report, [reply for reply in reports if _stood(reply, comment)])
     if fault:
         return fault
     return await _write_down(context, rules, issue_number, comment, note, report)
@@ -74,8 +74,9 @@ def _stood(reply: Reply, comment: IssueComment) -> bool:
     return reply.commented_at is not None and reply.commented_at <= comment.created_at
 
 
-def _find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | None:
-    """Why a note approves nothing, as a reply; None when it approves the report's diff."""
+def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | None:
+    """Why a note approves nothing, as a reply; None when it approves the report's diff. `stood` are the reports that
+    could be read when it was written, for one that names no digest."""
     digest = report.digest or ""
     shown = digest[:DIGEST_SHOWN]
     if note.digest is not None and not matches_digest(note.digest, digest):

@@ -122,9 +122,7 @@ async def _decide(context: Context, rules: RepositoryRules, request: StartReques
         await _check(context, rules, request)
     except NotStarted as refused:
         objection = refused
-    if request.preset == REBASE:
-        target = await find_target(context, rules, request.issue.number, request.onto)
-        request = replace(request, target=target)
+    request = await _aim(context, rules, request)
     snapshot = await freeze(context, rules, request)
     async with context.db.write() as connection:
         job = await _answer(connection, context, rules, request, snapshot, objection)
@@ -133,17 +131,30 @@ async def _decide(context: Context, rules: RepositoryRules, request: StartReques
     context.ring()
 
 
-async def start_unheard(context: Context, rules: RepositoryRules, request: StartRequest) -> Job:
+async def start_unheard(
+    context: Context, rules: RepositoryRules, request: StartRequest, *, unopposed: bool = False
+) -> Job:
     """The job that was asked for outside of its thread, made now or before. Raises `NotStarted`; nobody else hears why.
 
-    That people may be at work on the issue does not matter: nothing is asked of them, and no agent comes between.
+    That people may be at work on the issue matters only if it is to be `unopposed`: where no agent comes between them,
+    nothing is asked of them.
     """
+    if unopposed:
+        await _check(context, rules, request)
+    request = await _aim(context, rules, request)
     snapshot = await freeze(context, rules, request)
     async with context.db.write() as connection:
         job_id = name_job(context, rules.name, request.issue.number, request.trigger)
         job = await store.fetch_job(connection, job_id) or await _create(connection, context, rules, request, snapshot)
     context.ring()
     return job
+
+
+async def _aim(context: Context, rules: RepositoryRules, request: StartRequest) -> StartRequest:
+    """The request with the commit that a rebase is for, as GitHub has it."""
+    if request.preset != REBASE:
+        return request
+    return replace(request, target=await find_target(context, rules, request.issue.number, request.onto))
 
 
 async def _check(context: Context, rules: RepositoryRules, request: StartRequest) -> None:

@@ -18,6 +18,9 @@ from runner.characters import make_storable
 COMPRESSION = 1
 """Zstandard's level: the higher ones take longer and save little of a payload."""
 
+LISTED = ("repository", "private", "issue_number", "state", "preset", "agent", "machine", "requested_by", "name")
+"""What jobs are found by in lists: all of it is in one index, so that no long row is read to be left out."""
+
 Integer = BigInteger().with_variant(sqlalchemy.Integer, "sqlite")
 """64 bits, as GitHub's ids need. SQLite has them in an INTEGER, and counts up by itself in nothing else."""
 

@@ -133,7 +133,7 @@ def measure_phases(steps: Iterable[tuple[str, datetime, str]]) -> Mapping[str, S
     for _, of_job in groupby(steps, lambda step: step[0]):
         phase, since = "", None
         for _, at, what in of_job:
-            state = _find_state(what)
+            state = find_state(what)
             if state is None:
                 continue
             if since is not None:
@@ -142,7 +142,7 @@ def measure_phases(steps: Iterable[tuple[str, datetime, str]]) -> Mapping[str, S
     return took
 
 
-def _find_state(what: str) -> str | None:
+def find_state(what: str) -> str | None:
     """The state into which a step led, if it led into another one."""
     word = what.split(":", maxsplit=1)[0].split(" by ", maxsplit=1)[0]
     return word if word in set(map(str, JobState)) else None

@@ -21,11 +21,10 @@ from sqlalchemy import (
     text,
 )
 
-from runner.columns import Compressed, Integer, String, Text, UtcDateTime, describe_tries
+from runner.columns import LISTED, Compressed, Integer, String, Text, UtcDateTime, describe_tries
 from runner.job import ACTIVE
 
 metadata = MetaData()
-
 PENDING = text("state = 'pending'")
 """Which deliveries are still to be worked; said in these words it is found in an index of its own."""
 
@@ -105,6 +104,7 @@ jobs = Table(
     Column("trouble", Text),
     Column("failure", Text),
     Index("jobs_by_case", "repository", "issue_number"),
+    Index("jobs_by_age", "created_at", "id", *LISTED),
 )
 _is_active = jobs.c.state.in_(sorted(map(str, ACTIVE)))
 Index(

@@ -18,13 +18,14 @@ from typing import Protocol, Self
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from bot.app import Pace, Service
+from bot.app import Service
 from bot.config import load_settings
 from bot.demo.github import StandIn
 from bot.demo.repository import BRANCH, NAME, make_repository
 from bot.demo.sshd import ADDRESS, EmbeddedSshServer
 from bot.github import Timings
 from bot.manifest import load_manifest
+from bot.pace import Pace
 from runner.jobd.processes import kill_processes
 
 MAINTAINER = "maintainer"

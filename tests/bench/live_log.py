@@ -17,9 +17,9 @@ from pathlib import Path
 
 import aiohttp
 
-from bot.app import Pace
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
+from bot.pace import Pace
 from tests.bench.figures import find_percentile
 from tests.bench.servers import SERVE, Installation
 from tests.support.machines import find_or_skip_sshd

@@ -15,6 +15,7 @@ from bot.config import ConfigError, Settings, load_settings
 from bot.policy_tables import (
     CapsTable,
     CapsTables,
+    DashboardTable,
     GatewayTable,
     LimitsTable,
     NotifyTable,
@@ -94,11 +95,12 @@ def test_the_example_shows_every_key_with_its_default() -> None:
         CapsTables: example["caps"],
         CapsTable: {key: 1 for table in example["caps"].values() for key in table},
         PriceTable: example["prices"]["some-model"],
+        DashboardTable: example["dashboard"],
         NotifyTable: example["notify"],
         RecoveryTable: example["recovery"],
     }
     for table, shown in tables.items():
-        assert set(shown) | {"private_key"} >= set(table.model_fields), table
+        assert set(shown) | {"private_key", "client_secret_file"} >= set(table.model_fields), table
     assert "# private_key =" in text
     assert Limits(**example["limits"]) == Limits()
     assert RecoveryTable(**example["recovery"]) == RecoveryTable()
@@ -151,6 +153,13 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
             "github.webhook_secrets: must not be empty",
         ),
         ('["current", "previous"]', '["current", " "]', "github.webhook_secrets[1]: must not be empty"),
+        ('client_secret = "the-apps-own"', "", "dashboard: give client_id and exactly one of client_secret_file and"),
+        ('client_id = "Iv1.0123456789abcdef"', "", "dashboard: give client_id and exactly one of client_secret_file"),
+        (
+            'client_secret = "the-apps-own"',
+            'client_secret_file = "known_hosts"',
+            "dashboard.client_secret_file: must not be empty",
+        ),
         ('"app.pem"', '"other.pem"', "github.private_key_file: cannot be read: No such file or directory"),
         ('"app.pem"', '"known_hosts"', "github.private_key_file: the private key is no PEM text"),
         ('private_key_file = "app.pem"', "", "github: give exactly one of private_key_file and private_key"),

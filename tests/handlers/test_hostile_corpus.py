@@ -24,9 +24,14 @@ splices = st.lists(st.sampled_from(SHORT) | slices | st.sampled_from("\n `<>[]@#
 
 HARMLESS_TAGS = re.compile(
     "html|head|meta|title|link|body|header|main|h[12]|span|d[ltd]|p|a|small|details|summary|ol|li|time|strong|nav|section"
-    "|pre|code|div"
+    "|pre|code|div|ul|ins|del"
 )
-HARMLESS_ATTRIBUTES = frozenset({"lang", "charset", "name", "content", "rel", "href", "class", "id", "open"})
+HARMLESS_ATTRIBUTES = frozenset(
+    (
+        *("lang", "charset", "name", "content", "rel", "href", "class", "id", "open"),
+        *("tabindex", "download", "aria-label", "hx-disable"),
+    )
+)
 
 
 def name(case: Case) -> str:

@@ -135,6 +135,7 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
         hold_replies.render_taken_over(RUNNING, RUNNING, HOLD, 1, None, URL),
         hold_replies.render_taken_over(DONE, ANEW, HOLD, 2, None, URL),
         hold_replies.render_taken_over(DONE, DONE, HOLD, 1, "colleague", URL),
+        hold_replies.render_taken_over(DONE, ANEW, HOLD, 1, None, URL, signs_in=True),
     ],
     hold_replies.render_held: [
         hold_replies.render_held(HOLD, ()),

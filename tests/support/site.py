@@ -44,7 +44,7 @@ index 1d72694..6e9e73f 100644
 +++ size < 3 & "x"
 """
 
-OUR_SCRIPT = re.compile(r"(/\w+)?/static/(htmx(-sse)?\.min|live)\.js")
+OUR_SCRIPT = re.compile(r"(/\w+)?/static/(htmx(-sse)?\.min|live|dashboard)\.js")
 
 
 def make_report(**changes: Any) -> Report:
@@ -54,30 +54,35 @@ def make_report(**changes: Any) -> Report:
 
 @dataclass
 class Page(HTMLParser):
-    """An answer, and what a browser makes of it; the scripts that every page of ours loads are not among its tags."""
+    """An answer, and what a browser makes of it. What every page of ours begins with is left out: its scripts are not
+    among the tags, and the words and classes of its head are not among those of the page."""
 
     status: int
     headers: dict[str, str]
     html: str
+    class_names: list[str] = field(default_factory=list)
     tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
     text: str = ""
+    in_head: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
         self.feed(self.html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.in_head = (self.in_head or tag == "body") and tag != "main"
         if not (tag == "script" and OUR_SCRIPT.fullmatch(dict(attrs).get("src") or "")):
             self.tags.append((tag, dict(attrs)))
+            self.class_names += [] if self.in_head else (dict(attrs).get("class") or "").split()
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.text += "" if self.in_head else data
 
     def links(self) -> list[str]:
-        return [attrs["href"] or "" for _, attrs in self.tags if "href" in attrs]
+        return [attrs["href"] or "" for _, attrs in self.tags if "href" in attrs and attrs.get("class") != "skip"]
 
     def classes(self) -> list[str]:
-        return [name for _, attrs in self.tags for name in (attrs.get("class") or "").split()]
+        return self.class_names
 
     def refreshes(self) -> list[str | None]:
         return [attrs["content"] for tag, attrs in self.tags if tag == "meta" and "http-equiv" in attrs]

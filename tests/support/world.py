@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from sqlalchemy import select
 
-from bot.app import Pace
 from bot.demo.github import Pull
 from bot.demo.playground import LABEL, MAINTAINER, PACE, STRANGER, Playground, SshServer
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
+from bot.pace import Pace
 from handlers import casebook
 from runner import store
 from runner.job import Job

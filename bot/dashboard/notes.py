@@ -1,0 +1,129 @@
+"""Opening the pull request: a note becomes the person's own comment in the thread, and the thread does the rest.
+
+An App may write as somebody only by a token of theirs, which is asked for at that moment (`sign_in`), and given back to
+GitHub once the comment is there. What the note must be is judged here by the same function as in the thread: whoever
+wrote too little reads that before anything is posted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import structlog
+from aiohttp import web
+
+from bot.dashboard.desk import Desk
+from bot.dashboard.forms import Denied, Fields, admit, answering
+from bot.dashboard.oauth import GitHubOAuth
+from bot.dashboard.sign_in import PEN, PEN_LASTS, SignIn
+from bot.dashboard.visits import Visit
+from handlers import casebook
+from handlers.commands import Command, Right, parse_commands
+from handlers.note import MAX_NOTE, NOTE_PLACEHOLDER, parse_note
+from handlers.pulls import find_fault
+from handlers.report import is_confidential
+from runner import store
+from runner.job import DIGEST_SHOWN, Job, Report
+
+log = structlog.get_logger()
+
+LATELY = timedelta(minutes=10)
+"""How far back the thread is looked through for the same comment: a form may be sent twice."""
+
+BACK = "back"
+"""In the query of whoever comes from GitHub with a pen: without one then, there is no use in going again."""
+
+
+class Notes:
+    """The handlers of the note's page."""
+
+    def __init__(self, desk: Desk, oauth: GitHubOAuth, sign_in: SignIn) -> None:
+        self._desk = desk
+        self._oauth = oauth
+        self._sign_in = sign_in
+        self._posting = asyncio.Lock()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every address."""
+        return [
+            web.get("/jobs/{id}/note", self.show),
+            web.post("/jobs/{id}/note", self.post),
+        ]
+
+    async def show(self, request: web.Request) -> web.Response:
+        """The page on which a note is written; by way of GitHub, where that has not said for whom we may post."""
+        visit = self._desk.visits.read(request)
+        job = await self._desk.find_job(request, visit)
+        if visit.login is None:
+            raise self._desk.refuse(visit)
+        report = await self._find_standing(job)
+        if report is None:
+            return self._desk.drawing.say(visit, "No note", "This job's diff does not wait for a note.", 409)
+        if not self._find_token(request, visit, job):
+            if BACK in request.query:
+                return self._desk.drawing.say(visit, "No note", "Your browser keeps no cookies of ours.", 409)
+            return self._sign_in.leave(f"/jobs/{job.id}/note?{BACK}", visit, job.id)
+        return self._desk.drawing.render(
+            "note.html",
+            visit,
+            job=job,
+            digest=(report.digest or "")[:DIGEST_SHOWN],
+            wanted=NOTE_PLACEHOLDER,
+            longest=MAX_NOTE,
+        )
+
+    async def post(self, request: web.Request) -> web.Response:
+        """Post a note as the person's own comment. The token is of no more use then."""
+        response = await answering(self._desk, self._write)(request)
+        if response.status == 303 and (pen := self._desk.visits.read_cookie(request, PEN, PEN_LASTS)):
+            await self._oauth.revoke(pen["token"])
+            self._desk.visits.drop_cookie(response, PEN)
+        return response
+
+    async def _write(self, request: web.Request, visit: Visit, fields: Fields) -> str:
+        job = await self._desk.find_job(request, visit)
+        rules, _ = await admit(self._desk, visit, job.repository, Right.OPEN)
+        token, report = self._find_token(request, visit, job), await self._find_standing(job)
+        if report is None:
+            raise Denied("This job's diff does not wait for a note any more.", 409)
+        if not token:
+            raise Denied("GitHub has to say once more that we may post for you: go back, copy your note, and reload.")
+        body = render_note(fields.get("digest", ""), fields.get("title", ""), fields.get("note", ""))
+        check_note(body, report)
+        async with self._posting:
+            since = self._desk.context.now() - LATELY
+            lately = await self._desk.context.github.list_comments(rules.name, job.issue_number, since)
+            if not any(comment.author == visit.login and comment.body.strip() == body for comment in lately):
+                await self._oauth.comment(token, rules.name, job.issue_number, body)
+        log.info("dashboard.noted", **job.log_context(), by=visit.login)
+        return f"/jobs/{job.id}?posted"
+
+    def _find_token(self, request: web.Request, visit: Visit, job: Job) -> str:
+        pen = self._desk.visits.read_cookie(request, PEN, PEN_LASTS)
+        fits = pen is not None and pen["job"] == job.id and pen["login"] == visit.login
+        return pen["token"] if pen and fits else ""
+
+    async def _find_standing(self, job: Job) -> Report | None:
+        """The report of a job whose diff a note would approve."""
+        async with self._desk.context.db.read() as connection:
+            case = await casebook.fetch_case(connection, job.case_key) if job.has_thread else None
+            report = await store.fetch_report(connection, job.id)
+        stands = case is not None and case.standing_job_id == job.id and report is not None and report.digest
+        return report if report and stands and not is_confidential(report.body) else None
+
+
+def render_note(digest: str, title: str, note: str) -> str:
+    """The comment that somebody would have written by hand. Pure."""
+    words = " ".join(title.replace('"', "'").split())
+    option = f' --title "{words}"' if words else ""
+    return f"/ptq pr {digest.strip()}{option}\n\n{note.replace(chr(13), '').strip()}".strip()
+
+
+def check_note(body: str, report: Report) -> None:
+    """Raise `Denied` for a note that the thread would refuse, or that says something else besides. Pure."""
+    commands = parse_commands(body)
+    if len(commands) != 1 or not isinstance(commands[0], Command) or commands[0].verb != "pr":
+        raise Denied("A note holds no other command.", 409)
+    if fault := find_fault(parse_note(commands[0]), report, []):
+        raise Denied(fault, 409)

@@ -1,0 +1,208 @@
+"""Who gets in, and what no other site can do to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import aiohttp
+import pytest
+
+from bot.dashboard.visits import LASTS
+from bot.demo.github.standin import CLIENT_SECRET
+from tests.support.dashboard import Browser, Dashboard, open_dashboard
+
+
+@pytest.fixture
+async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with open_dashboard(tmp_path) as dashboard:
+        yield dashboard
+
+
+def who(browser: Browser) -> str | None:
+    """As whom the last page knows somebody."""
+    _, _, rest = browser.page.html.partition("<span>@")
+    return rest.partition("<")[0] or None
+
+
+async def test_somebody_signs_in_by_github_and_comes_back_to_where_they_were(dashboard: Dashboard) -> None:
+    async with dashboard.browser() as browser:
+        page = await browser.visit("/jobs?state=running")
+        assert who(browser) is None
+        link = next(link for link in page.links() if link.startswith("/sign-in"))
+        asked = await browser.visit(link)
+        await browser.choose(asked, "alice")
+        assert (who(browser), browser.path) == ("alice", "/jobs?state=running")
+        await browser.fill_in("/sign-out")
+        assert who(browser) is None
+        assert browser.cookies() == {}
+
+
+async def test_no_token_of_a_persons_outlives_their_signing_in(dashboard: Dashboard) -> None:
+    async with dashboard.browser("alice") as browser:
+        assert who(browser) == "alice"
+    kinds = [(exchange.method, exchange.path, exchange.status) for exchange in dashboard.github.exchanges]
+    assert ("GET", "/user", 200) in kinds
+    assert [(method, status) for method, path, status in kinds if path.startswith("/applications/")] == [
+        ("DELETE", 204)
+    ]
+    async with dashboard.database.read() as connection:
+        rows = str((await connection.exec_driver_sql("SELECT * FROM ptq_bot")).all())
+    assert "ghu_" not in rows + str(browser.cookies())
+
+
+async def test_cookies_are_for_this_host_and_for_no_script(dashboard: Dashboard) -> None:
+    async with dashboard.browser() as browser:
+        await browser.visit("/sign-in", follow=False)
+        asked = await browser.visit(browser.page.headers["Location"])
+        back = (await browser.choose(asked, "alice", follow=False)).headers["Location"]
+        await browser.visit(back, follow=False)
+        session = next(cookie for cookie in browser.set_cookies if cookie.startswith("ptq-session="))
+        assert {"HttpOnly", "Path=/", "SameSite=Lax", f"Max-Age={int(LASTS.total_seconds())}"} <= set(
+            session.split("; ")
+        )
+        assert "alice" not in session
+        assert "Secure" not in session, "a browser would not keep it on http, which nobody hears on loopback"
+
+
+async def test_somebody_stays_signed_in_for_eight_hours(dashboard: Dashboard) -> None:
+    async with dashboard.browser("alice") as browser:
+        dashboard.clock.forward(LASTS.total_seconds() - 1)
+        await browser.visit("/jobs")
+        assert who(browser) == "alice"
+        dashboard.clock.forward(2)
+        await browser.visit("/jobs")
+        assert who(browser) is None
+
+
+async def go_to_github_and_back(browser: Browser, login: str) -> str:
+    """The address to which GitHub sends somebody back, which they have not opened yet."""
+    await browser.visit("/sign-in", follow=False)
+    asked = await browser.visit(browser.page.headers["Location"])
+    return (await browser.choose(asked, login, follow=False)).headers["Location"]
+
+
+async def test_a_sign_in_that_was_begun_elsewhere_ends_here(dashboard: Dashboard) -> None:
+    """Or else somebody could be made to act, and to write, in an attacker's name."""
+    async with dashboard.browser() as attacker, dashboard.browser() as victim:
+        back = await go_to_github_and_back(attacker, "bob")
+        assert (await victim.visit(back)).status == 403
+        await victim.visit("/sign-in", follow=False)
+        assert (await victim.visit(back)).status == 403, "its own trip has another state"
+        await victim.visit("/jobs")
+        assert who(victim) is None
+
+
+async def test_the_state_of_a_sign_in_must_fit(dashboard: Dashboard) -> None:
+    async with dashboard.browser() as browser:
+        back = await go_to_github_and_back(browser, "alice")
+        state = parse_qs(urlsplit(back).query)["state"][0]
+        for wrong in ("", "x" * len(state), "\u00e9"):
+            assert (await browser.visit(back.replace(state, wrong))).status == 403
+        await browser.visit("/jobs")
+        assert who(browser) is None
+
+
+async def test_a_code_signs_in_once(dashboard: Dashboard) -> None:
+    async with dashboard.browser() as browser, dashboard.browser() as other:
+        back = await go_to_github_and_back(browser, "alice")
+        trip = browser.cookies()
+        await browser.visit(back)
+        assert who(browser) == "alice"
+        other.session.cookie_jar.update_cookies(trip)
+        assert (await other.visit(back)).status == 403
+        assert "used before" in other.page.text
+        await other.visit("/jobs")
+        assert who(other) is None
+
+
+async def test_a_trip_to_github_takes_ten_minutes_at_most(dashboard: Dashboard) -> None:
+    async with dashboard.browser() as browser:
+        back = await go_to_github_and_back(browser, "alice")
+        dashboard.clock.forward(601)
+        assert (await browser.visit(back)).status == 403
+
+
+async def test_whoever_refuses_at_github_is_told_so(dashboard: Dashboard) -> None:
+    async with dashboard.browser() as browser:
+        back = await go_to_github_and_back(browser, "alice")
+        refused = back.replace("code=", "error=access_denied&not=")
+        assert (await browser.visit(refused)).status == 403
+        assert "you did not agree" in browser.page.text
+
+
+async def test_nobody_is_sent_to_another_site(dashboard: Dashboard) -> None:
+    for path in ("//evil.example", "https://evil.example/", "/\\evil.example", "/jobs%0d%0aX:%20y", "jobs"):
+        async with dashboard.browser() as browser:
+            await browser.sign_in("alice", path)
+            assert (browser.last_origin, browser.path) == (dashboard.url, "/"), path
+
+
+async def test_a_session_that_was_there_before_does_not_go_on(dashboard: Dashboard) -> None:
+    async with dashboard.browser("bob") as browser:
+        await browser.visit("/jobs")
+        before, csrf = browser.cookies()["ptq-session"], browser.fields("/sign-out")["csrf"]
+        await browser.sign_in("alice")
+        assert browser.cookies()["ptq-session"] != before
+        assert browser.fields("/sign-out")["csrf"] != csrf
+        assert (await browser.send("/sign-out", {"csrf": csrf})).status == 403
+        await browser.visit("/jobs")
+        assert who(browser) == "alice"
+
+
+async def test_a_cookie_that_somebody_made_or_changed_is_none(dashboard: Dashboard) -> None:
+    async with dashboard.browser("alice") as browser, dashboard.browser() as other:
+        good = browser.cookies()["ptq-session"]
+        await other.visit("/sign-in", follow=False)
+        trip = other.cookies()["ptq-trip"]
+        for bad in (good[:-2], good[::-1], "root", "", trip, "\u00e9"):
+            headers = {"Cookie": f"ptq-session={bad}"}
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"{dashboard.url}/jobs", headers=headers) as page,
+            ):
+                assert "Sign in with GitHub" in await page.text()
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", None])
+async def test_a_form_of_another_site_does_nothing(dashboard: Dashboard, origin: str | None) -> None:
+    job = await dashboard.add()
+    async with dashboard.browser("alice") as browser:
+        await browser.visit(f"/jobs/{job.id}")
+        fields = browser.fields(f"/jobs/{job.id}/cancel")
+        page = await browser.send(f"/jobs/{job.id}/cancel", fields, origin=origin)
+        assert (page.status, "from another site" in page.text) == (403, True)
+    assert (await dashboard.fetch_job(job.id)).cancel_requested_at is None
+
+
+@pytest.mark.parametrize("csrf", ["", "wrong", "\u00e9"])
+@pytest.mark.parametrize("path", ["cancel", "follow-up", "rebase", "note"])
+async def test_a_form_without_its_token_does_nothing(dashboard: Dashboard, path: str, csrf: str) -> None:
+    job = await dashboard.add()
+    async with dashboard.browser("alice") as browser, dashboard.browser("bob") as other:
+        await other.visit("/jobs")
+        for token in (csrf, other.fields("/sign-out")["csrf"]):
+            assert (await browser.send(f"/jobs/{job.id}/{path}", {"csrf": token})).status == 403
+    async with dashboard.browser() as nobody:
+        assert (await nobody.send(f"/jobs/{job.id}/{path}", {"csrf": ""})).status == 403
+    assert (await dashboard.fetch_job(job.id)).cancel_requested_at is None
+
+
+async def test_where_the_operator_set_up_nothing_nobody_signs_in(tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, signs_in=False) as dashboard, dashboard.browser() as browser:
+        job = await dashboard.add(private=True, repository="octo/hidden")
+        assert (await browser.visit("/sign-in")).status == 404
+        assert "Sign in" not in (await browser.visit("/jobs")).html
+        assert (await browser.visit(f"/jobs/{job.id}")).status == 200, "its address is all that it takes"
+        assert (await browser.send(f"/jobs/{job.id}/cancel", {"csrf": ""})).status in (404, 405)
+
+
+async def test_github_is_told_the_secret_and_nobody_else(dashboard: Dashboard) -> None:
+    async with dashboard.browser() as browser:
+        await browser.visit("/sign-in", follow=False)
+        url = browser.page.headers["Location"]
+        assert CLIENT_SECRET not in url
+        query = parse_qs(urlsplit(url).query)
+        assert set(query) == {"client_id", "redirect_uri", "state", "code_challenge", "code_challenge_method"}
+        assert query["redirect_uri"] == [f"{dashboard.url}/sign-in/callback"]
