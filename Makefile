@@ -5,7 +5,7 @@ DESCRIPTIONS := .cache/npm/.ready
 # Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 
-.PHONY: demo test check test-agents bench bench-environment bench-gateway bench-live-log crash chaos lint setup clean
+.PHONY: demo test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists crash chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -43,6 +43,10 @@ bench-gateway: setup
 # How soon a line on a machine is in 500 browsers, and what they cost the machine. It needs two cores.
 bench-live-log: setup
 	$(BIN)/python -m tests.bench.live_log
+
+# How long the list of jobs takes with 10,000 of them, beside one with a page of them.
+bench-lists: setup
+	$(BIN)/python -m tests.bench.lists
 
 lint: setup
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +35,11 @@ COLOURED_DIFF = 200_000
 UNFOLDED_LINES = 400
 """Lines of a diff up to which all of its files are shown unfolded."""
 
+MAX_WORD = 200
+"""Characters of a text that is remembered once it is clean."""
+
+MAX_WORDS = 10_000
+
 _KINDS = {"+": "plus", "-": "minus", "@": "hunk"}
 
 Lines = Sequence[tuple[str, str]]
@@ -59,6 +65,8 @@ class Drawing:
     def __init__(self, context: Context, web_url: str) -> None:
         """`web_url` is where GitHub's pages are; empty where nobody has said."""
         self.secrets = spell_out(context.secrets)
+        # A list says the same few hundred words each time, and looking for secrets in each is what takes its time.
+        self._clean_word = lru_cache(MAX_WORDS)(self._clean_text)
         loader = FileSystemLoader(Path(__file__).parent.parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean)
         self._templates.filters["diff_files"] = self._clean_diff
@@ -86,8 +94,12 @@ class Drawing:
 
     def clean(self, value: object) -> object:
         """What every value passes on its way into a page; one that is escaped already has passed it before."""
-        is_raw = isinstance(value, str) and not hasattr(value, "__html__")
-        return show_invisible(self.redact(str(value))) if is_raw else value
+        if not isinstance(value, str) or hasattr(value, "__html__"):
+            return value
+        return self._clean_word(value) if len(value) <= MAX_WORD else self._clean_text(value)
+
+    def _clean_text(self, text: str) -> str:
+        return show_invisible(self.redact(str(text)))
 
     def _clean_diff(self, patch: str) -> list[FileDiff]:
         """The files of a diff, cleaned as a whole: a secret may have several lines."""

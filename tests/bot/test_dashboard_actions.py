@@ -1,0 +1,196 @@
+"""What people do by forms: the same that they may say in threads, by the same rules, asked of GitHub just then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from runner.job import JobState
+from runner.pauses import OPERATOR, Pause, begin_pause
+from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
+from tests.support.site import make_report
+from tests.support.visitor import NAME
+from tests.support.world import NOTE
+
+ID = "0123456789"
+
+
+@pytest.fixture
+async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with open_dashboard(tmp_path) as dashboard:
+        yield dashboard
+
+
+async def add_report(dashboard: Dashboard) -> str:
+    """A job whose diff waits for a note, on an issue that is there."""
+    number = await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
+    job = await dashboard.add(
+        make_report(), issue_number=number, state=JobState.SUCCEEDED, base_commit=dashboard.visitor.base
+    )
+    return f"/jobs/{job.id}"
+
+
+async def test_a_job_is_launched_on_an_issue_once_and_its_thread_hears_of_it(dashboard: Dashboard) -> None:
+    number = await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
+    async with dashboard.browser("alice") as browser:
+        await browser.visit(f"/launch?repository={NAME}&issue={number}&preset=fix")
+        form = browser.fields("/launch")
+        fields = {**form, "repository": NAME, "issue": f"#{number}", "preset": "diagnose", "advice": "Look at it."}
+        await browser.send("/launch", fields)
+        assert "queued" in browser.page.text
+        where = browser.path
+        await browser.send("/launch", fields)
+        assert browser.path == where, "sent twice, it is asked for once"
+    (job,) = await dashboard.jobs()
+    assert (job.preset, job.requested_by, job.issue_number) == ("diagnose", "alice", number)
+    assert "Look at it." in job.prompt
+    async with dashboard.database.read() as connection:
+        statuses = (await connection.exec_driver_sql("SELECT body FROM replies WHERE kind = 'status'")).all()
+    assert "for @alice" in str(statuses)
+
+
+async def test_a_task_without_an_issue_is_launched_by_ones_own_words_once(dashboard: Dashboard) -> None:
+    async with dashboard.browser("alice") as browser:
+        await browser.visit("/launch")
+        form = browser.fields("/launch")
+        fields = {**form, "repository": NAME, "preset": "ad-hoc", "advice": "Count the files.", "machine": "gpu-1"}
+        for _ in range(2):
+            assert (await browser.send("/launch", fields)).status == 200
+    (job,) = await dashboard.jobs()
+    assert (job.has_thread, job.requested_by, job.pinned_to) == (False, "alice", "gpu-1")
+    assert "Count the files." in job.prompt
+
+
+async def test_what_the_thread_would_refuse_is_refused_on_the_page_and_nowhere_else(dashboard: Dashboard) -> None:
+    number = await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
+    await dashboard.github.close_issue(NAME, number, by="bob")
+    async with dashboard.browser("alice") as browser:
+        await browser.visit("/launch")
+        fields = {**browser.fields("/launch"), "repository": NAME, "issue": str(number), "preset": "fix"}
+        page = await browser.send("/launch", fields)
+        assert (page.status, "this issue is closed" in page.text) == (409, True)
+        assert (await browser.send("/launch", {**fields, "agent": "gpt"})).status == 409
+        assert (
+            "no preset"
+            in (await browser.send("/launch", {**fields, "issue": "", "preset": "nothing", "advice": "x"})).text
+        )
+        async with dashboard.database.write() as connection:
+            await begin_pause(connection, Pause("", OPERATOR, "root", dashboard.clock()))
+        page = await browser.send("/launch", {**fields, "anyway": "on"})
+        assert "paused" in page.text
+    assert await dashboard.jobs() == []
+    assert dashboard.github.issue(NAME, number).comments == []
+
+
+async def send_everything(browser: Browser, path: str, csrf: str) -> list[int]:
+    forms = [f"{path}/{what}" for what in ("cancel", "follow-up", "rebase", "note")]
+    statuses = [(await browser.send(form, {"csrf": csrf})).status for form in forms]
+    launch = {"csrf": csrf, "repository": NAME, "preset": "ad-hoc", "advice": "Do it."}
+    return [*statuses, (await browser.send("/launch", launch)).status]
+
+
+async def test_whoever_may_not_is_offered_nothing_and_refused_everything(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("bob") as browser:
+        page = await browser.visit(path)
+        assert not browser.offers(f"{path}/follow-up")
+        assert "Actions" not in page.text
+        csrf = browser.fields("/sign-out")["csrf"]
+        assert await send_everything(browser, path, csrf) == [403] * 5
+    assert len(await dashboard.jobs()) == 1
+
+
+async def test_a_session_is_worth_nothing_once_the_permission_is_gone(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    hidden = await dashboard.add(id="hidden0001", private=True, repository=HIDDEN)
+    async with dashboard.browser("alice") as browser:
+        await browser.visit(f"/jobs/{hidden.id}")
+        csrf = browser.fields(f"/jobs/{hidden.id}/cancel")["csrf"]
+        dashboard.github.set_permission(NAME, "alice", "read")
+        dashboard.github.set_permission(HIDDEN, "alice", "none")
+        assert await send_everything(browser, path, csrf) == [403] * 5
+        assert (await browser.send(f"/jobs/{hidden.id}/cancel", {"csrf": csrf})).status == 404
+        assert (await browser.visit(f"/jobs/{hidden.id}")).status == 404
+        assert "hidden0001" not in (await browser.visit("/jobs")).html
+    assert (await dashboard.fetch_job(hidden.id)).cancel_requested_at is None
+
+
+async def test_while_github_says_nothing_nobody_may(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    hidden = await dashboard.add(id="hidden0001", private=True, repository=HIDDEN)
+    async with dashboard.browser("alice") as browser:
+        await browser.visit(path)
+        csrf = browser.fields("/sign-out")["csrf"]
+        dashboard.github.faults.add("GET", "*", 500, times=50)
+        assert (await browser.send(f"{path}/follow-up", {"csrf": csrf})).status == 503
+        assert (await browser.visit(f"/jobs/{hidden.id}")).status == 404
+    assert len(await dashboard.jobs()) == 2
+
+
+async def test_a_job_is_cancelled_by_whoever_may_start_one(dashboard: Dashboard) -> None:
+    job = await dashboard.add()
+    async with dashboard.browser("alice") as browser:
+        await browser.visit(f"/jobs/{job.id}")
+        await browser.fill_in(f"/jobs/{job.id}/cancel")
+        assert "It is asked to end" in browser.page.text
+    assert (await dashboard.fetch_job(job.id)).cancelled_by == "alice"
+
+
+async def test_a_follow_up_carries_on_with_advice(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        await browser.visit(path)
+        await browser.fill_in(f"{path}/follow-up", {"advice": "Mind the last chunk."})
+        assert "Attempts" in browser.page.text
+    newest = max(await dashboard.jobs(), key=lambda job: job.attempt)
+    assert (newest.attempt, newest.follows, newest.requested_by) == (2, ID, "alice")
+    assert "Mind the last chunk." in newest.prompt
+
+
+async def go_for_a_note(browser: Browser, path: str) -> None:
+    """To the page of a note, by way of GitHub."""
+    await browser.visit(path)
+    asked = await browser.visit(f"{path}/note")
+    await browser.choose(asked, "alice")
+
+
+async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        assert "as your own comment" in browser.page.text
+        pen, fields = browser.cookies()["ptq-pen"], browser.fields(f"{path}/note")
+        assert "ghu_" not in pen
+        page = await browser.send(f"{path}/note", {**fields, "note": "lgtm"})
+        assert (page.status, "30 letters" in page.text) == (409, True)
+        page = await browser.send(f"{path}/note", {**fields, "note": f"{NOTE}\n\n/ptq cancel"})
+        assert (page.status, "no other command" in page.text) == (409, True)
+        assert dashboard.github.issue(NAME, 1).comments == []
+        await browser.send(f"{path}/note", {**fields, "note": NOTE, "title": 'Keep the "last" chunk'})
+        assert "Your note stands in the thread" in browser.page.text
+        assert "ptq-pen" not in browser.cookies()
+        assert (await browser.send(f"{path}/note", {**fields, "note": NOTE})).status == 403
+    (comment,) = dashboard.github.issue(NAME, 1).comments
+    assert comment.user.login == "alice"
+    assert comment.body == f"/ptq pr {'ab' * 6} --title \"Keep the 'last' chunk\"\n\n{NOTE}"
+    ended = [exchange for exchange in dashboard.github.exchanges if exchange.path.startswith("/applications/")]
+    assert len(ended) == 2
+
+
+async def test_a_note_is_posted_for_nobody_else(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        asked = await browser.visit(f"{path}/note")
+        page = await browser.choose(asked, "bob")
+        assert (page.status, "somebody else" in page.text) == (403, True)
+        await go_for_a_note(browser, path)
+        pen = browser.cookies()["ptq-pen"]
+        async with dashboard.browser("carol") as other:
+            dashboard.github.set_permission(NAME, "carol", "write")
+            other.session.cookie_jar.update_cookies({"ptq-pen": pen})
+            await other.visit("/jobs")
+            csrf = other.fields("/sign-out")["csrf"]
+            assert (await other.send(f"{path}/note", {"csrf": csrf, "note": NOTE})).status == 403
+    assert dashboard.github.issue(NAME, 1).comments == []

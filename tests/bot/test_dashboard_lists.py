@@ -1,0 +1,224 @@
+"""Who sees what, and what of it they find."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bot.dashboard.drawing import fold_diff, split_diff
+from bot.dashboard.job_page import list_phases
+from bot.dashboard.listing import PAGE, Filter, read_filter
+from bot.dashboard.spend import Run, sum_all
+from runner import store
+from runner.holds import Hold, save_hold
+from runner.job import JobState
+from runner.machines import Lease
+from runner.meter import Meter
+from runner.schema import deliveries
+from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
+from tests.support.jobs import NOON, make_job
+from tests.support.site import PATCH, make_report
+
+CONFIDENTIAL = "**Outcome:** security concern\n\nAnybody may read the words of others."
+
+
+@pytest.fixture
+async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
+    async with open_dashboard(tmp_path) as dashboard:
+        yield dashboard
+
+
+def jobs_on(browser: Browser) -> list[str]:
+    return [link.removeprefix("/jobs/") for link in browser.page.links() if link.startswith("/jobs/")]
+
+
+async def test_a_private_repositorys_job_is_for_whoever_may_read_there(dashboard: Dashboard) -> None:
+    await dashboard.add(make_report(job_id="hidden0001"), id="hidden0001", private=True, repository=HIDDEN)
+    await dashboard.add(id="hidden0002", private=True, repository=HIDDEN, issue_number=-1, name="task1")
+    await dashboard.add(id="public0001")
+    seen = {
+        None: {"public0001"},
+        "bob": {"public0001"},
+        "carol": {"public0001", "hidden0001"},
+        "alice": {"public0001", "hidden0001", "hidden0002"},
+        "root": {"public0001", "hidden0001", "hidden0002"},
+    }
+    for login, expected in seen.items():
+        async with dashboard.browser(login) as browser:
+            await browser.visit("/jobs")
+            assert set(jobs_on(browser)) == expected, login
+            for job_id in ("hidden0001", "hidden0002", "public0001"):
+                for path in ("", "/patch", "/log/agent", "/files/report.md", "/note"):
+                    page = await browser.visit(f"/jobs/{job_id}{path}", follow=False)
+                    if job_id not in expected:
+                        missing = await browser.visit(f"/jobs/nobody{path}", follow=False)
+                        there, not_there = page.html.replace(job_id, ""), missing.html.replace("nobody", "")
+                        assert (page.status, there, page.headers.keys()) == (404, not_there, missing.headers.keys())
+                assert (await browser.visit(f"/jobs/{job_id}")).status == (200 if job_id in expected else 404)
+            overview = (await browser.visit("/")).html
+            assert ("hidden0001" in overview) == ("hidden0001" in expected)
+
+
+async def test_nothing_is_shown_to_strangers_where_the_operator_says_so(tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, public=False) as dashboard:
+        job = await dashboard.add()
+        async with dashboard.browser() as stranger, dashboard.browser("bob") as bob:
+            for path in ("/", "/jobs", f"/jobs/{job.id}", f"/jobs/{job.id}/patch"):
+                assert (await stranger.visit(path)).status == 404
+                assert "Sign in with GitHub" in stranger.page.text
+            assert (await stranger.visit("/healthz")).status == 200
+            assert (await bob.visit(f"/jobs/{job.id}")).status == 200, "everybody may read a public repository"
+
+
+async def test_what_is_confidential_stays_with_operators(dashboard: Dashboard) -> None:
+    job = await dashboard.add(make_report(body=CONFIDENTIAL), state=JobState.FAILED)
+    for login, sees in ((None, False), ("alice", False), ("root", True)):
+        async with dashboard.browser(login) as browser:
+            for path in ("", "/patch", "/files/report.md"):
+                page = await browser.visit(f"/jobs/{job.id}{path}")
+                assert ("words of others" in page.html or "size < 3" in page.html) == sees, (login, path)
+
+
+async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard) -> None:
+    row = {"event": "issues", "lane": "octo/widgets#7", "body": b"{}", "received_at": NOON, "next_attempt_at": NOON}
+    async with dashboard.database.write() as connection:
+        await connection.execute(deliveries.insert().values(id="d-1", state="failed", attempts=5, error="<b>x", **row))
+        await connection.execute(deliveries.insert().values(id="d-2", state="done", attempts=1, **row))
+    job = await dashboard.add()
+    async with dashboard.database.write() as connection:
+        await store.save_meter(connection, Meter(job.id, turns=1, cost_usd=1.5))
+    for login in (None, "alice"):
+        async with dashboard.browser(login) as browser:
+            for path in ("/deliveries", "/spend"):
+                assert (await browser.visit(path)).status == 404
+            csrf = browser.fields("/sign-out")["csrf"] if login else ""
+            assert (await browser.send("/deliveries/d-1/replay", {"csrf": csrf})).status == 404
+    async with dashboard.browser("root") as browser:
+        assert "d-2" in (await browser.visit("/deliveries")).text
+        page = await browser.visit("/deliveries?failed")
+        assert ("d-1" in page.text, "d-2" in page.text, "<b>x" in page.text) == (True, False, True)
+        assert (await browser.send("/deliveries/d-1/replay", {"csrf": "wrong"})).status == 403
+        await browser.visit("/deliveries")
+        await browser.fill_in("/deliveries/d-1/replay")
+        assert "Replay d-1" not in browser.page.html, "it waits to be worked"
+        page = await browser.visit("/spend")
+        assert ("$1.50" in page.text, "octo/widgets" in page.text, "2026-03-01" in page.text) == (True, True, True)
+
+
+async def test_jobs_are_found_by_filters_and_by_words(dashboard: Dashboard) -> None:
+    await dashboard.add(id="one", issue_number=7, state=JobState.FAILED, machine="gpu-1", preset="diagnose")
+    await dashboard.add(id="two", issue_number=8, requested_by="Alice")
+    await dashboard.add(id="three", issue_number=9, agent="other", state=JobState.RUNNING)
+    queries = {
+        "repository=OCTO/widgets": {"one", "two", "three"},
+        "repository=octo/none": set(),
+        "state=failed": {"one"},
+        "state=active": {"two", "three"},
+        "preset=diagnose": {"one"},
+        "agent=other": {"three"},
+        "machine=gpu-1": {"one"},
+        "who=@alice": {"two"},
+        "search=%238": {"two"},
+        "search=widgets%239": {"three"},
+        "search=broken": {"one", "two", "three"},
+        "search=%25": set(),
+        "search=two": {"two"},
+        "state=failed&preset=fix": set(),
+        "before=nonsense": {"one", "two", "three"},
+        "state=%00'--": set(),
+    }
+    async with dashboard.browser() as browser:
+        for query, expected in queries.items():
+            assert (await browser.visit(f"/jobs?{query}")).status == 200
+            assert set(jobs_on(browser)) == expected, query
+
+
+async def test_a_list_goes_on_where_its_page_ended_whatever_comes_meanwhile(dashboard: Dashboard) -> None:
+    async with dashboard.database.write() as connection:
+        for number in range(1, 2 * PAGE + 2):
+            at = NOON + timedelta(minutes=number // 3)
+            job = make_job(id=f"j{number:03}", issue_number=number, created_at=at, state=JobState.FAILED)
+            await store.insert_job(connection, job)
+    async with dashboard.browser() as browser:
+        seen, path = [], "/jobs?state=failed"
+        while path:
+            await browser.visit(path)
+            seen += jobs_on(browser)
+            path = next((link for link in browser.page.links() if "before=" in link), "")
+            new = make_job(id=f"new{len(seen)}", issue_number=500 + len(seen), created_at=NOON + timedelta(days=1))
+            async with dashboard.database.write() as connection:
+                await store.insert_job(connection, replace(new, state=JobState.FAILED))
+        assert seen == [f"j{number:03}" for number in range(2 * PAGE + 1, 0, -1)]
+
+
+async def test_what_agents_write_is_no_instruction_to_the_page(dashboard: Dashboard) -> None:
+    hostile = '"><a hx-get="/spend" hx-trigger="load" sse-connect="/x" data-hx-post="/launch" style="x">b</a>'
+    hostile += '<button data-copy="x">c</button>'
+    report = make_report(body=hostile, worklog=hostile, repro=hostile, patch=PATCH.replace("chunks.py", hostile))
+    job = await dashboard.add(report, state=JobState.FAILED, failure=hostile, preset=hostile)
+    async with dashboard.browser("alice") as browser:
+        for path in (f"/jobs/{job.id}", "/jobs", "/"):
+            page = await browser.visit(path)
+            names = {name for _, attributes in page.tags for name in attributes}
+            active = {name for name in names if name.startswith(("hx-", "sse-", "data-hx", "on", "style"))}
+            assert active <= {"hx-disable"}
+            assert [attrs["data-copy"] for _, attrs in page.tags if "data-copy" in attrs] in ([], ["takeover"])
+        page = await browser.visit(f"/jobs/{job.id}/files/report.md")
+        assert (page.headers["Content-Type"], page.headers["X-Content-Type-Options"]) == (
+            "text/plain; charset=utf-8",
+            "nosniff",
+        )
+        assert page.headers["Content-Disposition"].startswith("attachment")
+
+
+async def test_only_whoever_holds_an_environment_reads_the_way_in(dashboard: Dashboard) -> None:
+    job = await dashboard.add(machine="gpu-1", state=JobState.SUCCEEDED)
+    hold = Hold(job.id, "alice", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8), admitted_at=NOON)
+    async with dashboard.database.write() as connection:
+        await store.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
+        await save_hold(connection, hold)
+    dashboard.github.set_permission("octo/widgets", "carol", "write")
+    for login, reads in ((None, False), ("bob", False), ("carol", False), ("alice", True), ("root", True)):
+        async with dashboard.browser(login) as browser:
+            page = await browser.visit(f"/jobs/{job.id}")
+            assert ("ptq@gpu.internal" in page.html) == reads, login
+    dashboard.github.set_permission("octo/widgets", "alice", "read")
+    async with dashboard.browser("alice") as browser:
+        assert "gpu.internal" not in (await browser.visit(f"/jobs/{job.id}")).html
+
+
+def test_a_diff_is_folded_by_file() -> None:
+    files = fold_diff(split_diff(PATCH + PATCH.replace("chunks.py", "a b/c d.py")))
+    assert [(file.name, file.count("plus"), file.count("minus")) for file in files] == [
+        ("chunks.py", 1, 1),
+        ("a b/c d.py", 1, 1),
+    ]
+    assert all(file.unfolded for file in files)
+    long = fold_diff(split_diff(PATCH + "+x\n" * 1000))
+    assert [file.unfolded for file in long] == [False]
+
+
+def test_phases_are_read_out_of_a_jobs_history() -> None:
+    words = ["queued by @alice", "preparing", "a step", "running", "failed: it broke"]
+    events = [(NOON + timedelta(seconds=10 * number), what) for number, what in enumerate(words)]
+    until = NOON + timedelta(seconds=100)
+    ended = [(phase.state, phase.words) for phase in list_phases(events, until, active=False)]
+    assert ended == [("queued", "10 s"), ("preparing", "20 s"), ("running", "10 s")]
+    active = list_phases(events[:-1], until, active=True)
+    assert [(phase.state, phase.words) for phase in active][-1] == ("running", "1 min 10 s")
+
+
+def test_a_filter_travels_in_an_address_and_back() -> None:
+    wanted = Filter(repository="octo/widgets", search="a&b #7", state="failed")
+    assert wanted.query(before="x") == "repository=octo%2Fwidgets&state=failed&search=a%26b+%237&before=x"
+    assert read_filter({"search": " " + "x" * 1000, "other": "y"}) == Filter(search="x" * 200)
+
+
+def test_money_that_nobody_knows_is_in_no_sum() -> None:
+    runs = [Run("2026-03-01", "a/b", "mine", cost, 10, 5, 60.0) for cost in (1.0, None, 2.0)]
+    (day,) = sum_all(runs)["Day"]
+    assert (day.runs, day.cost_usd, day.unknown_costs, day.tokens) == (3, 3.0, 1, 45)
