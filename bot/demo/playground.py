@@ -15,12 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-
 from bot.app import Service
 from bot.config import load_settings
 from bot.demo.github import StandIn
+from bot.demo.github.registration import make_key
 from bot.demo.repository import BRANCH, NAME, make_repository
 from bot.demo.sshd import ADDRESS, EmbeddedSshServer
 from bot.github import Timings
@@ -52,16 +50,6 @@ class SshServer(Protocol):
     port: int
     client_key_file: Path
     known_hosts_file: Path
-
-
-def make_key() -> tuple[str, str]:
-    """A private key for the App, and its public half, as PEM."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return private.decode(), public.decode()
 
 
 def find_free_port() -> int:

@@ -10,7 +10,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from bot.demo.playground import find_free_port, make_key
+from bot.demo.github.registration import make_key
+from bot.demo.playground import find_free_port
 from tests.support import program
 
 SECRET = "the secret of the webhook"

@@ -15,7 +15,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from bot.demo.playground import SECRET, find_free_port, make_key
+from bot.demo.github.registration import make_key
+from bot.demo.playground import SECRET, find_free_port
 from bot.demo.repository import NAME
 from bot.doctor.examination import examine
 from bot.doctor.findings import Finding, Verdict

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import structlog
 
-from bot.demo.playground import make_key
+from bot.demo.github.registration import make_key
 from bot.log import configure_logging
 
 KEY, _ = make_key()

@@ -17,6 +17,7 @@ from bot.demo.github.actions import Actions
 from bot.demo.github.answers import Answer, Refusal, invalid, not_found
 from bot.demo.github.auth import Authority, Token, UserToken
 from bot.demo.github.limits import Limits, RateLimits
+from bot.demo.github.registration import Registration
 from bot.demo.github.render import Links
 from bot.demo.github.state import Comment, Issue, Pull, Repository, User, World
 from bot.demo.github.webhooks import Webhooks
@@ -36,6 +37,7 @@ class Site:
     authority: Authority
     limits: Limits
     rates: RateLimits
+    registration: Registration
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ PERSON = "person"
 """Needs the token of a person."""
 ANYONE = "anyone"
 """Either of the two."""
+NOTHING = "nothing"
+"""Whoever asks: what the path holds is the credential."""
 
 _NUMBERS = frozenset({"issue_number", "comment_id", "pull_number", "installation_id", "delivery_id"})
 _WITH_SLASHES = frozenset({"ref", "branch", "path", "name"})
@@ -60,6 +62,8 @@ _G, _P = "/repos/{owner}/{repo}/git", "/repos/{owner}/{repo}/pulls"
 
 ENDPOINTS = (
     Endpoint("GET", "/app", apps.get_app, APP),
+    Endpoint("POST", "/app-manifests/{code}/conversions", apps.convert_manifest, NOTHING),
+    Endpoint("GET", "/app/installations", apps.list_installations, APP),
     Endpoint("GET", "/app/hook/config", apps.get_hook, APP),
     Endpoint("GET", "/app/hook/deliveries", apps.list_deliveries, APP),
     Endpoint("GET", "/app/hook/deliveries/{delivery_id}", apps.get_delivery, APP),

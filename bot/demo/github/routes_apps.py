@@ -21,6 +21,34 @@ async def get_app(call: Call) -> Answer:
     return Answer(200, render_app(call.site.links, len(call.site.world.installations)))
 
 
+async def convert_manifest(call: Call) -> Answer:
+    """The App that somebody has made of a manifest, with its secrets: told once for each code."""
+    if not call.site.registration.redeem(call.params["code"]):
+        raise not_found()
+    app = call.site.links.app
+    secrets = {
+        "client_id": app.client_id,
+        "client_secret": app.client_secret,
+        "webhook_secret": app.webhook_secret,
+        "pem": call.site.registration.private_key,
+    }
+    return Answer(201, render_app(call.site.links) | secrets)
+
+
+async def list_installations(call: Call) -> Answer:
+    """Where the App is installed."""
+    installations = list(call.site.world.installations.values())
+    return call.page_of(installations, lambda installation: _render_listed_installation(call, installation))
+
+
+def _render_listed_installation(call: Call, installation: Installation) -> Json:
+    """GitHub's description of the list wants each account to be a user and an enterprise at once."""
+    rendered, since = render_installation(call.site.links, installation), render_time(installation.created_at)
+    login = installation.account.login
+    rendered["account"] |= {"name": login, "slug": login, "created_at": since, "updated_at": since}
+    return rendered
+
+
 async def get_repository_installation(call: Call) -> Answer:
     """The installation that covers a repository."""
     if not call.repository.installed:

@@ -20,7 +20,7 @@ from yarl import URL
 from bot.demo.github.answers import Answer, Refusal, forbidden, not_found
 from bot.demo.github.auth import Token, UserToken
 from bot.demo.github.calls import Call, Site, caller_of, etag_of
-from bot.demo.github.endpoints import ANYONE, APP, PERSON, TOKEN, Endpoint, find_endpoint
+from bot.demo.github.endpoints import ANYONE, APP, NOTHING, PERSON, TOKEN, Endpoint, find_endpoint
 from bot.demo.github.faults import ApiFault, Faults
 from bot.demo.github.render import API_ROOT
 from bot.demo.github.state import Pull, Repository
@@ -125,8 +125,10 @@ class ApiServer:
         _check_headers(visit.headers)
         found = find_endpoint(visit.method, visit.path)
         visit.endpoint = found[0] if found else None
-        token = self._site.authority.identify(visit.headers.get("Authorization", ""))
-        visit.caller, visit.token_kind = caller_of(token), _kind_of(token)
+        token = None
+        if not (found and found[0].needs == NOTHING):
+            token = self._site.authority.identify(visit.headers.get("Authorization", ""))
+            visit.caller, visit.token_kind = caller_of(token), _kind_of(token)
         if not found or found[0].path != "/rate_limit":
             self._site.rates.count(visit.caller)
         if not found:
@@ -219,7 +221,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 def _admit(endpoint: Endpoint, token: Token | None, repository: Repository | None, params: Mapping[str, str]) -> None:
     """Raise `Refusal` unless the caller may use this endpoint on this repository."""
-    if endpoint.needs == ANYONE:
+    if endpoint.needs in (ANYONE, NOTHING):
         return
     if endpoint.needs == APP:
         if token:

@@ -21,6 +21,7 @@ from bot.demo.github.git_http import GitHttp
 from bot.demo.github.gitstore import GitStore
 from bot.demo.github.limits import Limits, RateLimits
 from bot.demo.github.pages import Pages
+from bot.demo.github.registration import Registration, RegistrationPages
 from bot.demo.github.render import API_ROOT, Links
 from bot.demo.github.routes_oauth import OAuth
 from bot.demo.github.server import MAX_BODY_BYTES, ApiServer, Exchange
@@ -74,7 +75,11 @@ class StandIn:
         self._actions = Actions(self._world, self._links, self._webhooks)
         self._authority = Authority(self._world, app)
         rates = RateLimits(self.limits, lambda: self.clock())
-        site = Site(self._world, self._links, self._actions, self._webhooks, self._authority, self.limits, rates)
+        registration = Registration(self._world, app, self._webhooks)
+        self._registration = RegistrationPages(registration)
+        site = Site(
+            self._world, self._links, self._actions, self._webhooks, self._authority, self.limits, rates, registration
+        )
         self._server = ApiServer(site, self.faults)
         self.frame = Frame(self._world, self._links)
         self.oauth = OAuth(self._world, app, self._authority)
@@ -86,6 +91,7 @@ class StandIn:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", f"{API_ROOT}{{path:(/.*)?}}", self._server.handle)
         self.git_http.add_routes(app)
+        self._registration.add_routes(app)
         self.oauth.add_routes(app)
         self.frame.add_routes(app)
         pages = Pages(self._world, self.frame)
