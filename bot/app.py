@@ -20,6 +20,7 @@ from bot.gateway.doors import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
 from bot.github import AppGitHub
+from bot.github.session import make_connector
 from bot.listener import Listener
 from bot.metrics import Metrics
 from bot.notify import Notifier
@@ -128,8 +129,10 @@ class Service:
         await database.open()
         stack.enter_context(database.hold())
         stack.push_async_callback(self._roster.close)
+        connector = make_connector(settings.github.ca_file)
         # Without cookies: GitHub's sign-in sets some, and what it does for one person is no other's.
-        session = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
+        opened = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        session = await stack.enter_async_context(opened)
         github = self._build_github(session, database)
         self.context = self._build_context(github, database)
         inbox = Inbox(database, ROUTER, now, self._intake.ring_here, settings.server.max_pending_deliveries)
@@ -273,10 +276,9 @@ class Service:
 
     async def _build_gateway(self, stack: AsyncExitStack, database: Database, github: AppGitHub) -> ModelGateway:
         settings = self._settings
+        connector = make_connector(settings.github.ca_file, limit=0)
         session = await stack.enter_async_context(
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
-            )
+            aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False)
         )
         prices, url = settings.price_list(), settings.gateway.url
         git = GitProxy(session, find_web_url(settings.github.api_url), github, self._roster.profiles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
@@ -19,6 +20,9 @@ from runner.jobd_client import JobdClient
 from runner.machines import Machine, eligible
 
 POLL_S = 1.0
+
+IN_THE_CLOUD = re.compile(r"api\.(github\.com|[a-z0-9-]+\.ghe\.com)")
+"""Hosts of the API where GitHub runs it itself; elsewhere it is a folder of the server."""
 
 NEWEST = "HEAD"
 """What git calls the newest commit of a repository's default branch."""
@@ -106,5 +110,5 @@ def find_clone_url(settings: Settings, repository: str) -> str:
 def find_web_url(api_url: str) -> str:
     """Where repositories are cloned from, by the address of the API (docs.github.com, "Getting started with REST")."""
     parts = urlsplit(api_url)
-    host = "github.com" if parts.hostname == "api.github.com" else parts.netloc
+    host = parts.netloc.removeprefix("api.") if IN_THE_CLOUD.fullmatch(parts.netloc) else parts.netloc
     return f"{parts.scheme}://{host}"

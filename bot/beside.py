@@ -13,6 +13,7 @@ import aiohttp
 
 from bot.config import Settings
 from bot.github import AppGitHub
+from bot.github.session import make_connector
 from bot.pause_commands import find_repository
 from handlers.context import Context
 from handlers.events import Repository
@@ -29,7 +30,9 @@ class Refused(Exception):  # noqa: N818
 @asynccontextmanager
 async def open_context(settings: Settings) -> AsyncIterator[Context]:
     """A context as the service has one. Raises `DatabaseError` where there is no database."""
-    async with open_beside(settings.server.database_url) as database, aiohttp.ClientSession() as session:
+    connector = make_connector(settings.github.ca_file)
+    session = aiohttp.ClientSession(connector=connector)
+    async with session, open_beside(settings.server.database_url) as database:
         github = AppGitHub(
             session,
             api_url=settings.github.api_url,

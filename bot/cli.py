@@ -36,6 +36,7 @@ from bot.pause_commands import UnknownRepository
 from bot.pause_commands import pause as pause_jobs
 from bot.pause_commands import resume as resume_jobs
 from bot.reports import UnknownJob, read_costs, read_report, show_for_terminal
+from bot.setup_commands import setup
 from bot.sweep_commands import Wish, name_sweep
 from bot.sweep_commands import sweep as sweep_issues
 from bot.sweep_summary import render_json, render_text
@@ -48,6 +49,7 @@ from runner.db_errors import DatabaseError, OldDatabase
 from runner.job import JobState
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app.command()(setup)
 app.add_typer(db_commands.app, name="db")
 machines = typer.Typer(no_args_is_help=True, help="How the machines stand, and which get new jobs.")
 app.add_typer(machines, name="machines")
@@ -362,15 +364,17 @@ def _write(text: str) -> None:
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running, and say where.")] = False,
     play: Annotated[bool, typer.Option("--play", help="Only start it all, for you to play in a browser.")] = False,
+    setup: Annotated[bool, typer.Option("--setup", help="Play all but ptq-bot, for you to set that up.")] = False,
 ) -> None:
     """Tell the whole story on embedded parts: an issue, a job, a report, a human note, a draft pull request."""
     # The service needs none of this in its memory.
-    from bot.demo.story import DemoFailed, play_demo, run_demo  # noqa: PLC0415
+    from bot.demo.story import DemoFailed, play_demo, run_demo, set_up_demo  # noqa: PLC0415
 
     configure_logging((), level="ERROR")
     console = Console()
     try:
-        asyncio.run(play_demo(console) if play else run_demo(keep=keep, console=console))
+        told = set_up_demo(console) if setup else play_demo(console) if play else run_demo(keep=keep, console=console)
+        asyncio.run(told)
     except DemoFailed as error:
         console.print(f"[bold red]The demo stopped:[/] {error}")
         raise typer.Exit(1) from None

@@ -55,7 +55,7 @@ NOT_SETTINGS = ("PTQ_TEST_", "PTQ_JOB_", "PTQ_PROMPT_", "PTQ_WORKTREE", "PTQ_OUT
 """Variables of ours that are no settings: those of the tests, and those that an agent gets."""
 
 PATHS = {
-    "github": ("private_key_file",),
+    "github": ("private_key_file", "ca_file"),
     "server": ("data_dir",),
     "dashboard": ("client_secret_file",),
     "machines": ("client_key_file", "known_hosts_file", "ssh_config_file"),
@@ -173,13 +173,12 @@ def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
     """Read a configuration. Raises `ConfigError` with everything that is wrong with it."""
     values = _override(_read_toml(path), os.environ if environ is None else environ)
     _resolve_paths(values, path.resolve().parent)
-    details: list[ErrorDetails] = []
+    problems: list[str] = []
     settings = None
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
-        details = error.errors(include_input=False, include_url=False)
-    problems = [_describe(detail) for detail in details if not _follows(detail, details)]
+        problems = describe_problems(error)
     problems += find_contradictions(values)
     if problems or settings is None:
         raise ConfigError(path, problems)
@@ -245,6 +244,12 @@ def _resolve(table: dict[str, Any], keys: Iterable[str], folder: Path) -> None:
             # Without a home to expand to, the path is taken as it stands, and found missing.
             with suppress(RuntimeError):
                 table[key] = str(folder / Path(table[key]).expanduser())
+
+
+def describe_problems(error: ValidationError) -> list[str]:
+    """What is wrong with a table, or with all of them: each with its key, and without any value."""
+    details = error.errors(include_input=False, include_url=False)
+    return [_describe(detail) for detail in details if not _follows(detail, details)]
 
 
 def _describe(detail: ErrorDetails) -> str:

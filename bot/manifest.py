@@ -5,6 +5,7 @@ This file refuses to know how an App is registered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -34,5 +35,15 @@ class Manifest(BaseModel):
 
 def load_manifest() -> Manifest:
     """Read the `app.yml` that belongs to this program."""
-    place = _IN_A_WHEEL if _IN_A_WHEEL.is_file() else _IN_A_CHECKOUT
-    return Manifest.model_validate(yaml.safe_load(place.read_text()))
+    return Manifest.model_validate(yaml.safe_load(read_manifest()))
+
+
+def read_manifest() -> str:
+    """Its text, reasons and all."""
+    return (_IN_A_WHEEL if _IN_A_WHEEL.is_file() else _IN_A_CHECKOUT).read_text()
+
+
+def read_reasons() -> Mapping[str, str]:
+    """Permission or event -> why the App has it: what stands right above it."""
+    found = re.findall(r"^  # (.+)\n  (?:- )?(\w+)", read_manifest(), re.MULTILINE)
+    return {name: reason for reason, name in found}

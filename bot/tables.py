@@ -19,6 +19,7 @@ from sqlalchemy import make_url
 
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Rule
+from bot.github.session import check_authorities
 from handlers.receiving import MAX_PENDING
 from runner.agents import BACKENDS, AgentSpec
 from runner.inventory import MAX_GPUS
@@ -141,6 +142,7 @@ class GitHubTable(Table):
     """`[github]`: which App we are, and where GitHub is."""
 
     api_url: Url = "https://api.github.com"
+    ca_file: Annotated[Path, AfterValidator(check_authorities)] | None = None
     app_id: Annotated[Text, BeforeValidator(_as_text)]
     private_key_file: Annotated[Path, AfterValidator(_check_key_file)] | None = None
     private_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = None
@@ -187,9 +189,14 @@ class ServerTable(Table):
     metrics_host: Text = "127.0.0.1"
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     public_url: Url
+    webhook_url: Url | None = None
     database_url: Annotated[str, Field(repr=False), AfterValidator(_check_database)] = f"{SQLITE}ptq.db"
     data_dir: Path = Path("var")
     max_pending_deliveries: Annotated[int, Field(ge=1)] = MAX_PENDING
+
+    def delivery_url(self) -> str:
+        """Where GitHub is to send deliveries."""
+        return self.webhook_url or f"{self.public_url}/webhook"
 
     def database_password(self) -> str | None:
         """The password in `database_url`, where there is one."""

@@ -6,6 +6,7 @@ come addresses, ports, users and jump hosts, and nothing else.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -77,6 +78,19 @@ async def _connect_to(
         raise type(found)(f"{what}{found}") from error
     connection.set_tunnel(tunnel)
     return connection
+
+
+async def fetch_host_key(hop: Hop, silence_s: float) -> asyncssh.SSHKey:
+    """The key that a host shows to whoever comes, of the kind that we ask for first. Raises `HostError`."""
+    asyncssh.set_log_level("WARNING")
+    try:
+        async with asyncio.timeout(silence_s):
+            key = await asyncssh.get_server_host_key(hop.host, hop.port or DEFAULT_PORT, config=None)
+    except (OSError, ValueError, OverflowError, asyncssh.Error) as error:
+        raise _classify(error, silence_s) from error
+    if key is None:
+        raise Unreachable("it showed no host key")
+    return key
 
 
 def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from rich.text import Text
 from bot.demo.github import Pull
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER, Playground
 from bot.demo.repository import BRANCH, ISSUE_BODY, ISSUE_TITLE, NAME
+from bot.demo.tryout import run_tryout
 from runner import store
 from runner.job import Job
 
@@ -192,18 +193,29 @@ async def play_demo(console: Console) -> None:
         await asyncio.Event().wait()
 
 
+async def set_up_demo(console: Console) -> None:
+    """Play all but ptq-bot, for somebody who sets that up."""
+    async with _open_folder() as folder:
+        await run_tryout(folder, console)
+
+
 @asynccontextmanager
 async def _open_playground() -> AsyncIterator[Playground]:
-    """A playground in a folder of its own.
+    async with _open_folder() as folder, Playground(folder) as playground:
+        yield playground
+
+
+@asynccontextmanager
+async def _open_folder() -> AsyncIterator[Path]:
+    """A folder for all of it.
 
     SIGINT and SIGTERM end it with `asyncio.CancelledError`, once everything is stopped and removed.
     """
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: task and task.cancel())
     with tempfile.TemporaryDirectory(prefix="ptq-demo-", ignore_cleanup_errors=True) as folder:
-        async with Playground(Path(folder)) as playground:
-            yield playground
+        yield Path(folder)
 
 
 _HOW_TO_PLAY = f"""

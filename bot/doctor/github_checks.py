@@ -67,9 +67,8 @@ async def check_app(inspection: Inspection, settings: Settings) -> AsyncIterator
     yield APP.ok("key", f"GitHub knows us as {app.slug} (App {app.id})")
     for finding in judge_app(app, load_manifest()):
         yield finding
-    url = f"{settings.server.public_url}/webhook"
     try:
-        for finding in judge_hook(await inspection.fetch_hook(), url):
+        for finding in judge_hook(await inspection.fetch_hook(), settings.server.delivery_url()):
             yield finding
         yield judge_deliveries(await inspection.list_newest_deliveries())
     except TROUBLES as error:
@@ -133,7 +132,7 @@ def judge_hook(hook: HookFacts, url: str) -> Iterator[Finding]:
     place = "in the App's settings, under Webhook"
     if hook.url.rstrip("/") != url:
         words = f"GitHub sends deliveries to {hook.url or 'nobody'}, and we are at {url}"
-        yield APP.fail("webhook", words, f"write that address {place}, or mend [server] public_url")
+        yield APP.fail("webhook", words, f"write that address {place}, or mend [server] public_url, or webhook_url")
     elif not hook.has_secret:
         yield APP.fail("webhook", "it has no secret, so we refuse what comes", f"set one of webhook_secrets {place}")
     elif hook.content_type != "json":

@@ -24,23 +24,34 @@ async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[F
     part, host = Part(f"machine {machine.name}"), open_host(machine)
     try:
         client = JobdClient(machine, host)
-        version = await client.version()
-        yield part.ok("connection", f"it answers; Python {version.python}")
-        for finding in judge_room(part, machine, await client.check()):
+        async for finding in look_around(part, machine, client):
             yield finding
-        yield judge_sandbox(part, await client.capabilities())
         agents = list(list_agents(settings, machine))
         before = time.time()
         programs = await client.find_programs(*choose_programs(agents, uses_uv=_uses_uv(settings, machine)))
         yield judge_skew(part, "clock", "the machine's", find_skew_s(before, time.time(), programs.now))
         for finding in judge_programs(part, agents, programs):
             yield finding
-    except HostError as error:
-        yield explain_silence(part, machine, error)
-    except JobdError as error:
-        yield explain_refusal(part, machine, error)
+    except (HostError, JobdError) as error:
+        yield explain_failure(part, machine, error)
     finally:
         await host.close()
+
+
+async def look_around(part: Part, machine: Machine, client: JobdClient) -> AsyncIterator[Finding]:
+    """What every machine needs, whoever works there. Raises `HostError` and `JobdError`."""
+    version = await client.version()
+    yield part.ok("connection", f"it answers; Python {version.python}")
+    for finding in judge_room(part, machine, await client.check()):
+        yield finding
+    yield judge_sandbox(part, await client.capabilities())
+
+
+def explain_failure(part: Part, machine: Machine, error: HostError | JobdError) -> Finding:
+    """Why a machine could not be asked, and what to do."""
+    if isinstance(error, HostError):
+        return explain_silence(part, machine, error)
+    return explain_refusal(part, machine, error)
 
 
 def find_skew_s(before: float, after: float, theirs: float) -> float:

@@ -86,6 +86,11 @@ class StandIn:
         self.git_http = GitHttp(self._world, self._authority)
         self._runner: web.AppRunner | None = None
 
+    @classmethod
+    def without_app(cls) -> StandIn:
+        """One without any App: no credential is good until somebody makes one of a manifest."""
+        return cls(app_id="0", app_slug="", app_public_key="", webhook_secret="", app_permissions={}, app_events=())
+
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 takes a free one."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
@@ -172,6 +177,10 @@ class StandIn:
         if installed:
             self._world.installation_on(account)
         return repository
+
+    def is_installed(self, full_name: str) -> bool:
+        """Whether the App is on this repository."""
+        return self._world.repository(full_name).installed
 
     def rename_repository(self, full_name: str, name: str) -> None:
         """Give a repository another name; requests by its former one are redirected."""

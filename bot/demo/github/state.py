@@ -200,8 +200,6 @@ class App:
     bot: User
     owner: User
     created_at: datetime
-    client_id: str = "Iv23liStandIn"
-    client_secret: str = ""
 
 
 class World:

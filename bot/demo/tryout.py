@@ -1,0 +1,117 @@
+"""`ptq-bot demo --setup`: everything but ptq-bot itself, for a newcomer who sets it up against the stand-in.
+
+It plays GitHub, a machine, and the people: a stranger files an issue, and a maintainer labels it as soon as the service
+that was set up answers. It refuses to know how that is set up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+from rich.console import Console
+
+from bot.demo.github import StandIn
+from bot.demo.playground import LABEL, MAINTAINER, STRANGER
+from bot.demo.repository import BRANCH, ISSUE_BODY, ISSUE_TITLE, NAME, make_repository
+from bot.demo.sshd import ADDRESS, EmbeddedSshServer
+from runner.jobd.processes import kill_processes
+
+LOOK_S = 0.5
+AGENT = Path(__file__).with_name("agent.py")
+
+
+class Tryout:
+    """`async with Tryout(folder)` starts the stand-in, without any App, and a machine behind SSH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace = folder / "machine" / "workspace"
+        self.ssh = EmbeddedSshServer(folder / "machine" / "ssh")
+        self.github = StandIn.without_app()
+        self.number = 0
+        """Of the issue."""
+        self._git_dir = folder / "octo" / "widgets.git"
+
+    async def __aenter__(self) -> Tryout:
+        """Start everything, and file the issue."""
+        make_repository(self._git_dir)
+        for login in ("octo", MAINTAINER, STRANGER):
+            self.github.add_user(login)
+        self.github.add_repository(NAME, self._git_dir, default_branch=BRANCH, installed=False)
+        self.github.set_permission(NAME, MAINTAINER, "write")
+        self.number = await self.github.open_issue(NAME, ISSUE_TITLE, ISSUE_BODY, STRANGER)
+        await self.github.start()
+        await self.ssh.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop everything, and what runs on the machine, which outlives its connections."""
+        await self.ssh.stop()
+        await self.github.stop()
+        for job in (self.workspace / "jobs").glob("*"):
+            await asyncio.to_thread(kill_processes, job.name)
+
+    def describe(self) -> str:
+        """What somebody types into the pages of set-up, step by step."""
+        return f"""\
+In another terminal, in an empty folder:  ptq-bot setup
+
+1. GitHub App    GitHub: {self.github.url}
+                 all else as it is; keep it, then create the App
+2. Repositories  install it on {NAME}, load again, and open "How its jobs are made"
+                 tests: python -m unittest
+                 an issue's script: PYTHONPATH=. python
+3. Machines      host: {self.ssh.user}@{ADDRESS}:{self.ssh.port}
+                 key by which we come: {self.ssh.client_key_file}
+                 folder: {self.workspace}
+4. Agents        kind: command
+                 command: {sys.executable} {AGENT}
+5. Finish        write it, then start the service in that folder:  ptq-bot serve --config ptq.toml
+
+A maintainer labels the issue as soon as the service answers: {self.github.url}/{NAME}/issues/{self.number}
+"""
+
+    async def label_once_it_answers(self) -> None:
+        """Wait until the App is installed and the service takes deliveries; then do as a maintainer does."""
+        async with aiohttp.ClientSession() as session:
+            while not await self._answers(session):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(LOOK_S)
+        await self.github.label_issue(NAME, self.number, LABEL, MAINTAINER)
+
+    async def _answers(self, session: aiohttp.ClientSession) -> bool:
+        url = self.github.webhook_url
+        if not url or not self.github.is_installed(NAME):
+            return False
+        try:
+            async with session.get(f"{url.removesuffix('/webhook')}/readyz") as answer:
+                return answer.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    async def wait_for_report(self) -> str:
+        """The address of the report."""
+        while True:
+            for comment in self.github.issue(NAME, self.number).comments:
+                if "ptq:report" in comment.body:
+                    return f"{self.github.url}/{NAME}/issues/{self.number}#issuecomment-{comment.id}"
+            await asyncio.sleep(LOOK_S)
+
+
+async def run_tryout(folder: Path, console: Console) -> None:
+    """Run it until it is cancelled, and say what happens."""
+    async with Tryout(folder) as tryout:
+        began = time.monotonic()
+        console.print(tryout.describe(), highlight=False, soft_wrap=True, markup=False)
+        await tryout.label_once_it_answers()
+        console.print(f"@{MAINTAINER} has put the label {LABEL} on the issue.", highlight=False)
+        address = await tryout.wait_for_report()
+        minutes = (time.monotonic() - began) / 60
+        console.print(
+            f"The first report is there, {minutes:.1f} minutes after this began: {address}\nStop with Ctrl-C.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        await asyncio.Event().wait()

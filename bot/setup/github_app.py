@@ -1,0 +1,171 @@
+"""What set-up asks of GitHub: to make an App of our manifest, and where it is installed.
+
+https://docs.github.com/en/apps/sharing-github-apps/registering-a-github-app-from-a-manifest
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import aiohttp
+
+from bot.github.credentials import AppCredentials, Bearer
+from bot.github.inspection import QUICK
+from bot.github.payloads import read_answer
+from bot.github.session import check_authorities, make_connector
+from bot.github.transport import ACCEPT, API_VERSION, USER_AGENT, Line
+from bot.manifest import load_manifest
+from bot.setup.answers import App, Place
+from handlers.ports import GitHubError, GitHubUnavailable
+
+CREATED = "/github/created"
+"""Our page that GitHub leads back to."""
+
+MAX_PAGES = 20
+"""Of repositories, a hundred each."""
+
+TROUBLES = (GitHubError, GitHubUnavailable)
+
+
+class NotMade(Exception):  # noqa: N818 - what is the case
+    """GitHub gives us no App. The message is a sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A repository in which the App is installed."""
+
+    name: str
+    private: bool
+
+
+def make_manifest(place: Place, our_url: str) -> str:
+    """What GitHub is to make an App of, as JSON; it leads the browser back to us at `our_url`. Pure."""
+    manifest = load_manifest()
+    return json.dumps(
+        {
+            "name": place.app_name,
+            "description": manifest.description,
+            "url": place.public_url,
+            "hook_attributes": {"url": place.delivery_url, "active": True},
+            "redirect_url": f"{our_url}{CREATED}",
+            "public": manifest.public,
+            "default_permissions": dict(manifest.permissions),
+            "default_events": list(manifest.events),
+        }
+    )
+
+
+def find_form_address(place: Place, state: str) -> str:
+    """Where a browser is to post the manifest. Pure."""
+    owner = f"/organizations/{quote(place.organization)}" if place.organization else ""
+    return f"{place.web_url}{owner}/settings/apps/new?{urlencode({'state': state})}"
+
+
+def open_session(place: Place) -> aiohttp.ClientSession:
+    """Connections to this GitHub. Raises `NotMade` where its `ca_file` cannot be used."""
+    try:
+        ca_file = check_authorities(Path(place.ca_file).expanduser()) if place.ca_file else None
+    except ValueError as error:
+        raise NotMade(f"The file of certificates {error}.") from None
+    timeout = aiohttp.ClientTimeout(total=QUICK.timeout_s)
+    return aiohttp.ClientSession(connector=make_connector(ca_file), timeout=timeout)
+
+
+async def convert(place: Place, code: str) -> App:
+    """The App that was made, with its secrets, which GitHub tells once. Raises `NotMade`."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,200}", code):
+        raise NotMade("GitHub's code has a form that we do not know.")
+    headers = {"accept": ACCEPT, "x-github-api-version": API_VERSION, "user-agent": USER_AGENT}
+    url = f"{place.api_url}/app-manifests/{code}/conversions"
+    try:
+        async with open_session(place) as session, session.post(url, headers=headers, allow_redirects=False) as answer:
+            status, body = answer.status, await answer.read()
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise NotMade(f"GitHub did not answer at {place.api_url} ({type(error).__name__}). {BY_HAND}") from error
+    if status == 404:
+        raise NotMade("GitHub does not know this code: it is good once, and for an hour. Create the App again.")
+    if status != 201:
+        raise NotMade(f"GitHub answered {status} when it was asked for the App. {BY_HAND}")
+    try:
+        return _parse_app(json.loads(body))
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotMade(f"GitHub's answer about the App makes no sense. {BY_HAND}") from error
+
+
+BY_HAND = (
+    "If the App is in its owner's settings by now, make a private key and a webhook secret there and enter them below; "
+    "or delete it, and create it again."
+)
+
+
+def _parse_app(told: dict[str, Any]) -> App:
+    return App(
+        id=str(int(told["id"])),
+        slug=str(told["slug"]),
+        html_url=str(told["html_url"]),
+        private_key=str(told["pem"]),
+        webhook_secret=str(told["webhook_secret"]),
+        client_id=str(told["client_id"]),
+        client_secret=str(told["client_secret"]),
+    )
+
+
+async def complete(place: Place, app: App, now: Callable[[], datetime]) -> App:
+    """An App that was entered by hand, with what GitHub says of it. Raises `NotMade`."""
+    try:
+        async with open_session(place) as session:
+            line, credentials = _open(place, app, session, now)
+            told, _ = await line.ask("GET", "/app", {}, credentials.sign(now()))
+        slug, html_url = read_answer(lambda found: (str(found["slug"]), str(found["html_url"])), told)
+    except TROUBLES as error:
+        raise NotMade(f"GitHub does not know this App by this key: {error}.") from error
+    return App(app.id, slug, html_url, app.private_key, app.webhook_secret, app.client_id, app.client_secret)
+
+
+async def list_installed(place: Place, app: App, now: Callable[[], datetime]) -> list[Installed]:
+    """The repositories in which the App is installed, by name. Raises `NotMade`."""
+    found: list[Installed] = []
+    try:
+        async with open_session(place) as session:
+            line, credentials = _open(place, app, session, now)
+            url: str | None = "/app/installations?per_page=100"
+            while url:
+                installations, url = await line.ask("GET", url, {}, credentials.sign(now()))
+                for installation in installations:
+                    number = read_answer(lambda one: int(one["id"]), installation)
+                    path = f"/app/installations/{number}/access_tokens"
+                    wanted = {"permissions": {"metadata": "read"}}
+                    minted, _ = await line.ask("POST", path, {}, credentials.sign(now()), wanted)
+                    found += await _list_repositories(line, read_answer(lambda one: Bearer(one["token"]), minted))
+    except TROUBLES as error:
+        raise NotMade(f"GitHub does not say where the App is installed: {error}.") from error
+    return sorted(found, key=lambda repository: repository.name.casefold())
+
+
+async def _list_repositories(line: Line, bearer: Bearer) -> list[Installed]:
+    found: list[Installed] = []
+    url: str | None = "/installation/repositories?per_page=100"
+    for _ in range(MAX_PAGES):
+        if not url:
+            break
+        page, url = await line.ask("GET", url, {}, bearer)
+        found += read_answer(_parse_repositories, page)
+    return found
+
+
+def _parse_repositories(page: dict[str, Any]) -> list[Installed]:
+    return [Installed(str(one["full_name"]), one["private"] is True) for one in page["repositories"]]
+
+
+def _open(
+    place: Place, app: App, session: aiohttp.ClientSession, now: Callable[[], datetime]
+) -> tuple[Line, AppCredentials]:
+    return Line(session, place.api_url, QUICK, now), AppCredentials.from_pem(app.id, app.private_key)
