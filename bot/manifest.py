@@ -44,6 +44,6 @@ def read_manifest() -> str:
 
 
 def read_reasons() -> Mapping[str, str]:
-    """Permission or event -> why the App has it: what stands right above it."""
-    found = re.findall(r"^  # (.+)\n  (?:- )?(\w+)", read_manifest(), re.MULTILINE)
+    """Permission with its level, such as `issues: write`, or event -> why: what stands right above it."""
+    found = re.findall(r"^  # (.+)\n  (?:- )?(\w+(?:: \w+)?)$", read_manifest(), re.MULTILINE)
     return {name: reason for reason, name in found}

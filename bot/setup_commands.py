@@ -50,6 +50,7 @@ async def set_up(config: Path, show: Callable[[str], None], port: int = 0) -> No
         await setup.ended.wait()
     finally:
         await listener.close()
+        await setup.close()
     show(render_end(config, written=setup.desk.is_written, waiting=setup.desk.notes.path.exists()))
 
 

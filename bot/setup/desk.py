@@ -37,6 +37,8 @@ class Desk:
         self.installed: Sequence[Installed] = ()
         self.trial: Trial | None = None
         self.findings: Sequence[Finding] = ()
+        self.is_looking = False
+        """Whether the doctor is at work."""
         self.is_written = False
         self.has_ended = False
 

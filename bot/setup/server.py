@@ -42,6 +42,7 @@ class Setup:
         self._silence_s = silence_s
         self._views = Views(self.desk, self.door.word, self.ended.set)
         self._one_at_a_time = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
 
     def application(self) -> web.Application:
         """Every page."""
@@ -251,9 +252,23 @@ class Setup:
         return await self.look_again(request)
 
     async def look_again(self, request: web.Request) -> str:
-        """Let the doctor look at the configuration as it now is."""
-        self.desk.findings = await examine(self.desk.notes.config)
+        """Let the doctor look at the configuration as it now is; the page says when it is done."""
+        if not self.desk.is_looking:
+            self.desk.is_looking = True
+            self._looking = asyncio.create_task(self._look_at_everything())
         return "/finish"
+
+    async def _look_at_everything(self) -> None:
+        try:
+            self.desk.findings = await examine(self.desk.notes.config)
+        finally:
+            self.desk.is_looking = False
+
+    async def close(self) -> None:
+        """End what goes on behind the pages."""
+        if self._looking:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
 
     async def end(self, request: web.Request) -> str:
         """Forget the answers, which the configuration has, and end."""

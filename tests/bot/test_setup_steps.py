@@ -1,0 +1,248 @@
+"""What is typed into set-up becomes a configuration that can be read, or a sentence."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bot.config import load_settings
+from bot.manifest import load_manifest, read_reasons
+from bot.setup import steps
+from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer, find_next
+from bot.setup.config_text import quote, render_config
+from bot.setup.github_app import find_form_address, make_manifest
+from bot.setup.notes import Notes, Unusable
+from bot.setup.steps import Wrong
+from tests.support.scripted_github import app_key_pem
+
+APP = App("4711", "ptq-bot", "https://github.com/apps/ptq-bot", app_key_pem(), "hush", "Iv1", "hush too")
+PLACE = {"web_url": "https://github.com", "app_name": "ptq", "public_url": "https://ptq.example/x/", "port": "8080"}
+MACHINE = {"name": "gpu-1", "address": "ptq@10.0.0.5:2222", "slots": "2", "workspace": "/srv/ptq"}
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJw+Sg1RNrwMYr+6pCwwu1y8b2HnSeZ6jX5gmTyVHSeU"
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+words = texts.filter(lambda text: text.strip() and "\0" not in text)
+
+
+def complete(**changes: Any) -> Answers:
+    machine = MachineAnswer("gpu-1", "/srv/ptq", host="10.0.0.5", user="ptq", host_key=HOST_KEY)
+    agent, repository = AgentAnswer("mine", "command", ("true",)), RepositoryAnswer("octo/widgets")
+    answers = Answers(app=APP, repositories=(repository,), machines=(machine,), agents=(agent,))
+    return replace(answers, **changes)
+
+
+def write(folder: Path, answers: Answers) -> Path:
+    notes = Notes(folder / "ptq.toml")
+    notes.find_client_key()
+    notes.write_config(answers, replace=True)
+    return notes.config
+
+
+@given(texts)
+def test_every_text_is_the_same_in_toml(text: str) -> None:
+    assert tomllib.loads(f"x = {quote(text)}")["x"] == text
+
+
+@given(
+    secret=words,
+    command=st.lists(words, min_size=1, max_size=3).map(tuple),
+    lines=st.lists(words, max_size=3).map(tuple),
+    tests=words,
+    labels=st.lists(words, min_size=2, max_size=2, unique=True),
+    model=texts,
+    private=st.booleans(),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_was_answered_is_what_the_service_reads(
+    tmp_path: Path,
+    secret: str,
+    command: tuple[str, ...],
+    lines: tuple[str, ...],
+    tests: str,
+    labels: list[str],
+    model: str,
+    private: bool,
+) -> None:
+    repository = RepositoryAnswer("octo/widgets", private, lines, tests, tests)
+    model = model if model.strip() else ""
+    answers = complete(
+        app=replace(APP, webhook_secret=secret),
+        agents=(AgentAnswer("a-1", "command", command, model, "https://models.example", secret),),
+        repositories=(repository,),
+        diagnose_label=f"look {labels[0]}",
+        fix_label=f"fix {labels[1]}",
+    )
+    read = load_settings(write(tmp_path, answers))
+    (agent,), table = read.agent_specs(), read.repos["octo/widgets"]
+    assert (read.webhook_secrets(), agent.command, agent.model or "") == ((secret,), command, model)
+    assert read.upstreams()["a-1"].key == secret
+    assert table.labels == {f"look {labels[0]}": "diagnose", f"fix {labels[1]}": "fix"}
+    assert (table.setup, table.test_command, table.verify.script) == (lines, tests, tests)
+    assert read.machine_list()[0].serves == {"private" if private else "public"}
+
+
+def test_a_complete_configuration_says_where_everything_is(tmp_path: Path) -> None:
+    place = Place("https://ghe.example", "https://ghe.example/api/v3", webhook_url="https://smee.io/x", port=9000)
+    kinds = (
+        AgentAnswer("codex", "codex", gateway_url="https://api.openai.com", key="k-1", model="m"),
+        AgentAnswer("pi", "pi", model="anthropic/opus", gateway_url="https://api.anthropic.com", key="k-2"),
+        AgentAnswer("cursor", "cursor", key="k-3"),
+    )
+    local = MachineAnswer("here", "/srv/here", "local", slots=3)
+    config = write(tmp_path, complete(place=place, agents=kinds, machines=(*complete().machines, local)))
+    read = load_settings(config)
+    ssh, here = read.machine_list()
+    assert (ssh.client_key_file, ssh.known_hosts_file) == (tmp_path / "ptq-machines-key", tmp_path / "ptq-known-hosts")
+    assert (here.kind, here.slots) == ("local", 3)
+    assert read.server.delivery_url() == "https://smee.io/x"
+    assert (read.server.port, read.github.api_url) == (9000, "https://ghe.example/api/v3")
+    assert read.repos["octo/widgets"].agents == ("pi", "cursor")
+    assert {path.name for path in tmp_path.iterdir()} >= {"ptq-app-4711.pem", "ptq-app-client.json"}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    assert sum(line.startswith("#") for line in config.read_text().splitlines()) > 8
+
+
+def test_answers_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    notes, answers = Notes(tmp_path / "ptq.toml"), complete(looked_at=MachineAnswer("gpu-2", programs={"git": "2"}))
+    assert notes.load() == Answers()
+    notes.save(answers)
+    assert notes.load() == answers
+    assert notes.path.stat().st_mode & 0o777 == 0o600
+    notes.path.write_text("{}x")
+    with pytest.raises(Unusable, match="remove it to begin anew"):
+        notes.load()
+
+
+def test_a_configuration_that_is_there_is_replaced_only_when_that_is_said(tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "ptq.toml")
+    notes.find_client_key()
+    notes.config.write_text("mine")
+    with pytest.raises(FileExistsError):
+        notes.write_config(complete(), replace=False)
+    assert notes.config.read_text() == "mine"
+    notes.write_config(complete(), replace=True)
+    assert load_settings(notes.config).webhook_secrets() == ("hush",)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".ptq.toml.") and path != notes.path]
+
+
+def test_the_manifest_is_app_yml_with_our_addresses() -> None:
+    place = Place(app_name="ptq of octo", public_url="https://ptq.example", organization="octo")
+    made, ours = json.loads(make_manifest(place, "http://127.0.0.1:5")), load_manifest()
+    assert made["default_permissions"] == dict(ours.permissions)
+    assert (made["default_events"], made["public"]) == (list(ours.events), False)
+    assert made["redirect_url"] == "http://127.0.0.1:5/github/created"
+    assert made["hook_attributes"] == {"url": "https://ptq.example/webhook", "active": True}
+    assert find_form_address(place, "a b") == "https://github.com/organizations/octo/settings/apps/new?state=a+b"
+
+
+def test_every_permission_and_event_is_shown_with_its_own_reason() -> None:
+    manifest, reasons = load_manifest(), read_reasons()
+    wanted = {*(f"{name}: {level}" for name, level in manifest.permissions.items()), *manifest.events}
+    assert reasons.keys() == wanted
+    assert reasons["issues"] != reasons["issues: write"]
+
+
+@pytest.mark.parametrize(
+    ("web_url", "api_url"),
+    [
+        ("https://github.com", "https://api.github.com"),
+        ("https://octo.ghe.com", "https://api.octo.ghe.com"),
+        ("https://github.example.org", "https://github.example.org/api/v3"),
+    ],
+)
+def test_the_api_is_found_by_the_address_that_people_know(web_url: str, api_url: str) -> None:
+    place = steps.set_place(Answers(), {**PLACE, "web_url": f"{web_url}/"}).place
+    assert (place.web_url, place.api_url, place.public_url) == (web_url, api_url, "https://ptq.example/x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"web_url": "github.com"}, "like https://github.com"),
+        ({"web_url": "https://github.com/octo"}, "without anything behind"),
+        ({"public_url": "ptq"}, "public_url: must be an http"),
+        ({"public_url": "http://127.0.0.1:8080"}, "a forwarder's address"),
+        ({"webhook_url": "http://localhost:1/x"}, "that is this computer alone"),
+        ({"port": "no"}, "The port is a number"),
+        ({"port": "70000"}, "port:"),
+        ({"app_name": "x" * 35}, "1 to 34 characters"),
+        ({"organization": "a/b"}, "letters, digits and hyphens"),
+        ({"ca_file": "ca.pem"}, "the whole path"),
+    ],
+)
+def test_a_place_that_cannot_be_is_a_sentence(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(Wrong, match=words):
+        steps.set_place(Answers(), {**PLACE, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"address": "gpu-1"}, "Say the account"),
+        ({"address": "ptq@gpu 1"}, "like ptq@gpu-1"),
+        ({"address": "ptq@gpu-1:99999"}, "like ptq@gpu-1"),
+        ({"address": "-oProxyCommand=x@y"}, "like ptq@gpu-1"),
+        ({"name": "a b"}, "name: may hold"),
+        ({"name": "old"}, "a machine old already"),
+        ({"slots": "0"}, "slots:"),
+        ({"workspace": "ptq"}, "absolute path"),
+    ],
+)
+def test_a_machine_that_cannot_be_is_a_sentence(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(Wrong, match=words):
+        steps.look_at_machine(Answers(machines=(MachineAnswer("old"),)), {**MACHINE, **changes})
+
+
+def test_a_machine_is_known_by_its_port_where_that_is_unusual() -> None:
+    machine = steps.look_at_machine(Answers(), MACHINE).looked_at
+    assert machine is not None
+    assert replace(machine, host_key="k v").known_hosts_line == "[10.0.0.5]:2222 k v\n"
+    assert replace(machine, host_key="k v", port=22).known_hosts_line == "10.0.0.5 k v\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"name": "a b", "kind": "claude"}, "An agent's name"),
+        ({"name": "a", "kind": "command"}, "also needs: command"),
+        ({"name": "a", "kind": "command", "command": "'x"}, "a quote that does not end"),
+        ({"name": "a", "kind": "command", "command": "x", "key": "hush"}, "Say where the key is for"),
+        ({"name": "a", "kind": "pi", "key": "hush", "gateway_url": "https://x.example"}, "provider/model"),
+        ({"name": "a", "kind": "other"}, "kind: must be one of"),
+        ({"name": "old", "kind": "claude"}, "an agent old already"),
+    ],
+)
+def test_an_agent_that_cannot_be_is_a_sentence_without_its_key(form: dict[str, str], words: str) -> None:
+    with pytest.raises(Wrong, match=words) as caught:
+        steps.add_agent(Answers(agents=(AgentAnswer("old", "claude"),)), form)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_key_goes_to_the_vendors_own_address_and_cursors_to_the_machine() -> None:
+    answers = steps.add_agent(Answers(), {"name": "a", "kind": "claude", "key": "k"})
+    answers = steps.add_agent(answers, {"name": "b", "kind": "cursor", "key": "k", "gateway_url": "https://x.example"})
+    assert [agent.gateway_url for agent in answers.agents] == ["https://api.anthropic.com", ""]
+    text = render_config(complete(agents=answers.agents))
+    assert tomllib.loads(text)["agents"]["b"]["env"] == {"CURSOR_API_KEY": "k"}
+
+
+def test_an_app_by_hand_needs_a_real_key() -> None:
+    form = {"app_id": "7", "webhook_secret": "s", "private_key": app_key_pem()}
+    assert steps.set_known_app(Answers(), form).app == App("7", "", "", app_key_pem().strip(), "s")
+    wrong = (("private_key", "no", "no PEM"), ("app_id", "x", "number"), ("webhook_secret", "", "from others"))
+    for name, text, words in wrong:
+        with pytest.raises(Wrong, match=words):
+            steps.set_known_app(Answers(), {**form, name: text})
+
+
+def test_set_up_goes_on_where_something_is_missing() -> None:
+    assert find_next(Answers()) == "app"
+    assert find_next(complete(machines=())) == "machines"
+    assert find_next(complete()) == "finish"

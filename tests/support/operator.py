@@ -1,0 +1,116 @@
+"""Somebody in front of the pages of set-up: a plain HTTP client that posts forms as a browser does."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from bot.demo.repository import NAME
+from bot.demo.tryout import AGENT, Tryout
+from bot.listener import Listener
+from bot.setup.server import Setup
+
+SILENCE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An answer. `text` is what stands on the page, as somebody reads it."""
+
+    status: int
+    url: str
+    headers: Mapping[str, str]
+    html: str
+
+    @property
+    def text(self) -> str:
+        return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", self.html)).split())
+
+    def hidden(self, name: str) -> str:
+        found = re.search(rf'name="{name}" value="([^"]*)"', self.html)
+        assert found, f"no {name} in {self.text}"
+        return html.unescape(found[1])
+
+
+@dataclass
+class Operator:
+    setup: Setup
+    session: aiohttp.ClientSession
+    address: str
+    """What the terminal shows, token and all."""
+
+    @property
+    def url(self) -> str:
+        return self.setup.desk.our_url
+
+    async def open(self, path: str, **headers: str) -> Seen:
+        url = path if path.startswith("http") else f"{self.url}{path}"
+        async with self.session.get(url, headers=headers) as answer:
+            return Seen(answer.status, str(answer.url), answer.headers, await answer.text())
+
+    async def post(self, path: str, form: Mapping[str, str] | None = None, **headers: str) -> Seen:
+        """Send a form of ours, with its word, and go where it leads."""
+        fields = {"csrf": self.setup.door.word, **(form or {})}
+        url = path if path.startswith("http") else f"{self.url}{path}"
+        async with self.session.post(url, data=fields, headers=headers) as answer:
+            return Seen(answer.status, str(answer.url), answer.headers, await answer.text())
+
+    async def find_creation(self, web_url: str) -> dict[str, str]:
+        """Say where GitHub is, post the manifest there, and return the form with which it asks for a yes."""
+        place = {"web_url": web_url, "app_name": "ptq-bot", "public_url": "http://127.0.0.1:8080", "port": "8080"}
+        page = await self.post("/app/place", place)
+        asking = re.search(r'action="([^"]+/settings/apps/new[^"]+)"', page.html)
+        assert asking, page.text
+        asked = await self.post(html.unescape(asking[1]), {"manifest": page.hidden("manifest")})
+        return {name: asked.hidden(name) for name in ("name", "manifest", "state", "owner")}
+
+    async def create_app(self, web_url: str) -> Seen:
+        """The whole way to GitHub and back."""
+        return await self.post(f"{web_url}/settings/apps/manifest", await self.find_creation(web_url))
+
+    async def choose_repository(self, web_url: str) -> Seen:
+        await self.post(f"{web_url}/apps/ptq-bot/installations/new", {"repository": NAME})
+        await self.open("/repositories")
+        script = {f"tests:{NAME}": "python -m unittest", f"script:{NAME}": "PYTHONPATH=. python"}
+        labels = {"diagnose_label": "ptq", "fix_label": "ptq:fix"}
+        return await self.post("/repositories", {"repository": NAME, **script, **labels})
+
+    async def look_at(self, tryout: Tryout, **changes: str) -> Seen:
+        ssh = tryout.ssh
+        form = {
+            "address": f"{ssh.user}@127.0.0.1:{ssh.port}",
+            "name": "machine-1",
+            "client_key_file": str(ssh.client_key_file),
+            "workspace": str(tryout.workspace),
+            "slots": "1",
+        }
+        return await self.post("/machines/look", {**form, **changes})
+
+    async def add_agent(self, python: str) -> Seen:
+        return await self.post("/agents/add", {"kind": "command", "name": "script", "command": f"{python} {AGENT}"})
+
+
+@asynccontextmanager
+async def sit_down(folder: Path, *, inside: bool = True) -> AsyncIterator[Operator]:
+    """In front of a set-up in this folder, which goes on with what is there; `inside` has opened its address."""
+    folder.mkdir(exist_ok=True)
+    setup = Setup(folder / "ptq.toml", SILENCE_S)
+    listener = Listener(setup.application(), 0.2)
+    port = urlsplit(await listener.open("127.0.0.1", 0)).port
+    try:
+        # Browsers keep cookies of addresses, too.
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+            operator = Operator(setup, session, setup.stand_at(port or 0))
+            if inside:
+                assert (await operator.open(operator.address)).status == 200
+            yield operator
+    finally:
+        await listener.close()
+        await setup.close()
