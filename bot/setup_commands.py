@@ -20,7 +20,9 @@ from bot.setup.notes import Unusable
 from bot.setup.server import Setup
 
 GRACE_S = 2.0
-"""How long the last page may take to arrive."""
+"""How long an answer in hand may take to arrive."""
+LAST_PAGE_S = 1.0
+"""How long the last page may take to load its style."""
 
 
 def setup(
@@ -48,6 +50,8 @@ async def set_up(config: Path, show: Callable[[str], None], port: int = 0) -> No
         address = await listener.open("127.0.0.1", port)
         show(render_welcome(config, setup.stand_at(urlsplit(address).port or 0)))
         await setup.ended.wait()
+        if setup.desk.has_ended:
+            await asyncio.sleep(LAST_PAGE_S)
     finally:
         await listener.close()
         await setup.close()

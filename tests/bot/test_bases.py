@@ -108,7 +108,11 @@ def test_of_a_private_repository_it_is_said_who_makes_its_base(tmp_path: Path, r
 
 @pytest.mark.parametrize(
     ("api_url", "web_url"),
-    [("https://api.github.com", "https://github.com"), ("https://ghe.example:8443/api/v3", "https://ghe.example:8443")],
+    [
+        ("https://api.github.com", "https://github.com"),
+        ("https://api.octo.ghe.com", "https://octo.ghe.com"),
+        ("https://ghe.example:8443/api/v3", "https://ghe.example:8443"),
+    ],
 )
 def test_repositories_are_cloned_from_where_the_api_belongs_to(api_url: str, web_url: str) -> None:
     assert find_web_url(api_url) == web_url
