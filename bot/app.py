@@ -142,8 +142,8 @@ class Service:
         spool = Spool(settings.server.data_dir / "spool")
         gateway = await self._build_gateway(stack, database, github)
         supervisor, refresher = self._build_supervisor(database, bell, claims, spool, gateway)
-        notifier = Notifier(session, database, settings.notify.url, now)
-        recovery = await self._begin_recovery(stack, inbox, notifier)
+        notifier = Notifier(session, self.context, settings.notify)
+        recovery = await self._begin_recovery(stack, inbox)
         pages = self._build_pages(session, spool, recovery, claims)
         webhook = Webhook(inbox, settings.webhook_secrets(), self._intake)
         metrics = Metrics(self.context, self._roster.slots, lambda: recovery.held)
@@ -193,12 +193,11 @@ class Service:
             Loop("recovery", claims.keeping("recovery", recovery.step), Bell(), self._pace.recover_s),
         ]
 
-    async def _begin_recovery(self, stack: AsyncExitStack, inbox: Inbox, notifier: Notifier) -> Recovery:
+    async def _begin_recovery(self, stack: AsyncExitStack, inbox: Inbox) -> Recovery:
         recovery = Recovery(
             self.context,
             inbox,
             ROUTER,
-            notifier.tell,
             sweep_max=self._settings.recovery.sweep_max,
             in_flight_s=self._pace.in_flight_s,
         )

@@ -198,9 +198,11 @@ class GatewayTable(Table):
 
 
 class NotifyTable(Table):
-    """`[notify]`: where the operator hears of what must not be said in public."""
+    """`[notify]`: where the operator hears of what they must know, and what must not be said in public."""
 
     url: Annotated[SecretStr, AfterValidator(_check_notify_url)] | None = None
+    format: Literal["plain", "slack"] = "plain"
+    machine_rest_minutes: Annotated[int, Field(ge=1, le=1440)] = 10
 
 
 class DashboardTable(Table):

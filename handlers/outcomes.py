@@ -14,11 +14,12 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers import casebook, notifications, replies, status_comment
+from handlers import casebook, replies, status_comment
 from handlers.case import end_job
 from handlers.casebook import Reply
 from handlers.context import Context
 from handlers.hurdles import NotStarted
+from handlers.notifications import draft_concern
 from handlers.rebase import is_to_be_tried_again
 from handlers.report import is_confidential
 from handlers.report_comment import approvable, render_report_comment, render_usual_step
@@ -29,6 +30,7 @@ from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
 from runner.holds import clear_hold, refuse_hold
 from runner.job import Job, JobState, Posts, Report
+from runner.notifications import insert_notification
 
 log = structlog.get_logger()
 
@@ -85,8 +87,7 @@ async def _report(context: Context, job_id: str) -> None:
             await clear_hold(connection, job.id)
         else:
             await refuse_hold(connection, job.id)
-            notification = notifications.draft_notification(job, report, context.secrets, context.now())
-            await notifications.insert_notification(connection, notification)
+            await insert_notification(connection, draft_concern(job, report, context.now()))
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
     context.ring()
 

@@ -9,7 +9,7 @@ from triggers, so it does no harm when a webhook, another replica or another pas
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -41,12 +41,14 @@ from handlers.labels import (
     resume_repository,
 )
 from handlers.missed import DueLabel, MissedDelivery, choose_due, choose_missed, find_labels_start, find_start
+from handlers.notifications import NAMED, draft_held
 from handlers.own_rules import narrow
 from handlers.permissions import admit
 from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling, NotFound
 from handlers.rules import RepositoryRules
 from handlers.start import start_job, was_decided
 from runner.claims import ClaimLost
+from runner.notifications import Kind, Notification, draft, insert_notification
 from runner.pauses import OPERATOR, fetch_pauses
 
 log = structlog.get_logger()
@@ -54,11 +56,8 @@ log = structlog.get_logger()
 SKEW_S = 5
 """How far a payload's time and the timeline's may be apart for the same labelling, in seconds."""
 
-NAMED = 20
-"""How many issues the operator is told of by name."""
-
-Tell = Callable[[str], Awaitable[bool]]
-"""Tells the operator; False when they could not be reached."""
+AWAY = timedelta(minutes=5)
+"""From so long an absence of the service on, the operator hears of its end, whatever was missed."""
 
 
 @dataclass(slots=True)
@@ -81,17 +80,15 @@ class _Pass:
 class Recovery:
     """`begin` once, then `beat` every minute and `step` every few: each is a pass of a loop."""
 
-    def __init__(
-        self, context: Context, inbox: Inbox, router: Router, tell: Tell, *, sweep_max: int, in_flight_s: float
-    ) -> None:
+    def __init__(self, context: Context, inbox: Inbox, router: Router, *, sweep_max: int, in_flight_s: float) -> None:
         """`sweep_max` is how many labels one pass may answer; one younger than `in_flight_s` is left to the webhook."""
         self._context = context
         self._inbox = inbox
         self._router = router
-        self._tell = tell
         self._sweep_max = sweep_max
         self._in_flight = timedelta(seconds=in_flight_s)
         self._since: datetime | None = None
+        self._was_away = False
         self._has_reported = False
         self._settled: set[str] = set()
         """Deliveries that GitHub lists and that we leave."""
@@ -105,6 +102,7 @@ class Recovery:
         now, context = self._context.now(), self._context
         async with context.db.write() as connection:
             self._since = await fetch_beat(connection, ALIVE)
+            self._was_away = self._since is not None and now - self._since >= AWAY
             await beat(connection, ALIVE, now)
             if await fetch_beat(connection, LOOKED) is None:
                 await beat(connection, LOOKED, now)
@@ -278,8 +276,9 @@ class Recovery:
             this.due = []
         if issues and issues != self._told:
             log.error("recovery.held", labels=self.held, sweep_max=self._sweep_max, issues=sorted(issues)[:NAMED])
-            if not await self._tell(_describe_held(self.held, self._sweep_max, issues)):
-                return
+            held = draft_held(issues, self.held, self._sweep_max, this.until)
+            async with self._context.db.write() as connection:
+                await insert_notification(connection, held)
         self._told = issues
 
     async def _start(self, this: _Pass, due: DueLabel) -> None:
@@ -320,6 +319,8 @@ class Recovery:
                 await beat(connection, LOOKED, this.until)
             for name in this.seen:
                 await note_look(connection, name, this.until)
+            if self._was_away or this.recovered or this.lost or this.labels:
+                await insert_notification(connection, self._draft_recovery(this))
         if this.recovered or this.lost or this.labels or not self._has_reported:
             log.info(
                 "recovery.finished",
@@ -329,9 +330,17 @@ class Recovery:
                 missing=this.recovered + this.lost,
                 labels=this.labels,
             )
-        self._has_reported, self._since = True, this.until
+        self._has_reported, self._since, self._was_away = True, this.until, False
         if this.recovered:
             self._context.ring()
+
+    def _draft_recovery(self, this: _Pass) -> Notification:
+        """What the operator hears of a pass: of every absence of the service, else at most once an hour."""
+        since = self._since if self._was_away else None
+        facts = {"recovered": this.recovered, "lost": this.lost, "labels": this.labels}
+        times = {"since": since and f"{since:%F %R} UTC", "until": f"{this.until:%F %R} UTC"}
+        occasion = f"{since:%F %T}" if since else f"{this.until:%F %H}"
+        return draft(Kind.RECOVERY, "deliveries", occasion, {**facts, **times}, this.until)
 
     def _complain(self, about: str, error: Exception) -> None:
         """Say once what GitHub refuses, until it no longer does or says something else."""
@@ -349,13 +358,3 @@ def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled 
     except ValidationError:
         return None  # The inbox says what is wrong with it.
     return labeled if find_asked_preset(context, labeled) else None
-
-
-def _describe_held(labels: int, sweep_max: int, issues: Iterable[str]) -> str:
-    """What the operator is told: no word of it was written by anybody else."""
-    listed: Sequence[str] = sorted(issues)
-    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
-    return (
-        f"{labels} labels ask for jobs and were missed, which is more than sweep_max = {sweep_max}: none was started. "
-        f"They are on {', '.join(listed[:NAMED])}{more}."
-    )

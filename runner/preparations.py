@@ -15,8 +15,12 @@ from runner.environment import Recipe
 from runner.job import Job
 from runner.machine_states import count_fault, fetch_machine_states, forget_faults, save_outage, save_warm_base
 from runner.machines import FAULTS, USABLE, WarmBase, break_circuit
+from runner.notifications import draft_broken_base, insert_notification
 
 log = structlog.get_logger()
+
+BASE_BROKEN = ("setup_failed", "smoke_test_failed")
+"""Why a base cannot be made, by the protocol's name."""
 
 
 def name_recipe(recipe: Recipe) -> str:
@@ -41,9 +45,13 @@ async def note_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> No
 
 async def note_unprepared(bench: Bench, job: Job, code: str | None) -> None:
     """A job could not be prepared, for the reason with this name. Too many in a row put the machine out."""
+    machine = job.machine or ""
+    if code in BASE_BROKEN:
+        notification = draft_broken_base(machine, job.repository, job.failure or "", bench.now())
+        async with bench.db.write() as connection:
+            await insert_notification(connection, notification)
     if code is None or code not in FAULTS:
         return
-    machine = job.machine or ""
     async with bench.db.write() as connection:
         if (await fetch_machine_states(connection)).get(machine, USABLE).outage:
             return  # It gets no jobs as it is; this one was there before.

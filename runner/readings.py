@@ -81,7 +81,7 @@ async def take_readings(connection: AsyncConnection, now: datetime) -> Readings:
         oldest_pending_at=(await connection.execute(oldest_pending)).scalar_one(),
         pulls=await _count_pulls(connection),
         holds=await _count(connection, holds.c.job_id),
-        notifications=await _count(connection, notifications.c.job_id, notifications.c.delivered_at.is_(None)),
+        notifications=await _count(connection, notifications.c.key, notifications.c.delivered_at.is_(None)),
         taken=await _sum_up(connection),
         phases=measure_phases(await _fetch_steps(connection, now - WINDOW)),
     )

@@ -19,9 +19,9 @@ from runner.environment import Profile
 from runner.gateway import Reader
 from runner.host_errors import HostError
 from runner.jobd_answers import JobdError, StageState
-from runner.jobd_client import JobdClient
 from runner.machine_states import fetch_machine_states
 from runner.machines import USABLE, Machine, eligible
+from runner.notifications import draft_broken_base, insert_notification
 
 log = structlog.get_logger()
 
@@ -67,13 +67,13 @@ class Refresher:
                 continue
             with structlog.contextvars.bound_contextvars(machine=machine.name, repository=profile.repository):
                 try:
-                    if await self._follow(self._bench.clients[machine.name], job_id, profile):
+                    if await self._follow(machine, job_id, profile):
                         self._ended.add(job_id)
                 except HostError as error:
                     log.info("base.not_refreshed_now", reason=str(error))
                 except JobdError as error:
                     if error.code != "ended":
-                        log.error("base.refresh_failed", reason=error.message)
+                        await self._note_broken(machine, profile, error.message)
                     self._ended.add(job_id)
         self._ended &= due
         await self._close_ways(due)
@@ -91,8 +91,15 @@ class Refresher:
                     if machine.name in self._bench.clients:
                         yield machine, profile
 
-    async def _follow(self, client: JobdClient, job_id: str, profile: Profile) -> bool:
+    async def _note_broken(self, machine: Machine, profile: Profile, reason: str | None) -> None:
+        log.error("base.refresh_failed", reason=reason)
+        notification = draft_broken_base(machine.name, profile.repository, reason or "it was killed", self._bench.now())
+        async with self._bench.db.write() as connection:
+            await insert_notification(connection, notification)
+
+    async def _follow(self, machine: Machine, job_id: str, profile: Profile) -> bool:
         """Begin a refresh, or look how it stands. Whether it is over, and nothing of it is left."""
+        client = self._bench.clients[machine.name]
         async with self._bench.db.read() as connection:
             period = find_period(profile, self._bench.now())
             newest = await store.fetch_newest_job(connection, profile.repository, period)
@@ -109,7 +116,7 @@ class Refresher:
         if poll.state in (StageState.ABSENT, StageState.RUNNING):
             return False
         if poll.state is not StageState.DONE:
-            log.error("base.refresh_failed", reason=poll.message)
+            await self._note_broken(machine, profile, poll.message)
         elif base := poll.result.get("base"):
             log.info("base.refreshed", commit=str(base.get("commit"))[:64])
         await client.clean(job_id)

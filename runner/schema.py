@@ -343,10 +343,10 @@ case_labels = Table(
 notifications = Table(
     "notifications",
     metadata,
-    Column("job_id", ForeignKey("jobs.id"), primary_key=True),  # the operator hears of each job once
-    Column("repository", String(200), nullable=False),
-    Column("issue_number", Integer, nullable=False),
-    Column("text", Text, nullable=False),
+    Column("key", String(500), primary_key=True),  # the operator hears of each occasion once
+    Column("kind", String(20), nullable=False),
+    Column("about", String(300), nullable=False),
+    Column("facts", JSON, nullable=False),
     Column("attempts", Integer, nullable=False, default=0),
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("delivered_at", UtcDateTime),

@@ -50,7 +50,7 @@ async def take_step(bench: Bench, job: Job) -> Job:
         log.warning("job.refused_by_machine", **job.log_context(), error=error.code, reason=error.message)
         ended = await end(bench, job, JobState.FAILED, error.message)
         if job.state is JobState.PREPARING:
-            await note_unprepared(bench, job, error.code)
+            await note_unprepared(bench, ended, error.code)
         return ended
 
 
@@ -103,7 +103,7 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         return await (end(bench, job, JobState.SUCCEEDED, None) if job.by_hand else begin_only(bench, job))
     elif poll.state in (StageState.FAILED, StageState.LOST):
         ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
-        await note_unprepared(bench, job, poll.error)
+        await note_unprepared(bench, ended, poll.error)
         return ended
     return job
 

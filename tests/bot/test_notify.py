@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -13,13 +14,18 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from bot.notify import MAX_WAIT_S, Notifier
-from handlers.notifications import draft_notification, insert_notification
+from bot.policy_tables import NotifyTable
+from handlers.context import Context
+from handlers.notifications import draft_concern
 from runner import store
 from runner.db import Database
 from runner.job import Report
+from runner.notifications import draft_broken_base, insert_notification
 from tests.support.clock import Clock
 from tests.support.hook import PATH, open_hook
 from tests.support.jobs import NOON, make_job, open_database
+
+SECRET = "hunter2-hunter2"
 
 
 async def keep(database: Database, job_id: str, issue_number: int = 7) -> None:
@@ -28,13 +34,14 @@ async def keep(database: Database, job_id: str, issue_number: int = 7) -> None:
     report = Report(job_id, "security concern\n\n## Summary\nAnyone may write.\n", "", "", "", "", (), None)
     async with database.write() as connection:
         await store.insert_job(connection, job)
-        await insert_notification(connection, draft_notification(job, report, (), NOON))
+        await insert_notification(connection, draft_concern(job, report, NOON))
 
 
 @asynccontextmanager
-async def start(database: Database, url: str | None, clock: Clock) -> AsyncIterator[Notifier]:
+async def start(database: Database, url: str | None, clock: Clock, **choices: Any) -> AsyncIterator[Notifier]:
+    context = Context(cast("Any", None), database, {}, {}, "https://ptq.example", (SECRET,), clock, lambda: None)
     async with aiohttp.ClientSession() as session:
-        yield Notifier(session, database, SecretStr(url) if url else None, clock)
+        yield Notifier(session, context, NotifyTable(url=SecretStr(url) if url else None, **choices))
 
 
 async def test_the_operator_hears_of_each_job_once(tmp_path: Path) -> None:
@@ -45,9 +52,11 @@ async def test_the_operator_hears_of_each_job_once(tmp_path: Path) -> None:
         assert hook.heard == [
             {
                 "text": "octo/widgets#7: an agent reports a security concern. Anyone may write.",
+                "kind": "concern",
                 "job": "0123456789",
                 "repository": "octo/widgets",
                 "issue": 7,
+                "summary": "Anyone may write.",
                 "command": "ptq-bot report 0123456789 --config ptq.toml",
             }
         ]
@@ -104,7 +113,7 @@ async def test_the_address_is_in_no_log_however_it_fails(tmp_path: Path, url: st
                 await notifier.step()
     (line,) = lines
     assert line["event"] == "notification.waits"
-    assert line["job"] == "0123456789"
+    assert line["about"] == "concern 0123456789"
     for secret in (PATH, "127.0.0.1", "host.invalid"):
         assert secret not in json.dumps(lines)
 
@@ -130,16 +139,36 @@ async def test_without_an_address_the_log_names_each_waiting_job_once_a_start(tm
                     await notifier.step()
             (line,) = lines
             assert (line["event"], line["log_level"]) == ("notification.no_target", "error")
-            assert (line["job"], line["look"]) == ("0123456789", "ptq-bot report 0123456789 --config ptq.toml")
+            assert (line["about"], line["look"]) == (
+                "concern 0123456789",
+                "ptq-bot report 0123456789 --config ptq.toml",
+            )
 
 
-async def test_what_is_about_no_job_is_told_at_once_or_said_to_be_lost(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database, open_hook(500) as hook:
-        async with start(database, hook.url, Clock()) as notifier:
-            with capture_logs() as logs:
-                assert not await notifier.tell("6 labels wait")
-            assert [(entry["event"], entry["reason"]) for entry in logs] == [("notification.lost", "HTTP status 500")]
-            assert await notifier.tell("6 labels wait")
-            assert hook.heard[-1] == {"text": "6 labels wait"}
-        async with start(database, None, Clock()) as notifier:
-            assert await notifier.tell("6 labels wait"), "without an address the log has to do"
+REASON = f"setup `pip install <{SECRET}>` failed:\n<!channel> @here & more"
+
+
+async def test_slack_gets_text_alone_in_which_nobody_is_called(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database, open_hook() as hook:
+        async with start(database, hook.url, Clock(), format="slack") as notifier:
+            await keep(database, "0123456789")
+            async with database.write() as connection:
+                await insert_notification(connection, draft_broken_base("gpu-1", "octo/widgets", REASON, NOON))
+            await notifier.step()
+        base, concern = sorted(heard.pop("text") for heard in hook.heard)[::-1]
+        assert concern.endswith("Anyone may write.\n`ptq-bot report 0123456789 --config ptq.toml`")
+        assert "gpu-1: setup `pip install &lt;[redacted]&gt;` failed: &lt;!channel&gt; here &amp; more." in base
+        assert hook.heard == [{"unfurl_links": False}] * 2
+
+
+async def test_without_an_address_the_log_has_all_but_what_is_confidential_and_has_it_once(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database, start(database, None, Clock()) as notifier:
+        async with database.write() as connection:
+            await insert_notification(connection, draft_broken_base("gpu-1", "octo/widgets", REASON, NOON))
+        with capture_logs() as lines:
+            await notifier.step()
+            await notifier.step()
+    (line,) = lines
+    assert (line["event"], line["kind"]) == ("notification.for_the_log", "base")
+    assert "octo/widgets: its base cannot be made on gpu-1" in line["text"]
+    assert SECRET not in line["text"]

@@ -13,12 +13,13 @@ from handlers import casebook, replies
 from handlers.case import Case, CaseState
 from handlers.casebook import Reply
 from handlers.context import Context
-from handlers.notifications import Notification, fetch_waiting
+from handlers.notifications import render_payload
 from handlers.outcomes import report_jobs
 from runner import store
 from runner.db import Database
 from runner.job import VERIFY, FileChange, Job, JobState, Posts, Report
 from runner.meter import Meter
+from runner.notifications import Notification, fetch_waiting
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
 
@@ -159,7 +160,7 @@ async def test_a_security_concern_goes_to_the_operator_and_to_nobody_else(databa
         await desk.add(ended(), found(CONCERN))
         assert (await desk.reply("report")).body == replies.render_confidential()
         (notification,) = await desk.notifications()
-        assert notification.text == (
+        assert render_payload(notification, (SECRET,))["text"] == (
             "octo/widgets#7: an agent reports a security concern. "
             "Anyone &lt;!channel&gt; may write as all, with [redacted]."
         )

@@ -68,7 +68,7 @@ async def settle_with(world: World, jobs: int) -> None:
 
 
 async def test_a_label_that_was_put_on_while_the_service_was_down_gets_its_job(tmp_path: Path) -> None:
-    async with open_tended_world(tmp_path) as world:
+    async with open_hook() as hook, open_tended_world(tmp_path, more_toml=f'[notify]\nurl = "{hook.url}"') as world:
         await world.playground.stop_service()
         await world.open_issue()
         await world.label()
@@ -79,6 +79,8 @@ async def test_a_label_that_was_put_on_while_the_service_was_down_gets_its_job(t
         await restart(world)
         await settle_with(world, jobs=1)
         assert len(world.statuses()) == len(world.reports()) == 1
+        told = "Of what was missed, deliveries fetched: 1, labels answered: 0, deliveries that GitHub no longer has: 0."
+        assert [heard["text"] for heard in hook.heard] == [told]
 
 
 async def test_a_label_whose_delivery_nobody_has_any_more_gets_its_job(tmp_path: Path) -> None:

@@ -1,0 +1,175 @@
+"""What an operator is told of by itself, over a real database: once for each occasion, and as things stand by then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+from handlers.alerts import Alerts
+from handlers.context import Context
+from handlers.notifications import render_payload
+from handlers.rules import RepositoryRules
+from runner import store
+from runner.caps import Caps, Scope
+from runner.db import Database
+from runner.job import JobState, Report
+from runner.machine_states import drain, forget_outage, resume, save_outage
+from runner.machines import Machine, Outage
+from runner.meter import Meter
+from runner.notifications import change_notification, fetch_waiting
+from tests.support.clock import Clock
+from tests.support.jobs import NOON, make_job, open_database
+
+REST = timedelta(minutes=10)
+CAPS = {
+    Scope.USER_DAY: Caps(jobs=3),
+    Scope.REPOSITORY_DAY: Caps(cost_usd=5.0),
+    Scope.REPOSITORY_MONTH: Caps(tokens=10_000),
+}
+
+
+@dataclass
+class Watch:
+    db: Database
+    clock: Clock
+    alerts: Alerts
+
+    def start_again(self, caps: Mapping[Scope, Caps] | None = None) -> None:
+        context = Context(
+            github=cast("Any", None),
+            db=self.db,
+            repositories={"octo/widgets": RepositoryRules(name="octo/widgets", agent="mine")},
+            agents={},
+            public_url="https://ptq.example",
+            secrets=(),
+            now=self.clock,
+            ring=lambda: None,
+            caps={"octo/widgets": CAPS if caps is None else caps},
+            machines={"gpu-1": Machine("gpu-1", "/srv/ptq")},
+        )
+        self.alerts = Alerts(context, REST)
+
+    async def break_down(self, *, permanent: bool = False) -> None:
+        now = self.clock()
+        async with self.db.write() as connection:
+            await save_outage(connection, "gpu-1", Outage("no route", permanent, now, now, now))
+
+    async def mend(self) -> None:
+        async with self.db.write() as connection:
+            await forget_outage(connection, "gpu-1")
+
+    async def hear(self, minutes: float = 1.0, *, delivered: bool = True) -> list[str]:
+        """What is news after some minutes, and is told if it can be."""
+        self.clock.forward(60 * minutes)
+        await self.alerts.step()
+        async with self.db.write() as connection:
+            waiting = await fetch_waiting(connection)
+            for notification in waiting if delivered else ():
+                await change_notification(connection, notification, delivered_at=self.clock())
+        return [render_payload(notification, ())["text"] for notification in waiting]
+
+
+@asynccontextmanager
+async def open_watch(url: str) -> AsyncIterator[Watch]:
+    async with open_database(url) as database:
+        watch = Watch(database, Clock(), cast("Any", None))
+        watch.start_again()
+        yield watch
+
+
+DOWN = ["Machine gpu-1 is out: no route. It gets no jobs until it is well again."]
+BACK = ["Machine gpu-1 is back."]
+
+
+async def test_a_machine_that_is_out_and_back_is_told_of_once_each_also_by_the_next_service(database_url: str) -> None:
+    async with open_watch(database_url) as watch:
+        assert await watch.hear() == []
+        await watch.break_down()
+        assert await watch.hear(0.6) == [], "a hiccup is nobody's business"
+        assert await watch.hear() == DOWN
+        watch.start_again()
+        assert await watch.hear(60) == []
+        await watch.mend()
+        assert await watch.hear() == BACK
+        watch.start_again()
+        assert await watch.hear(60) == []
+        await watch.break_down(permanent=True)
+        assert await watch.hear() == ["Machine gpu-1 is out until somebody has mended it: no route."]
+
+
+async def test_a_machine_that_flaps_is_told_of_once_in_ten_minutes_and_as_it_is_by_then(database_url: str) -> None:
+    async with open_watch(database_url) as watch:
+        heard = []
+        for _ in range(14):
+            await watch.break_down(permanent=True)
+            heard += await watch.hear()
+            await watch.mend()
+            heard += await watch.hear()
+        assert len(heard) == 3, "28 minutes"
+        assert (await watch.hear(20), await watch.hear(20)) in (([], []), (BACK, []))
+
+
+async def test_what_nobody_could_be_told_and_is_so_no_more_is_not_told(database_url: str) -> None:
+    async with open_watch(database_url) as watch:
+        await watch.break_down(permanent=True)
+        assert len(await watch.hear(delivered=False)) == 1
+        await watch.mend()
+        assert await watch.hear() == []
+        assert await watch.hear(60) == []
+
+
+async def test_what_an_operator_has_drained_is_in_their_hands(database_url: str) -> None:
+    async with open_watch(database_url) as watch:
+        async with watch.db.write() as connection:
+            await drain(connection, "gpu-1", "me", NOON)
+        await watch.break_down(permanent=True)
+        assert await watch.hear() == []
+        async with watch.db.write() as connection:
+            await resume(connection, "gpu-1")
+        assert await watch.hear() == []
+
+
+async def run(watch: Watch, job_id: str, issue_number: int = 7, body: str = "", **taken: Any) -> None:
+    """A job that has ended by now."""
+    now = watch.clock()
+    states = {"state": JobState.SUCCEEDED, "created_at": now, "ended_at": now, "name": "task1"}
+    async with watch.db.write() as connection:
+        await store.insert_job(connection, make_job(id=job_id, issue_number=issue_number, **states))
+        await store.save_meter(connection, Meter(job_id, **taken))
+        if body:
+            await store.insert_report(connection, Report(job_id, body, "", "", "", "", (), None))
+
+
+async def test_each_cap_of_a_day_or_a_month_is_told_of_once_in_that_time(database_url: str) -> None:
+    async with open_watch(database_url) as watch:
+        await run(watch, "aaaaaaaaaa", cost_usd=4.99, input_tokens=9_000)
+        assert await watch.hear() == []
+        await run(watch, "bbbbbbbbbb", cost_usd=0.01, input_tokens=2_000)
+        end = "is used up, and no new run begins."
+        assert await watch.hear() == [
+            f"octo/widgets: the cap of $5.00 of this repository today {end} Runs under way are ended.",
+            f"octo/widgets: the cap of 10,000 tokens of this repository in this month {end} Runs under way are ended.",
+        ]
+        await run(watch, "cccccccccc")
+        assert await watch.hear() == [f"maintainer: the cap of 3 jobs of what maintainer asked for today {end}"]
+        watch.start_again()
+        assert await watch.hear() == []
+        watch.start_again({Scope.REPOSITORY_DAY: Caps(cost_usd=4.0)})
+        assert len(await watch.hear()) == 1, "another cap is another occasion"
+        watch.start_again()
+        assert await watch.hear(24 * 60) == [], "a new day, in which nothing was spent yet"
+
+
+async def test_a_security_concern_of_a_task_without_an_issue_reaches_the_operator_once(database_url: str) -> None:
+    async with open_watch(database_url) as watch:
+        watch.start_again({})
+        await run(watch, "aaaaaaaaaa", -1, "security concern\n\n## Summary\nAnyone may <b>write</b>.\n")
+        await run(watch, "bbbbbbbbbb", -2, "fix staged\n\n## Summary\nOf concern to nobody.\n")
+        await run(watch, "cccccccccc", 7, "security concern\n\n## Summary\nIts issue's reporter tells of it.\n")
+        words = "octo/widgets~task1: an agent reports a security concern. Anyone may &lt;b&gt;write&lt;/b&gt;."
+        assert await watch.hear() == [words]
+        watch.start_again({})
+        assert await watch.hear() == []
