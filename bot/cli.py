@@ -6,60 +6,50 @@ import asyncio
 import re
 import shlex
 import sys
-from collections.abc import Coroutine
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from bot import db_commands
+from bot import db_commands, machine_cli
+from bot.answering import print_answer as _print
+from bot.answering import wait_for as _wait_for
+from bot.answering import write as _write
 from bot.app import serve as serve_until_stopped
-from bot.bases import prepare_bases
-from bot.beside import Refused
-from bot.bundle import NotBundled, make_bundle
+from bot.bundle import make_bundle
 from bot.command_options import Config, give_up, load
 from bot.config import load_settings
-from bot.deliveries import NotReplayed, read_deliveries, replay
+from bot.deliveries import read_deliveries, replay
 from bot.doctor.examination import examine
 from bot.doctor.findings import has_failed, render_findings, render_findings_json
 from bot.event_loop import new_event_loop
 from bot.hold_commands import list_holds, release, take_over
 from bot.job_commands import Filter, cancel_jobs, list_jobs, read_log, show_job
 from bot.log import configure_logging
-from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
 from bot.off_thread_commands import Order, describe_order, give_order
 from bot.off_thread_commands import follow as follow_job
-from bot.pause_commands import UnknownRepository
 from bot.pause_commands import pause as pause_jobs
 from bot.pause_commands import resume as resume_jobs
-from bot.reports import UnknownJob, read_costs, read_report, show_for_terminal
+from bot.reports import read_costs, read_report, show_for_terminal
 from bot.setup_commands import setup
 from bot.sweep_commands import Wish, name_sweep
 from bot.sweep_commands import sweep as sweep_issues
 from bot.sweep_summary import render_json, render_text
 from bot.worktree_commands import give_task, make_worktree
 from handlers.options import Options
-from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.sanitize import redact
-from handlers.takeover import HoldRefused
 from runner.db_errors import DatabaseError, OldDatabase
 from runner.job import JobState
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(setup)
 app.add_typer(db_commands.app, name="db")
-machines = typer.Typer(no_args_is_help=True, help="How the machines stand, and which get new jobs.")
-app.add_typer(machines, name="machines")
+app.add_typer(machine_cli.app, name="machines")
 jobs = typer.Typer(no_args_is_help=True, help="Which jobs there are, and how they went.")
 app.add_typer(jobs, name="jobs")
-
-Value = TypeVar("Value")
-
-INTERRUPTED = 130
-"""A shell's exit status for what Ctrl-C has ended."""
 
 Held = Annotated[str, typer.Argument(help="A job's id, or a worktree's name.")]
 Key = Annotated[Path, typer.Option(help="The person's public key, such as id_ed25519.pub.")]
@@ -222,45 +212,6 @@ def holds(config: Config) -> None:
     _print(list_holds(load(config)))
 
 
-@machines.command("list")
-def list_(config: Config) -> None:
-    """Print how each machine stands."""
-    _print(list_machines(load(config)))
-
-
-@machines.command("check")
-def check_(config: Config) -> None:
-    """Ask each machine now, and print whether it can seal jobs from each other."""
-    _print(check_machines(load(config)))
-
-
-@machines.command("prepare")
-def prepare_(
-    name: str,
-    config: Config,
-    repo: Annotated[str | None, typer.Option(help="Only this repository, as owner/name.")] = None,
-) -> None:
-    """Make the bases of a machine's environments now, or bring them up to date, and show how it goes."""
-    try:
-        made = asyncio.run(prepare_bases(load(config), name, repo, partial(typer.echo, nl=False)))
-    except UnknownMachine as error:
-        give_up(f"ptq-bot: {error}", status=2)
-    if not made:
-        raise typer.Exit(1)
-
-
-@machines.command("drain")
-def drain_(name: str, config: Config) -> None:
-    """Let a machine have no new jobs; those that are there go on to their end."""
-    _print(drain_machine(load(config), name))
-
-
-@machines.command("resume")
-def resume_(name: str, config: Config) -> None:
-    """Let a machine have jobs again, and forget what was found wrong with it."""
-    _print(resume_machine(load(config), name))
-
-
 @jobs.command("list")
 def list_jobs_(
     config: Config,
@@ -335,29 +286,6 @@ def replay_delivery(
 ) -> None:
     """Let a delivery that was set aside be worked again, by the service that is running or runs next."""
     _print(replay(load(config), delivery_id, force=force))
-
-
-def _print(answering: Coroutine[None, None, str]) -> None:
-    _write(_wait_for(answering))
-
-
-def _wait_for(answering: Coroutine[None, None, Value], interrupted: str = "Stopped.") -> Value:
-    """What a command comes to. What goes wrong ends the program with a sentence; so does Ctrl-C, with this one."""
-    try:
-        return asyncio.run(answering)
-    except (UnknownMachine, UnknownRepository) as error:
-        give_up(f"ptq-bot: {error}", status=2)
-    except (DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, Refused) as error:
-        give_up(f"ptq-bot: {error}")
-    except (GitHubError, GitHubUnavailable) as error:
-        give_up(f"ptq-bot: {show_for_terminal(str(error))}")
-    except KeyboardInterrupt:
-        give_up(f"\n{show_for_terminal(interrupted)}", status=INTERRUPTED)
-
-
-def _write(text: str) -> None:
-    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
-    sys.stdout.buffer.flush()
 
 
 @app.command()

@@ -6,8 +6,10 @@ It speaks with the service through the database alone; the service sees it withi
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from bot.config import Settings
@@ -28,12 +30,15 @@ class UnknownMachine(Exception):  # noqa: N818
     """The configuration has no machine of this name; the message names those that it has."""
 
 
-async def list_machines(settings: Settings) -> str:
-    """How every configured machine stands and what it has, for a terminal. Raises `DatabaseError`."""
+async def list_machines(settings: Settings, *, as_json: bool = False) -> str:
+    """How every configured machine stands and what it has, for a terminal or a program. Raises `DatabaseError`."""
     async with open_beside(settings.server.database_url) as database, database.read() as connection:
         states = await fetch_machine_states(connection)
         leases = await store.fetch_leases(connection)
         sightings = await fetch_sightings(connection)
+    if as_json:
+        text = render_machines_json(settings.machine_list(), states, leases, sightings)
+        return redact(text, settings.secret_values(), shapes=())
     text = render_machines(settings.machine_list(), states, leases, sightings)
     return show_for_terminal(redact(text, settings.secret_values()))
 
@@ -93,15 +98,15 @@ def find_login() -> str:
 
 
 def render_machines(
-    machines: Iterable[Machine],
+    machines: Sequence[Machine],
     states: Mapping[str, MachineState],
-    leases: Iterable[Lease],
+    leases: Sequence[Lease],
     sightings: Mapping[str, Sighting],
 ) -> str:
     """Name, taken slots and state of each machine, in columns, and below them what was last seen there. Pure."""
-    held = [lease.machine for lease in leases]
+    held = {machine.name: [lease.job_id for lease in leases if lease.machine == machine.name] for machine in machines}
     rows = [
-        (machine, f"{held.count(machine.name)}/{machine.slots} slots", _describe(states.get(machine.name, USABLE)))
+        (machine, f"{len(held[machine.name])}/{machine.slots} slots", _describe(states.get(machine.name, USABLE)))
         for machine in machines
     ]
     name_width = max(len(machine.name) for machine, _, _ in rows)
@@ -109,9 +114,36 @@ def render_machines(
     lines = []
     for machine, slots, state in rows:
         lines.append(f"{machine.name:<{name_width}}  {slots:<{slots_width}}  {state}\n")
+        lines += [f"{'':<{name_width}}  jobs: {', '.join(held[machine.name])}\n"] * bool(held[machine.name])
         if sighting := sightings.get(machine.name):
             lines += [f"{'':<{name_width}}  {line}\n" for line in _describe_sighting(machine, sighting)]
     return "".join(lines)
+
+
+def render_machines_json(
+    machines: Sequence[Machine],
+    states: Mapping[str, MachineState],
+    leases: Sequence[Lease],
+    sightings: Mapping[str, Sighting],
+) -> str:
+    """The same for programs: a list of objects. Pure."""
+    listed = [
+        {
+            "name": machine.name,
+            "slots": machine.slots,
+            "labels": sorted(machine.labels),
+            "leases": [{"slot": lease.slot, "job": lease.job_id} for lease in leases if lease.machine == machine.name],
+            "state": asdict(states.get(machine.name, USABLE)),
+            "sighting": asdict(sightings[machine.name]) if machine.name in sightings else None,
+        }
+        for machine in machines
+    ]
+    return json.dumps(listed, indent=2, default=_spell_time) + "\n"
+
+
+def _spell_time(value: object) -> str:
+    assert isinstance(value, datetime)
+    return value.isoformat()
 
 
 def _describe_sighting(machine: Machine, sighting: Sighting) -> Iterator[str]:

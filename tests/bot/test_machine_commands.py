@@ -57,7 +57,8 @@ def test_machines_stand_in_columns() -> None:
     machines = [Machine("a", "/srv", slots=12), Machine("gpu-long", "/srv")]
     states = {"a": MachineState(drained_at=NOON, drained_by="root")}
     assert render_machines(machines, states, [Lease("a", 3, "job")], {}) == (
-        "a         1/12 slots  drained by root at 2026-03-01 12:00:00 UTC\ngpu-long  0/1 slots   in use\n"
+        "a         1/12 slots  drained by root at 2026-03-01 12:00:00 UTC\n"
+        "          jobs: job\ngpu-long  0/1 slots   in use\n"
     )
 
 
