@@ -11,6 +11,7 @@ from bot.beside import Refused
 from bot.bundle import NotBundled
 from bot.command_options import give_up
 from bot.deliveries import NotReplayed
+from bot.job_commands import NotDone
 from bot.machine_commands import UnknownMachine
 from bot.machine_edits import NotChanged
 from bot.pause_commands import UnknownRepository
@@ -36,7 +37,7 @@ def wait_for(answering: Coroutine[None, None, Value], interrupted: str = "Stoppe
         return asyncio.run(answering)
     except (UnknownMachine, UnknownRepository) as error:
         give_up(f"ptq-bot: {error}", status=2)
-    except (DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, NotChanged, Refused) as error:
+    except (DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, NotChanged, NotDone, Refused) as error:
         give_up(f"ptq-bot: {error}")
     except (GitHubError, GitHubUnavailable) as error:
         give_up(f"ptq-bot: {show_for_terminal(str(error))}")

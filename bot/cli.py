@@ -27,7 +27,7 @@ from bot.doctor.examination import examine
 from bot.doctor.findings import has_failed, render_findings, render_findings_json
 from bot.event_loop import new_event_loop
 from bot.hold_commands import list_holds, release, take_over
-from bot.job_commands import Filter, cancel_jobs, list_jobs, read_log, show_job
+from bot.job_commands import Filter, cancel_jobs, clean_job, list_jobs, read_log, rename_job, show_job
 from bot.log import configure_logging
 from bot.off_thread_commands import Order, describe_order, give_order
 from bot.off_thread_commands import follow as follow_job
@@ -235,6 +235,21 @@ def show_job_(job_id: str, config: Config) -> None:
 def cancel_jobs_(job_ids: Annotated[list[str], typer.Argument(metavar="JOB...")], config: Config) -> None:
     """Ask jobs to end, whoever had asked for them; what they found by then is reported."""
     _print(cancel_jobs(load(config), job_ids))
+
+
+jobs.command("run")(run)
+
+
+@jobs.command("rename")
+def rename_job_(job_id: str, name: str, config: Config) -> None:
+    """Call a worktree or a task otherwise; a job of an issue goes by that."""
+    _print(rename_job(load(config), job_id, name))
+
+
+@jobs.command("clean")
+def clean_job_(job_id: str, config: Config) -> None:
+    """Delete the logs of a job that has ended, before their time; what came out of it stays."""
+    _print(clean_job(load(config), job_id))
 
 
 @jobs.command("logs")

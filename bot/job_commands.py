@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func
+from sqlalchemy import ColumnElement, func, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config import Settings
+from bot.hold_commands import NAME
 from bot.reports import UnknownJob, render_table, show_for_terminal
+from bot.worktree_commands import JOB_ID
 from handlers.costs import describe_meter
+from handlers.retention import delete_logs
 from handlers.sanitize import one_line, redact
 from handlers.status_comment import job_url
 from handlers.transcript import Entry, EntryKind, redact_log, render_transcript, spell_out
@@ -109,6 +112,46 @@ async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
             how = "is asked to end" if job.active else f"has ended already ({job.state})"
             said.append(f"Job {job.id} {how}.\n")
     return "".join(said)
+
+
+class NotDone(Exception):  # noqa: N818
+    """What was asked of a job does not fit it; the message says why."""
+
+
+async def rename_job(settings: Settings, job_id: str, name: str) -> str:
+    """Call a worktree or a task otherwise, wherever it goes by its name. Raises `UnknownJob` and `NotDone`.
+
+    A job of an issue goes by its issue, and has no name of its own.
+    """
+    if not NAME.fullmatch(name) or JOB_ID.fullmatch(name):
+        raise NotDone("a name has letters, digits, dots, dashes and underscores, 50 at most, and is no job's id")
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        job = await _fetch(connection, job_id)
+        if job.has_thread:
+            raise NotDone(f"job {job.id} belongs to {job.case_key}, and is called by that")
+        same = (jobs.c.name == name, jobs.c.repository == job.repository, jobs.c.issue_number != job.issue_number)
+        if others := await store.fetch_recent_jobs(connection, 1, *same):
+            raise NotDone(f"{others[0].repository} has a job of that name: {others[0].id}")
+        attempts = (jobs.c.repository == job.repository, jobs.c.issue_number == job.issue_number)
+        await connection.execute(update(jobs).where(*attempts).values(name=name))
+        await store.add_event(connection, job.id, datetime.now(UTC), f"renamed from {job.name} by {OPERATOR}")
+    return f"{job.case_key} is called {name} from now on.\n"
+
+
+async def clean_job(settings: Settings, job_id: str) -> str:
+    """Delete the logs of a job that has ended, long before `[retention]` would. Raises `UnknownJob` and `NotDone`.
+
+    Its report, diff, costs and history stay. Its environment goes by itself once nobody holds it.
+    """
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        job = await _fetch(connection, job_id)
+        if job.active:
+            raise NotDone(f"job {job.id} is {job.state}: cancel it first, or wait for its end")
+        if hold := await fetch_hold(connection, job.id):
+            raise NotDone(f"{hold.person} holds its environment: ptq-bot release {job.id} --drop ends that")
+        await delete_logs(connection, [job.id])
+        await store.add_event(connection, job.id, datetime.now(UTC), f"logs deleted by {OPERATOR}")
+    return f"The logs of job {job.id} are deleted.\n"
 
 
 async def show_job(settings: Settings, job_id: str) -> str:

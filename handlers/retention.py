@@ -6,13 +6,14 @@ last one of each issue, keep their logs too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 from sqlalchemy import Row, Select, and_, delete, exists, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner import store
 from runner.db import Database
@@ -104,12 +105,17 @@ async def _clean_logs(db: Database, retention: Retention, now: datetime) -> int:
         async with db.write() as connection:
             found = [_old_job(row) for row in await connection.execute(_select_logged_jobs(last))]
             due = [job.id for job in found if are_logs_due(job, retention, now)]
-            for table in (job_logs, model_calls):
-                await connection.execute(delete(table).where(table.c.job_id.in_(due)))
+            await delete_logs(connection, due)
         gone += len(due)
         if len(found) < BATCH:
             return gone
         last = found[-1].id
+
+
+async def delete_logs(connection: AsyncConnection, job_ids: Collection[str]) -> None:
+    """Delete the logs of jobs, with the single calls of their models."""
+    for table in (job_logs, model_calls):
+        await connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
 
 
 def _select_logged_jobs(after: str) -> Select[Any]:

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from bot.config import load_settings
-from bot.job_commands import Filter, cancel_jobs, list_jobs, read_log, render_span, show_job
+from bot.job_commands import (
+    Filter,
+    NotDone,
+    cancel_jobs,
+    clean_job,
+    list_jobs,
+    read_log,
+    rename_job,
+    render_span,
+    show_job,
+)
 from bot.reports import UnknownJob
 from runner import store
 from runner.job import JobState
@@ -134,3 +144,33 @@ async def test_the_program_says_what_it_lacks(tmp_path: Path) -> None:
     assert program.run("jobs", "list", "--state", "failed", "--config", config).stdout.count("0123456789") == 1
     done = program.run("jobs", "show", "none", "--config", config)
     assert (done.returncode, done.stderr) == (1, "ptq-bot: there is no job 'none'\n")
+
+
+async def test_a_task_is_called_otherwise_and_a_job_of_an_issue_is_not(tmp_path: Path) -> None:
+    settings = load_settings(configure(tmp_path, 0))
+    async with open_database(tmp_path) as database, database.write() as connection:
+        await store.insert_job(connection, make_job())
+        for number in (1, 2):
+            task = make_job(id=f"{number}aaaaaaaaa", issue_number=-number, name=f"task{number}")
+            await store.insert_job(connection, task)
+    assert await rename_job(settings, "1aaaaaaaaa", "nans") == "octo/widgets~task1 is called nans from now on.\n"
+    assert "octo/widgets~nans" in await list_jobs(settings, Filter())
+    assert "renamed from task1 by the operator" in await show_job(settings, "1aaaaaaaaa")
+    for job_id, name, words in (
+        ("0123456789", "nans", "belongs to octo/widgets#7"),
+        ("1aaaaaaaaa", "task2", "has a job of that name: 2aaaaaaaaa"),
+        ("1aaaaaaaaa", "no name", "a name has letters"),
+        ("1aaaaaaaaa", "0123456789", "is no job's id"),
+    ):
+        with pytest.raises(NotDone, match=words):
+            await rename_job(settings, job_id, name)
+
+
+async def test_the_logs_of_an_ended_job_are_deleted_before_their_time(tmp_path: Path) -> None:
+    settings = load_settings(await fill(tmp_path))
+    assert "no such host" in await read_log(settings, "0123456789", "prepare")
+    assert await clean_job(settings, "0123456789") == "The logs of job 0123456789 are deleted.\n"
+    assert "There is no such log" in await read_log(settings, "0123456789", "prepare")
+    assert "$0.42" in await show_job(settings, "0123456789")
+    with pytest.raises(NotDone, match="job 1123456789 is preparing"):
+        await clean_job(settings, "1123456789")
