@@ -146,7 +146,7 @@ class Service:
         recovery = await self._begin_recovery(stack, inbox)
         pages = self._build_pages(session, spool, recovery, claims)
         webhook = Webhook(inbox, settings.webhook_secrets(), self._intake)
-        metrics = Metrics(self.context, self._roster.slots, lambda: recovery.held)
+        metrics = Metrics(self.context, self._roster.slots, lambda: recovery.held, github.list_left)
         listener = await self._listen(stack, webhook, pages, metrics, gateway)
         stack.push_async_callback(supervisor.stop)
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
+from bot.github.limits import Left
 from bot.log_counter import COUNTED
 from handlers.context import Context
 from handlers.outbox import Backlog, count_backlog
@@ -25,6 +26,9 @@ from runner.machine_states import fetch_machine_states, fetch_sightings
 from runner.machines import USABLE, Lease, MachineState
 from runner.pauses import fetch_pauses
 from runner.readings import Readings, take_readings
+from runner.traffic import TRAFFIC
+
+ListLeft = Callable[[], Sequence[tuple[str, Left]]]
 
 QUANTILES = (0.5, 0.9)
 
@@ -43,6 +47,9 @@ class Snapshot:
     pauses: int
     held_labels: int
     events: Mapping[tuple[str, str], int]
+    left: Sequence[tuple[str, Left]]
+    trips: Mapping[str, int]
+    failures: Mapping[tuple[str, str], int]
 
     @property
     def age_queued(self) -> float:
@@ -61,8 +68,12 @@ class Snapshot:
 class Metrics:
     """Answers `GET /metrics`."""
 
-    def __init__(self, context: Context, slots: Mapping[str, int], count_held: Callable[[], int]) -> None:
-        """`slots` are those of each configured machine, `count_held` says how many missed labels wait."""
+    def __init__(
+        self, context: Context, slots: Mapping[str, int], count_held: Callable[[], int], list_left: ListLeft
+    ) -> None:
+        """`slots` are those of each configured machine, `count_held` says how many missed labels wait, and `list_left`
+        what is left of GitHub's rate limits."""
+        self._list_left = list_left
         self._context = context
         self._slots = slots
         self._count_held = count_held
@@ -83,7 +94,9 @@ class Metrics:
             pauses = len(await fetch_pauses(connection))
         backlog = await count_backlog(self._context.db)
         held, events = self._count_held(), COUNTED.read()
-        snapshot = Snapshot(now, readings, backlog, dict(self._slots), leases, states, sightings, pauses, held, events)
+        seen = (leases, states, sightings, pauses, held, events)
+        traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures())
+        snapshot = Snapshot(now, readings, backlog, dict(self._slots), *seen, *traffic)
         return web.Response(body=render(snapshot), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
@@ -101,7 +114,7 @@ class _Once:
 def render(snapshot: Snapshot) -> bytes:
     """The numbers as text. Pure."""
     registry = CollectorRegistry()
-    families = (_list_work, _list_taken, _list_machines, _list_waiting)
+    families = (_list_work, _list_taken, _list_machines, _list_waiting, _list_traffic)
     registry.register(_Once([metric for family in families for metric in family(snapshot)]))
     return generate_latest(registry)
 
@@ -184,6 +197,24 @@ def _list_waiting(snapshot: Snapshot) -> Iterator[Metric]:
     for labels, count in snapshot.events.items():
         events.add_metric(labels, count)
     yield events
+
+
+def _list_traffic(snapshot: Snapshot) -> Iterator[Metric]:
+    """What this replica has seen of GitHub and of machines since it started."""
+    labels = ["account", "bucket"]
+    left = {(account, left.bucket): left for account, left in snapshot.left}
+    calls: dict[tuple[str, ...], float] = {key: one.calls for key, one in left.items()}
+    yield _gauge("ptq_github_calls_left", "Calls that GitHub's rate limit leaves for this hour.", labels, calls)
+    limits: dict[tuple[str, ...], float] = {key: one.limit for key, one in left.items()}
+    yield _gauge("ptq_github_calls_limit", "Calls that it leaves for an hour.", labels, limits)
+    trips = CounterMetricFamily("ptq_ssh_round_trips", "Commands that were sent to a machine.", labels=["machine"])
+    for machine, count in snapshot.trips.items():
+        trips.add_metric([machine], count)
+    yield trips
+    failures = CounterMetricFamily("ptq_ssh_errors", "Those without an answer.", labels=["machine", "kind"])
+    for key, count in snapshot.failures.items():
+        failures.add_metric(key, count)
+    yield failures
 
 
 def _gauge(name: str, words: str, labels: list[str], values: Mapping[tuple[str, ...], float]) -> Metric:

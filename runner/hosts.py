@@ -20,6 +20,7 @@ from runner.host_errors import HostError, OutputTooLarge, Unreachable, silent_fo
 from runner.listening import Accept, Listening, LocalListening, LocalStream, SshListening, SshStream
 from runner.machines import Machine
 from runner.ssh import SILENCE_S, connect
+from runner.traffic import TRAFFIC
 
 MAX_SESSIONS = 5
 """Commands at once on one connection: OpenSSH's `MaxSessions` is 10, and it frees a slot late."""
@@ -129,11 +130,16 @@ class SshHost:
         command = shlex.join(argv)
         if "\0" in command:
             raise ValueError("a command line cannot hold a NUL character")
+        TRAFFIC.count_trip(self._machine.name)
         try:
             async with asyncio.timeout(timeout_s), self._sessions:
                 return await self._exchange(command, stdin, max_output_bytes)
-        except TimeoutError:
+        except TimeoutError as error:
+            TRAFFIC.count_failure(self._machine.name, error)
             raise silent_for(timeout_s) from None
+        except HostError as error:
+            TRAFFIC.count_failure(self._machine.name, error)
+            raise
 
     async def listen(self, path: str, accept: Accept) -> Listening:
         """See `Host`."""

@@ -13,6 +13,7 @@ from bot.config import Settings
 from bot.doctor.findings import Finding, Part
 from bot.github import AppGitHub
 from bot.github.inspection import AppFacts, DeliveryFacts, HookFacts, Inspection, InstallationFacts, RepositoryFacts
+from bot.github.limits import Left
 from bot.github.transport import Unauthorized
 from bot.manifest import Manifest, load_manifest
 from handlers.own_rules import PATH as OWN_RULES
@@ -26,6 +27,9 @@ LEVELS = ("none", "read", "write", "admin")
 
 MAX_SKEW_S = 30.0
 """GitHub takes tokens that were signed up to a minute in its future: half of that is a clock to look at."""
+
+ENOUGH_LEFT = 0.1
+"""The share of an hour's calls below which the doctor speaks up."""
 
 MAX_WORKFLOWS = 20
 """Workflows of a repository that are read."""
@@ -178,6 +182,8 @@ async def check_repository(
             return
         facts = await inspection.fetch_repository(name)
         yield part.ok("installed", "the App is installed in it")
+        for left in inspection.list_left(name):
+            yield judge_left(part, left)
         for finding in judge_repository(part, facts, settings, rules):
             yield finding
         yield await _check_branch(part, github, rules, facts)
@@ -202,6 +208,15 @@ def judge_installation(part: Part, installation: InstallationFacts, manifest: Ma
         fix = "accept the App's new permissions in the account's settings, under GitHub Apps"
         return part.fail("installed", f"the installation does not grant {', '.join(missing)}", fix)
     return None
+
+
+def judge_left(part: Part, left: Left) -> Finding:
+    """Whether much is left of the calls that GitHub takes in an hour. Pure."""
+    words = f"{left.calls:,} of {left.limit:,} calls are left in this hour"
+    if left.calls >= left.limit * ENOUGH_LEFT:
+        return part.ok("rate limit", words)
+    fix = "wait an hour; if it stays so: fewer replicas and repositories for one account, or ask GitHub for more"
+    return part.warn("rate limit", words, fix)
 
 
 def judge_repository(

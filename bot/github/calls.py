@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from bot.github.credentials import AppCredentials
+from bot.github.limits import Left
 from bot.github.pace import WritePace
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant, Tokens
@@ -45,6 +46,7 @@ class Calls:
         self._budget = budget
         self._app_line = self._open_line(None)
         self._lines: dict[int, Line] = {}
+        self._accounts: dict[int, str] = {}
         self._tokens = Tokens(self._app_line, credentials, timings, now)
 
     async def fetch_as_app(self, path: str, **url_vars: Any) -> Any:
@@ -96,6 +98,11 @@ class Calls:
         answer, _ = await self._ask(access, repository, method, *_below(repository, path, url_vars), data, worth)
         return answer
 
+    def list_left(self) -> list[tuple[str, Left]]:
+        """What is left of GitHub's rate limits, by account; that of the App's own calls has none."""
+        lines = [("", self._app_line), *((self._accounts[number], line) for number, line in self._lines.items())]
+        return [(account, left) for account, line in lines for left in line.left]
+
     async def fetch_grant(self, access: Access, repository: str) -> Grant:
         """A token for what goes by another way than this API, such as git."""
         return await self._tokens.fetch(repository, access)
@@ -126,6 +133,7 @@ class Calls:
     def _line(self, grant: Grant) -> Line:
         if grant.installation_id not in self._lines:
             account = grant.repository.partition("/")[0]
+            self._accounts[grant.installation_id] = account
             pace = WritePace(account, self._budget, self._timings.write_interval_s)
             self._lines[grant.installation_id] = self._open_line(pace)
         return self._lines[grant.installation_id]

@@ -16,6 +16,7 @@ import structlog
 
 from bot.github.calls import PAGE_SIZE, Calls
 from bot.github.credentials import AppCredentials
+from bot.github.limits import Left
 from bot.github.pace import OwnBudget
 from bot.github.payloads import (
     choose_labellings,
@@ -86,6 +87,10 @@ class AppGitHub:
         budget = budget or OwnBudget(timings.budget(), now)
         self._calls = Calls(session, api_url, credentials, timings, now, budget)
         self._own_login: str | None = None
+
+    def list_left(self) -> list[tuple[str, Left]]:
+        """What the newest answers say is left of GitHub's rate limits, by account; none for the App's own calls."""
+        return self._calls.list_left()
 
     async def own_login(self) -> str:
         """The App's login as a user; asked once."""

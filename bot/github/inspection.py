@@ -17,6 +17,7 @@ import aiohttp
 
 from bot.github.calls import Calls
 from bot.github.credentials import AppCredentials
+from bot.github.limits import Left
 from bot.github.pace import OwnBudget
 from bot.github.payloads import parse_time, parse_tree, read_answer
 from bot.github.timings import Timings
@@ -134,6 +135,11 @@ class Inspection:
     async def fetch_repository(self, repository: str) -> RepositoryFacts:
         """A repository in which the App is installed."""
         return read_answer(_parse_repository, await self._calls.fetch(Access.READ_CODE, repository, ""))
+
+    def list_left(self, repository: str) -> list[Left]:
+        """What was left of the rate limits of a repository's account when it was last asked."""
+        account = repository.partition("/")[0].lower()
+        return [left for whose, left in self._calls.list_left() if whose.lower() == account]
 
     async def list_workflows(self, repository: str, branch: str) -> list[str]:
         """Paths of the workflows on a branch."""

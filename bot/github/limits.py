@@ -26,6 +26,15 @@ class Limit:
     until: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """How many calls of `bucket` are left in this hour, of how many."""
+
+    bucket: str
+    calls: int
+    limit: int
+
+
 def parse_retry_after_s(headers: Mapping[str, str]) -> float | None:
     """The `Retry-After` header in seconds; None without one that is a plain number."""
     text = headers.get("retry-after", "").strip()
@@ -39,6 +48,14 @@ def parse_exhausted(headers: Mapping[str, str]) -> Limit | None:
         return None
     until = datetime.fromtimestamp(int(reset), UTC) + RESET_MARGIN
     return Limit(headers.get("x-ratelimit-resource", OUR_BUCKET), until)
+
+
+def parse_left(headers: Mapping[str, str]) -> Left | None:
+    """How much of its bucket this answer says is left, if it says so."""
+    said = [headers.get(f"x-ratelimit-{name}", "").strip() for name in ("remaining", "limit")]
+    if not all(re.fullmatch(r"[0-9]{1,9}", text) for text in said):
+        return None
+    return Left(headers.get("x-ratelimit-resource", OUR_BUCKET)[:50], *map(int, said))
 
 
 def parse_refusal(status: int, headers: Mapping[str, str], message: str, now: datetime) -> Limit | None:
@@ -57,10 +74,17 @@ def parse_refusal(status: int, headers: Mapping[str, str], message: str, now: da
 
 
 class Buckets:
-    """Which buckets of one installation are empty, and until when."""
+    """What is left in the buckets of one installation; which are empty, and until when."""
 
     def __init__(self) -> None:
         self._until: dict[str, datetime] = {}
+        self.left: dict[str, Left] = {}
+        """By bucket, as the newest answer said."""
+
+    def note_left(self, left: Left | None) -> None:
+        """Remember what is left of a bucket."""
+        if left is not None:
+            self.left[left.bucket] = left
 
     def note(self, limit: Limit | None, now: datetime) -> None:
         """Remember a limit; the newest word on a bucket counts, and no word silences us for good."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,7 +22,7 @@ from gidgethub.aiohttp import GitHubAPI
 from yarl import URL
 
 from bot.github.credentials import Bearer
-from bot.github.limits import Buckets, parse_exhausted, parse_refusal, parse_retry_after_s
+from bot.github.limits import Buckets, Left, parse_exhausted, parse_left, parse_refusal, parse_retry_after_s
 from bot.github.pace import WritePace
 from bot.github.timings import Timings
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound, Worth
@@ -109,6 +109,11 @@ class Line(GitHubAPI):
         self._now = now
         self._buckets = Buckets()
         self._pace = pace
+
+    @property
+    def left(self) -> Collection[Left]:
+        """What the newest answers say is left of GitHub's rate limits."""
+        return self._buckets.left.values()
 
     async def ask(
         self,
@@ -216,6 +221,7 @@ class Line(GitHubAPI):
         ) as response:
             content = await response.read()
         self._buckets.note(parse_exhausted(response.headers), self._now())
+        self._buckets.note_left(parse_left(response.headers))
         if response.status >= 400 and not _explains(content):
             content = b""
         return response.status, response.headers, content

@@ -63,6 +63,12 @@ async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> 
         assert only(after, "ptq_job_phases", phase="running") == 1
         assert only(after, "ptq_job_phase_seconds", phase="queued", quantile="0.5") >= 0
         assert only(after, "ptq_inbox_oldest_seconds") == 0
+        assert (
+            0
+            < only(after, "ptq_github_calls_left", account="octo")
+            < only(after, "ptq_github_calls_limit", account="octo")
+        )
+        assert only(after, "ptq_ssh_round_trips_total", machine="gpu-1") > 5
         async with aiohttp.ClientSession() as session, session.get(f"{world.playground.service.url}/metrics") as got:
             assert got.status == 404, "what is public has none"
 
