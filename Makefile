@@ -5,7 +5,7 @@ DESCRIPTIONS := .cache/npm/.ready
 # Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 
-.PHONY: demo test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists crash chaos lint setup clean
+.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists crash chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -48,6 +48,10 @@ bench-live-log: setup
 bench-lists: setup
 	$(BIN)/python -m tests.bench.lists
 
+# The site of the documents, in site/. A link that leads nowhere fails it.
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,10 +66,14 @@ setup: .venv/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
+.venv/.docs: .venv/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[docs]'
+	@touch $@
+
 # GitHub's own descriptions of its API and its example payloads: what the tests hold the stand-in against.
 $(DESCRIPTIONS): tests/descriptions/package.json tests/descriptions/package-lock.json | .venv/.ready
 	$(BIN)/python -m tests.support.descriptions
 	@touch $@
 
 clean:
-	rm -rf .venv .cache
+	rm -rf .venv .cache site

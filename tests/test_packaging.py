@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+import yaml
+from sqlalchemy import make_url
 
+from bot.config import load_settings
+from bot.demo.playground import find_free_port
+from bot.tables import ServerTable
 from runner import versions
+from tests.bot.test_cli import configure
 from tests.support.dockerfile import Folder, Step, parse_stages
+from tests.support.program import PROGRAM
 
 ROOT = Path(__file__).parents[1]
 BUILD, FINAL = parse_stages((ROOT / "Dockerfile").read_text())
@@ -68,6 +79,88 @@ def test_the_manifest_and_the_templates_travel_along(installed: Folder) -> None:
 def test_the_migrations_travel_along(installed: Folder) -> None:
     script = "from runner import versions; print(*versions.list_versions())"
     assert tuple(output_of(installed, "python", "-c", script).split()) == versions.list_versions()
+
+
+NOBODY = 65_534
+
+
+def find_nobody(program: Path) -> int | None:
+    """The id of a user without privileges, where we may become one who can read the program; else our own."""
+    if os.geteuid() != 0:
+        return None
+    for folder in program.parents:
+        if folder.stat().st_uid == 0 and folder.is_relative_to("/var/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    readable = subprocess.run([program, "--help"], user=NOBODY, capture_output=True, cwd="/").returncode == 0
+    return NOBODY if readable else None
+
+
+@pytest.mark.slow
+def test_what_is_installed_serves_as_nobody_special_and_its_health_check_is_content(
+    installed: Folder, tmp_path: Path
+) -> None:
+    port, program = find_free_port(), installed.root / "opt/ptq/bin/ptq-bot"
+    config, user = configure(tmp_path, port), find_nobody(program)
+    for path in (tmp_path, config, tmp_path / "app.pem"):
+        if user is not None:
+            os.chown(path, user, user)
+            find_nobody(config)
+    serving = subprocess.Popen(
+        [program, "serve", "--config", config], cwd=tmp_path, env=installed.environment, user=user
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while health_check(port) != 0:
+            assert serving.poll() is None, "it has ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    finally:
+        serving.terminate()
+        assert serving.wait(30) == 0
+
+
+def test_the_composed_service_and_its_database_fit_the_image_and_each_other(tmp_path: Path) -> None:
+    services = yaml.safe_load((ROOT / "compose.yml").read_text())["services"]
+    service, database = services["ptq"], services["database"]
+    (config,) = [word for word in only(FINAL, "CMD").words if word.endswith(".toml")]
+    mounts = [mount.split(":")[1] for mount in service["volumes"]]
+    assert str(Path(config).parent) in mounts
+    assert only(FINAL, "WORKDIR").text in mounts
+    assert service["ports"][0].endswith(f":{only(FINAL, 'EXPOSE').text}")
+    values = {
+        name: re.sub(r"\$\{[^}]*\}", "pass-word_1", text)
+        for part in (service, database)
+        for name, text in part["environment"].items()
+    }
+    found = load_settings(configure(tmp_path, 0), {"PTQ_SERVER__DATABASE_URL": values["PTQ_SERVER__DATABASE_URL"]})
+    url = make_url(found.server.database_url)
+    assert url.host in services
+    assert (url.username, url.database) == (values["POSTGRES_USER"], values["POSTGRES_DB"])
+    assert url.password == values["POSTGRES_PASSWORD"]
+    assert database["healthcheck"]["test"][0] == "CMD"
+    assert service["depends_on"]["database"]["condition"] == "service_healthy"
+
+
+UNIT = (ROOT / "packaging" / "ptq-bot.service").read_text()
+
+
+def test_the_unit_runs_what_the_image_runs_and_knows_the_signals() -> None:
+    found = dict(line.split("=", 1) for line in UNIT.splitlines() if "=" in line and not line.startswith("#"))
+    words = found["ExecStart"].split()
+    assert [Path(words[0]).name, *words[1:]] == [*only(FINAL, "ENTRYPOINT").words, *only(FINAL, "CMD").words]
+    assert found["ExecReload"].startswith("/bin/kill -HUP")
+    assert found["User"] == only(FINAL, "USER").text
+    key = found["Environment"].split("=")[0].removeprefix("PTQ_SERVER__").lower()
+    assert key in ServerTable.model_fields
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "ptq-bot.service"
+    unit.write_text(UNIT.replace("/opt/ptq/bin/ptq-bot", str(PROGRAM)))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    complaints = [line for line in done.stderr.splitlines() if "ptq-bot.service" in line]
+    assert not complaints, complaints
 
 
 def test_the_image_runs_as_nobody_special() -> None:
