@@ -31,7 +31,7 @@ NEXT: dict[CaseState, frozenset[CaseState]] = {
     CaseState.IDLE: frozenset({CaseState.ACTIVE}),
     CaseState.ACTIVE: frozenset({CaseState.IDLE, CaseState.AWAITING_NOTE, CaseState.PULL_OPEN}),
     CaseState.AWAITING_NOTE: frozenset({CaseState.ACTIVE, CaseState.PULL_OPEN}),
-    CaseState.PULL_OPEN: frozenset({CaseState.ACTIVE}),
+    CaseState.PULL_OPEN: frozenset({CaseState.ACTIVE, CaseState.IDLE}),
 }
 """Every legal move."""
 
@@ -85,3 +85,8 @@ def open_pull(case: Case, job_id: str, number: int, now: datetime) -> Case:
         return case
     case = replace(case, standing_job_id=None)
     return _move(case, CaseState.PULL_OPEN, now) if case.state is CaseState.AWAITING_NOTE else case
+
+
+def close_issue(case: Case, now: datetime) -> Case:
+    """The issue was closed, as a merge does: nobody need look for the pull request any more. All else stays."""
+    return _move(case, CaseState.IDLE, now) if case.state is CaseState.PULL_OPEN else case

@@ -9,6 +9,7 @@ from gidgethub import sansio
 from gidgethub.routing import Router
 
 from handlers import casebook, replies
+from handlers.case import close_issue
 from handlers.commands import Right
 from handlers.context import Context
 from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, User
@@ -75,10 +76,15 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
 
 @router.register("issues", action="closed")
 async def on_issues_closed(event: sansio.Event, context: Context) -> None:
-    """What has not begun on an issue that is closed need not begin."""
+    """What has not begun on an issue that is closed need not begin, and its pull request is no longer waited for."""
     closed = IssueClosed.model_validate(event.data)
     if rules := context.rules_for(closed.repository.full_name):
         await _take_back(context, rules.name, closed.issue.number, closed.sender)
+        async with context.db.write() as connection:
+            case = await casebook.fetch_case(connection, f"{rules.name}#{closed.issue.number}")
+            if case and (done := close_issue(case, context.now())) != case:
+                await casebook.save_case(connection, done)
+        context.ring()
 
 
 async def _take_back(context: Context, repository: str, number: int, sender: User, preset: str | None = None) -> None:

@@ -85,14 +85,13 @@ NOBODY = 65_534
 
 
 def find_nobody(program: Path) -> int | None:
-    """The id of a user without privileges, where we may become one who can read the program; else our own."""
-    if os.geteuid() != 0:
-        return None
-    for folder in program.parents:
-        if folder.stat().st_uid == 0 and folder.is_relative_to("/var/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    readable = subprocess.run([program, "--help"], user=NOBODY, capture_output=True, cwd="/").returncode == 0
-    return NOBODY if readable else None
+    """The id of a user without privileges, if we may become one and that one may run the program; else None: ours."""
+    try:
+        if os.geteuid() == 0 and subprocess.run([program, "--help"], user=NOBODY, capture_output=True).returncode == 0:
+            return NOBODY
+    except PermissionError:
+        pass  # An interpreter in somebody's home, or the tests' own folder, is not for everybody.
+    return None
 
 
 @pytest.mark.slow
@@ -101,10 +100,9 @@ def test_what_is_installed_serves_as_nobody_special_and_its_health_check_is_cont
 ) -> None:
     port, program = find_free_port(), installed.root / "opt/ptq/bin/ptq-bot"
     config, user = configure(tmp_path, port), find_nobody(program)
-    for path in (tmp_path, config, tmp_path / "app.pem"):
-        if user is not None:
+    if user is not None:
+        for path in (tmp_path, config, tmp_path / "app.pem"):
             os.chown(path, user, user)
-            find_nobody(config)
     serving = subprocess.Popen(
         [program, "serve", "--config", config], cwd=tmp_path, env=installed.environment, user=user
     )

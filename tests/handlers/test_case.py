@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.case import Case, CaseState, IllegalCaseMove, begin_job, end_job, open_pull
+from handlers.case import Case, CaseState, IllegalCaseMove, begin_job, close_issue, end_job, open_pull
 from tests.support.jobs import NOON
 
 IDLE = Case("octo/widgets#7", "octo/widgets", 7, "It breaks", CaseState.IDLE, NOON, NOON)
@@ -34,6 +34,15 @@ def test_a_fruitless_second_attempt_leaves_the_first_diff_standing() -> None:
 def test_the_end_of_a_job_that_is_not_the_active_one_changes_nothing() -> None:
     active = begin_job(IDLE, "a", NOON)
     assert end_job(active, "b", NOON, approvable=True) == active
+
+
+def test_with_its_issue_closed_a_pull_request_is_no_longer_waited_for_and_the_next_job_finds_it() -> None:
+    waiting = end_job(begin_job(IDLE, "a", NOON), "a", NOON, approvable=True)
+    closed = close_issue(open_pull(waiting, "a", 12, NOON), NOON)
+    assert (closed.state, closed.pull_number) == (CaseState.IDLE, 12)
+    assert end_job(begin_job(closed, "b", NOON), "b", NOON, approvable=False).state is CaseState.PULL_OPEN
+    for other in (IDLE, waiting, begin_job(IDLE, "a", NOON)):
+        assert close_issue(other, NOON) == other
 
 
 def test_a_pull_request_opened_during_another_attempt_lets_it_go_on() -> None:
