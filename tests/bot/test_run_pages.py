@@ -284,7 +284,7 @@ async def test_a_page_that_loads_itself_anew_says_so_and_links_the_log_first(sit
     site.spool.append(job.id, "agent", b"at work\n")
     page = await site.get(f"/jobs/{job.id}")
     assert "This page loads itself anew every 5 s." in page.text
-    assert [link for link in page.links() if link.startswith("#")][:2] == ["#log-agent", "#report"]
+    assert [link for link in page.links() if link.startswith("#")][:3] == ["#log-agent", "#log-collect", "#report"]
     assert [attrs for tag, attrs in page.tags if tag == "details" and "class" not in attrs] == [{"open": None}]
 
 
