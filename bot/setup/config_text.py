@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from bot.setup.answers import AgentAnswer, Answers, MachineAnswer, RepositoryAnswer
+from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, RepositoryAnswer
 
 KNOWN_HOSTS = "ptq-known-hosts"
 CLIENT_KEY = "ptq-machines-key"
@@ -57,13 +57,20 @@ def _render_github(answers: Answers) -> str:
         "# To change it: put the new one in front, restart, change it on GitHub, take the old one away.",
         f"webhook_secrets = {_quote_all([app.webhook_secret])}",
     ]
-    if app.client_id:
-        lines.append(f"# The App's client id is {_comment(app.client_id)}; its client secret is in {CLIENT_FILE}.")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_list_dashboard(app), ""])
 
 
-CLIENT_FILE = "ptq-app-client.json"
-"""The App's client id and secret, by which people sign in."""
+CLIENT_FILE = "ptq-app-client-secret"
+"""The App's client secret, by which people sign in."""
+
+
+def _list_dashboard(app: App) -> Iterator[str]:
+    if app.client_id and app.client_secret:
+        yield "\n[dashboard]"
+        yield "# People sign in to the pages by the App: docs/dashboard.md."
+        yield f"client_id = {quote(app.client_id)}"
+        yield f"client_secret_file = {quote(CLIENT_FILE)}"
+        yield '# operators = ["your-login"]   # who sees deliveries, spend, and what is for you alone'
 
 
 def _comment(text: str) -> str:

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 
+from bot.dashboard.sign_in import CALLBACK
 from bot.github.credentials import AppCredentials, Bearer
 from bot.github.inspection import QUICK
 from bot.github.payloads import read_answer
@@ -56,6 +57,7 @@ def make_manifest(place: Place, our_url: str) -> str:
             "url": place.public_url,
             "hook_attributes": {"url": place.delivery_url, "active": True},
             "redirect_url": f"{our_url}{CREATED}",
+            "callback_urls": [f"{place.public_url}{CALLBACK}"],
             "public": manifest.public,
             "default_permissions": dict(manifest.permissions),
             "default_events": list(manifest.events),

@@ -5,7 +5,6 @@ Every file appears as a whole or not at all.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from contextlib import suppress
@@ -45,8 +44,8 @@ class Notes:
         write_private(self.path, msgspec.json.encode(answers))
         if app := answers.app:
             write_private(self.folder / app.key_file, app.private_key.encode())
-            client = {"app_id": app.id, "client_id": app.client_id, "client_secret": app.client_secret}
-            write_private(self.folder / CLIENT_FILE, json.dumps(client, indent=2).encode() + b"\n")
+            if app.client_secret:
+                write_private(self.folder / CLIENT_FILE, app.client_secret.encode())
         if lines := [machine.known_hosts_line for machine in answers.machines if machine.host_key]:
             write_private(self.folder / KNOWN_HOSTS, "".join(lines).encode())
 

@@ -104,7 +104,10 @@ def test_a_complete_configuration_says_where_everything_is(tmp_path: Path) -> No
     assert read.server.delivery_url() == "https://smee.io/x"
     assert (read.server.port, read.github.api_url) == (9000, "https://ghe.example/api/v3")
     assert read.repos["octo/widgets"].agents == ("pi", "cursor")
-    assert {path.name for path in tmp_path.iterdir()} >= {"ptq-app-4711.pem", "ptq-app-client.json"}
+    app = complete().app
+    assert app
+    assert (read.dashboard.client_id, read.dashboard.read_client_secret()) == (app.client_id, app.client_secret)
+    assert {path.name for path in tmp_path.iterdir()} >= {"ptq-app-4711.pem", "ptq-app-client-secret"}
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     assert sum(line.startswith("#") for line in config.read_text().splitlines()) > 8
 
@@ -138,6 +141,7 @@ def test_the_manifest_is_app_yml_with_our_addresses() -> None:
     assert made["default_permissions"] == dict(ours.permissions)
     assert (made["default_events"], made["public"]) == (list(ours.events), False)
     assert made["redirect_url"] == "http://127.0.0.1:5/github/created"
+    assert made["callback_urls"] == [f"{place.public_url}/sign-in/callback"]
     assert made["hook_attributes"] == {"url": "https://ptq.example/webhook", "active": True}
     assert find_form_address(place, "a b") == "https://github.com/organizations/octo/settings/apps/new?state=a+b"
 
