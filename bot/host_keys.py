@@ -5,19 +5,17 @@ A key that is fetched is not trusted yet: somebody has to compare its fingerprin
 
 from __future__ import annotations
 
-import asyncio
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import asyncssh
 
-from runner.ssh import HOST_KEY_KINDS
+from runner import ssh
+from runner.host_errors import HostError
+from runner.ssh import DEFAULT_PORT
 
 FETCH_S = 15.0
 """How long a host may take to show its key, in seconds."""
-
-DEFAULT_PORT = 22
 
 
 class NoHostKey(Exception):  # noqa: N818
@@ -45,17 +43,9 @@ class HostKey:
 async def fetch_host_key(host: str, port: int = DEFAULT_PORT) -> HostKey:
     """Ask a host for its key, without logging in. Raises `NoHostKey`."""
     try:
-        async with asyncio.timeout(FETCH_S):
-            key = await asyncssh.get_server_host_key(
-                host, port, config=None, server_host_key_algs=HOST_KEY_KINDS.removeprefix("+").split(",")
-            )
-    except TimeoutError:
-        raise NoHostKey(f"it did not answer within {FETCH_S:.0f} seconds") from None
-    except (OSError, asyncssh.Error) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
-        raise NoHostKey(f"it shows no host key ({reason})") from None
-    if key is None:
-        raise NoHostKey("it shows no host key")
+        key = await ssh.fetch_host_key(ssh.Hop(host, port), FETCH_S)
+    except HostError as error:
+        raise NoHostKey(f"it shows no host key: {error}") from error
     kind, base64 = key.export_public_key().decode().split()[:2]
     return HostKey(host, port, f"{kind} {base64}", key.get_fingerprint())
 

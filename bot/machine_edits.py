@@ -15,7 +15,7 @@ from datetime import date
 from pathlib import Path
 
 from bot.config import ConfigError, Settings, load_settings
-from bot.host_keys import DEFAULT_PORT, HostKey, NoHostKey, fetch_host_key, is_known, remember
+from bot.host_keys import HostKey, NoHostKey, fetch_host_key, is_known, remember
 from bot.machine_commands import UnknownMachine, find_machine
 from bot.machine_text import NotEdited, add_table, remove_table
 from bot.reports import show_for_terminal
@@ -25,7 +25,7 @@ from runner.db import open_beside
 from runner.db_errors import NoDatabase
 from runner.machine_states import fetch_machine_states, resume
 from runner.machines import USABLE
-from runner.ssh import parse_hop
+from runner.ssh import DEFAULT_PORT, parse_hop
 
 RELOAD = "A running service takes it over by SIGHUP: `systemctl reload ptq-bot`, or `kill -HUP` with its process id.\n"
 
