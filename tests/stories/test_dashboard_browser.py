@@ -1,0 +1,72 @@
+"""A maintainer's day on the dashboard, in a real Chromium: a launch, a log that grows, a note, a draft pull request."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from bot.demo.github.standin import CLIENT_ID, CLIENT_SECRET
+from bot.demo.playground import MAINTAINER
+from tests.support.browser import PATIENCE_S, PHONE, measure_overhang, open_page
+from tests.support.world import FIX, NOTE, WRITE_REPORT, open_world
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+TOML = f"""
+[dashboard]
+client_id = "{CLIENT_ID}"
+client_secret = "{CLIENT_SECRET}"
+operators = ["{MAINTAINER}"]
+"""
+GROWING = """
+release = pathlib.Path(os.environ['PTQ_OUTPUT_DIR']) / 'release'
+print('the first line', flush=True)
+while not release.exists():
+    time.sleep(0.05)
+release.unlink()
+print('the second line', flush=True)
+"""
+AGENT = WRITE_REPORT + GROWING + FIX
+
+
+async def sign_in(page: Page, url: str) -> None:
+    await page.goto(f"{url}/jobs")
+    await page.get_by_role("link", name="Sign in with GitHub").click()
+    await page.get_by_role("button", name=re.compile(f"{MAINTAINER}$")).click()
+    await expect(page.locator(".who")).to_contain_text(f"@{MAINTAINER}")
+
+
+async def test_a_maintainer_does_everything_from_the_dashboard(tmp_path: Path, browser: Browser) -> None:
+    expect.set_options(timeout=PATIENCE_S * 1000)
+    async with open_world(tmp_path, agent=AGENT, more_toml=TOML) as world:
+        url = world.playground.service.url
+        await world.open_issue()
+        async with open_page(browser, width=PHONE, scheme="dark") as page:
+            await sign_in(page, url)
+
+            await page.get_by_role("link", name="Launch").click()
+            await page.get_by_label("Issue", exact=True).fill(str(world.number))
+            await page.get_by_label("Preset").select_option("fix")
+            await page.get_by_role("button", name="Launch").click()
+
+            # Nobody loads this page anew: what comes from here on comes by itself.
+            await expect(page.locator("#log-agent")).to_contain_text("the first line")
+            await expect(page.locator("#state")).to_contain_text("running")
+            (job,) = await world.jobs()
+            (world.playground.folder / "machine/workspace/jobs" / job.id / "output/release").touch()
+            await expect(page.locator("#log-agent")).to_contain_text("the second line")
+            await page.locator("#state").get_by_role("link", name="Show its result").click()
+
+            await page.get_by_role("link", name="Open the pull request").click()
+            await page.get_by_role("button", name=re.compile(f"{MAINTAINER}$")).click()
+            await page.get_by_label("Your note").fill(NOTE)
+            await page.get_by_role("button", name="Post the note").click()
+            await expect(page.locator("main")).to_contain_text("Your note stands in the thread")
+            pull = await world.wait_for_pull()
+            assert NOTE in pull.body
+            for path in ("", "/jobs", f"/jobs/{job.id}", "/launch", "/deliveries", "/spend"):
+                await page.goto(f"{url}{path}")
+                assert await measure_overhang(page) == 0, path
