@@ -14,8 +14,8 @@ import pytest
 from bot.demo.repository import NAME
 from bot.demo.tryout import Tryout
 from bot.setup.answers import MachineAnswer
+from tests.support.installer import Operator, sit_down
 from tests.support.openapi import load_openapi
-from tests.support.operator import Operator, sit_down
 
 
 @pytest.fixture

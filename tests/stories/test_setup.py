@@ -12,8 +12,8 @@ from bot.app import Service
 from bot.config import load_settings
 from bot.demo.playground import PACE
 from bot.demo.tryout import Tryout
+from tests.support.installer import sit_down
 from tests.support.openapi import load_openapi
-from tests.support.operator import sit_down
 from tests.support.world import PATIENCE_S
 
 pytestmark = pytest.mark.slow
