@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from sqlalchemy import create_engine
 from runner import upgrades
 from runner.db import Database
 from runner.job import Job, JobState
+from runner.schema import installation
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -63,3 +65,10 @@ def make_template() -> bytes:
         assert isinstance(driver, sqlite3.Connection)
         driver.commit()
         return driver.serialize()
+
+
+def write_database(file: Path) -> None:
+    """A new database of SQLite's, for a service: no two have one secret, or jobs of theirs could have one id."""
+    file.write_bytes(make_template())
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(f"UPDATE {installation.name} SET secret = ?", [secrets.token_bytes(32)])

@@ -23,7 +23,7 @@ from handlers import casebook
 from runner import store
 from runner.job import Job
 from runner.schema import deliveries, pulls, replies
-from tests.support.jobs import make_template
+from tests.support.jobs import write_database
 from tests.support.openapi import load_openapi
 
 Value = TypeVar("Value")
@@ -214,7 +214,7 @@ async def open_world(
         private=private,
     )
     if database_url == DATABASE_URL:
-        (folder / "ptq.db").write_bytes(make_template())
+        write_database(folder / "ptq.db")
     async with playground:
         playground.github.observers.append(load_openapi().check)
         yield World(playground)
