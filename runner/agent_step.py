@@ -181,7 +181,8 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
             log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
         meter = account.correct(meter)
     if is_worth_writing(stored, meter):
-        async with bench.db.write() as connection:
+        # What is lost with a machine's power is counted again, out of the log and the calls of models.
+        async with bench.db.write(durable=False) as connection:
             await store.save_meter(connection, meter)
     caps, watched = bound(profile.caps, profile.limits), Watched(job, meter, idle_s, spent)
     told = find_end(watched, caps, profile.limits) or _find_refusal(account)

@@ -6,40 +6,28 @@ It refuses to know what the commands are for, and how a connection is made (`run
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, TypeVar
 
 import asyncssh
 
-from runner.host_errors import HostError, OutputTooLarge, Unreachable, silent_for
-from runner.listening import Accept, Listening, LocalListening, LocalStream, SshListening, SshStream
+from runner.completed import Completed, Output
+from runner.host_errors import HostError, Unreachable, silent_for
+from runner.listening import Accept, CannotListen, Listening, SshListening, SshStream, Stream
+from runner.local_host import LocalHost
 from runner.machines import Machine
 from runner.ssh import SILENCE_S, connect
 from runner.traffic import TRAFFIC
 
+Value = TypeVar("Value")
+
 MAX_SESSIONS = 5
-"""Commands at once on one connection: OpenSSH's `MaxSessions` is 10, and it frees a slot late."""
+"""Commands run at once on one connection: OpenSSH's `MaxSessions` is 10, and it frees a slot late."""
 CHANNEL_RETRY_S = 0.1
-LISTEN_S = 30.0
-"""How long it may take until something listens there."""
-
-
-class CannotListen(Exception):  # noqa: N818 - what is the case
-    """A machine does not let us listen there. The message is a clause for people."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """A command that has ended. `exit_status` is the negative signal number when a signal killed it."""
-
-    exit_status: int
-    stdout: bytes
-    stderr: bytes
+BEGIN_S = LISTEN_S = 30.0
+"""How long it may take until a command is begun, or something listens there."""
 
 
 class Host(Protocol):
@@ -59,6 +47,13 @@ class Host(Protocol):
         no command line can hold (a NUL character).
         """
 
+    async def begin(self, argv: Sequence[str]) -> Stream:
+        """Start one command that we go on speaking with: what it reads and writes, but for its complaints, as a stream.
+
+        It is to end by itself once nothing more can come. Where it cannot be started, the stream ends at once, or
+        `OSError` is raised. Raises `HostError`.
+        """
+
     async def listen(self, path: str, accept: Accept) -> Listening:
         """Listen on a socket at a path there, at which nothing may be yet, for as long as the connection to it lives.
 
@@ -72,33 +67,6 @@ class Host(Protocol):
 def open_host(machine: Machine, silence_s: float = SILENCE_S) -> Host:
     """The host behind a machine, which may be silent for so long. Connects on first use."""
     return LocalHost() if machine.kind == "local" else SshHost(machine, silence_s)
-
-
-class _Output:
-    """What a command writes, kept up to a limit, and the moment at which it ends."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.stdout = bytearray()
-        self.stderr = bytearray()
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._max_bytes = max_bytes
-
-    def add(self, stream: bytearray, data: bytes) -> None:
-        if len(self.stdout) + len(self.stderr) + len(data) <= self._max_bytes:
-            stream += data
-        else:
-            self.end(OutputTooLarge(f"a command wrote more than {self._max_bytes} bytes"))
-
-    def end(self, error: HostError | None = None) -> None:
-        if self.ended.done():
-            return
-        if error:
-            self.ended.set_exception(error)
-        else:
-            self.ended.set_result(None)
-
-    def completed(self, exit_status: int) -> Completed:
-        return Completed(exit_status, bytes(self.stdout), bytes(self.stderr))
 
 
 def _lost() -> Unreachable:
@@ -141,6 +109,21 @@ class SshHost:
             TRAFFIC.count_failure(self._machine.name, error)
             raise
 
+    async def begin(self, argv: Sequence[str]) -> Stream:
+        """See `Host`."""
+        command = shlex.join(argv)
+        try:
+            async with asyncio.timeout(BEGIN_S):
+                # What it complains of is dropped: unread, it would hold up what it says.
+                process = await self._start(
+                    lambda connection: connection.create_process(
+                        command, encoding=None, request_pty=False, stderr=asyncssh.DEVNULL
+                    )
+                )
+        except TimeoutError:
+            raise silent_for(BEGIN_S) from None
+        return _CountedStream(process.stdout, process.stdin, self._machine.name)
+
     async def listen(self, path: str, accept: Accept) -> Listening:
         """See `Host`."""
 
@@ -170,9 +153,13 @@ class SshHost:
             await connection.wait_closed()
 
     async def _exchange(self, command: str, stdin: bytes, max_output_bytes: int) -> Completed:
-        output = _Output(max_output_bytes)
+        output = Output(max_output_bytes)
         try:
-            channel = await self._open_channel(command, output)
+            channel, _ = await self._start(
+                lambda connection: connection.create_session(
+                    lambda: _Session(output), command, encoding=None, request_pty=False
+                )
+            )
             try:
                 with suppress(OSError):  # It may have ended without reading what we send.
                     channel.write(stdin)
@@ -189,14 +176,11 @@ class SshHost:
             raise _lost()
         return output.completed(exit_status)
 
-    async def _open_channel(self, command: str, output: _Output) -> asyncssh.SSHClientChannel[bytes]:
+    async def _start(self, start: Callable[[asyncssh.SSHClientConnection], Awaitable[Value]]) -> Value:
         while True:
             connection = await self._connected()
             try:
-                channel, _ = await connection.create_session(
-                    lambda: _Session(output), command, encoding=None, request_pty=False
-                )
-                return channel
+                return await start(connection)
             except asyncssh.ChannelOpenError as error:
                 if error.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
                     raise Unreachable("it refused to start a command") from error
@@ -208,8 +192,16 @@ class SshHost:
     async def _connected(self) -> asyncssh.SSHClientConnection:
         if self._connecting is None or _is_over(self._connecting):
             self._connecting = asyncio.create_task(connect(self._machine, self._silence_s))
-        # Shielded: others may wait for the same connection when this caller's time is up.
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        try:
+            # Shielded: others may wait for the same connection when this caller's time is up.
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not connecting.cancelled() or (task and task.cancelling()):
+                raise
+            # We were closed; whoever asks was not cancelled.
+            raise Unreachable("its connection was closed") from None
 
     def _give_up_connection(self) -> None:
         if self._connecting and self._connecting.done() and not _is_over(self._connecting):
@@ -217,10 +209,23 @@ class SshHost:
             self._connecting = None
 
 
+class _CountedStream(SshStream):
+    """A command that we speak with: what we say is a trip to its machine."""
+
+    def __init__(self, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes], machine: str) -> None:
+        super().__init__(reader, writer)
+        self._machine = machine
+
+    async def write(self, data: bytes) -> None:
+        """See `Stream`."""
+        TRAFFIC.count_trip(self._machine)
+        await super().write(data)
+
+
 class _Session(asyncssh.SSHClientSession[bytes]):
     """The receiving end of one command's channel."""
 
-    def __init__(self, output: _Output) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
@@ -239,78 +244,3 @@ def _is_over(connecting: asyncio.Task[asyncssh.SSHClientConnection]) -> bool:
     if not connecting.done():
         return False
     return connecting.cancelled() or connecting.exception() is not None or connecting.result().is_closed()
-
-
-class LocalHost:
-    """The service's own machine. Commands see none of the service's environment beyond what a login has."""
-
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        timeout_s: float = 60.0,
-        max_output_bytes: int = 64_000_000,
-    ) -> Completed:
-        """See `Host`. A time-out kills the command and the children in its process group."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._exchange(argv, stdin, max_output_bytes)
-        except TimeoutError:
-            raise silent_for(timeout_s) from None
-
-    async def listen(self, path: str, accept: Accept) -> Listening:
-        """See `Host`."""
-        try:
-            server = await asyncio.start_unix_server(lambda *both: accept(LocalStream(*both)), path)
-        except OSError as error:
-            raise CannotListen(f"nobody can listen on a socket there: {error.strerror}") from error
-        return LocalListening(server)
-
-    async def close(self) -> None:
-        """Nothing is held open between commands."""
-
-    async def _exchange(self, argv: Sequence[str], stdin: bytes, max_output_bytes: int) -> Completed:
-        output = _Output(max_output_bytes)
-        try:
-            transport, process = await asyncio.get_running_loop().subprocess_exec(
-                lambda: _LocalProcess(output), *argv, env=login_environment(os.environ), cwd="/", start_new_session=True
-            )
-        except OSError as error:
-            # What a shell answers for a program that is missing or cannot be run.
-            return Completed(127 if isinstance(error, FileNotFoundError) else 126, b"", str(error).encode())
-        try:
-            pipe = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-            pipe.write(stdin)
-            pipe.write_eof()
-            await output.ended
-        finally:
-            if transport.get_returncode() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(transport.get_pid(), signal.SIGKILL)
-            transport.close()
-            await process.exited.wait()  # It has been killed: this is the moment until the system says so.
-        return output.completed(cast(int, transport.get_returncode()))
-
-
-class _LocalProcess(asyncio.SubprocessProtocol):
-    """The receiving end of one local command's pipes."""
-
-    def __init__(self, output: _Output) -> None:
-        self._output = output
-        self.exited = asyncio.Event()
-
-    def process_exited(self) -> None:
-        self.exited.set()
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        self._output.add(self._output.stdout if fd == 1 else self._output.stderr, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._output.end()
-
-
-def login_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a command may see of the service's own environment, which holds secrets."""
-    names = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ")
-    return {name: environment[name] for name in names if name in environment}

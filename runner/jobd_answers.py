@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from runner.characters import make_storable
-from runner.hosts import Completed
+from runner.completed import Completed
 
 SHELL_CANNOT_RUN = (126, 127)
 """A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""

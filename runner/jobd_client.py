@@ -13,16 +13,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import structlog
+
 from runner.agents import Launch
 from runner.claims import require_claim
+from runner.completed import Completed
+from runner.conversation import Conversation, ConversationLost
 from runner.environment import Limits, Profile, Recipe
-from runner.hosts import CannotListen, Completed, Host
+from runner.hosts import Host
 from runner.inventory import Inventory, parse_inventory
 from runner.job import FileChange
 from runner.jobd_answers import MAX_MESSAGE, JobdError, Poll, is_missing, parse_answer, parse_poll
 from runner.jobd_program import INSTALL, build_program
-from runner.listening import Accept, Listening
+from runner.listening import Accept, CannotListen, Listening
 from runner.machines import Devices, Machine
+
+log = structlog.get_logger()
 
 PATIENCE_S: Mapping[str, float] = {
     **dict.fromkeys(("prepare", "start", "check", "result"), 300.0),
@@ -31,8 +37,6 @@ PATIENCE_S: Mapping[str, float] = {
 }
 """How long a verb may take, where that is longer than a minute: an agent's session takes its time to travel, and large
 trees take theirs to go."""
-LOWLY: Mapping[str, Sequence[str]] = {"poll": ("nice", "-n", "19")}
-"""Verbs that are asked every few seconds, and with what before them: nobody's work there has to make way for that."""
 MAX_ANSWER_BYTES = 130_000_000
 """The most that the program prints: a little more than its `MAX_JSON`, which bounds what was collected."""
 MAX_FOLDERS = 1_000
@@ -84,16 +88,16 @@ class JobdClient:
         self._program = build_program()
         self._digest = hashlib.sha256(self._program).hexdigest()
         self._path = f"{machine.workspace}/jobd/{self._digest}"
+        self._conversation = Conversation(lambda: host.begin(self._command("converse")))
+        self._lost_in_a_row = 0
 
     async def call(self, verb: str, **request: Any) -> dict[str, Any]:
         """Run one verb and return its answer."""
         body = json.dumps({"workspace": self._machine.workspace, **request}).encode()
-        # Whoever follows a log is waiting just now: that is soon, or not at all.
-        before = () if request.get("wait_ms") else LOWLY.get(verb, ())
-        completed = await self._run(before, verb, body)
+        completed = await self._run(verb, body)
         if is_missing(completed):
             await self._install()
-            completed = await self._run(before, verb, body)
+            completed = await self._run(verb, body)
         return parse_answer(completed)
 
     async def version(self) -> Version:
@@ -283,7 +287,7 @@ class JobdClient:
         While the stage runs and there is nothing new, the machine waits up to `wait_s` seconds for it.
         """
         what = {"log_offset": log_offset, "log_limit": log_limit, "wait_ms": int(wait_s * 1000)}
-        return parse_poll(await self.call("poll", job_id=job_id, stage=stage, **what))
+        return parse_poll(await self._ask({"job_id": job_id, "stage": stage, **what}, wait_s))
 
     async def result(self, job_id: str) -> dict[str, Any]:
         """What was collected. Written by an agent: to be checked field by field."""
@@ -338,11 +342,28 @@ class JobdClient:
             "gpus": dict(gpus),
         }
 
-    async def _run(self, before: Sequence[str], verb: str, body: bytes) -> Completed:
+    async def _ask(self, question: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
+        """What `poll` answers. It is asked so often that no program is started for it, unless that is of no use."""
         require_claim(0)
-        argv = [*before, self._machine.python, "-I", self._path, verb]
+        body = json.dumps({"workspace": self._machine.workspace, **question}).encode()
+        try:
+            answer = await self._conversation.ask(body, wait_s)
+        except ConversationLost as lost:
+            self._lost_in_a_row += 1
+            if self._lost_in_a_row == 2:  # Once is how a program that is new there and a cut connection look, too.
+                log.warning("machine.conversation_lost", machine=self._machine.name, reason=str(lost))
+            return await self.call("poll", **question)
+        self._lost_in_a_row = 0
+        return parse_answer(Completed(0, answer, b""))
+
+    async def _run(self, verb: str, body: bytes) -> Completed:
+        require_claim(0)
         patience_s = PATIENCE_S.get(verb, 60.0)
+        argv = self._command(verb)
         return await self._host.run(argv, stdin=body, timeout_s=patience_s, max_output_bytes=MAX_ANSWER_BYTES)
+
+    def _command(self, verb: str) -> list[str]:
+        return [self._machine.python, "-I", self._path, verb]
 
     async def _install(self) -> None:
         argv = [self._machine.python, "-I", "-c", INSTALL, self._path, self._digest]

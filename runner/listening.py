@@ -35,6 +35,10 @@ Accept = Callable[[Stream], Awaitable[None]]
 """Works on one connection until it returns."""
 
 
+class CannotListen(Exception):  # noqa: N818 - what is the case
+    """A machine does not let us listen there. The message is a clause for people."""
+
+
 class Listening(Protocol):
     """Something that listens. It ends with the connection to its machine."""
 

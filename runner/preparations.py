@@ -16,6 +16,7 @@ from runner.job import Job
 from runner.machine_states import count_fault, fetch_machine_states, forget_faults, save_outage, save_warm_base
 from runner.machines import FAULTS, USABLE, WarmBase, break_circuit
 from runner.notifications import draft_broken_base, insert_notification
+from runner.traffic import TRAFFIC
 
 log = structlog.get_logger()
 
@@ -31,6 +32,7 @@ def name_recipe(recipe: Recipe) -> str:
 
 async def note_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> None:
     """A job's environment was made: its machine is well, and has the base from now on."""
+    TRAFFIC.count_steps(result.get("took"))
     machine, profile = job.machine or "", bench.profiles[job.repository]
     recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
     async with bench.db.write() as connection:

@@ -53,14 +53,18 @@ def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
     keep_locked(job.tree_lock, PATIENCE_S)
     require_free(job, shelf)
     separate(shelf.way)
-    base = take(stage, shelf, commit)
+    with stage.timing("base"):
+        base = take(stage, shelf, commit)
     tree = shelf.tree(base, job.tree)
-    make(tree)
-    show(tree)
+    with stage.timing("tree"):
+        make(tree)
+        show(tree)
     if base.commit != commit:
         clone = find_clone(job, stage.request["clone_url"])
-        check_out(stage, commit, submodules=changes_submodules(clone, base.commit, commit))
-        run_commands(stage, "update", stage.request["update"])
+        with stage.timing("checkout"):
+            check_out(stage, commit, submodules=changes_submodules(clone, base.commit, commit))
+        with stage.timing("update"):
+            run_commands(stage, "update", stage.request["update"])
         if stage.request["update"]:
             describe_use(job, shelf, base._replace(left=tuple(list_left(stage, commit))))
     return base

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +44,19 @@ def describe(error: Exception) -> dict[str, str]:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return {"error": "disk_full", "message": "the machine's disk is full"}
     return {"error": "internal", "message": f"{type(error).__name__}: {error}"[:MAX_MESSAGE]}
+
+
+def refuse(error: Exception) -> dict[str, Any]:
+    """The answer of the protocol where something went wrong."""
+    return {"ok": False, **describe(error)}
+
+
+def respond(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """The answer of the protocol, whatever comes of the work."""
+    try:
+        return {"ok": True, **work()}
+    except Exception as error:
+        return refuse(error)
 
 
 class Job:

@@ -1,4 +1,4 @@
-"""The verbs: reads one request, prints one answer. Only `enter` is for a person at a terminal.
+"""The verbs: reads one request, prints one answer. Only `enter` is for a person at a terminal, and `converse` goes on.
 
 Every answer has `ok`. One that is not ok has `error`, a name of the protocol, and `message`, a clause for people. Only
 those of our modules are imported that a verb needs: to import all of them took most of the time of an answer.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from .files import describe
+from .files import respond
 from .requests import read_request
 
 Place = tuple[str, str]
@@ -58,17 +58,22 @@ def find(place: Place) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Answer one request; or, started by `starting`, be a stage; or a person's session, started by sshd."""
+    """Answer one request, or many; or, started by `starting`, be a stage; or a person's session, started by sshd."""
     if len(sys.argv) == 4:
         _, verb, first, second = sys.argv
         if verb == "enter":
             sys.exit(find(("enter", "run_enter"))(workspace=first, job_id=second))
         find(("stage", "run_stage"))(first, find(STAGES[first]), request_path=second)
         return
-    try:
-        verb = sys.argv[1] if len(sys.argv) == 2 else ""
-        request = read_request(verb, sys.stdin.buffer.read())
-        answer = {"ok": True, **find(VERBS[verb])(request)}
-    except Exception as error:
-        answer = {"ok": False, **describe(error)}
-    print(json.dumps(answer))
+    if sys.argv[1:] == ["converse"]:
+        find(("conversation", "converse"))()
+        return
+    print(json.dumps(respond(answer)))
+
+
+def answer() -> Mapping[str, Any]:
+    """What the one verb of this process has to say to the request on its standard input."""
+    verb = sys.argv[1] if len(sys.argv) == 2 else ""
+    request = read_request(verb, sys.stdin.buffer.read())
+    answered: Mapping[str, Any] = find(VERBS[verb])(request)
+    return answered

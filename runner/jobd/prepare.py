@@ -22,20 +22,22 @@ def prepare(stage: Stage) -> dict[str, Any]:
     """Make the environment. Raises `Failure` with the last words of what went wrong."""
     job, request = stage.job, stage.request
     make_folders(stage)
-    commit = fetch_commit(stage, request["base_branch"], request["base_commit"])
-    if begun_at := request["changes_from"]:
-        require_commit(stage, begun_at)
+    with stage.timing("fetch"):
+        commit = fetch_commit(stage, request["base_branch"], request["base_commit"])
+        if begun_at := request["changes_from"]:
+            require_commit(stage, begun_at)
     shelf = decide(stage)
     began = time.monotonic()
     base = begin(stage, shelf, commit)
     stage.log.write(f"[the environment took {time.monotonic() - began:.2f} s]\n".encode())
     # Only now: nothing that an earlier attempt wrote may run before its successor does, for it could command that.
     clone = find_clone(job, request["clone_url"])
-    conflicts = carry_over(job, clone, commit, request["changes"], request["timeout_s"], begun_at)
+    with stage.timing("edits"):
+        conflicts = carry_over(job, clone, commit, request["changes"], request["timeout_s"], begun_at)
     if conflicts:
         write_file(job.output / CONFLICTS, "".join(f"{say(path)}\n" for path in conflicts))
     about = {"commit": base.commit, "made_at": base.made_at}
-    made = {"way": shelf.way, "sealed": is_sealed(job), "base": about}
+    made = {"way": shelf.way, "sealed": is_sealed(job), "base": about, "took": stage.took}
     return {"base_commit": commit, "conflicts": [say(path) for path in conflicts], **made}
 
 

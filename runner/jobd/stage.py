@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,8 @@ class Stage:
         self.limit_s: float = request["timeout_s"]
         self.deadline = time.monotonic() + self.limit_s
         self.log = Log(request["max_log_bytes"])
+        self.took: dict[str, float] = {}
+        """Seconds, by what they went to."""
 
     def run(
         self,
@@ -89,6 +93,15 @@ class Stage:
         process.stdout.close()
         return Ended(128 - status if status < 0 else status, reason)
 
+    @contextmanager
+    def timing(self, what: str) -> Iterator[None]:
+        """Count the time of the block."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.took[what] = self.took.get(what, 0.0) + time.monotonic() - began
+
     def say_phase(self, phase: str) -> None:
         """Let whoever asks know what takes so long: a word of the protocol, or none."""
         write_file(self.job.phase, phase)
@@ -105,7 +118,7 @@ class Stage:
         start_beside: Callable[[], None] | None = None,
     ) -> None:
         """Run a command that has to succeed. Raises `Failure`, under this name unless a better one is known."""
-        self.log.write(f"$ {argv[-1] if argv[0] == '/bin/sh' else ' '.join(argv)}\n".encode())
+        self.log.write(f"$ {show_command(argv)}\n".encode())
         try:
             ended = self.run(argv, env, cwd, in_cell=in_cell, start_beside=start_beside)
         except NotRunnable as error:
@@ -116,3 +129,8 @@ class Stage:
             tail = "\n".join(self.log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
             full = os.strerror(errno.ENOSPC) in tail
             raise Failure("disk_full" if full else name, f"{what} (exit status {ended.status}):\n{tail}")
+
+
+def show_command(argv: Sequence[str]) -> str:
+    """A command as people would type it: an operator's own line, and git without the settings that it always has."""
+    return argv[-1] if argv[0] == "/bin/sh" else re.sub(r"^git( -c \S+)+", "git", " ".join(argv))

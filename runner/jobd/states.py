@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -16,17 +17,18 @@ from .files import Failure, Job, Piece, open_plain, read_json, read_piece, try_l
 STAGES = ("prepare", "base", "agent", "collect", "check")
 
 MAX_WAIT_S, LOOK_S = 10.0, 0.02
-"""For how long a question may wait until there is something new, and how often that is looked for."""
+"""For how long a question may wait until there is something new, and how often that is looked for, in seconds."""
 
 MAX_TAIL, MAX_HEADING = 20_000, 400
 """Bytes of a worklog's end in which its last heading is looked for, and of that."""
 
 
 def poll(request: Mapping[str, Any]) -> dict[str, Any]:
-    """How a stage stands."""
-    if request["stage"] not in STAGES:
-        raise Failure("bad_request", f"there is no stage {request['stage']!r}; there are {', '.join(STAGES)}")
-    return poll_stage(request["stage"], request)
+    """How a stage stands, once there is something new."""
+    question = Question(request)
+    while not question.is_ready():
+        time.sleep(LOOK_S)
+    return question.answer()
 
 
 def find_result(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,34 +45,46 @@ def stop_agent(request: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def poll_stage(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """How a stage stands, and a piece of its log. The log of a stage that has ended is whole."""
-    job = Job(request)
-    note_asked(job)
-    wait_for_news(job, stage, request)
-    final = read_state(job, stage)
-    piece = read_piece(job.of_stage(stage, "log"), request["log_offset"], request["log_limit"]) or Piece(b"", 0)
-    return {
-        "state": final.get("state"),
-        "error": final.get("error"),
-        "message": final.get("message"),
-        "result": final.get("result", {}),
-        "log": base64.b64encode(piece.data).decode(),
-        "log_size": piece.size,
-        "heading": find_heading(job) if stage == "agent" else "",
-        "phase": (read_piece(job.phase, 0, 100) or Piece(b"", 0)).data.decode(errors="replace"),
-        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-    }
+class Question:
+    """Somebody who wants to know how a stage stands, and may wait until its log has grown or it has ended."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        """Raises `Failure` where there is no such stage."""
+        if request["stage"] not in STAGES:
+            raise Failure("bad_request", f"there is no stage {request['stage']!r}; there are {', '.join(STAGES)}")
+        self._job, self._stage = Job(request), request["stage"]
+        note_asked(self._job)
+        self._log, self._final = (self._job.of_stage(self._stage, kind) for kind in ("log", "json"))
+        self._offset, self._limit = request["log_offset"], request["log_limit"]
+        waits = request["wait_ms"] and read_state(self._job, self._stage)["state"] == "running"
+        self._until = time.monotonic() + min(request["wait_ms"] / 1000, MAX_WAIT_S) if waits else 0.0
+
+    def is_ready(self) -> bool:
+        """Whether it has to be answered by now. Asked all the time, it looks at no more than it has to."""
+        return time.monotonic() >= self._until or os.path.lexists(self._final) or find_size(self._log) > self._offset
+
+    def answer(self) -> dict[str, Any]:
+        """How the stage stands just now, and a piece of its log. The log of a stage that has ended is whole."""
+        final = read_state(self._job, self._stage)
+        piece = read_piece(self._log, self._offset, self._limit) or Piece(b"", 0)
+        return {
+            "state": final.get("state"),
+            "error": final.get("error"),
+            "message": final.get("message"),
+            "result": final.get("result", {}),
+            "log": base64.b64encode(piece.data).decode(),
+            "log_size": piece.size,
+            "heading": find_heading(self._job) if self._stage == "agent" else "",
+            "phase": (read_piece(self._job.phase, 0, 100) or Piece(b"", 0)).data.decode(errors="replace"),
+            "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        }
 
 
-def wait_for_news(job: Job, stage: str, request: Mapping[str, Any]) -> None:
-    """Wait until a stage's log has grown beyond the offset or the stage has ended, for as long as is asked for."""
-    until = time.monotonic() + min(request["wait_ms"] / 1000, MAX_WAIT_S)
-    log = job.of_stage(stage, "log")
-    while time.monotonic() < until and read_state(job, stage)["state"] == "running":
-        if (read_piece(log, 0, 0) or Piece(b"", 0)).size > request["log_offset"]:
-            return
-        time.sleep(LOOK_S)
+def find_size(path: Path) -> int:
+    """The bytes of a file; none where there is none."""
+    with suppress(OSError):
+        return path.lstat().st_size
+    return 0
 
 
 def find_heading(job: Job) -> str:

@@ -19,7 +19,8 @@ import pytest
 
 from bot.demo.sshd import ADDRESS
 from runner.host_errors import AccessDenied, HostError, HostKeyMismatch, OutputTooLarge, Unreachable
-from runner.hosts import Host, LocalHost, SshHost, open_host
+from runner.hosts import Host, SshHost, open_host
+from runner.local_host import LocalHost
 from runner.machines import Machine
 from tests.support.machines import SshServer
 
@@ -297,6 +298,22 @@ async def test_a_port_that_accepts_and_says_nothing_costs_no_more_than_the_time_
         with pytest.raises(Unreachable):
             await host.run(["true"], timeout_s=0.2)
         await host.close()
+
+
+async def test_whoever_waits_for_a_connection_that_is_closed_is_told_and_not_cancelled(ssh_machine: Machine) -> None:
+    with socket.create_server((ADDRESS, 0)) as mute:
+        host = SshHost(replace(ssh_machine, port=mute.getsockname()[1]))
+        asking = asyncio.create_task(host.run(["true"]))
+        beginning = asyncio.create_task(host.begin(["true"]))
+        leaving = asyncio.create_task(host.run(["true"]))
+        await asyncio.sleep(0.1)
+        leaving.cancel()
+        await host.close()
+        for told in (asking, beginning):
+            with pytest.raises(Unreachable, match="closed"):
+                await told
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
 
 
 async def test_a_failed_connection_is_not_remembered(ssh_server: SshServer, ssh_host: SshHost) -> None:

@@ -152,7 +152,7 @@ def test_a_job_that_fills_the_disk_is_ended_and_what_it_found_is_there(jobd: Job
     fill = f'echo x > x; echo found > "$PTQ_OUTPUT_DIR/report.md"; head -c 9000000 /dev/urandom > "{where}/filler"'
     began = time.monotonic()
     result = jobd.agent(f"{fill}; sleep 60", max_disk_bytes=8_000_000)["result"]
-    assert time.monotonic() - began < 2 * LOOK_EVERY_S + 2
+    assert time.monotonic() - began < 10 * LOOK_EVERY_S
     assert re.fullmatch(
         r"the job wrote 9,\d{3},\d{3} bytes to its machine's disk, and 8,000,000 are allowed", result["objection"]
     )

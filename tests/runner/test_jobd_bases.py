@@ -17,7 +17,7 @@ from runner.jobd import bases, namespaces
 from runner.jobd.trees import WAYS
 from tests.support.contents import find_differences, read_entries
 from tests.support.git_daemon import serve
-from tests.support.jobd import Jobd, Repository, make_repository, processes_with, wait_until
+from tests.support.jobd import Jobd, Repository, find_first, make_repository, processes_with, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +124,7 @@ def test_a_base_that_cannot_be_made_is_told_and_made_once_the_cause_is_gone(
 
 def kill_stage(jobd: Jobd, stage: str) -> None:
     """Kill a stage, and nothing else, as a machine does that has no memory left."""
-    os.kill(min(processes_with(f"{jobd.control}/{stage}.request")), signal.SIGKILL)
+    os.kill(find_first(processes_with(f"{jobd.control}/{stage}.request")), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("cleaned", [False, True])

@@ -18,7 +18,7 @@ import pytest
 from runner.jobd import cell, namespaces
 from runner.jobd.processes import find_processes
 from runner.jobd.tools import find_tools
-from tests.support.jobd import Jobd, Repository, processes_with, wait_until
+from tests.support.jobd import Jobd, Repository, find_first, processes_with, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ def attack(jobd: Jobd, victim: Jobd, home: Path, deed: str) -> int:
     script = f'home="{account[:5]}""{account[5:]}/{name}"; stage_pid=$(cat "$PTQ_OUTPUT_DIR/../stage"); {deed}'
     jobd.start(f'until [ -s "$PTQ_OUTPUT_DIR/../stage" ]; do sleep 0.01; done; {script}', env=job)
     wait_until(lambda: bool(stages_of(jobd)))
-    (jobd.root / "stage").write_text(str(min(stages_of(jobd))))
+    (jobd.root / "stage").write_text(str(find_first(stages_of(jobd))))
     return int(jobd.wait("agent")["result"]["exit_status"])
 
 
@@ -173,8 +173,7 @@ def test_nothing_outlives_the_namespace_whose_first_process_is_killed(jobd: Jobd
     jobd.prepare()
     jobd.start(f"env -i {sys.executable} -c '{stray}' {mark} & echo begun; sleep 60")
     wait_until(lambda: processes_with(mark))
-    stage = min(pid for pid in processes_with("stage") if f"{jobd.control}/agent.request".encode() in read_words(pid))
-    os.kill(stage, 9)
+    os.kill(find_first(stages_of(jobd)), 9)
     wait_until(lambda: processes_with(mark) == [])
     assert jobd.poll("agent")["state"] == "lost"
 

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from runner.agents import Launch, Tail
+from runner.completed import Completed
 from runner.environment import Limits, Profile
 from runner.host_errors import Unreachable
-from runner.hosts import Completed, Host, open_host
+from runner.hosts import Host, open_host
 from runner.job import FileChange
 from runner.jobd_answers import JobdError, Poll, StageState, parse_answer, parse_poll
 from runner.jobd_client import JobdClient

@@ -6,7 +6,7 @@ import fcntl
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,11 @@ def clone_taken(jobd: Jobd, jobs: int) -> Iterator[None]:
 
 def count_who_has_open(path: Path) -> int:
     found = 0
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            found += descriptor.readlink() == path
-        except OSError:
-            continue
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # It may end while we look.
+            for descriptor in process.joinpath("fd").iterdir():
+                with suppress(OSError):
+                    found += descriptor.readlink() == path
     return found
 
 

@@ -8,12 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
-from runner.jobd import namespaces, ways
+from runner.jobd import namespaces, relay, ways
 from tests.support.jobd import Jobd, wait_until
 
 pytestmark = pytest.mark.slow
@@ -104,6 +104,55 @@ def test_an_agent_reaches_the_service_by_its_address(prepared: Jobd) -> None:
     assert prepared.wait("agent")["log"] == b"600000 broken off\nbroken off\n"
     assert sorted(service.heard) == [b"one\n", b"two\n"]
     service.stop()
+
+
+def test_what_is_large_arrives_whole_both_ways_also_at_whoever_reads_late(prepared: Jobd) -> None:
+    large = bytes(range(256)) * 12_000
+
+    def echo(connection: socket.socket) -> None:
+        said = service.heard[-1]
+        time.sleep(0.5)
+        while len(said) < len(large):
+            said += connection.recv(65536)
+        connection.sendall(said)
+        connection.close()
+
+    service = Service(prepared, echo)
+    script = "word = bytes(range(256)) * 12_000; one = socket.create_connection((host, int(port))); one.sendall(word)\n"
+    script += "time.sleep(0.5); said = b''\nwhile len(said) < len(word): said += one.recv(65536)\nprint(said == word)"
+    run(prepared, script)
+    assert prepared.wait("agent")["log"] == b"True\n"
+    service.stop()
+
+
+def test_no_piece_of_an_answer_waits_until_the_one_before_is_confirmed() -> None:
+    with closing(relay.listen(0)) as listener, socket.create_connection(listener.getsockname()):
+        listener.setblocking(True)
+        with closing(listener.accept()[0]) as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_whoever_opens_and_closes_files_all_the_time_is_known_all_the_same() -> None:
+    with closing(relay.listen(0)) as listener, ExitStack() as before:
+        for _ in range(20):
+            before.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        with socket.create_connection(listener.getsockname()) as peer:
+            before.close()
+            ports, is_over = (peer.getsockname()[1], listener.getsockname()[1]), threading.Event()
+
+            def open_and_close() -> None:
+                while not is_over.is_set():
+                    for opened in [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]:
+                        os.close(opened)
+
+            busy = threading.Thread(target=open_and_close)
+            busy.start()
+            try:
+                assert all(relay.is_peer_here(*ports) for _ in range(100))
+                assert not relay.is_peer_here(ports[1], ports[0] + 1)
+            finally:
+                is_over.set()
+                busy.join()
 
 
 def test_settings_and_arguments_name_the_address_too(prepared: Jobd) -> None:

@@ -18,7 +18,7 @@ from runner.db import Database
 from runner.environment import Limits, Profile
 from runner.gauge import Gauge
 from runner.host_errors import OutputTooLarge, Unreachable
-from runner.hosts import LocalHost
+from runner.hosts import Host
 from runner.job import Job, JobState
 from runner.jobd_client import JobdClient
 from runner.machine_states import drain, fetch_machine_states, resume
@@ -27,6 +27,7 @@ from runner.placement import Placement
 from runner.spool import Spool
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.machines import open_local_host
 from tests.support.no_gateway import NoGateway
 
 LEAST_S = 2.0
@@ -40,6 +41,7 @@ class Floor:
     db: Database
     clock: Clock
     bench: Bench
+    host: Host
     machines: Sequence[Machine]
     placement: Placement
 
@@ -97,11 +99,11 @@ async def open_floor(folder: Path, *names: str) -> AsyncIterator[Floor]:
         (folder / name / "python").chmod(0o755)
         workspace, python = str(folder / name / "workspace"), str(folder / name / "python")
         machines.append(Machine(name, workspace, kind="local", slots=2, python=python))
-    async with open_database(folder) as database:
+    async with open_database(folder) as database, open_local_host() as host:
         clock, spool = Clock(), Spool(folder / "spool")
         bench = Bench(
             db=database,
-            clients={machine.name: JobdClient(machine, LocalHost()) for machine in machines},
+            clients={machine.name: JobdClient(machine, host) for machine in machines},
             profiles={"octo/widgets": Profile("octo/widgets", limits=Limits(unreachable_after_s=600))},
             agents={"mine": build_agent(AgentSpec("mine", "command", ("true",)))},
             skills={},
@@ -110,7 +112,7 @@ async def open_floor(folder: Path, *names: str) -> AsyncIterator[Floor]:
             now=clock,
             gateway=NoGateway(),
         )
-        floor = Floor(folder, database, clock, bench, machines, Placement(bench, {}, LEAST_S))
+        floor = Floor(folder, database, clock, bench, host, machines, Placement(bench, {}, LEAST_S))
         floor.placement = floor.restart()
         yield floor
 
@@ -248,7 +250,7 @@ async def test_a_job_that_has_to_be_sealed_is_not_placed_where_the_machine_canno
         root = str(Path(__file__).parents[2])
         floor.python("gpu-1").write_text(FORBIDDING.format(python=sys.executable, root=root))
         machine = replace(floor.machines[0], sandbox=sandbox)
-        floor.bench = replace(floor.bench, clients={"gpu-1": JobdClient(machine, LocalHost())})
+        floor.bench = replace(floor.bench, clients={"gpu-1": JobdClient(machine, floor.host)})
         floor.placement = floor.restart()
         job = await floor.place(await floor.queue())
         if sandbox == "auto":

@@ -19,7 +19,6 @@ from runner.bench import Bench
 from runner.environment import Profile
 from runner.gateway import Reader, Way
 from runner.gauge import Gauge
-from runner.hosts import LocalHost
 from runner.job import JobState
 from runner.jobd_answers import StageState
 from runner.jobd_client import JobdClient
@@ -30,6 +29,7 @@ from runner.spool import Spool
 from tests.support.clock import Clock
 from tests.support.jobd import Repository
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.machines import open_local_host
 from tests.support.no_gateway import NoGateway
 
 PROFILE = Profile("octo/widgets", create_venv=("mkdir",))
@@ -73,8 +73,8 @@ class Floor:
 async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floor]:
     machine = Machine("here", str(folder / "machine"), kind="local", python=sys.executable)
     clock, spool = Clock(), Spool(folder / "spool")
-    async with open_database(folder) as database:
-        client = JobdClient(machine, LocalHost())
+    async with open_database(folder) as database, open_local_host() as host:
+        client = JobdClient(machine, host)
         bench = Bench(
             db=database,
             clients={"here": client},

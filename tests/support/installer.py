@@ -98,19 +98,26 @@ class Operator:
 
 
 @asynccontextmanager
-async def sit_down(folder: Path, *, inside: bool = True) -> AsyncIterator[Operator]:
-    """In front of a set-up in this folder, which goes on with what is there; `inside` has opened its address."""
+async def serve_setup(folder: Path) -> AsyncIterator[tuple[Setup, str]]:
+    """A set-up in this folder, which goes on with what is there, and the address that its terminal shows."""
     folder.mkdir(exist_ok=True)
     setup = Setup(folder / "ptq.toml", SILENCE_S)
     listener = Listener(setup.application(), 0.2)
     port = urlsplit(await listener.open("127.0.0.1", 0)).port
     try:
-        # Browsers keep cookies of addresses, too.
-        async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
-            operator = Operator(setup, session, setup.stand_at(port or 0))
-            if inside:
-                assert (await operator.open(operator.address)).status == 200
-            yield operator
+        yield setup, setup.stand_at(port or 0)
     finally:
         await listener.close()
         await setup.close()
+
+
+@asynccontextmanager
+async def sit_down(folder: Path, *, inside: bool = True) -> AsyncIterator[Operator]:
+    """In front of a set-up in this folder; `inside` has opened its address."""
+    # Browsers keep cookies of addresses, too.
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with serve_setup(folder) as (setup, address), aiohttp.ClientSession(cookie_jar=jar) as session:
+        operator = Operator(setup, session, address)
+        if inside:
+            assert (await operator.open(operator.address)).status == 200
+        yield operator

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from bot.demo.sshd import ADDRESS, EmbeddedSshServer
+from runner.local_host import LocalHost
 from runner.machines import Machine
 from tests.support.sshd import OpenSshServer, find_sshd
 
@@ -43,6 +45,16 @@ def machine_behind(server: SshServer, workspace: Path, **changes: Any) -> Machin
         "python": sys.executable,
     }
     return Machine(**(fields | changes))
+
+
+@asynccontextmanager
+async def open_local_host() -> AsyncIterator[LocalHost]:
+    """The test's own machine; nothing that began there is left."""
+    host = LocalHost()
+    try:
+        yield host
+    finally:
+        await host.close()
 
 
 def open_server(kind: str, folder: Path) -> SshServer:

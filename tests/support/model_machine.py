@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.completed import Completed
 from runner.host_errors import AccessDenied, HostError, Unreachable
-from runner.hosts import Completed
 from runner.job import FileChange
-from runner.listening import Accept, Listening
+from runner.listening import Accept, Listening, Stream
 from tests.support.patches import render_patch
 
 BASE = "ab" * 20
@@ -165,6 +165,20 @@ _VERBS: Mapping[str, Callable[[ModelMachine, Mapping[str, Any]], dict[str, Any]]
 }
 
 
+class Mute:
+    """A command that ends before it is asked anything: whoever wants to know has to `run` another."""
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        raise BrokenPipeError
+
+    async def end(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
 class ModelWire:
     """The way of one replica to a machine. `gate` is passed with the request on its way, and with the answer."""
 
@@ -189,6 +203,9 @@ class ModelWire:
         await self._gate()
         self._machine.check_answer()
         return Completed(0, json.dumps(answer).encode(), b"")
+
+    async def begin(self, argv: Sequence[str]) -> Stream:
+        return Mute()
 
     async def listen(self, path: str, accept: Accept) -> Listening:
         raise AssertionError("no agent here asks by a relay")
