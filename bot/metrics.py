@@ -13,7 +13,7 @@ from statistics import quantiles
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from bot.github.limits import Left
@@ -21,12 +21,13 @@ from bot.log_counter import COUNTED
 from handlers.context import Context
 from handlers.outbox import Backlog, count_backlog
 from runner import store
+from runner.claims import fetch_claimed
 from runner.inventory import Sighting
 from runner.machine_states import fetch_machine_states, fetch_sightings
 from runner.machines import USABLE, Lease, MachineState
 from runner.pauses import fetch_pauses
 from runner.readings import Readings, take_readings
-from runner.traffic import TRAFFIC
+from runner.traffic import TRAFFIC, Took
 
 ListLeft = Callable[[], Sequence[tuple[str, Left]]]
 
@@ -50,6 +51,8 @@ class Snapshot:
     left: Sequence[tuple[str, Left]]
     trips: Mapping[str, int]
     failures: Mapping[tuple[str, str], int]
+    steps: Mapping[str, Took]
+    claims: Mapping[str, int]
 
     @property
     def age_queued(self) -> float:
@@ -92,11 +95,12 @@ class Metrics:
             leases = tuple(await store.fetch_leases(connection))
             states, sightings = await fetch_machine_states(connection), await fetch_sightings(connection)
             pauses = len(await fetch_pauses(connection))
+            claims = Counter("job" if name.startswith("job:") else "loop" for name in await fetch_claimed(connection))
         backlog = await count_backlog(self._context.db)
         held, events = self._count_held(), COUNTED.read()
         seen = (leases, states, sightings, pauses, held, events)
-        traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures())
-        snapshot = Snapshot(now, readings, backlog, dict(self._slots), *seen, *traffic)
+        traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures(), TRAFFIC.read_steps())
+        snapshot = Snapshot(now, readings, backlog, dict(self._slots), *seen, *traffic, claims)
         return web.Response(body=render(snapshot), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
@@ -189,6 +193,8 @@ def _list_waiting(snapshot: Snapshot) -> Iterator[Metric]:
     replies = {"waiting": backlog.waiting, "abandoned": backlog.abandoned}
     yield _gauge("ptq_replies", "Comments that GitHub does not show as they should stand.", ["state"], _by_one(replies))
     yield _gauge("ptq_pulls", "Pull requests that notes asked for.", ["state"], _by_one(readings.pulls))
+    claims = {kind: snapshot.claims.get(kind, 0) for kind in ("job", "loop")}
+    yield _gauge("ptq_claims", "What replicas act on just now, as jobs and as loops.", ["kind"], _by_one(claims))
     yield _plain("ptq_holds", "Environments that are kept for people.", readings.holds)
     yield _plain("ptq_pauses", "What keeps new jobs from beginning.", snapshot.pauses)
     yield _plain("ptq_held_labels", "Missed labels that wait for the operator.", snapshot.held_labels)
@@ -207,7 +213,9 @@ def _list_traffic(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("ptq_github_calls_left", "Calls that GitHub's rate limit leaves for this hour.", labels, calls)
     limits: dict[tuple[str, ...], float] = {key: one.limit for key, one in left.items()}
     yield _gauge("ptq_github_calls_limit", "Calls that it leaves for an hour.", labels, limits)
-    trips = CounterMetricFamily("ptq_ssh_round_trips", "Commands that were sent to a machine.", labels=["machine"])
+    trips = CounterMetricFamily(
+        "ptq_ssh_round_trips", "Commands and questions that were sent to a machine.", labels=["machine"]
+    )
     for machine, count in snapshot.trips.items():
         trips.add_metric([machine], count)
     yield trips
@@ -215,6 +223,10 @@ def _list_traffic(snapshot: Snapshot) -> Iterator[Metric]:
     for key, count in snapshot.failures.items():
         failures.add_metric(key, count)
     yield failures
+    steps = SummaryMetricFamily("ptq_environment_seconds", "What making environments took, by step.", labels=["step"])
+    for step, took in snapshot.steps.items():
+        steps.add_metric([step], took.times, took.seconds)
+    yield steps
 
 
 def _gauge(name: str, words: str, labels: list[str], values: Mapping[tuple[str, ...], float]) -> Metric:

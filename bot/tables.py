@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Rule
-from bot.github.session import check_authorities
+from bot.github.session import Proxy, check_authorities
 from handlers.receiving import MAX_PENDING
 from runner.agents import BACKENDS, AgentSpec
 from runner.inventory import MAX_GPUS
@@ -119,6 +119,23 @@ def _check_secret_file(path: Path) -> Path:
     return path
 
 
+def _check_proxy_url(url: str) -> str:
+    if not re.fullmatch(r"http://(\[[0-9A-Fa-f:]+\]|[^\s/?#@:]+):[0-9]{1,5}/?", url):
+        raise ValueError("must be like http://proxy.example.org:3128; credentials have keys of their own")
+    return url
+
+
+def _check_credentials(secret: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[^:\s][^:\n]*:[^\n]*", secret.get_secret_value()):
+        raise ValueError("must be like user:password, in one line")
+    return secret
+
+
+def _check_credentials_file(path: Path) -> Path:
+    _check_credentials(SecretStr(path.read_text().strip()))
+    return path
+
+
 KEYS = {
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"),
     *("CLAUDE_CODE_OAUTH_TOKEN", "CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
@@ -179,6 +196,34 @@ def parse_private_key(text: str) -> str:
     if not isinstance(key, RSAPrivateKey):
         raise ValueError("the private key is no RSA key: GitHub Apps have those")
     return pem
+
+
+class ProxyTable(Table):
+    """`[proxy]`: the HTTP proxy by which the service asks GitHub, models and `[notify]`, where there is no other way
+    out."""
+
+    url: Annotated[str, AfterValidator(_check_proxy_url)] | None = None
+    credentials_file: Annotated[SecretFile, AfterValidator(_check_credentials_file)] | None = None
+    credentials: Annotated[SecretStr, AfterValidator(_check_credentials)] | None = None
+    no_proxy: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> ProxyTable:
+        if self.credentials and self.credentials_file:
+            raise ValueError("give at most one of credentials_file and credentials")
+        if not self.url and (self.credentials or self.credentials_file or self.no_proxy):
+            raise ValueError("without a url nothing goes by a proxy")
+        return self
+
+    def read_credentials(self) -> str:
+        """As `user:password`; empty where the proxy asks for none."""
+        if self.credentials_file:
+            return self.credentials_file.read_text().strip()
+        return self.credentials.get_secret_value() if self.credentials else ""
+
+    def as_proxy(self, own_host: str) -> Proxy | None:
+        """The plain value: where we listen ourselves, nothing goes by it."""
+        return Proxy(self.url, self.read_credentials(), (*self.no_proxy, own_host)) if self.url else None
 
 
 class ServerTable(Table):

@@ -57,16 +57,28 @@ class Appender:
 
         Raises `sqlite3.Error`; nothing is stored then.
         """
-        statement = self._prepare(table, tuple(common), tuple(rows[0]))
-        first = [bind(common[name]) for name, bind in statement.common]
-        values = [[bind(row[name]) for name, bind in statement.own] for row in rows]
-        if not self._durable:
-            with pass_over_busy():
-                return self._write(statement, first, values)
+        if not self._durable and (stored := self.append_at_once(table, rows, common)) is not None:
+            return stored
+        statement, first, values = self._bind(table, rows, common)
         self._thread = self._thread or ThreadPoolExecutor(1, "appender")
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, self._write_in_turn, statement, first, values
         )
+
+    def append_at_once(
+        self, table: Table, rows: Sequence[Mapping[str, Any]], common: Mapping[str, Any]
+    ) -> list[bool] | None:
+        """As `append`, for one that is not `durable`; None where another process was about to write."""
+        with pass_over_busy():
+            return self._write(*self._bind(table, rows, common))
+        return None
+
+    def _bind(
+        self, table: Table, rows: Sequence[Mapping[str, Any]], common: Mapping[str, Any]
+    ) -> tuple[_Statement, Sequence[Any], Sequence[Sequence[Any]]]:
+        statement = self._prepare(table, tuple(common), tuple(rows[0]))
+        first = [bind(common[name]) for name, bind in statement.common]
+        return statement, first, [[bind(row[name]) for name, bind in statement.own] for row in rows]
 
     def _prepare(self, table: Table, common: tuple[str, ...], own: tuple[str, ...]) -> _Statement:
         """How to write such rows: found once."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import func, insert, literal, select, true
@@ -124,7 +125,10 @@ class Ledger:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._batches = Batches(self._append, MAX_BATCH)
+        # A disk that is slow to sync would hold up each call of a model, and each that follows. See docs/gateway.md.
+        self._batches = Batches(
+            partial(db.append, model_calls, key="id", durable=False), MAX_BATCH, partial(db.append_at_once, model_calls)
+        )
 
     async def load(self, account: Account, now: datetime) -> None:
         """Read what the job has taken so far. What an earlier replica left open is assumed to have taken all."""
@@ -181,10 +185,6 @@ class Ledger:
         account.assumed += assumed
         # Where another replica has assumed something of it by now, that stays.
         await self._batches.add(_make_row(account, call_id, ASSUMED if assumed else SETTLED, model, taken, now))
-
-    async def _append(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[bool]:
-        # A disk that is slow to sync would hold up each call of a model, and each that follows. See docs/gateway.md.
-        return await self._db.append(model_calls, rows, "id", durable=False)
 
 
 def _make_row(account: Account, call_id: str, state: str, model: str, taken: Taken, now: datetime) -> dict[str, Any]:

@@ -152,15 +152,20 @@ class Database:
         await self.engine.dispose()
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def write(self, *, durable: bool = True) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that may write; it is the only one that does until it ends.
 
-        What the caller's `GUARD` raises ends it before it begins.
+        What one that is not `durable` has written reaches the disk a moment later, as with `append`. What the caller's
+        `GUARD` raises ends it before it begins.
         """
-        async with self.begin() as connection:
+        async with self.begin(**{} if durable else {sqlite.HURRIES: True}) as connection:
             if guard := GUARD.get():
                 await guard(connection)
+            if not durable:
+                await self._kind.hurry(connection)
             yield connection
+        if not durable:
+            self._sync_later()
 
     @asynccontextmanager
     async def begin(self, **options: Any) -> AsyncIterator[AsyncConnection]:
@@ -191,7 +196,7 @@ class Database:
             async with self._turn:
                 stored_now = await self._appenders[durable].append(table, rows, common)
             if not durable:
-                self._syncing = self._syncing or asyncio.create_task(self._sync_soon())
+                self._sync_later()
             return stored_now
         async with self.begin() as connection:
             if not durable:
@@ -199,12 +204,25 @@ class Database:
             stored = Counter(await insert_all_new(connection, table, [{**row, **common} for row in rows], key))
         return [_take_one(stored, row[key]) for row in rows]
 
+    def append_at_once(self, table: Table, row: Mapping[str, Any]) -> bool | None:
+        """As `append` of one row that is not durable; None where somebody would have to wait for it."""
+        if not self.is_embedded or self._turn.locked():
+            return None
+        if (stored := self._appenders[False].append_at_once(table, [row], NOTHING)) is None:
+            return None
+        self._sync_later()
+        return stored[0]
+
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that sees one moment of the database and writes nothing."""
         async with self.engine.connect() as connection:
             await connection.execution_options(reads_only=True, **self._kind.READ_OPTIONS)
             yield connection
+
+    def _sync_later(self) -> None:
+        if self.is_embedded:
+            self._syncing = self._syncing or asyncio.create_task(self._sync_soon())
 
     async def _sync_soon(self) -> None:
         await asyncio.sleep(SYNC_AFTER_S)

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import URL, event
 from sqlalchemy.engine import Connection
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from runner.db_errors import DatabaseError, NoDatabase
 
@@ -37,6 +37,9 @@ READ_OPTIONS: dict[str, Any] = {}
 
 FAILURES: tuple[type[Exception], ...] = ()
 """What the driver raises besides `OSError` while it connects: nothing that SQLAlchemy does not make its own."""
+
+HURRIES = "hurries"
+"""The execution option of a transaction whose commit need not wait for the disk."""
 
 REMAKES_TABLES = "remakes_tables"
 """The execution option of a transaction in which tables are dropped and made again under their old names."""
@@ -127,8 +130,16 @@ def _roll_back(connection: Any, _record: Any) -> None:
     driver._tx.put_nowait((None, lambda: driver._conn.rollback()))
 
 
+async def hurry(_connection: AsyncConnection) -> None:
+    """Its transactions are told before they begin (`HURRIES`)."""
+
+
 def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
+    level = "NORMAL" if options.get(HURRIES) else "FULL"
+    if connection.info.get("synchronous", "FULL") != level:  # What it was told last stays with a connection.
+        connection.exec_driver_sql(f"PRAGMA synchronous={level}")
+        connection.info["synchronous"] = level
     if options.get(REMAKES_TABLES):  # Dropping a table would count as deleting rows that others refer to.
         connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
     # A transaction that starts as a reader and then writes can fail at once with SQLITE_BUSY; one that starts as a

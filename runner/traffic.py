@@ -1,17 +1,31 @@
-"""Counts what goes to machines and comes back, in this process: for those who watch the service."""
+"""Counts what goes to machines and comes back in this process, and what took its time there: for whoever watches us."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
+
+STEPS = ("fetch", "base", "tree", "checkout", "update", "edits")
+"""Of making an environment, in their order."""
+
+MAX_STEP_S = 1e6
+
+
+class Took(NamedTuple):
+    """How often something was done, and for how many seconds in all."""
+
+    times: int
+    seconds: float
 
 
 class Traffic:
-    """Round trips to each machine, and how many of them failed. Of the event loop's thread alone."""
+    """Round trips to each machine, how many of them failed, and what environments took. Of the event loop's thread."""
 
     def __init__(self) -> None:
         self._trips: Counter[str] = Counter()
         self._failures: Counter[tuple[str, str]] = Counter()
+        self._steps: dict[str, Took] = {}
 
     def count_trip(self, machine: str) -> None:
         """A command is sent to a machine."""
@@ -28,6 +42,18 @@ class Traffic:
     def read_failures(self) -> Mapping[tuple[str, str], int]:
         """How many had no answer, by machine and kind of error."""
         return dict(self._failures)
+
+    def count_steps(self, told: object) -> None:
+        """An environment was made, and its machine says what took how many seconds: whatever it says."""
+        for step in STEPS:
+            seconds = told.get(step) if isinstance(told, dict) else None
+            if isinstance(seconds, float) and 0 <= seconds < MAX_STEP_S:
+                before = self._steps.get(step, Took(0, 0.0))
+                self._steps[step] = Took(before.times + 1, before.seconds + seconds)
+
+    def read_steps(self) -> Mapping[str, Took]:
+        """What the steps of environments took, all together."""
+        return dict(self._steps)
 
 
 TRAFFIC = Traffic()

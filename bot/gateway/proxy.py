@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import aiohttp
@@ -17,6 +18,7 @@ from aiohttp import web
 
 from bot.gateway.requests import Api, Asked, NotAllowed, Rule, choose_betas, find_api, read_request
 from bot.gateway.usage import UsageReader
+from bot.github.session import describe_failure
 from runner.agents.prices import Price, find_price
 from runner.calls import Account, AtCap, Ledger, Taken
 from runner.claims import ClaimLost
@@ -40,6 +42,9 @@ STOPS = 400
 """The status at which claude, codex and pi end at once and try no more (docs/agents.md)."""
 
 KEY_REFUSED = (401, 403)
+
+UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
+"""What is raised before a byte of the request has left for the model."""
 
 LARGE = 256 * 1024
 """Bytes from which on a request is read in a thread, so that it does not stop everything else for long."""
@@ -242,15 +247,17 @@ class Proxy:
                 assert answer.response
                 await answer.response.prepare(request)
                 async for chunk in theirs.content.iter_any():
-                    answer.reader.feed(chunk)
-                    await answer.response.write(chunk)
+                    try:
+                        await answer.response.write(chunk)
+                    finally:  # It was said, whether or not anybody heard it.
+                        answer.feed(chunk)
                 answer.finish()
                 await answer.response.write_eof()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.warning("gateway.broken", **job.log_context(), reason=repr(error)[:200])
+            log.warning("gateway.broken", **job.log_context(), reason=describe_failure(error))
             if answer.response is None:
                 # A model that was never reached took nothing.
-                answer.is_certain = isinstance(error, aiohttp.ClientConnectorError)
+                answer.is_certain = isinstance(error, UNREACHED)
                 answer.response = refuse(asked.api, 502, "the model cannot be reached")
             elif request.transport:
                 request.transport.abort()  # To end the answer as if it were whole would be a lie.
@@ -278,10 +285,16 @@ class _Answer:
         kept = {name: theirs.headers[name] for name in PASSED_BACK if name in theirs.headers}
         self.response = web.StreamResponse(status=theirs.status, headers=kept)
 
+    def feed(self, chunk: bytes) -> None:
+        """It has said so much. Once it has said that this is all, it is known what that took, whoever hangs up then."""
+        self.reader.feed(chunk)
+        has_said_all = self.reader.has_ended and self.reader.is_final
+        self.is_certain = self.is_certain or (self.status == HTTPStatus.OK and has_said_all)
+
     def finish(self) -> None:
         """It has answered to the end. An error takes nothing."""
         self.reader.finish()
-        self.is_certain = self.status != 200 or self.reader.is_final
+        self.is_certain = self.status != HTTPStatus.OK or self.reader.is_final
 
 
 async def _read(request: web.BaseRequest, body: bytes, rule: Rule) -> Asked:

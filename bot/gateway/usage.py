@@ -17,7 +17,13 @@ from runner.calls import Taken
 MAX_LINE = 32 * 1024 * 1024
 """Bytes of a line, or of an answer that is no stream, that are read; of a longer one nothing is known."""
 
-LAST = ("message_delta", "response.completed", "response.incomplete", "response.failed")
+ENDS = ("response.completed", "response.incomplete", "response.failed")
+"""Events behind which nothing more comes."""
+
+END_LINES = (b"event: message_stop", b"data: [DONE]")
+"""Lines that say the same, of Messages and of Chat."""
+
+LAST = ("message_delta", *ENDS)
 """Events that say the final count. Chat names none: there the count itself comes last."""
 
 WRITTEN_FACTOR, WRITTEN_HOUR_FACTOR = 1.25, 2.0
@@ -75,6 +81,8 @@ class UsageReader:
         self.count = Count()
         self.is_final = False
         """Whether the model has said the final count."""
+        self.has_ended = False
+        """Whether it has said that nothing more comes."""
         self._streams = streams
         self._rest = bytearray()
 
@@ -88,6 +96,8 @@ class UsageReader:
             whole, self._rest = bytes(self._rest) + head, bytearray(tail)
             if b'"usage"' in whole:
                 self._read_lines(whole)
+            if any(line in whole for line in END_LINES):
+                self.has_ended = self.has_ended or not {*END_LINES}.isdisjoint(whole.split(b"\n"))
         elif len(self._rest) < MAX_LINE:
             self._rest += data
 
@@ -111,6 +121,7 @@ class UsageReader:
             if (value := parse_line(line[5:].decode(errors="replace"))) is not None:
                 kind = value.get("type")
                 self._note(value, is_final=kind in LAST or kind is None)
+                self.has_ended = self.has_ended or kind in ENDS
 
     def _note(self, value: Mapping[str, Any], *, is_final: bool) -> None:
         if (count := read_count(value)) is not None:

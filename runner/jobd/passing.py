@@ -17,7 +17,6 @@ HOLD_S = 300.0
 LOOK_EVERY_S = 0.2
 FLUSH_S = 30.0
 """How long the last words may take to reach an agent that reads slowly."""
-CHUNK = 65_536
 
 
 def serve(listener: socket.socket, folder: int, is_welcome: Callable[[int, int], bool] | None) -> None:
@@ -26,46 +25,92 @@ def serve(listener: socket.socket, folder: int, is_welcome: Callable[[int, int],
 
 
 async def _serve(listener: socket.socket, folder: int, is_welcome: Callable[[int, int], bool] | None) -> None:
-    relay = _Connections(folder)
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ports = writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
-        if is_welcome and not is_welcome(*ports):
-            break_off(writer)
-            return
-        await relay.pass_on(reader, writer)
-
-    server = await asyncio.start_server(handle, sock=listener)
+    relay = _Connections(folder, is_welcome)
+    server = await asyncio.get_running_loop().create_server(lambda: _End(relay.take), sock=listener)
     await asyncio.gather(server.serve_forever(), relay.keep_to_newest())
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection: what is said here is said on at the other end. No task stands in between."""
+
+    transport: asyncio.Transport
+    other: _End
+
+    def __init__(self, begin: Callable[[_End], None]) -> None:
+        self._begin = begin
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once nothing more is said here."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._begin(self)
+
+    def join(self, other: _End) -> None:
+        self.other, other.other = other, self
+
+    def data_received(self, data: bytes) -> None:
+        self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.other.transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        self._end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
 
 
 class _Connections:
     """What is under way, by the socket that it goes by."""
 
-    def __init__(self, folder: int) -> None:
+    def __init__(self, folder: int, is_welcome: Callable[[int, int], bool] | None) -> None:
         self._folder = f"/proc/self/fd/{folder}"
-        self._by_name: dict[str, set[asyncio.StreamWriter]] = {}
+        self._is_welcome = is_welcome
+        self._by_name: dict[str, set[asyncio.Transport]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Hold a connection until the service is there, then pass on what both say. Ends it as the service does."""
-        found = await self._find_service(time.monotonic() + HOLD_S)
-        if not found:
-            break_off(writer)
+    def take(self, agent: _End) -> None:
+        """Look after a connection of an agent from here on, if it may be."""
+        peer, own = (agent.transport.get_extra_info(name) for name in ("peername", "sockname"))
+        # Who has gone by now has no name any more.
+        if peer is None or (self._is_welcome and not self._is_welcome(peer[1], own[1])):
+            break_off(agent.transport)
             return
-        name, their_reader, their_writer = found
-        mine = self._by_name.setdefault(name, set())
-        mine.add(their_writer)
-        ways = [asyncio.ensure_future(copy(reader, their_writer)), asyncio.ensure_future(copy(their_reader, writer))]
+        loop = asyncio.get_running_loop()
+        loop.call_soon(agent.transport.pause_reading)  # Until Python 3.10 a new transport reads even if it is paused.
+        task = loop.create_task(self._pass_on(agent))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(self, agent: _End) -> None:
+        """Hold a connection until the service is there, then pass on what both say. Ends it as the service does."""
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            if ways[1].done():
-                await flush(writer)
+            if found := await self._find_service(agent, time.monotonic() + HOLD_S):
+                await self._join(agent, *found)
         finally:
-            mine.discard(their_writer)
-            for way in ways:
-                way.cancel()
-            their_writer.transport.abort()
-            break_off(writer)
+            break_off(agent.transport)
+
+    async def _join(self, agent: _End, name: str, service: _End) -> None:
+        mine = self._by_name.setdefault(name, set())
+        mine.add(service.transport)
+        try:
+            agent.transport.resume_reading()
+            await asyncio.wait([agent.over, service.over], return_when=asyncio.FIRST_COMPLETED)
+            if service.over.done():
+                await flush(agent.transport)
+        finally:
+            mine.discard(service.transport)
+            service.transport.abort()
 
     async def keep_to_newest(self) -> None:
         """Break off what goes by an older socket once there is a newer one: behind the older nobody is left."""
@@ -73,15 +118,16 @@ class _Connections:
             await asyncio.sleep(LOOK_EVERY_S)
             names = self._list_names()
             for name in [name for name in self._by_name if names and name != names[0]]:
-                for writer in self._by_name.pop(name):
-                    writer.transport.abort()
+                for transport in self._by_name.pop(name):
+                    transport.abort()
 
-    async def _find_service(self, deadline: float) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter] | None:
+    async def _find_service(self, agent: _End, deadline: float) -> tuple[str, _End] | None:
+        loop = asyncio.get_running_loop()
         while time.monotonic() < deadline:
             for name in self._list_names():
                 path = f"{self._folder}/{name}"
                 try:
-                    return (name, *await asyncio.open_unix_connection(path))
+                    return name, (await loop.create_unix_connection(lambda: _End(agent.join), path))[1]
                 except ConnectionRefusedError:
                     with suppress(OSError):  # Its service is gone, and comes back with another one.
                         Path(path).unlink()
@@ -97,29 +143,24 @@ class _Connections:
         return []
 
 
-async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy until there is no more, or one side is broken."""
-    with suppress(OSError):
-        while data := await reader.read(CHUNK):
-            writer.write(data)
-            await writer.drain()
-
-
-async def flush(writer: asyncio.StreamWriter) -> None:
+async def flush(transport: asyncio.Transport) -> None:
     """Wait until the other side has what was sent: to break off a connection loses what is still on its way."""
-    writer.transport.set_write_buffer_limits(0)
     deadline = time.monotonic() + FLUSH_S
+    while count_unsent(transport) and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.005)
+
+
+def count_unsent(transport: asyncio.Transport) -> int:
+    """Bytes that the other side has not confirmed; none where it is gone (tcp(7), SIOCOUTQ)."""
     with suppress(OSError):
-        await asyncio.wait_for(writer.drain(), FLUSH_S)
-        sent = writer.get_extra_info("socket").fileno()
-        while struct.unpack("i", fcntl.ioctl(sent, termios.TIOCOUTQ, b"\0" * 4))[0]:
-            await asyncio.sleep(0.005)
-            if time.monotonic() > deadline:
-                return
+        sent = transport.get_extra_info("socket").fileno()
+        queued: int = struct.unpack("i", fcntl.ioctl(sent, termios.TIOCOUTQ, b"\0" * 4))[0]
+        return queued + transport.get_write_buffer_size()
+    return 0
 
 
-def break_off(writer: asyncio.StreamWriter) -> None:
+def break_off(transport: asyncio.Transport) -> None:
     """End a connection so that the other side cannot take it for an end that was meant (socket(7), SO_LINGER)."""
     with suppress(OSError):
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

@@ -15,8 +15,11 @@ from aiohttp import web
 from bot.gateway.doors import MAX_CONNECTIONS
 from bot.gateway.proxy import MAX_REFUSALS, PENALTY_S, Upstream
 from bot.gateway.requests import Rule
+from bot.github.session import Proxy as ForwardingProxy
+from bot.github.session import WayOut
 from runner.job import Job
 from runner.jobd_client import JobdClient
+from tests.support.forward_proxy import ForwardProxy
 from tests.support.gateway import BODIES, KEY, open_floor, serving
 from tests.support.jobs import NOON, make_job
 from tests.support.model_endpoint import Cut, Hang, Refuse, Say
@@ -188,6 +191,62 @@ async def test_a_model_that_cannot_be_reached_takes_nothing(tmp_path: Path, job:
         async with floor.ask(job, "/v1/messages") as answer:
             assert answer.status == 502
         await floor.wait_for([("settled", 0, 0)])
+
+
+async def test_a_model_that_the_proxy_does_not_reach_takes_nothing_and_the_proxys_credentials_are_not_logged(
+    tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with ForwardProxy({}, "other:words") as proxy:
+        way = WayOut(proxy=ForwardingProxy(proxy.url, "robot:a-secret-word"))
+        async with open_floor(tmp_path, url="https://model.invalid", way=way) as floor:
+            await floor.begin(job)
+            async with floor.ask(job, "/v1/messages") as answer:
+                assert answer.status == 502
+            await floor.wait_for([("settled", 0, 0)])
+    assert proxy.asked == ["CONNECT model.invalid:443 HTTP/1.1"]
+    logged = capsys.readouterr().out
+    assert "the proxy answers 407" in logged
+    assert "authorization" not in logged.lower()
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (
+            "/v1/messages",
+            b'event: message_start\ndata: {"type": "message_start", "message": {"usage": {"input_tokens": 40}}}\n\n'
+            b'event: message_delta\ndata: {"type": "message_delta", "usage": {"output_tokens": 7}}\n\n'
+            b'event: message_stop\ndata: {"type": "message_stop"}\n\n',
+        ),
+        (
+            "/v1/responses",
+            b'data: {"type": "response.completed", "response": {"usage": {"input_tokens": 40, "output_tokens": 7, '
+            b'"input_tokens_details": {"cached_tokens": 0}}}}\n\n',
+        ),
+        (
+            "/v1/chat/completions",
+            b'data: {"choices": [], "usage": {"prompt_tokens": 40, "completion_tokens": 7}}\n\ndata: [DONE]\n\n',
+        ),
+    ],
+)
+async def test_an_agent_that_hangs_up_once_all_is_said_is_counted_by_what_was_said(
+    tmp_path: Path, job: Job, path: str, said: bytes
+) -> None:
+    async def say_and_hold(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(said)
+        await asyncio.sleep(60)
+        return response
+
+    async with serving(say_and_hold) as url, open_floor(tmp_path, url=url) as floor:
+        await floor.begin(job)
+        async with floor.ask(job, path) as answer:
+            heard = b""
+            while len(heard) < len(said):
+                heard += await answer.content.readany()
+            answer.close()
+        await floor.wait_for([("settled", 40, 7)])
 
 
 async def test_what_the_model_refuses_passes_and_takes_nothing(tmp_path: Path, job: Job) -> None:

@@ -228,6 +228,7 @@ async def test_the_end_of_a_job_is_said_with_a_link_once_its_log_is_whole(site: 
         assert squeeze(reader.log) == "onetwothree"
         assert end.text.strip() == "The job has ended: succeeded. Show its result"
         assert f'href="/jobs/{job.id}"' in end.data
+        assert f'hx-get="/jobs/{job.id}/actions"' in end.data, "what is offered is another matter for each reader"
         assert await reader.drain() == ["over"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bot.log_counter import LogCounter
 from bot.metrics import find_quantiles
 from runner.readings import measure_phases
+from runner.traffic import Traffic
 from tests.support.jobs import NOON
 from tests.support.world import World, open_world
 
@@ -69,6 +71,9 @@ async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> 
             < only(after, "ptq_github_calls_limit", account="octo")
         )
         assert only(after, "ptq_ssh_round_trips_total", machine="gpu-1") > 5
+        assert only(after, "ptq_claims", kind="loop") > 3
+        assert only(after, "ptq_environment_seconds_count", step="base") >= 1
+        assert only(after, "ptq_environment_seconds_sum", step="base") > 0
         async with aiohttp.ClientSession() as session, session.get(f"{world.playground.service.url}/metrics") as got:
             assert got.status == 404, "what is public has none"
 
@@ -93,6 +98,16 @@ def test_quantiles_of_few_and_of_many() -> None:
     assert find_quantiles([3.0]) == [3.0, 3.0]
     median, ninth = find_quantiles([float(value) for value in range(101)])
     assert (round(median), round(ninth)) == (50, 90)
+
+
+def test_what_a_machine_says_of_the_time_that_steps_took_is_taken_with_care() -> None:
+    traffic = Traffic()
+    traffic.count_steps({"fetch": 1.5, "base": 2.0})
+    traffic.count_steps({"fetch": 0.5, "of a stranger": 1.0})
+    nonsense: list[object] = [None, [], "fetch", *({"fetch": value} for value in (-1.0, "1", math.nan, 1e300, 1))]
+    for told in nonsense:
+        traffic.count_steps(told)
+    assert traffic.read_steps() == {"fetch": (2, 2.0), "base": (1, 2.0)}
 
 
 def test_our_own_events_are_counted_and_the_sentences_of_libraries_are_not() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from runner import sqlite
+from runner import sqlite, store
 from runner.db import Database
 from runner.schema import deliveries
-from tests.support.jobs import open_database
+from tests.support.jobs import make_job, open_database
 
 AT = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
@@ -109,6 +109,25 @@ async def test_what_need_not_wait_for_the_disk_waits_for_another_process_and_kee
         assert await database.append(deliveries, [row("a"), row("b")], "id", durable=False) == [False, True]
 
 
+async def test_one_row_is_appended_at_once_where_nobody_has_to_wait_for_it(database_url: str) -> None:
+    async with open_database(database_url) as database:
+        assert database.append_at_once(deliveries, row("a")) is (True if database.is_embedded else None)
+        assert [one.id for one in await fetch(database)] == (["a"] if database.is_embedded else [])
+        assert database.append_at_once(deliveries, row("a")) is (False if database.is_embedded else None)
+        async with database.write():
+            assert database.append_at_once(deliveries, row("b")) is None
+
+
+async def test_no_row_is_appended_at_once_while_another_process_writes(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        with closing(sqlite.connect(database.file)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert database.append_at_once(deliveries, row("a")) is None
+            other.execute("COMMIT")
+        assert await fetch(database) == []
+        assert database.append_at_once(deliveries, row("a")) is True
+
+
 async def test_what_cannot_be_stored_is_told_also_where_nothing_waits_for_the_disk(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         with pytest.raises(Exception, match=r"(?i)null"):
@@ -149,3 +168,26 @@ def test_a_commit_waits_for_the_disk_unless_it_need_not(tmp_path: Path) -> None:
         connection = sqlite.connect(tmp_path / "x.db", durable=durable)
         assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
         connection.close()
+
+
+async def test_a_transaction_waits_for_the_disk_unless_it_need_not(tmp_path: Path) -> None:
+    with watching_syncs() as synced:
+        async with open_database(tmp_path) as database:
+            for durable, level in ((True, 2), (False, 1), (True, 2), (False, 1), (False, 1), (True, 2)):
+                async with database.write(durable=durable) as connection:
+                    told = await connection.exec_driver_sql("PRAGMA synchronous")
+                    assert told.scalar_one() == level, "on whichever connection it is"
+            async with database.write(durable=False):
+                assert not synced
+            async with asyncio.timeout(10):
+                while not synced:
+                    await asyncio.sleep(0.01)
+            assert set(synced) == {f"{database.file}-wal"}
+
+
+async def test_what_need_not_wait_for_the_disk_is_committed_on_either_database(database_url: str) -> None:
+    async with open_database(database_url) as database:
+        async with database.write(durable=False) as connection:
+            await store.insert_job(connection, make_job())
+        async with database.read() as connection:
+            assert await store.fetch_job(connection, make_job().id)

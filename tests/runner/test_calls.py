@@ -110,9 +110,10 @@ async def test_what_a_crash_left_open_counts_as_it_was_reserved_and_says_so(book
 
 async def test_a_call_whose_agent_has_gone_before_it_was_made_takes_nothing(books: Books) -> None:
     account = await books.open()
-    asking = asyncio.create_task(books.ledger.reserve(account, "m", MOST, NOON))
-    await asyncio.sleep(0)
-    asking.cancel()
+    async with books.db.write():  # It has to wait for that.
+        asking = asyncio.create_task(books.ledger.reserve(account, "m", MOST, NOON))
+        await asyncio.sleep(0)
+        asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert (account.open, account.settled) == ({}, Taken())

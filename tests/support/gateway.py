@@ -17,19 +17,21 @@ from aiohttp import web
 from bot.gateway.doors import ModelGateway
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Rule
+from bot.github.session import WayOut, open_session
 from runner import store
 from runner.agents.prices import Price
 from runner.calls import Account
 from runner.caps import Caps, Scope
 from runner.db import Database
-from runner.hosts import LocalHost
 from runner.job import Job
 from runner.jobd_client import JobdClient
 from runner.listening import Accept, Listening
+from runner.local_host import LocalHost
 from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, open_database
 from tests.support.model_endpoint import ModelEndpoint, Step
 
+DIRECT = WayOut()
 KEY = "sk-the-operators-own-key-1234567890"
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "private words"}]},
@@ -97,14 +99,14 @@ class Floor:
 
 @asynccontextmanager
 async def open_floor(
-    folder: Path, *script: Step, url: str = "", rule: Rule | None = None, own_url: str = ""
+    folder: Path, *script: Step, url: str = "", rule: Rule | None = None, own_url: str = "", way: WayOut = DIRECT
 ) -> AsyncIterator[Floor]:
     """`url` stands for the scripted model; machines come to `own_url`, where there is one, instead of by a relay."""
     (folder / "w").mkdir()
     async with (
         ModelEndpoint(*script).running() as model,
         open_database(folder) as db,
-        aiohttp.ClientSession(auto_decompress=False) as session,
+        open_session(way, auto_decompress=False) as session,
     ):
         upstream = Upstream(url or model.url, KEY, {"x-team": "widgets"}, rule or Rule())
         prices = {"m": Price(10.0, 1.0, 50.0)}
