@@ -20,7 +20,7 @@ from bot.gateway.doors import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
 from bot.github import AppGitHub
-from bot.github.session import make_connector
+from bot.github.session import open_session
 from bot.listener import Listener
 from bot.metrics import Metrics
 from bot.notify import Notifier
@@ -129,10 +129,7 @@ class Service:
         await database.open()
         stack.enter_context(database.hold())
         stack.push_async_callback(self._roster.close)
-        connector = make_connector(settings.github.ca_file)
-        # Without cookies: GitHub's sign-in sets some, and what it does for one person is no other's.
-        opened = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-        session = await stack.enter_async_context(opened)
+        session = await stack.enter_async_context(open_session(settings.way_out()))
         github = self._build_github(session, database)
         self.context = self._build_context(github, database)
         inbox = Inbox(database, ROUTER, now, self._intake.ring_here, settings.server.max_pending_deliveries)
@@ -275,10 +272,7 @@ class Service:
 
     async def _build_gateway(self, stack: AsyncExitStack, database: Database, github: AppGitHub) -> ModelGateway:
         settings = self._settings
-        connector = make_connector(settings.github.ca_file, limit=0)
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False)
-        )
+        session = await stack.enter_async_context(open_session(settings.way_out(), limit=0, auto_decompress=False))
         prices, url = settings.price_list(), settings.gateway.url
         git = GitProxy(session, find_web_url(settings.github.api_url), github, self._roster.profiles)
         packages = PackageProxy(self._roster.profiles)

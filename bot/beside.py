@@ -9,11 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-import aiohttp
-
 from bot.config import Settings
 from bot.github import AppGitHub
-from bot.github.session import make_connector
+from bot.github.session import open_session
 from bot.pause_commands import find_repository
 from handlers.context import Context
 from handlers.events import Repository
@@ -30,9 +28,7 @@ class Refused(Exception):  # noqa: N818
 @asynccontextmanager
 async def open_context(settings: Settings) -> AsyncIterator[Context]:
     """A context as the service has one. Raises `DatabaseError` where there is no database."""
-    connector = make_connector(settings.github.ca_file)
-    session = aiohttp.ClientSession(connector=connector)
-    async with session, open_beside(settings.server.database_url) as database:
+    async with open_session(settings.way_out()) as session, open_beside(settings.server.database_url) as database:
         github = AppGitHub(
             session,
             api_url=settings.github.api_url,

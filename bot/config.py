@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from bot.contradictions import find_contradictions, name_key
 from bot.gateway.proxy import Upstream
+from bot.github.session import WayOut
 from bot.policy_tables import (
     CapsTables,
     DashboardTable,
@@ -40,6 +41,7 @@ from bot.tables import (
     AgentTable,
     GitHubTable,
     MachineTable,
+    ProxyTable,
     ServerTable,
     Table,
 )
@@ -57,6 +59,7 @@ NOT_SETTINGS = ("PTQ_TEST_", "PTQ_JOB_", "PTQ_PROMPT_", "PTQ_WORKTREE", "PTQ_OUT
 PATHS = {
     "github": ("private_key_file", "ca_file"),
     "server": ("data_dir",),
+    "proxy": ("credentials_file",),
     "dashboard": ("client_secret_file",),
     "machines": ("client_key_file", "known_hosts_file", "ssh_config_file"),
     "skills": ("folder",),
@@ -94,6 +97,7 @@ class Settings(Table):
 
     github: GitHubTable
     server: ServerTable
+    proxy: ProxyTable = ProxyTable()
     agents: Annotated[dict[str, AgentTable], Field(min_length=1)]
     machines: Annotated[tuple[MachineTable, ...], Field(min_length=1)]
     repos: Annotated[dict[str, RepositoryTable], Field(min_length=1)]
@@ -146,6 +150,10 @@ class Settings(Table):
         """Our presets and the operator's own, by name."""
         return {**PRESETS, **{name: table.as_preset(name) for name, table in self.presets.items()}}
 
+    def way_out(self) -> WayOut:
+        """How our requests leave."""
+        return WayOut(self.github.ca_file, self.proxy.as_proxy(self.server.host))
+
     def private_key(self) -> str:
         """The App's key, as PEM."""
         return self.github.read_private_key()
@@ -166,7 +174,9 @@ class Settings(Table):
         notify = [self.notify.url.get_secret_value()] if self.notify.url else []
         client = [secret] if (secret := self.dashboard.read_client_secret()) else []
         database = [password] if (password := self.server.database_password()) else []
-        return frozenset((*self.webhook_secrets(), *env, *keys, *notify, *client, *database, self.private_key()))
+        proxy = [given, given.partition(":")[2]] if (given := self.proxy.read_credentials()) else []
+        own = (*self.webhook_secrets(), *notify, *client, *database, *filter(None, proxy), self.private_key())
+        return frozenset((*env, *keys, *own))
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:

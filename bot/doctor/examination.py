@@ -16,7 +16,7 @@ from bot.doctor.host_checks import check_agent, check_service
 from bot.doctor.machine_checks import check_machine
 from bot.github import AppGitHub
 from bot.github.inspection import QUICK, Inspection
-from bot.github.session import make_connector
+from bot.github.session import open_session
 from bot.reports import show_for_terminal
 from handlers.sanitize import redact
 
@@ -38,7 +38,7 @@ async def examine(config: Path) -> list[Finding]:
 
 
 async def _look(settings: Settings) -> list[Finding]:
-    async with aiohttp.ClientSession(connector=make_connector(settings.github.ca_file)) as session:
+    async with open_session(settings.way_out()) as session:
         looking = [_bound(about, checks) for about, checks in _list_parts(settings, session)]
         return [finding for found in await asyncio.gather(*looking) for finding in found]
 

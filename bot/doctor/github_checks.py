@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from bot.doctor.findings import Finding, Part
 from bot.github import AppGitHub
 from bot.github.inspection import AppFacts, DeliveryFacts, HookFacts, Inspection, InstallationFacts, RepositoryFacts
 from bot.github.limits import Left
+from bot.github.session import describe_failure
 from bot.github.transport import Unauthorized
 from bot.manifest import Manifest, load_manifest
 from handlers.own_rules import PATH as OWN_RULES
@@ -57,10 +59,9 @@ async def check_app(inspection: Inspection, settings: Settings) -> AsyncIterator
     try:
         skew_s = await inspection.measure_skew_s()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        fix = "mend [github] api_url, the network, or the proxy; on an Enterprise Server it ends with /api/v3"
-        yield APP.fail(
-            "reachable", f"GitHub does not answer at {settings.github.api_url} ({type(error).__name__})", fix
-        )
+        fix = "mend [github] api_url, the network, or [proxy]; on an Enterprise Server it ends with /api/v3"
+        words = f"GitHub does not answer at {settings.github.api_url} ({describe_failure(error)})"
+        yield APP.fail("reachable", words, fix)
         return
     yield judge_skew(APP, "clock", "GitHub's", skew_s)
     try:
@@ -182,12 +183,11 @@ async def check_repository(
             return
         facts = await inspection.fetch_repository(name)
         yield part.ok("installed", "the App is installed in it")
-        for left in inspection.list_left(name):
-            yield judge_left(part, left)
+        yield judge_left(part, inspection.list_left(name))
         for finding in judge_repository(part, facts, settings, rules):
             yield finding
         yield await _check_branch(part, github, rules, facts)
-        if finding := await _check_own_rules(part, github, settings, rules, facts):
+        async for finding in _check_triggers(part, inspection, github, settings, rules, facts):
             yield finding
         if rules.push_to:
             yield await _check_fork(part, inspection, rules.push_to)
@@ -197,6 +197,9 @@ async def check_repository(
         fix = "install it there (App's settings, Install App), or mend the repository's name in ptq.toml"
         yield part.fail("installed", "the App is not installed in it, or there is no such repository", fix)
     except TROUBLES as error:
+        left = inspection.list_left(name)
+        if any(one.calls == 0 for one in left):
+            yield judge_left(part, left)
         yield part.fail("reachable", f"it cannot be looked at: {error}", "try again; see https://www.githubstatus.com")
 
 
@@ -210,13 +213,16 @@ def judge_installation(part: Part, installation: InstallationFacts, manifest: Ma
     return None
 
 
-def judge_left(part: Part, left: Left) -> Finding:
+def judge_left(part: Part, said: Sequence[Left]) -> Finding:
     """Whether much is left of the calls that GitHub takes in an hour. Pure."""
+    if not said:  # So it is on an Enterprise Server, unless somebody there has set a limit.
+        return part.ok("rate limit", "GitHub tells of none")
+    left = min(said, key=lambda one: one.calls)
     words = f"{left.calls:,} of {left.limit:,} calls are left in this hour"
     if left.calls >= left.limit * ENOUGH_LEFT:
         return part.ok("rate limit", words)
     fix = "wait an hour; if it stays so: fewer replicas and repositories for one account, or ask GitHub for more"
-    return part.warn("rate limit", words, fix)
+    return part.warn("rate limit", words, fix) if left.calls else part.fail("rate limit", words, fix)
 
 
 def judge_repository(
@@ -242,17 +248,36 @@ async def _check_branch(part: Part, github: AppGitHub, rules: RepositoryRules, f
     return part.ok("base branch", branch)
 
 
-async def _check_own_rules(
-    part: Part, github: AppGitHub, settings: Settings, rules: RepositoryRules, facts: RepositoryFacts
-) -> Finding | None:
+async def _check_triggers(
+    part: Part,
+    inspection: Inspection,
+    github: AppGitHub,
+    settings: Settings,
+    rules: RepositoryRules,
+    facts: RepositoryFacts,
+) -> AsyncIterator[Finding]:
+    """What the repository itself says of starting jobs, and whether it has the labels that start them."""
     content = await github.fetch_file(rules.name, OWN_RULES, facts.default_branch)
-    if content is None:
-        return None
-    narrowed = apply_own(rules, content, settings.preset_table())
-    if narrowed.fault:
-        fix = "mend the file on the default branch: until then nothing starts (docs/commands.md)"
-        return part.fail("own rules", f"{OWN_RULES} cannot be understood: {narrowed.fault}", fix)
-    return part.ok("own rules", f"{OWN_RULES} narrows what may be asked for")
+    if content is not None:
+        rules = apply_own(rules, content, settings.preset_table())
+        if rules.fault:
+            fix = "mend the file on the default branch: until then nothing starts (docs/commands.md)"
+            yield part.fail("own rules", f"{OWN_RULES} cannot be understood: {rules.fault}", fix)
+            return
+        yield part.ok("own rules", f"{OWN_RULES} narrows what may be asked for")
+    missing = [label for label in rules.labels if not await inspection.has_label(rules.name, label)]
+    yield judge_labels(part, facts.page, list(rules.labels), missing)
+
+
+def judge_labels(part: Part, page: str, labels: Sequence[str], missing: Sequence[str]) -> Finding:
+    """Whether a repository has the labels that start jobs; `page` is its address. Pure."""
+    if not missing:
+        return part.ok("labels", ", ".join(labels) or "none starts a job: commands do")
+    commands = "; ".join(f"gh label create {shlex.quote(label)} -R {page}" for label in missing)
+    words = f"it has no label {', '.join(missing)}, so nobody can start a job by that"
+    return part.warn(
+        "labels", words, f"create {'it' if len(missing) == 1 else 'them'} at {page}/labels, or by: {commands}"
+    )
 
 
 async def _check_fork(part: Part, inspection: Inspection, fork: str) -> Finding:

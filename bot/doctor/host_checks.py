@@ -13,6 +13,7 @@ from bot.config import Settings
 from bot.doctor.findings import Finding, Part
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Api
+from bot.github.session import describe_failure
 from runner.agents import AgentSpec
 from runner.db import open_beside
 from runner.db_errors import DatabaseError, NoDatabase, OldDatabase
@@ -115,8 +116,8 @@ async def _check_models(session: aiohttp.ClientSession, part: Part, spec: AgentS
         ) as answer:
             status = answer.status
     except FAILURES as error:
-        words = f"its models do not answer at {upstream.url} ({type(error).__name__})"
-        return part.fail("models", words, f"mend [agents.{spec.name}.gateway] url, or the network")
+        words = f"its models do not answer at {upstream.url} ({describe_failure(error)})"
+        return part.fail("models", words, f"mend [agents.{spec.name}.gateway] url, the network, or [proxy]")
     if status in (401, 403):
         fix = f"mend [agents.{spec.name}.gateway] key"
         return part.fail("models", f"{upstream.url} does not take the key ({status})", fix)

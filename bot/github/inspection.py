@@ -23,6 +23,7 @@ from bot.github.payloads import parse_time, parse_tree, read_answer
 from bot.github.timings import Timings
 from bot.github.tokens import Access
 from bot.github.transport import USER_AGENT
+from handlers.ports import NotFound
 
 QUICK = Timings(attempts=2, max_wait_s=5.0)
 """Somebody waits at a terminal."""
@@ -74,6 +75,8 @@ class RepositoryFacts:
     archived: bool
     has_issues: bool
     default_branch: str
+    page: str
+    """Its address for people."""
 
 
 class Inspection:
@@ -136,6 +139,14 @@ class Inspection:
         """A repository in which the App is installed."""
         return read_answer(_parse_repository, await self._calls.fetch(Access.READ_CODE, repository, ""))
 
+    async def has_label(self, repository: str, label: str) -> bool:
+        """Whether a repository has a label that can be put on its issues."""
+        try:
+            await self._calls.fetch(Access.READ_ISSUES, repository, "/labels/{label}", label=label)
+        except NotFound:
+            return False
+        return True
+
     def list_left(self, repository: str) -> list[Left]:
         """What was left of the rate limits of a repository's account when it was last asked."""
         account = repository.partition("/")[0].lower()
@@ -194,4 +205,5 @@ def _parse_repository(payload: Mapping[str, Any]) -> RepositoryFacts:
         archived=payload["archived"] is True,
         has_issues=payload["has_issues"] is True,
         default_branch=str(payload["default_branch"]),
+        page=str(payload["html_url"]),
     )

@@ -24,7 +24,7 @@ from bot.policy_tables import (
     RepositoryTable,
     RetentionTable,
 )
-from bot.tables import AgentGatewayTable, AgentTable, GitHubTable, MachineTable, ServerTable, Table
+from bot.tables import AgentGatewayTable, AgentTable, GitHubTable, MachineTable, ProxyTable, ServerTable, Table
 from runner.caps import Caps, Scope
 from runner.environment import Limits
 
@@ -85,6 +85,7 @@ def test_the_example_shows_every_key_with_its_default() -> None:
     tables: dict[type[Table], Any] = {
         GitHubTable: example["github"],
         ServerTable: example["server"],
+        ProxyTable: example["proxy"],
         AgentTable: example["agents"]["mine"],
         AgentGatewayTable: example["agents"]["mine"]["gateway"],
         GatewayTable: example["gateway"],
@@ -100,7 +101,7 @@ def test_the_example_shows_every_key_with_its_default() -> None:
         RecoveryTable: example["recovery"],
     }
     # Nobody needs them, or not beside others.
-    instead = {"private_key", "ca_file", "webhook_url", "client_secret_file"}
+    instead = {"private_key", "ca_file", "webhook_url", "client_secret_file", "credentials_file"}
     for table, shown in tables.items():
         assert set(shown) | instead >= set(table.model_fields), table
     assert all(f"# {key} =" in text or f"or {key} =" in text for key in instead)

@@ -92,6 +92,14 @@ def has_open_workflow(world: World) -> None:
     world.commit({".github/workflows/deploy.yml": WORKFLOW})
 
 
+def has_few_calls_left(world: World) -> None:
+    world.playground.github.spend_calls(NAME, 4_600)
+
+
+def has_no_calls_left(world: World) -> None:
+    world.playground.github.spend_calls(NAME, 5_000)
+
+
 def generate_key(file: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
 
@@ -146,6 +154,21 @@ BROKEN = {
         edit("import_names", 'base_branch = "trunk"\nimport_names'),
     ),
     "broken rules of its own": Broken(f"repository {NAME}", "own rules", "who_may_start", breaks=has_broken_rules),
+    "a trigger label that is not there": Broken(
+        f"repository {NAME}",
+        "labels",
+        "no label perf, so",
+        edit("labels = { ", 'labels = { "perf" = "fix", '),
+        verdict=Verdict.WARNING,
+    ),
+    "few calls left": Broken(
+        f"repository {NAME}",
+        "rate limit",
+        "of 5,000 calls are left",
+        breaks=has_few_calls_left,
+        verdict=Verdict.WARNING,
+    ),
+    "no calls left": Broken(f"repository {NAME}", "rate limit", "0 of 5,000 calls", breaks=has_no_calls_left),
     "CI with secrets": Broken(
         f"repository {NAME}", "CI secrets", "deploy.yml", breaks=has_open_workflow, verdict=Verdict.WARNING
     ),

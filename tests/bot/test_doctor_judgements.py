@@ -11,11 +11,14 @@ from bot.doctor.github_checks import (
     judge_deliveries,
     judge_hook,
     judge_installation,
+    judge_labels,
+    judge_left,
     judge_skew,
     runs_our_branches,
 )
 from bot.doctor.machine_checks import find_skew_s, judge_room, judge_sandbox
 from bot.github.inspection import DeliveryFacts, HookFacts, InstallationFacts
+from bot.github.limits import Left, parse_left
 from bot.manifest import load_manifest
 from runner.inventory import Gpu, Inventory
 from runner.jobd_client import Capabilities
@@ -78,6 +81,36 @@ def test_what_was_lost_before_the_newest_delivery_is_a_warning() -> None:
     assert found.verdict is FAILED
     assert "failed to connect to host" in found.words
     assert "public_url" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "words"),
+    [
+        ([("4999", "5000")], OK, "4,999 of 5,000"),
+        ([("500", "5000")], OK, "500 of 5,000"),
+        ([("499", "5000")], WARNING, "499 of 5,000"),
+        ([("4999", "5000"), ("0", "60")], FAILED, "0 of 60"),
+        ([("many", "5000"), ("", ""), ("-1", "5000"), ("1", "9" * 40)], OK, "tells of none"),
+        ([], OK, "tells of none"),
+    ],
+)
+def test_what_is_left_of_the_rate_limit_is_judged_and_what_cannot_be_read_is_not(
+    said: list[tuple[str, str]], verdict: Verdict, words: str
+) -> None:
+    read = [parse_left({"x-ratelimit-remaining": calls, "x-ratelimit-limit": limit}) for calls, limit in said]
+    found = judge_left(PART, [left for left in read if isinstance(left, Left)])
+    assert (found.verdict, words in found.words) == (verdict, True)
+    assert bool(found.fix) is (verdict is not OK)
+
+
+def test_labels_that_are_missing_are_named_with_the_way_to_create_them() -> None:
+    page = "https://github.com/octo/widgets"
+    assert judge_labels(PART, page, ["ptq", "ptq:fix"], []).words == "ptq, ptq:fix"
+    assert judge_labels(PART, page, [], []).verdict is OK
+    found = judge_labels(PART, page, ["ptq", "help wanted"], ["help wanted"])
+    assert (found.verdict, "no label help wanted, so" in found.words) == (WARNING, True)
+    assert f"{page}/labels" in found.fix
+    assert f"gh label create 'help wanted' -R {page}" in found.fix
 
 
 SECRET = "jobs: {a: {env: {K: '${{ secrets.K }}'}}}"

@@ -1,59 +1,51 @@
-"""A GitHub whose certificate is signed by somebody whom the system does not know is trusted by `ca_file` alone."""
+"""A GitHub whose certificate is signed by somebody whom the system does not know is trusted by `ca_file` alone; and
+where the only way out is a proxy, requests go by it."""
 
 from __future__ import annotations
 
-import ipaddress
-import ssl
-from datetime import UTC, datetime, timedelta
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from aiohttp.test_utils import TestServer
+from pydantic import ValidationError
 
-from bot.github.session import check_authorities, make_connector
+from bot.config import describe_problems
+from bot.github.session import Proxy, WayOut, check_authorities, describe_failure, open_session
+from bot.tables import ProxyTable
+from tests.support.certificates import COMPANY, encrypt, make_certificate
+from tests.support.forward_proxy import ForwardProxy
+
+CREDENTIALS = "ptq:s3cret-s3cret"
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate that signs itself, for 127.0.0.1, and its key."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "GitHub of a company")])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-    builder = builder.add_extension(address, critical=False)
-    signed = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    certificate, private = folder / "ca.pem", folder / "key.pem"
-    certificate.write_bytes(signed.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate, private
+@asynccontextmanager
+async def serve() -> AsyncIterator[int]:
+    """A port where everybody is told with which headers they came."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({name.lower(): text for name, text in request.headers.items()})
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with TestServer(app) as server:
+        assert server.port
+        yield server.port
 
 
 async def test_a_company_s_own_authority_is_trusted_where_it_is_named(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
-    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    trust.load_cert_chain(certificate, key)
-    runner = web.AppRunner(web.Application())
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=trust).start()
-    url = f"https://127.0.0.1:{runner.addresses[0][1]}/"
-    try:
-        async with (
-            aiohttp.ClientSession(connector=make_connector(certificate)) as session,
-            session.get(url) as answer,
-        ):
-            assert answer.status == 404
-        async with aiohttp.ClientSession(connector=make_connector(None)) as session:
+    async with serve() as port, encrypt(port, certificate, key) as encrypted:
+        url = f"https://127.0.0.1:{encrypted}/"
+        async with open_session(WayOut(certificate)) as session, session.get(url) as answer:
+            assert answer.status == 200
+        async with open_session(WayOut()) as session:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
                 await session.get(url)
-    finally:
-        await runner.cleanup()
 
 
 def test_a_file_without_certificates_is_told(tmp_path: Path) -> None:
@@ -62,3 +54,93 @@ def test_a_file_without_certificates_is_told(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no PEM")
     with pytest.raises(ValueError, match="holds no certificates"):
         check_authorities(tmp_path / "ca.pem")
+
+
+async def test_requests_go_by_the_proxy_and_nobody_behind_it_learns_its_credentials(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    async with (
+        serve() as port,
+        encrypt(port, certificate, key) as encrypted,
+        ForwardProxy({COMPANY: encrypted, "models.example": port}, CREDENTIALS) as proxy,
+        open_session(WayOut(certificate, Proxy(proxy.url, CREDENTIALS))) as session,
+    ):
+        for url in (f"https://{COMPANY}/", "http://models.example/", "http://models.example/"):
+            async with session.get(url) as answer:
+                headers = await answer.json()
+                assert (answer.status, "proxy-authorization" in headers) == (200, False)
+    line = f"CONNECT {COMPANY}:443 HTTP/1.1"
+    assert proxy.asked == [line, *["GET http://models.example/ HTTP/1.1"] * 2]
+
+
+async def test_this_host_and_those_of_no_proxy_are_asked_directly() -> None:
+    proxy = Proxy("http://127.0.0.1:9", no_proxy=(".inside.example", "git.example"))
+    direct = ("127.0.0.1", "localhost", "::1", "inside.example", "a.b.inside.example", "GIT.example.", "my.git.example")
+    assert [host for host in direct if proxy.leads_to(host)] == []
+    led = ("outside.example", "notgit.example", "10.0.0.5", "git.example.org")
+    assert [host for host in led if not proxy.leads_to(host)] == []
+    async with (
+        serve() as port,
+        open_session(WayOut(None, proxy)) as session,
+        session.get(f"http://127.0.0.1:{port}/") as answer,
+    ):
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("credentials", "host", "words"),
+    [("", COMPANY, "the proxy answers 407"), ("ptq:wr0ng-wr0ng", COMPANY, "answers 407"), (CREDENTIALS, "x.y", "502")],
+)
+async def test_why_a_proxy_leads_nowhere_is_told_without_credentials(
+    credentials: str, host: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with ForwardProxy({COMPANY: 9}, CREDENTIALS) as proxy:
+        way = WayOut(None, Proxy(proxy.url, credentials))
+        assert "s3cret" not in repr(way)
+        async with open_session(way) as session:
+            with pytest.raises(aiohttp.ClientHttpProxyError) as caught:
+                await session.get(f"https://{host}/")
+    assert words in describe_failure(caught.value)
+    assert "s3cret" not in caplog.text
+
+
+async def test_a_proxy_that_is_away_is_told(unused_tcp_port: int) -> None:
+    async with open_session(WayOut(None, Proxy(f"http://127.0.0.1:{unused_tcp_port}"))) as session:
+        with pytest.raises(aiohttp.ClientProxyConnectionError) as caught:
+            await session.get(f"https://{COMPANY}/")
+    assert describe_failure(caught.value) == "the proxy cannot be reached"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"url": "https://proxy.example.org:3128"}, "url: must be like http://"),
+        ({"url": "http://ptq:hunter2@proxy.example.org:3128"}, "url: must be like http://"),
+        ({"url": "http://proxy.example.org"}, "url: must be like http://"),
+        ({"url": "http://p.example:1", "credentials": "hunter2"}, "credentials: must be like user:password"),
+        ({"credentials": "ptq:hunter2"}, "without a url"),
+    ],
+)
+def test_a_proxy_that_cannot_be_is_named_without_its_credentials(values: dict[str, str], words: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ProxyTable.model_validate(values)
+    (found,) = describe_problems(caught.value)
+    assert words in found
+    assert "hunter2" not in f"{found}{caught.value}"
+
+
+async def test_the_environment_leads_nobody_astray() -> None:
+    """Neither its proxies count, nor what ~/.netrc would add to a request."""
+    async with open_session(WayOut()) as session:
+        assert not session.trust_env
+
+
+def test_nothing_asks_by_another_way_than_this_one() -> None:
+    """Whatever opened a session of its own would know neither `ca_file` nor `[proxy]`."""
+    sources = Path(open_session.__code__.co_filename).parents[1]
+    opening = {
+        str(path.relative_to(sources))
+        for path in sources.rglob("*.py")
+        if "ClientSession(" in path.read_text() and "demo" not in path.parts
+    }
+    assert opening == {"github/session.py"}
