@@ -113,6 +113,7 @@ class Pages:
             web.get("/readyz", self.show_readiness),
             web.get("/status", self.show_status),
             web.get("/jobs/{id}", self.show_job),
+            web.get("/jobs/{id}/actions", self.show_actions),
             web.get("/jobs/{id}/patch", self.show_patch),
             web.get("/jobs/{id}/files/{name}", self.send_artifact),
             web.get("/jobs/{id}/log/{stage}", self.show_log),
@@ -169,6 +170,15 @@ class Pages:
         values |= {"around": around, "posted": "posted" in request.query}
         return await asyncio.to_thread(partial(self._draw_job, visit, job, logs=logs, **values))
 
+    async def show_actions(self, request: web.Request) -> web.Response:
+        """The part of a job's page that says what its reader may do: another one, once the job has ended."""
+        visit, job = await self._find(request)
+        around = await look_around(self._desk, visit, job)
+        report, withheld = await self._fetch_result(visit, job)
+        return withheld or self._desk.drawing.render(
+            "job_actions.html", visit, job=job, around=around, report=report, is_confidential=is_secret(report)
+        )
+
     async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
         """What a job's page says of how it stands, to whomever."""
         is_mine = not job.active or self._follows(job.id)
@@ -208,7 +218,7 @@ class Pages:
             titles=TITLES,
             is_live=False,
             artifacts=[name for name, field in ARTIFACTS.items() if report and getattr(report, field).strip()],
-            is_confidential=report is not None and is_confidential(report.body),
+            is_confidential=is_secret(report),
             **self._describe_standing(job, meter),
             **values,
         )
@@ -301,7 +311,12 @@ async def send_static(request: web.Request) -> web.StreamResponse:
 
 def is_withheld(report: Report | None, meter: Meter | None) -> bool:
     """Whether a run's result is, or may be, for the operator alone."""
-    return meter is not None and meter.withheld if report is None else is_confidential(report.body)
+    return meter is not None and meter.withheld if report is None else is_secret(report)
+
+
+def is_secret(report: Report | None) -> bool:
+    """Whether there is a report, and it is for the operator alone."""
+    return report is not None and is_confidential(report.body)
 
 
 def describe_withheld(job: Job) -> dict[str, Any]:

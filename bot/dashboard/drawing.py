@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,10 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
+from bot.dashboard.diffs import FileDiff, read_diff
+from bot.dashboard.prose import render_prose
 from bot.dashboard.visits import Visit
 from handlers.context import Context
 from handlers.sanitize import redact
@@ -29,34 +30,13 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-COLOURED_DIFF = 200_000
-"""Characters beyond which a diff is shown without colours: each line would cost an element."""
-
-UNFOLDED_LINES = 400
-"""Lines of a diff up to which all of its files are shown unfolded."""
-
 MAX_WORD = 200
 """Characters of a text that is remembered once it is clean."""
 
 MAX_WORDS = 10_000
 
-_KINDS = {"+": "plus", "-": "minus", "@": "hunk"}
-
-Lines = Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class FileDiff:
-    """What a diff says of one file."""
-
-    name: str
-    lines: Lines
-    """Each with what it is: `plus`, `minus`, `hunk`, or nothing."""
-    unfolded: bool
-
-    def count(self, kind: str) -> int:
-        """How many lines are of a kind."""
-        return sum(one == kind for one, _ in self.lines)
+MAX_DIFFS, MAX_PROSES = 8, 64
+"""Diffs and reports that are remembered as they are drawn."""
 
 
 class Drawing:
@@ -69,7 +49,9 @@ class Drawing:
         self._clean_word = lru_cache(MAX_WORDS)(self._clean_text)
         loader = FileSystemLoader(Path(__file__).parent.parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean)
-        self._templates.filters["diff_files"] = self._clean_diff
+        # Whoever looks at a page looks at it again, and others do.
+        self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(self._clean_diff)
+        self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
         self._templates.globals["github"] = web_url
         # Behind a proxy the service may be a folder of another site.
         self._templates.globals["root"] = urlsplit(context.public_url).path
@@ -103,32 +85,7 @@ class Drawing:
 
     def _clean_diff(self, patch: str) -> list[FileDiff]:
         """The files of a diff, cleaned as a whole: a secret may have several lines."""
-        text = show_invisible(self.redact(patch))
-        return fold_diff(split_diff(text)) if len(text) < COLOURED_DIFF else [FileDiff("", [("", text)], True)]
+        return read_diff(self._clean_text(patch))
 
-
-def split_diff(text: str) -> Iterator[tuple[str, str]]:
-    """Each line of a diff with what it is: `plus`, `minus`, `hunk`, or nothing."""
-    in_hunk = False
-    for line in text.removesuffix("\n").split("\n"):
-        in_hunk = line.startswith("@@") or (in_hunk and not line.startswith("diff --git "))
-        yield _KINDS.get(line[:1], "") if in_hunk else "", f"{line}\n"
-
-
-def fold_diff(lines: Iterable[tuple[str, str]]) -> list[FileDiff]:
-    """The files of a diff, in its order. Pure."""
-    files: list[tuple[str, list[tuple[str, str]]]] = []
-    count = 0
-    for kind, line in lines:
-        if not files or (not kind and line.startswith("diff --git ")):
-            files.append((_name_file(line), []))
-        files[-1][1].append((kind, line))
-        count += 1
-    return [FileDiff(name, found, count <= UNFOLDED_LINES) for name, found in files]
-
-
-def _name_file(line: str) -> str:
-    """The file's name, as the first line of its diff has it: the same on both sides, for we look for no renames."""
-    words = line.removeprefix("diff --git ").removesuffix("\n")
-    half = len(words) // 2
-    return words[half + 1 :].removeprefix("b/") if words[:half].removeprefix("a/") in words[half:] else words
+    def _render_prose(self, text: str) -> Markup:
+        return render_prose(text, self._clean_text)

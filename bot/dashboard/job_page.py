@@ -67,6 +67,10 @@ class Around:
         """Whether no attempt came after it: what carries on carries on from it."""
         return not self.attempts or self.attempts[0].id == job.id
 
+    def is_settled(self, job: Job) -> bool:
+        """Whether what comes of a job that has ended is known: its case hears of it a moment later."""
+        return self.case is None or self.case.active_job_id != job.id
+
     def stands(self, job: Job) -> bool:
         """Whether a note would approve its diff."""
         return self.case is not None and self.case.standing_job_id == job.id

@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from bot.dashboard.seal import Seal
+from bot.github.session import is_loopback
 
 SESSION = "session"
 LASTS = timedelta(hours=8)
@@ -107,11 +107,3 @@ class Visits:
     def _name(self, purpose: str) -> str:
         # With this prefix browsers take it from this very host alone, and from no neighbour below the same domain.
         return f"__Host-ptq-{purpose}" if self._secure else f"ptq-{purpose}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this one, and nobody in between hears what is sent. Pure."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

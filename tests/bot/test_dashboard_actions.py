@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from handlers import casebook
+from handlers.case import end_job
+from runner import store
 from runner.job import JobState
 from runner.pauses import OPERATOR, Pause, begin_pause
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
@@ -138,6 +142,43 @@ async def test_a_job_is_cancelled_by_whoever_may_start_one(dashboard: Dashboard)
     assert (await dashboard.fetch_job(job.id)).cancelled_by == "alice"
 
 
+async def test_a_job_that_has_just_ended_offers_something_once_its_case_knows(dashboard: Dashboard) -> None:
+    job = await dashboard.add(state=JobState.COLLECTING)
+    async with dashboard.database.write() as connection:
+        await store.move_job(connection, job, JobState.SUCCEEDED, job.changed_at)
+    async with dashboard.browser("alice") as browser:
+        page = await browser.visit(f"/jobs/{job.id}/actions")
+        (asks,) = [attrs for _, attrs in page.tags if "hx-get" in attrs]
+        assert (asks["hx-get"], asks["hx-target"]) == (f"/jobs/{job.id}/actions", "#offers")
+        assert not browser.offers(f"/jobs/{job.id}/follow-up")
+        async with dashboard.database.write() as connection:
+            case = await casebook.fetch_case(connection, job.case_key)
+            assert case
+            await casebook.save_case(connection, end_job(case, job.id, dashboard.clock(), approvable=False))
+        page = await browser.visit(f"/jobs/{job.id}/actions")
+        assert [attrs for _, attrs in page.tags if "hx-get" in attrs] == []
+        assert browser.offers(f"/jobs/{job.id}/follow-up")
+
+
+async def test_what_a_job_offers_is_found_out_anew_for_each_reader(dashboard: Dashboard) -> None:
+    await dashboard.add(id="runs000001", state=JobState.RUNNING)
+    await dashboard.add(make_report(job_id="ended00001"), id="ended00001", issue_number=8, state=JobState.SUCCEEDED)
+    await dashboard.add(id="hidden0001", private=True, repository=HIDDEN, state=JobState.RUNNING)
+    offered = {
+        ("alice", "runs000001"): {"cancel"},
+        ("alice", "ended00001"): {"note", "follow-up", "rebase"},
+        ("bob", "runs000001"): set(),
+        (None, "ended00001"): set(),
+    }
+    for (login, job_id), expected in offered.items():
+        async with dashboard.browser(login) as browser:
+            page = await browser.visit(f"/jobs/{job_id}/actions")
+            assert set(re.findall(rf'"/jobs/{job_id}/([a-z-]+)"', page.html)) == expected, (login, job_id)
+            assert "<body" not in page.html
+            if login != "alice":
+                assert (await browser.visit("/jobs/hidden0001/actions")).status == 404
+
+
 async def test_a_follow_up_carries_on_with_advice(dashboard: Dashboard) -> None:
     path = await add_report(dashboard)
     async with dashboard.browser("alice") as browser:
@@ -194,3 +235,33 @@ async def test_a_note_is_posted_for_nobody_else(dashboard: Dashboard) -> None:
             csrf = other.fields("/sign-out")["csrf"]
             assert (await other.send(f"{path}/note", {"csrf": csrf, "note": NOTE})).status == 403
     assert dashboard.github.issue(NAME, 1).comments == []
+
+
+def add_commit(dashboard: Dashboard) -> None:
+    """Let the base branch move on."""
+    git = dashboard.visitor.git
+    author = ("-c", "user.name=octo", "-c", "user.email=octo@example.org")
+    git("update-ref", "refs/heads/main", git(*author, "commit-tree", "main^{tree}", "-p", "main", "-m", "Go on"))
+
+
+async def test_a_rebase_is_started_once_by_a_button_and_by_the_rules_of_the_thread(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    form = f"{path}/rebase"
+    async with dashboard.browser("alice") as browser:
+        await browser.visit(path)
+        page = await browser.fill_in(form)
+        assert (page.status, "there is nothing to rebase" in page.text) == (409, True)
+        add_commit(dashboard)
+        await browser.visit(path)
+        fields = browser.fields(form)
+        page = await browser.send(form, {**fields, "onto": "no-such-branch"})
+        assert (page.status, "takes the name of a branch that is there" in page.text) == (409, True)
+        assert len(await dashboard.jobs()) == 1
+        await browser.send(form, {**fields, "onto": " main "})
+        where = browser.path
+        assert "queued" in browser.page.text
+        await browser.send(form, {**fields, "onto": " main "})
+        assert browser.path == where, "sent twice, it is asked for once"
+    newest = max(await dashboard.jobs(), key=lambda job: job.attempt)
+    assert (newest.preset, newest.attempt, newest.follows, newest.requested_by) == ("rebase", 2, ID, "alice")
+    assert (newest.rebases, newest.base_branch, where) == (True, "main", f"/jobs/{newest.id}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.dashboard.drawing import fold_diff, split_diff
+from bot.dashboard.diffs import fold_diff, split_diff
 from bot.dashboard.job_page import list_phases
 from bot.dashboard.listing import PAGE, Filter, read_filter
 from bot.dashboard.spend import Run, sum_all

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bot.dashboard.drawing import split_diff
+from bot.dashboard.diffs import split_diff
 from bot.job_logs import LEFT_OUT, MARGIN, SHOWN_LOG
 from bot.pages import REFRESH_S
 from handlers import casebook
@@ -261,6 +261,7 @@ async def test_the_style_sheet_is_there(site: Site) -> None:
     assert style.status == 200
     assert style.headers["Content-Type"].startswith("text/css")
     assert "prefers-color-scheme: dark" in style.html
+    assert not [state for state in JobState if f".{state} {{ display" in style.html], "states are classes, too"
 
 
 async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> None:

@@ -23,15 +23,17 @@ slices = st.tuples(st.sampled_from(SHORT), st.integers(0, 60), st.integers(0, 20
 splices = st.lists(st.sampled_from(SHORT) | slices | st.sampled_from("\n `<>[]@#!\\"), max_size=6).map("".join)
 
 HARMLESS_TAGS = re.compile(
-    "html|head|meta|title|link|body|header|main|h[12]|span|d[ltd]|p|a|small|details|summary|ol|li|time|strong|nav|section"
-    "|pre|code|div|ul|ins|del"
+    "html|head|meta|title|link|body|header|main|h[1-6]|span|d[ltd]|p|a|small|details|summary|ol|li|time|strong|nav"
+    "|section|pre|code|div|ul|ins|del|em|s|blockquote|hr|br|table|thead|tbody|tr|th|td"
 )
 HARMLESS_ATTRIBUTES = frozenset(
     (
         *("lang", "charset", "name", "content", "rel", "href", "class", "id", "open"),
-        *("tabindex", "download", "aria-label", "hx-disable"),
+        *("tabindex", "download", "aria-label", "hx-disable", "role", "start"),
     )
 )
+UNTRUSTED_REL = "noopener nofollow noreferrer"
+"""Of a link that an agent's Markdown may have: the one that leads to where it says, and tells nobody whence."""
 
 
 def name(case: Case) -> str:
@@ -95,7 +97,12 @@ def find_active(page: Page) -> list[str]:
     """What on a page is none of our template's."""
     tags = [tag for tag, _ in page.tags if not HARMLESS_TAGS.fullmatch(tag)]
     attributes = [key for _, attributes in page.tags for key in attributes if key not in HARMLESS_ATTRIBUTES]
-    links = [link for link in page.links() if not link.startswith(("/", "#"))]
+    leads = [(known.get("href") or "/", known.get("rel")) for _, known in page.tags]
+    links = [
+        href
+        for href, rel in leads
+        if not href.startswith(("/", "#")) and (rel != UNTRUSTED_REL or not re.match("https?://", href))
+    ]
     return [*tags, *attributes, *links, *map(str, page.refreshes())]
 
 
