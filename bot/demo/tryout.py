@@ -7,6 +7,7 @@ that was set up answers. It refuses to know how that is set up.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ import aiohttp
 from rich.console import Console
 
 from bot.demo.github import StandIn
-from bot.demo.playground import LABEL, MAINTAINER, STRANGER
+from bot.demo.playground import DIAGNOSE_LABEL, LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import BRANCH, ISSUE_BODY, ISSUE_TITLE, NAME, make_repository
 from bot.demo.sshd import ADDRESS, EmbeddedSshServer
 from runner.jobd.processes import kill_processes
@@ -42,6 +43,8 @@ class Tryout:
             self.github.add_user(login)
         self.github.add_repository(NAME, self._git_dir, default_branch=BRANCH, installed=False)
         self.github.set_permission(NAME, MAINTAINER, "write")
+        for label in (DIAGNOSE_LABEL, LABEL):
+            self.github.add_label(NAME, label)
         self.number = await self.github.open_issue(NAME, ISSUE_TITLE, ISSUE_BODY, STRANGER)
         await self.github.start()
         await self.ssh.start()
@@ -56,12 +59,14 @@ class Tryout:
 
     def describe(self) -> str:
         """What somebody types into the pages of set-up, step by step."""
+        # With its whole path: another terminal may be in no virtual environment.
+        program = shlex.quote(str(Path(sys.argv[0]).absolute()))
         return f"""\
-In another terminal, in an empty folder:  ptq-bot setup
+In another terminal, in an empty folder:  {program} setup
 
 1. GitHub App    GitHub: {self.github.url}
                  all else as it is; keep it, then create the App
-2. Repositories  install it on {NAME}, load again, and open "How its jobs are made"
+2. Repositories  install it on {NAME}, come back and load again
                  tests: python -m unittest
                  an issue's script: PYTHONPATH=. python
 3. Machines      host: {self.ssh.user}@{ADDRESS}:{self.ssh.port}
@@ -69,7 +74,7 @@ In another terminal, in an empty folder:  ptq-bot setup
                  folder: {self.workspace}
 4. Agents        kind: command
                  command: {sys.executable} {AGENT}
-5. Finish        write it, then start the service in that folder:  ptq-bot serve --config ptq.toml
+5. Finish        write it, then start the service in that folder:  {program} serve --config ptq.toml
 
 A maintainer labels the issue as soon as the service answers: {self.github.url}/{NAME}/issues/{self.number}
 """

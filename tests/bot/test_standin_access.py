@@ -155,6 +155,13 @@ async def test_the_hours_requests_run_out_and_come_back(visitor: Visitor) -> Non
     assert (await visitor.ask("GET", REPO)).status == 200
 
 
+async def test_an_enterprise_server_without_limits_tells_of_none(visitor: Visitor) -> None:
+    visitor.github.limits.requests_per_hour = None
+    reply = await visitor.ask("GET", REPO)
+    assert [name for name in reply.headers if name.lower().startswith("x-ratelimit")] == []
+    assert (await visitor.ask("GET", "/rate_limit")).status == 404
+
+
 async def test_too_many_comments_in_a_minute_are_held_up(visitor: Visitor) -> None:
     visitor.github.limits.content_per_minute = 2
     for _ in range(2):

@@ -114,6 +114,13 @@ async def test_labels_are_added_and_removed(visitor: Visitor) -> None:
     assert (await visitor.ask("DELETE", f"{ISSUE}/labels/a%2Fb")).status == 404
 
 
+async def test_a_label_of_the_repository_is_found_in_any_case(visitor: Visitor) -> None:
+    await visitor.github.label_issue(NAME, 1, "Needs/Triage", by="alice")
+    found = await visitor.ask("GET", f"{REPO}/labels/needs%2Ftriage")
+    assert (found.status, found.body["name"]) == (200, "Needs/Triage")
+    assert (await visitor.ask("GET", f"{REPO}/labels/other")).status == 404
+
+
 async def test_issues_are_found_by_label_state_and_time(visitor: Visitor) -> None:
     visitor.clock.forward(60)
     await visitor.github.open_issue(NAME, "Second", "", by="bob", labels=["PTQ", "other"])

@@ -20,6 +20,7 @@ from tests.support.hook import open_hook
 from tests.support.visitor import NAME, Visitor, open_visitor
 
 ISSUE = f"/{NAME}/issues/1"
+BROWSER = {"Accept": "text/html"}
 
 
 @pytest.fixture
@@ -148,6 +149,24 @@ async def test_the_pages_lead_to_each_other(visitor: Visitor, tmp_path: Path) ->
     assert (await visitor.ask("GET", f"{root}/{NAME}/pull/1")).headers["Location"] == ISSUE
     for path in ("octo/private", f"{NAME}/issues/9", "octo/none/issues", f"{NAME}/pull/1.diff", f"{NAME}/commit/1"):
         assert (await visitor.ask("GET", f"{root}/{path}")).status == 404
+
+
+async def test_each_list_has_its_own_kind_in_the_state_that_was_asked_for(visitor: Visitor) -> None:
+    await visitor.github.open_issue(NAME, "Another", "", by="bob")
+    await visitor.github.close_issue(NAME, 2, by="bob")
+    lists = {path: await read(visitor, f"/{NAME}/{path}") for path in ("issues", "issues?state=closed", "pulls")}
+    linked = {path: re.findall(r'class="title" href="[^"]*/(\d+)"', page) for path, page in lists.items()}
+    assert linked == {"issues": ["1"], "issues?state=closed": ["2"], "pulls": []}
+
+
+async def test_browsers_see_a_refusal_as_a_page_with_a_way_on(visitor: Visitor) -> None:
+    url = f"{visitor.github.url}/{NAME}/issues/9"
+    async with visitor.session.get(url, headers=BROWSER) as answer:
+        page = await answer.text()
+        assert (answer.status, "There is no such page" in page, 'href="/"' in page) == (404, True, True)
+    form = {"body": " ", "token": "guessed"}
+    async with visitor.session.post(f"{visitor.github.url}{ISSUE}/comments", data=form, headers=BROWSER) as answer:
+        assert (answer.status, "load its page anew" in await answer.text()) == (403, True)
 
 
 async def test_a_pull_request_shows_its_change_and_is_marked_as_ready_and_merged(visitor: Visitor) -> None:

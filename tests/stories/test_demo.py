@@ -25,7 +25,7 @@ ACTS = (
     ": running",
     ": collecting",
     "environment",
-    "$ git ",
+    "$ git --git-dir=",
     "checkout",
     " -m venv ",
     "agent log",

@@ -19,7 +19,7 @@ from bot.demo.github.auth import Authority, Token, UserToken
 from bot.demo.github.limits import Limits, RateLimits
 from bot.demo.github.registration import Registration
 from bot.demo.github.render import Links
-from bot.demo.github.state import Comment, Issue, Pull, Repository, User, World
+from bot.demo.github.state import Comment, Installation, Issue, Pull, Repository, User, World
 from bot.demo.github.webhooks import Webhooks
 
 Item = TypeVar("Item")
@@ -178,7 +178,12 @@ def caller_of(token: Token | None) -> str:
     """The name under which requests are counted."""
     if isinstance(token, UserToken):
         return f"user ID {token.user.id}"
-    return f"installation ID {token.installation.id}" if token else "the App"
+    return name_installation(token.installation) if token else "the App"
+
+
+def name_installation(installation: Installation) -> str:
+    """The name under which all requests of an installation are counted."""
+    return f"installation ID {installation.id}"
 
 
 def etag_of(body: bytes) -> str:

@@ -77,6 +77,7 @@ ENDPOINTS = (
     Endpoint("GET", "/users/{username}", apps.get_user, TOKEN),
     Endpoint("GET", "/users/{username}/keys", apps.list_public_keys, TOKEN),
     Endpoint("GET", _R, issues.get_repository, "metadata:read"),
+    Endpoint("GET", f"{_R}/labels/{{name}}", issues.get_label, "issues:read"),
     Endpoint("GET", f"{_R}/collaborators/{{username}}/permission", issues.get_permission, "metadata:read"),
     Endpoint("GET", f"{_R}/issues", issues.list_issues, "issues:read"),
     Endpoint("POST", f"{_R}/issues", issues.create_issue, "issues:write", creates_content=True),

@@ -6,7 +6,7 @@ Nobody signs in: whoever looks says who they are. It refuses to know what a page
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from bot.demo.github.markdown import render_markdown
 from bot.demo.github.render import Links
 from bot.demo.github.state import Issue, Pull, Repository, User, World
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 COOKIE = "standin_login"
 TOKEN_FIELD = "token"  # noqa: S105 - the name of a field
@@ -71,6 +73,20 @@ class Frame:
         frame |= {"you": self.person(request), "people": self.people()}
         html = self._templates.get_template(template).render(frame | values)
         return web.Response(text=html, status=status, content_type="text/html", headers=_headers(forms_lead_to))
+
+    @web.middleware
+    async def explain(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Show browsers a refusal within the frame; programs, such as git, get its text."""
+        try:
+            return await handler(request)
+        except web.HTTPClientError as refusal:
+            if "text/html" not in request.headers.get("Accept", ""):
+                raise
+            words = refusal.text or ""
+            if words.startswith(f"{refusal.status}: "):  # aiohttp's own, which says no more than the title.
+                words = "There is no such page, or you may not see it: say who you are, at the top of the page."
+            words = f"{words[:1].upper()}{words[1:].strip()}"
+            return self.render(request, "refused.html", status=refusal.status, title=refusal.reason, words=words)
 
     async def read_form(self, request: web.Request) -> Mapping[str, str]:
         """The texts of a form; raises HTTP 403 for one that did not come from a page of ours."""

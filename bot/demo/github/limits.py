@@ -21,8 +21,9 @@ MINUTE_S = 60
 class Limits:
     """What GitHub allows, by its documentation and by the texts of its errors."""
 
-    requests_per_hour: int = 5000
-    """docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api."""
+    requests_per_hour: int | None = 5000
+    """docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api. None: no limit, and no word of one, as an
+    Enterprise Server has it where its administrator sets none."""
     content_per_minute: int = 80
     content_per_hour: int = 500
     """The secondary limits on what creates content; same page."""
@@ -53,9 +54,13 @@ class RateLimits:
     def count(self, caller: str) -> None:
         """Count one request; raises `Refusal` when the hour's are spent."""
         spent, limit = self._current(caller), self._limits.requests_per_hour
-        if spent.used >= limit:
+        if limit is not None and spent.used >= limit:
             raise Refusal(403, f"API rate limit exceeded for {caller}.")
         spent.used += 1
+
+    def spend(self, caller: str, requests: int) -> None:
+        """Count requests that were made elsewhere in the caller's name."""
+        self._current(caller).used += requests
 
     def count_content(self, caller: str) -> None:
         """Count one creation of content; raises `Refusal` when there were too many of late."""
@@ -73,15 +78,17 @@ class RateLimits:
         created_at.append(now)
 
     def describe(self, caller: str) -> dict[str, int]:
-        """Schema `rate-limit`."""
+        """Schema `rate-limit`; nothing where there is no limit."""
         spent, limit = self._current(caller), self._limits.requests_per_hour
+        if limit is None:
+            return {}
         remaining = max(0, limit - spent.used)
         return {"limit": limit, "remaining": remaining, "reset": math.ceil(spent.reset_at), "used": spent.used}
 
     def headers(self, caller: str) -> dict[str, str]:
         """The headers that every answer carries."""
         facts = {f"X-RateLimit-{name.capitalize()}": str(value) for name, value in self.describe(caller).items()}
-        return facts | {"X-RateLimit-Resource": "core"}
+        return facts | {"X-RateLimit-Resource": "core"} if facts else {}
 
     def _now(self) -> float:
         return self._clock().timestamp()

@@ -205,7 +205,8 @@ class RegistrationPages:
         self._require(request)
         names = {str(name) for name in (await request.post()).getall("repository", [])}
         self._registration.install(names)
-        return _page("say", title="Installed", words=f"It is installed on: {', '.join(sorted(names)) or 'nothing'}.")
+        words = f"It is installed on: {', '.join(sorted(names)) or 'nothing'}. Go back to the page that sent you here."
+        return _page("say", title="Installed", words=words)
 
     def _list(self) -> list[Repository]:
         return list(self._registration.world.repositories.values())

@@ -176,6 +176,8 @@ async def redeliver(call: Call) -> Answer:
 async def get_rate_limit(call: Call) -> Answer:
     """What is left of the hour's requests. Asking costs nothing."""
     rate = call.site.rates.describe(call.caller)
+    if not rate:
+        raise Refusal(404, "Rate limiting is not enabled.")
     return Answer(200, {"resources": {"core": rate, "search": rate, "graphql": rate}, "rate": rate})
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bot.demo.github.answers import Answer, Refusal, created, invalid
+from bot.demo.github.answers import Answer, Refusal, created, invalid, not_found
 from bot.demo.github.calls import Call
 from bot.demo.github.render import (
     REACTIONS,
@@ -36,6 +36,14 @@ async def get_permission(call: Call) -> Answer:
     if user is None:
         raise Refusal(404, f"{call.params['username']} is not a user")
     return Answer(200, render_permission(call.site.links, call.repository, user))
+
+
+async def get_label(call: Call) -> Answer:
+    """One label of the repository: GitHub's labels do not tell cases apart."""
+    label = call.repository.labels.get(call.params["name"].casefold())
+    if label is None:
+        raise not_found()
+    return Answer(200, render_label(call.site.links, call.repository, label))
 
 
 async def list_issues(call: Call) -> Answer:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from bot.demo.github.actions import Actions
 from bot.demo.github.auth import Authority
-from bot.demo.github.calls import Site
+from bot.demo.github.calls import Site, name_installation
 from bot.demo.github.faults import Faults
 from bot.demo.github.forms import Forms
 from bot.demo.github.frame import Frame
@@ -77,10 +77,10 @@ class StandIn:
         rates = RateLimits(self.limits, lambda: self.clock())
         registration = Registration(self._world, app, self._webhooks)
         self._registration = RegistrationPages(registration)
-        site = Site(
+        self._site = Site(
             self._world, self._links, self._actions, self._webhooks, self._authority, self.limits, rates, registration
         )
-        self._server = ApiServer(site, self.faults)
+        self._server = ApiServer(self._site, self.faults)
         self.frame = Frame(self._world, self._links)
         self.oauth = OAuth(self._world, app, self._authority)
         self.git_http = GitHttp(self._world, self._authority)
@@ -93,7 +93,7 @@ class StandIn:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 takes a free one."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self.frame.explain])
         app.router.add_route("*", f"{API_ROOT}{{path:(/.*)?}}", self._server.handle)
         self.git_http.add_routes(app)
         self._registration.add_routes(app)
@@ -284,6 +284,11 @@ class StandIn:
         app = self._links.app
         app.permissions = app.permissions if permissions is None else dict(permissions)
         app.events = app.events if events is None else frozenset(events)
+
+    def spend_calls(self, full_name: str, calls: int) -> None:
+        """Use up so many of this hour's requests of the installation on a repository."""
+        installation = self._world.installation_on(self._world.repository(full_name).owner)
+        self._site.rates.spend(name_installation(installation), calls)
 
     async def ping(self) -> None:
         """Send a ping."""
