@@ -5,7 +5,7 @@ DESCRIPTIONS := .cache/npm/.ready
 # Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 
-.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists crash chaos lint setup clean
+.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -47,6 +47,10 @@ bench-live-log: setup
 # How long the list of jobs takes with 10,000 of them, beside one with a page of them.
 bench-lists: setup
 	$(BIN)/python -m tests.bench.lists
+
+# From a fresh clone to a first report by the pages of set-up, against the stand-in. It needs a Chromium.
+bench-setup: setup
+	$(BIN)/python -m tests.bench.newcomer
 
 # The site of the documents, in site/. A link that leads nowhere fails it.
 docs: .venv/.docs

@@ -27,6 +27,9 @@ class Place:
     webhook_url: str = ""
     """A forwarder's address; empty for `/webhook` of `public_url`."""
     port: int = 8080
+    proxy: str = ""
+    """By which GitHub is asked; empty where it is reached without."""
+    proxy_credentials: str = field(default="", repr=False)
 
     @property
     def delivery_url(self) -> str:
@@ -121,7 +124,8 @@ class Answers:
     def secrets(self) -> tuple[str, ...]:
         """What no page may show."""
         app = (self.app.private_key, self.app.webhook_secret, self.app.client_secret) if self.app else ()
-        return tuple(secret for secret in (*app, *(agent.key for agent in self.agents)) if secret)
+        proxy = (self.place.proxy_credentials, self.place.proxy_credentials.partition(":")[2])
+        return tuple(secret for secret in (*app, *proxy, *(agent.key for agent in self.agents)) if secret)
 
 
 STEPS: Mapping[str, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, RepositoryAnswer
+from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer
 
 KNOWN_HOSTS = "ptq-known-hosts"
 CLIENT_KEY = "ptq-machines-key"
@@ -57,7 +57,21 @@ def _render_github(answers: Answers) -> str:
         "# To change it: put the new one in front, restart, change it on GitHub, take the old one away.",
         f"webhook_secrets = {_quote_all([app.webhook_secret])}",
     ]
-    return "\n".join([*lines, *_list_dashboard(app), ""])
+    return "\n".join([*lines, *_list_proxy(place), *_list_dashboard(app), ""])
+
+
+PROXY_FILE = "ptq-proxy-credentials"
+"""What the proxy wants to know of us, as `user:password`."""
+
+
+def _list_proxy(place: Place) -> Iterator[str]:
+    if place.proxy:
+        yield "\n[proxy]"
+        yield "# By it the service asks GitHub, models and [notify]."
+        yield f"url = {quote(place.proxy)}"
+        if place.proxy_credentials:
+            yield f"credentials_file = {quote(PROXY_FILE)}"
+        yield '# no_proxy = ["models.example.org"]   # hosts that are asked directly, with all names below them'
 
 
 CLIENT_FILE = "ptq-app-client-secret"

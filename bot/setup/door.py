@@ -59,11 +59,11 @@ class Door:
     def enter(self, request: web.Request) -> web.Response | None:
         """The answer to who comes by the address of the terminal, or None to who is in. Raises `Refused`."""
         token = request.query.get(TOKEN)
-        if request.path.startswith(STATIC) or (token is None and self._is_inside(request)):
+        if request.path.startswith(STATIC) or (token is None and self.is_inside(request)):
             return None
         if token is None:
             raise Refused(403, f"This browser has not been let in. {AGAIN}")
-        if not self._is_inside(request):
+        if not self.is_inside(request):
             if not hmac.compare_digest(token.encode(), self.token.encode()):
                 raise Refused(403, "The address is not the one that the terminal shows: its token is another.")
             if self._is_used:
@@ -83,6 +83,7 @@ class Door:
         if not hmac.compare_digest(word.encode(), self.word.encode()):
             raise Refused(403, "This form is not of this set-up, or of one that was started anew: load its page again.")
 
-    def _is_inside(self, request: web.Request) -> bool:
+    def is_inside(self, request: web.Request) -> bool:
+        """Whether a request is of the browser that was let in."""
         shown = request.cookies.get(self._cookie, "")
         return hmac.compare_digest(shown.encode(), self._session.encode())

@@ -20,7 +20,7 @@ from bot.dashboard.sign_in import CALLBACK
 from bot.github.credentials import AppCredentials, Bearer
 from bot.github.inspection import QUICK
 from bot.github.payloads import read_answer
-from bot.github.session import check_authorities, make_connector
+from bot.github.session import Proxy, WayOut, check_authorities, describe_failure, open_session
 from bot.github.transport import ACCEPT, API_VERSION, USER_AGENT, Line
 from bot.manifest import load_manifest
 from bot.setup.answers import App, Place
@@ -71,14 +71,15 @@ def find_form_address(place: Place, state: str) -> str:
     return f"{place.web_url}{owner}/settings/apps/new?{urlencode({'state': state})}"
 
 
-def open_session(place: Place) -> aiohttp.ClientSession:
+def connect(place: Place) -> aiohttp.ClientSession:
     """Connections to this GitHub. Raises `NotMade` where its `ca_file` cannot be used."""
     try:
         ca_file = check_authorities(Path(place.ca_file).expanduser()) if place.ca_file else None
     except ValueError as error:
         raise NotMade(f"The file of certificates {error}.") from None
     timeout = aiohttp.ClientTimeout(total=QUICK.timeout_s)
-    return aiohttp.ClientSession(connector=make_connector(ca_file), timeout=timeout)
+    proxy = Proxy(place.proxy, place.proxy_credentials) if place.proxy else None
+    return open_session(WayOut(ca_file, proxy), timeout=timeout)
 
 
 async def convert(place: Place, code: str) -> App:
@@ -88,10 +89,10 @@ async def convert(place: Place, code: str) -> App:
     headers = {"accept": ACCEPT, "x-github-api-version": API_VERSION, "user-agent": USER_AGENT}
     url = f"{place.api_url}/app-manifests/{code}/conversions"
     try:
-        async with open_session(place) as session, session.post(url, headers=headers, allow_redirects=False) as answer:
+        async with connect(place) as session, session.post(url, headers=headers, allow_redirects=False) as answer:
             status, body = answer.status, await answer.read()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise NotMade(f"GitHub did not answer at {place.api_url} ({type(error).__name__}). {BY_HAND}") from error
+        raise NotMade(f"GitHub did not answer at {place.api_url} ({describe_failure(error)}). {BY_HAND}") from error
     if status == 404:
         raise NotMade("GitHub does not know this code: it is good once, and for an hour. Create the App again.")
     if status != 201:
@@ -123,7 +124,7 @@ def _parse_app(told: dict[str, Any]) -> App:
 async def complete(place: Place, app: App, now: Callable[[], datetime]) -> App:
     """An App that was entered by hand, with what GitHub says of it. Raises `NotMade`."""
     try:
-        async with open_session(place) as session:
+        async with connect(place) as session:
             line, credentials = _open(place, app, session, now)
             told, _ = await line.ask("GET", "/app", {}, credentials.sign(now()))
         slug, html_url = read_answer(lambda found: (str(found["slug"]), str(found["html_url"])), told)
@@ -136,7 +137,7 @@ async def list_installed(place: Place, app: App, now: Callable[[], datetime]) ->
     """The repositories in which the App is installed, by name. Raises `NotMade`."""
     found: list[Installed] = []
     try:
-        async with open_session(place) as session:
+        async with connect(place) as session:
             line, credentials = _open(place, app, session, now)
             url: str | None = "/app/installations?per_page=100"
             while url:

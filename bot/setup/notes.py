@@ -15,7 +15,7 @@ import msgspec
 
 from bot.config import load_settings
 from bot.setup.answers import Answers
-from bot.setup.config_text import CLIENT_FILE, CLIENT_KEY, KNOWN_HOSTS, render_config
+from bot.setup.config_text import CLIENT_FILE, CLIENT_KEY, KNOWN_HOSTS, PROXY_FILE, render_config
 
 
 class Unusable(Exception):  # noqa: N818 - what is the case
@@ -42,6 +42,8 @@ class Notes:
     def save(self, answers: Answers) -> None:
         """Keep what was said, and what follows from it: the App's key and the host keys."""
         write_private(self.path, msgspec.json.encode(answers))
+        if credentials := answers.place.proxy_credentials:
+            write_private(self.folder / PROXY_FILE, credentials.encode())
         if app := answers.app:
             write_private(self.folder / app.key_file, app.private_key.encode())
             if app.client_secret:

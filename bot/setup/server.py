@@ -27,7 +27,7 @@ from bot.setup.views import Views
 from runner.ssh import SILENCE_S
 
 STYLES = {name: Path(__file__).parents[1] / "static" / name for name in ("style.css", "setup.css")}
-SECRET_FIELDS = frozenset({"key", "private_key", "webhook_secret", "client_secret"})
+SECRET_FIELDS = frozenset({"key", "private_key", "webhook_secret", "client_secret", "proxy_credentials"})
 """What is not shown again to whoever typed it."""
 
 
@@ -86,7 +86,9 @@ class Setup:
                 await self.door.check_form(request)
             return await handler(request)
         except Refused as error:
-            return self._views.refuse(error.status, str(error))
+            return self._views.refuse(error.status, str(error), inside=self.door.is_inside(request))
+        except web.HTTPClientError as error:
+            return self._views.refuse(error.status, "There is no such page.", inside=True)
 
     def _taking(self, take: Callable[[web.Request], Awaitable[str]]) -> Handler:
         """Answer a form by leading to a page, on which stands what was wrong with it."""
@@ -128,7 +130,7 @@ class Setup:
     async def set_place(self, request: web.Request) -> str:
         """Keep where GitHub and we are."""
         self.desk.keep(steps.set_place(self.desk.answers, await _read_form(request)))
-        return "/app"
+        return "/app#create"
 
     async def take_app(self, request: web.Request) -> web.Response:
         """GitHub leads back: have the App's secrets, once."""

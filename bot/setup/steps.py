@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +12,11 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from bot.config import describe_problems
+from bot.contradictions import name_key
+from bot.github.session import is_loopback
 from bot.policy_tables import RepositoryTable
 from bot.setup.answers import SCRIPT, TESTS, AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer
-from bot.tables import AgentTable, MachineTable, ServerTable, parse_private_key
+from bot.tables import AgentTable, MachineTable, ProxyTable, ServerTable, parse_private_key
 from runner.ssh import DEFAULT_PORT, parse_hop
 
 Form = Mapping[str, str]
@@ -65,15 +66,25 @@ def set_place(answers: Answers, form: Form) -> Answers:
         public_url=public_url,
         webhook_url=webhook_url,
         port=port,
+        **_read_proxy(answers.place, form),
     )
     if trouble := find_trouble(place):
         raise Wrong(trouble)
     return replace(answers, place=place)
 
 
+def _read_proxy(known: Place, form: Form) -> dict[str, str]:
+    """The proxy. Its credentials are shown to nobody, so an empty field keeps those of the same one."""
+    url, credentials = _read(form, "proxy"), _read(form, "proxy_credentials")
+    if url == known.proxy:
+        credentials = credentials or known.proxy_credentials
+    _check(ProxyTable, {"url": url or None, **({"credentials": credentials} if credentials else {})})
+    return {"proxy": url, "proxy_credentials": credentials}
+
+
 def find_trouble(place: Place) -> str:
     """Why GitHub could not send deliveries there, as a sentence; empty where it may."""
-    if is_loopback(place.web_url) or not is_loopback(place.delivery_url):
+    if _is_here(place.web_url) or not _is_here(place.delivery_url):
         return ""
     return (
         f"GitHub cannot reach {place.delivery_url}: that is this computer alone. Give a forwarder's address, such as "
@@ -81,13 +92,16 @@ def find_trouble(place: Place) -> str:
     )
 
 
-def is_loopback(url: str) -> bool:
+def describe_forwarding(place: Place) -> str:
+    """What somebody types so that deliveries come from a channel of smee.io to the service; empty for other ways."""
+    if not place.webhook_url.startswith("https://smee.io/"):
+        return ""
+    return f"npx smee-client --url {shlex.quote(place.webhook_url)} --target http://127.0.0.1:{place.port}/webhook"
+
+
+def _is_here(url: str) -> bool:
     """Whether an address leads nowhere but to the computer that asks."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 def set_known_app(answers: Answers, form: Form) -> Answers:
@@ -202,7 +216,9 @@ def _check(table: type[BaseModel], values: Mapping[str, object]) -> None:
     try:
         table.model_validate(values)
     except ValidationError as error:
-        raise Wrong(". ".join(describe_problems(error)) + ".") from None
+        # What is wrong with the table as a whole is no key's: nobody here has seen a file.
+        problems = [problem.removeprefix(f"{name_key(())}: ") for problem in describe_problems(error)]
+        raise Wrong(". ".join(problems) + ".") from None
 
 
 def _read(form: Form, name: str) -> str:

@@ -16,7 +16,7 @@ from bot.setup.answers import SCRIPT, STEPS, TESTS, list_done
 from bot.setup.config_text import render_config
 from bot.setup.desk import Desk
 from bot.setup.notes import Unusable
-from bot.setup.steps import find_trouble, name_machine
+from bot.setup.steps import describe_forwarding, find_trouble, name_machine
 from bot.setup.trial import PROGRAMS, describe_host_key
 from handlers.sanitize import redact
 from runner.agents import BACKENDS
@@ -98,14 +98,17 @@ class Views:
         done = list_done(answers)
         missing = {name: title for name, title in STEPS.items() if name not in done and name != "finish"}
         text = render_config(answers) if answers.app else ""
-        page = self._page("finish", config=config, text=text, exists=config.exists(), missing=missing)
+        forwarding = describe_forwarding(answers.place)
+        page = self._page(
+            "finish", config=config, text=text, exists=config.exists(), missing=missing, forwarding=forwarding
+        )
         if self._desk.has_ended:
             self._leave()
         return page
 
-    def refuse(self, status: int, sentence: str) -> web.Response:
-        """A page for somebody who is not to see the others."""
-        html = self._templates.get_template("refused.html").render(sentence=sentence)
+    def refuse(self, status: int, sentence: str, *, inside: bool) -> web.Response:
+        """A page in place of another one; whoever is `inside` is led back to where they were."""
+        html = self._templates.get_template("refused.html").render(sentence=sentence, inside=inside)
         return web.Response(text=html, status=status, content_type="text/html")
 
     def _page(self, name: str, **values: Any) -> web.Response:

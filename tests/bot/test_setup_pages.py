@@ -106,6 +106,14 @@ async def test_an_app_is_made_once_and_its_secrets_are_for_its_owner_alone(
     assert (replayed.status, operator.setup.desk.answers.app) == (403, app)
 
 
+async def test_whoever_is_inside_is_led_back_from_a_page_that_is_none(operator: Operator) -> None:
+    for path, status in (("/nothing", 404), ("/static/none.css", 404), ("/github/created?code=abc&state=wrong", 403)):
+        seen = await operator.open(path)
+        assert (seen.status, "Back to set-up" in seen.text) == (status, True), path
+    operator.session.cookie_jar.clear()
+    assert "Back to set-up" not in (await operator.open("/app")).text
+
+
 async def test_a_code_that_github_does_not_know_is_a_sentence_and_another_try_works(
     tryout: Tryout, operator: Operator
 ) -> None:

@@ -112,6 +112,31 @@ def test_a_complete_configuration_says_where_everything_is(tmp_path: Path) -> No
     assert sum(line.startswith("#") for line in config.read_text().splitlines()) > 8
 
 
+def test_a_proxy_is_written_down_with_its_credentials_in_a_file_of_their_own(tmp_path: Path) -> None:
+    way = {"proxy": "http://proxy.example:3128", "proxy_credentials": "ptq:hush-hush"}
+    answers = steps.set_place(complete(), {**PLACE, **way})
+    assert {"ptq:hush-hush", "hush-hush"} <= set(answers.secrets())
+    config = write(tmp_path, answers)
+    proxy = load_settings(config).way_out().proxy
+    assert proxy
+    assert (proxy.url, proxy.credentials) == ("http://proxy.example:3128", "ptq:hush-hush")
+    assert "hush-hush" not in config.read_text()
+    assert (tmp_path / "ptq-proxy-credentials").stat().st_mode & 0o777 == 0o600
+    kept = steps.set_place(answers, {**PLACE, **way, "proxy_credentials": ""}).place
+    assert kept.proxy_credentials == "ptq:hush-hush", "the page does not show it, and so it comes back empty"
+    without = render_config(replace(answers, place=replace(answers.place, proxy_credentials="")))
+    config.write_text(without)
+    proxy = load_settings(config, {"PTQ_PROXY__CREDENTIALS": "ptq:from-outside"}).way_out().proxy
+    assert proxy
+    assert (proxy.credentials, "from-outside" in repr(proxy)) == ("ptq:from-outside", False)
+    other = steps.set_place(answers, {**PLACE, "proxy": "http://other.example:3128"}).place
+    assert (other.proxy, other.proxy_credentials) == ("http://other.example:3128", "")
+    for wrong in ({"proxy": "proxy.example"}, {"proxy_credentials": "ptq:hush"}, {**way, "proxy_credentials": "hush"}):
+        with pytest.raises(Wrong) as caught:
+            steps.set_place(complete(), {**PLACE, **wrong})
+        assert "hush" not in str(caught.value)
+
+
 def test_answers_are_the_same_after_a_restart(tmp_path: Path) -> None:
     notes, answers = Notes(tmp_path / "ptq.toml"), complete(looked_at=MachineAnswer("gpu-2", programs={"git": "2"}))
     assert notes.load() == Answers()
