@@ -19,6 +19,7 @@ from bot.pause_commands import UnknownRepository, pause
 from bot.reports import read_costs, read_report
 from handlers.options import Options
 from tests.support import program
+from tests.support.site import Page
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -53,7 +54,7 @@ async def test_what_comes_of_a_task_without_an_issue_is_on_its_page(world: World
     report = await read_report(settings, job_id)
     assert "octo/widgets~task1 · ad-hoc attempt 1, asked for by @casey · succeeded" in report
     assert "+    for start in range(0, len(items), size):" in report
-    page = await asyncio.to_thread(fetch, f"{world.playground.service.url}/jobs/{job_id}")
+    page = Page(200, {}, await asyncio.to_thread(fetch, f"{world.playground.service.url}/jobs/{job_id}")).text
     for words in ("octo/widgets~task1", "Mend the last chunk.", "It is mended.", "range(0, len(items), size)", "casey"):
         assert words in page, words
     assert "octo/widgets,,casey,ad-hoc,1,script" in await read_costs(settings, None, None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.demo.github.faults import ApiKind
-from tests.support.jobd import processes_with
+from tests.support.jobd import find_first, processes_with
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -195,7 +195,8 @@ async def test_an_agent_that_holds_up_its_own_end_is_killed(tmp_path: Path, cap:
     agent = WRITE_REPORT + "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\nprint('held', flush=True)\n" + SLEEP
     async with open_world(tmp_path, agent=agent, more_toml=f"[limits]\nstop_grace_s = 1\n{cap}") as world:
         await start(world)
-        await world.wait_for_job("running")
+        job = await world.wait_for_job("running")
+        await world.wait_for_log(job.id, b"held")
         if not cap:
             await world.comment("/ptq cancel")
         report = await world.wait_for_report()
@@ -278,6 +279,6 @@ async def test_an_agent_whose_supervisor_is_shot_is_reported_and_leaves_nothing(
         await world.wait(lambda: (tmp_path / "begun").exists() or None, "the agent")
         (job,) = await world.jobs()
         request = tmp_path / "machine" / "workspace" / "jobs" / job.id / "control" / "agent.request"
-        os.kill(min(processes_with(str(request))), signal.SIGKILL)
+        os.kill(find_first(processes_with(str(request))), signal.SIGKILL)
         report = await world.wait_for_report()
         assert "killed from outside" in report

@@ -97,8 +97,8 @@ class StoppableDatabase(Database):
             yield connection
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        async with super().write() as connection:
+    async def write(self, *, durable: bool = True) -> AsyncIterator[AsyncConnection]:
+        async with super().write(durable=durable) as connection:
             yield connection
             held = _current.get()
             if held and not (await connection.execute(select(claims).where(claims.c.fence == held.fence))).all():
