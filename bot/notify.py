@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import structlog
 
+from bot.github.session import describe_failure
 from bot.policy_tables import NotifyTable
 from handlers.alerts import Alerts
 from handlers.context import Context
@@ -87,4 +88,4 @@ class Notifier:
                 taken = HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES
                 return None if taken else f"HTTP status {answer.status}"
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            return type(error).__name__
+            return describe_failure(error)

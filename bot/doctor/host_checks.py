@@ -84,7 +84,7 @@ async def _check_address(session: aiohttp.ClientSession, settings: Settings) -> 
                 return SERVICE.ok("public_url", f"{url} leads to it")
             words = f"{url} answers {answer.status}"
     except FAILURES as error:
-        words = f"{url} does not answer from here ({type(error).__name__})"
+        words = f"{url} does not answer from here ({describe_failure(error)})"
     return SERVICE.warn("public_url", words, "mend it or the proxy in front, unless only GitHub can reach that address")
 
 

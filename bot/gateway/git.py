@@ -31,6 +31,7 @@ from bot.gateway.fetches import (
     read_fetch,
 )
 from bot.gateway.proxy import BODY_S, CONNECT_S, MAX_BODY, SILENCE_S, Door
+from bot.github.session import describe_failure
 from bot.github.tokens import Grant
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.claims import ClaimLost
@@ -127,8 +128,7 @@ class GitProxy:
         except ClaimLost:
             return refuse_git(503, "another replica of the service answers now")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            # The type only: what some say holds the request, and so the token.
-            _note(door, log.warning, "gateway.broken", asked=fetch.repository, reason=type(error).__name__)
+            _note(door, log.warning, "gateway.broken", asked=fetch.repository, reason=describe_failure(error))
             if not passed.response:
                 return refuse_git(502, "GitHub cannot be reached just now")
             if request.transport:

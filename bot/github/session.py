@@ -7,6 +7,7 @@ It refuses to know what is asked.
 from __future__ import annotations
 
 import ipaddress
+import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -82,7 +83,11 @@ def describe_failure(error: Exception) -> str:
         return f"the proxy answers {error.status}"
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         return "the proxy cannot be reached"
-    return type(error).__name__
+    name = type(error).__name__
+    if not isinstance(error, OSError) or not error.errno:
+        return name
+    # Below zero it is a name that was not found, which only the error itself has words for.
+    return f"{name}: {os.strerror(error.errno) if error.errno > 0 else error.strerror}"
 
 
 def _make_trust(ca_file: Path) -> ssl.SSLContext:

@@ -24,6 +24,7 @@ from yarl import URL
 from bot.github.credentials import Bearer
 from bot.github.limits import Buckets, Left, parse_exhausted, parse_left, parse_refusal, parse_retry_after_s
 from bot.github.pace import WritePace
+from bot.github.session import describe_failure
 from bot.github.timings import Timings
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound, Worth
 from runner.claims import require_claim
@@ -60,8 +61,7 @@ def classify_failure(method: str, path: str, error: Exception) -> Failure:
     """Put a failed request into the port's words. A write is repeated only when it certainly never left."""
     if isinstance(error, gidgethub.HTTPException):
         return _classify_answer(method, path, error)
-    # The type only: the text of some aiohttp errors holds the request, and with it the token.
-    unavailable = GitHubUnavailable(f"no usable answer to {method} {path} ({type(error).__name__})")
+    unavailable = GitHubUnavailable(f"no usable answer to {method} {path} ({describe_failure(error)})")
     return Failure(unavailable, may_repeat=method == "GET" or isinstance(error, _NEVER_SENT))
 
 

@@ -104,6 +104,18 @@ async def test_why_a_proxy_leads_nowhere_is_told_without_credentials(
     assert "s3cret" not in caplog.text
 
 
+@pytest.mark.parametrize(("host", "words"), [("127.0.0.1", "connection refused"), ("no-such.invalid", "name")])
+async def test_what_the_system_says_of_a_failure_is_told_and_nothing_of_the_request(
+    host: str, words: str, unused_tcp_port: int
+) -> None:
+    async with open_session(WayOut(None)) as session:
+        with pytest.raises(aiohttp.ClientConnectorError) as caught:
+            await session.get(f"http://{host}:{unused_tcp_port}/s3cret")
+    told = describe_failure(caught.value)
+    assert words in told.lower()
+    assert "s3cret" not in told
+
+
 async def test_a_proxy_that_is_away_is_told(unused_tcp_port: int) -> None:
     async with open_session(WayOut(None, Proxy(f"http://127.0.0.1:{unused_tcp_port}"))) as session:
         with pytest.raises(aiohttp.ClientProxyConnectionError) as caught:
