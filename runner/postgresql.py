@@ -39,7 +39,7 @@ SETTINGS = {
 }
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
-FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError)
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """What the driver raises besides `OSError` while it connects."""
 
 PASSING = ("08", "40", "53", "57", "58", "55P03", "25P03")
@@ -111,6 +111,8 @@ def is_passing(error: BaseException) -> bool:
         return not isinstance(error, (PermissionError, ssl.SSLError))
     if isinstance(error, asyncpg.InterfaceError):  # The driver's own: the server has ended the connection.
         return not isinstance(error, asyncpg.exceptions.ClientConfigurationError)
+    if type(error) is asyncpg.InternalClientError:  # It has read the server's last words, and not yet that it is gone.
+        return True
     return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(PASSING)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import asyncpg
@@ -171,6 +172,26 @@ async def test_a_session_that_the_server_ended_is_a_database_out_of_reach(postgr
     async with open_database(postgres_url) as database:
         with pytest.raises(UnavailableDatabase, match="connection is closed"), database.explaining():
             await lose_the_session()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_so_it_is_wherever_a_service_that_stood_still_goes_on(
+    postgres: Server, postgres_url: str, turns: int
+) -> None:
+    async def stand_still() -> None:
+        async with database.write() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            assert isinstance(driver, asyncpg.Connection)
+            end = f"SELECT pg_terminate_backend({driver.get_server_pid()})"
+            Thread(target=asyncio.run, args=[postgres.execute(end)]).start()
+            time.sleep(0.5)  # What it has been told meanwhile it reads in the turns that follow.
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await connection.execute(text("SELECT 1"))
+
+    async with open_database(postgres_url) as database:
+        with pytest.raises(UnavailableDatabase), database.explaining():
+            await stand_still()
 
 
 async def test_sqlite_is_unavailable_while_somebody_else_writes_for_long(tmp_path: Path) -> None:
