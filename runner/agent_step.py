@@ -68,7 +68,7 @@ async def _open_account(bench: Bench, job: Job, stored: Meter | None, spent: Map
     """The job's account with the gateway, with what may be taken just now; None for an agent that does not ask it."""
     profile, own = bench.profiles[job.repository], spent_by(stored) if stored else Spent()
     others = {scope: taken.without(own) for scope, taken in spent.items()}
-    return await bench.gateway.open(job, bound(profile.caps, profile.limits), others)
+    return await bench.gateway.open(job, bound(profile.caps, profile.limits), others, own)
 
 
 async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope, Spent]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -66,6 +66,14 @@ class Taken:
 
 _TAKEN = tuple(field.name for field in fields(Taken))
 
+_SHARED: Mapping[Scope, tuple[str, ...]] = {
+    Scope.ISSUE: ("repository", "issue_number"),
+    Scope.USER_DAY: ("requested_by",),
+    Scope.REPOSITORY_DAY: ("repository",),
+    Scope.REPOSITORY_MONTH: ("repository",),
+}
+"""What two jobs have in common that come under one cap. What was taken on another day has been written down by now."""
+
 
 @dataclass(slots=True)
 class Account:
@@ -74,7 +82,11 @@ class Account:
     job: Job
     caps: Mapping[Scope, Caps]
     others: Mapping[Scope, Spent]
-    """What all that belongs together has taken beside this job."""
+    """What all that belongs together has taken beside this job, as it is written down."""
+    stored: Spent = field(default_factory=Spent)
+    """What is written down of this one, where others read it."""
+    beside: Mapping[str, Account] = field(default_factory=dict)
+    """The accounts of all jobs that this replica looks after, as they come and go."""
     claim: Context = field(default_factory=copy_context)
     """Under which claim calls are made."""
     settled: Taken = Taken()
@@ -84,6 +96,13 @@ class Account:
     open: dict[str, Taken] = field(default_factory=dict)
     refusal: str | None = None
     """Why a call was refused at a cap. The run has ended with it, whatever the agent says."""
+    _read: Mapping[str, Spent] = field(default_factory=dict)
+    """What of each of those is among `others` for certain."""
+
+    def renew(self, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent) -> None:
+        """Go by what was read just now."""
+        self.caps, self.others, self.stored = caps, others, stored
+        self._read = {job_id: one.stored for job_id, one in self.beside.items()}
 
     def check(self, wanted: Taken) -> None:
         """Raise `AtCap` unless this fits too, with all that is under way."""
@@ -91,15 +110,26 @@ class Account:
             self.refusal = f"its {MAX_CALLS:,} calls of models"
             raise AtCap(f"the model was not asked again after {self.refusal}")
         total = sum(self.open.values(), self.settled + wanted)
-        own = Spent(tokens=total.tokens, cost_usd=total.cost_usd or 0.0)
         for scope, caps in self.caps.items():
-            if caps.cost_usd is not None and wanted.cost_usd is None:
-                raise AtCap("nobody knows the price of this model, and there is a cap on money")
-            before = self.others.get(scope, Spent())
-            spent = Spent(tokens=before.tokens + own.tokens, cost_usd=before.cost_usd + own.cost_usd)
+            if caps.cost_usd is not None and total.cost_usd is None:
+                raise AtCap("nobody knows the price of every model that it asked, and there is a cap on money")
+            before = [self.others.get(scope, Spent()), *self._find_unread(scope)]
+            spent = Spent(
+                tokens=total.tokens + sum(one.tokens for one in before),
+                cost_usd=(total.cost_usd or 0.0) + sum(one.cost_usd for one in before),
+            )
             for use in find_uses({scope: Caps(tokens=caps.tokens, cost_usd=caps.cost_usd)}, {scope: spent}):
                 if use.share > 1:
                     raise AtCap(self._explain(use))
+
+    def _find_unread(self, scope: Scope) -> Iterator[Spent]:
+        """What jobs beside this one have taken under the same cap, or may take at most, and have not written down."""
+        names = _SHARED.get(scope)
+        for job_id, one in self.beside.items() if names else ():
+            if one is not self and all(getattr(one.job, name) == getattr(self.job, name) for name in names or ()):
+                total = sum(one.open.values(), one.settled)
+                spent = Spent(tokens=total.tokens, cost_usd=total.cost_usd or 0.0)
+                yield spent.without(self._read.get(job_id, Spent()))
 
     def _explain(self, use: Use) -> str:
         self.refusal = use.describe(self.job.requested_by)

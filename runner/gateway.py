@@ -70,8 +70,13 @@ class Gateway(Protocol):
     def grant(self, job: Job) -> Access | None:
         """How the job's agent asks; None when it has a key of its own."""
 
-    async def open(self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent]) -> Account | None:
-        """The job's account, with what may be taken from now on; None when it has none."""
+    async def open(
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+    ) -> Account | None:
+        """The job's account, with what may be taken from now on; None when it has none.
+
+        `stored` is what is written down of the job, and `others` of all that belongs together with it.
+        """
 
     async def connect(self, job: Job, client: JobdClient) -> None:
         """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""

@@ -68,6 +68,7 @@ class ModelGateway:
         self._now = now
         self._url = url
         self._doors: dict[str, Door] = {}
+        self._accounts: dict[str, Account] = {}
         self._ways: dict[str, Listening] = {}
 
     def grant(self, job: Job) -> Access | None:
@@ -76,18 +77,21 @@ class ModelGateway:
             return None
         return Access(self._make_token(job.id), self._url)
 
-    async def open(self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent]) -> Account | None:
+    async def open(
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+    ) -> Account | None:
         """See `runner.gateway.Gateway`."""
         if job.agent not in self._upstreams:
             return None
         door = self._find_door(job.id, job.log_context())
         door.context = job.log_context()
         if door.models is None:
-            account = Account(job, caps, others)
+            account = Account(job, caps, others, beside=self._accounts)
             await self._ledger.load(account, self._now())
             door.models = Models(account, self._upstreams[job.agent])
+            self._accounts[job.id] = account
         account = door.models.account
-        account.caps, account.others = caps, others
+        account.renew(caps, others, stored)
         was_open, door.is_open = door.is_open, job.stopped_at is None and job.cancel_requested_at is None
         if was_open and not door.is_open:
             door.break_off()
@@ -126,13 +130,14 @@ class ModelGateway:
             door.break_off()
             if door.answering:
                 await asyncio.wait([*door.answering], timeout=SETTLE_S)
+            self._accounts.pop(job_id, None)
 
     async def answer_by_url(self, request: web.Request) -> web.StreamResponse:
         """Answer a request that came by our own address: the token alone says whose it is."""
         found = re.fullmatch(TOKEN.format(job_id="([0-9a-f]{10})", mac="[0-9a-f]{40}"), read_token(request))
         door = self._doors.get(found[1]) if found else None
         path = request.path.removeprefix(PREFIX)
-        if door is None:
+        if door is None or not door.knows(request):  # A stranger takes none of the job's connections.
             return self._turn_away(path, 401, "no job that is at work here has this token")
         url, task = request.rel_url.with_path(path, keep_query=True), asyncio.current_task()
         assert task

@@ -35,8 +35,8 @@ HEAD_S, CONNECT_S = 10.0, 10.0
 MAX_LOGGED = 100
 """Of one job's connections: an agent can make as many as it likes."""
 TLS_PORT = 443
-NAT64 = ipaddress.ip_network("64:ff9b::/96")
-"""Addresses that stand for others (RFC 6052)."""
+TRANSLATED = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16")))
+"""Addresses that stand for others (RFC 6052, 8215, 3056)."""
 REQUEST = re.compile(r"CONNECT ([A-Za-z0-9.-]{1,253}):([0-9]{1,5}) HTTP/1\.[01]")
 CREDENTIALS = re.compile(r"proxy-authorization:[ \t]*basic[ \t]+([A-Za-z0-9+/=]+)[ \t]*", re.IGNORECASE)
 
@@ -169,7 +169,7 @@ async def _find_addresses(wanted: Wanted, *, is_public: bool) -> list[str]:
 
 def _is_public(address: str) -> bool:
     read = ipaddress.ip_address(address)
-    return read.is_global and read not in NAT64
+    return read.is_global and not read.is_multicast and not any(read in network for network in TRANSLATED)
 
 
 async def _read_head(stream: Stream) -> tuple[bytes, bytes]:

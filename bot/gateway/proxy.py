@@ -58,6 +58,10 @@ MAX_REFUSALS, PENALTY_S = 100, 1.0
 PASSED_ON = ("accept", "anthropic-version", "user-agent")
 """Headers of requests. Keys, cookies and whatever names an account are not among them."""
 
+FREE_STATUSES = {*range(400, 500), 500, 503, 529} - {408, 499}
+"""Answers of a model that took nothing. Others are of somebody in between, who may have waited for it in vain.
+https://docs.anthropic.com/en/api/errors · https://platform.openai.com/docs/guides/error-codes"""
+
 PASSED_BACK = ("content-type", "request-id", "retry-after", "retry-after-ms", "x-request-id", "x-should-retry")
 
 
@@ -292,9 +296,9 @@ class _Answer:
         self.is_certain = self.is_certain or (self.status == HTTPStatus.OK and has_said_all)
 
     def finish(self) -> None:
-        """It has answered to the end. An error takes nothing."""
+        """It has answered to the end."""
         self.reader.finish()
-        self.is_certain = self.status != HTTPStatus.OK or self.reader.is_final
+        self.is_certain = self.reader.is_final or self.status in FREE_STATUSES
 
 
 async def _read(request: web.BaseRequest, body: bytes, rule: Rule) -> Asked:

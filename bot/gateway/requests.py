@@ -66,7 +66,7 @@ PASSED: Mapping[Api, Collection[str]] = {
 """The fields that are passed on. Vendors add others all the time, and some have another price, or reach further."""
 
 BETAS = (
-    *("claude-code-", "context-1m-", "context-management-", "effort-", "extended-cache-ttl-"),
+    *("claude-code-", "context-management-", "effort-", "extended-cache-ttl-"),
     *("fine-grained-tool-streaming-", "interleaved-thinking-", "mid-conversation-system-", "output-128k-"),
     *("prompt-caching-", "structured-outputs-", "thinking-token-count-", "token-efficient-tools-"),
 )
@@ -104,9 +104,29 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """Fields that have the vendor reach further, by the name under which an operator may allow it."""
 
-OUTSIDE: Mapping[str, str] = {"file_id": "files", "file_url": "web_fetch"}
+OUTSIDE: Mapping[str, str] = {"file_id": "files", "input_audio": "audio", "audio_url": "audio", "video_url": "video"}
 SOURCES: Mapping[str, str] = {"url": "web_fetch", "file": "files"}
-"""Fields and sources of a part of the conversation that the vendor would fetch from elsewhere."""
+"""Fields and sources of a part of a conversation that vendors fetch from elsewhere, or have other prices for."""
+
+BY_ADDRESS = "_url"
+"""How the names of fields end that name a picture or a file by its address."""
+
+SEARCHING = re.compile(r":online$|-search-|-deep-research")
+"""In the names of models that look into the web whatever their tools are."""
+
+IMAGE_TOKENS, DOCUMENT_TOKENS = 10_000, 1_000_000
+"""What a picture takes at most, and a document: its pages may be packed so that nobody sees from outside how many there
+are, but no model reads more than so much at once. https://docs.anthropic.com/en/docs/build-with-claude/pdf-support
+https://docs.anthropic.com/en/docs/build-with-claude/vision · https://platform.openai.com/docs/guides/images-vision"""
+
+HOUR = b'"1h"'
+"""In a request that may have a cache filled for an hour."""
+
+NEWER = re.compile(r"(?:.*/)?(?:o\d|gpt-[5-9])")
+"""Models that know no `max_tokens` in Chat any more."""
+
+INLINE, MAX_SCHEME = "data:", 100
+"""How what a request brings along begins, and within how many characters an address has shown to be one."""
 
 MAX_PARTS = 500_000
 """Of a request: to read more of them would hold up everything else that the service does."""
@@ -194,12 +214,22 @@ def read_request(method: str, path: str, query: str, body: bytes, rule: Rule) ->
     bounds = {} if is_free else _read_bounds(api, asked, rule)
     most, passed = max(bounds.values(), default=0), _rewrite(api, asked, bounds, rule)
     target = f"{path}?{query}" if query else path
-    tokens = len(body) // BYTES_PER_TOKEN
+    written = msgspec.json.encode(passed)
+    count = _count_most(api, asked, written, most * _read_answers(asked))
+    return Asked(api, target, written, model, count, asked.get("stream") is True, is_free)
+
+
+def _count_most(api: Api, asked: Mapping[str, Any], written: bytes, output_tokens: int) -> Count:
+    """What a request takes at most, as it is passed on."""
+    media = [*_find_media(asked)]
+    text_bytes = len(written) - sum(size for size, _ in media)
+    tokens = max(text_bytes, 0) // BYTES_PER_TOKEN + sum(tokens for _, tokens in media)
+    if api is not Api.MESSAGES:
+        return Count(tokens, output_tokens=output_tokens)
     # To write all of it into a cache is the dearest that can become of it.
-    count = Count(
-        tokens, written_tokens=tokens if api is Api.MESSAGES else 0, output_tokens=most * _read_answers(asked)
-    )
-    return Asked(api, target, msgspec.json.encode(passed), model, count, asked.get("stream") is True, is_free)
+    if HOUR in written:
+        return Count(tokens, written_hour_tokens=tokens, output_tokens=output_tokens)
+    return Count(tokens, written_tokens=tokens, output_tokens=output_tokens)
 
 
 def _refuse(reason: str) -> NotAllowed:
@@ -243,7 +273,8 @@ def _read_bounds(api: Api, asked: Mapping[str, Any], rule: Rule) -> dict[str, in
     The vendor is told one, also where the request names none; where it names two, vendors differ in which one counts.
     """
     named = {name: _read_number(asked[name], MAX_TOKENS) for name in BOUNDS[api] if asked.get(name) is not None}
-    return named or {BOUNDS[api][0]: rule.max_output_tokens}
+    is_newer = api is Api.CHAT and NEWER.match(asked["model"])
+    return named or {BOUNDS[api][-1 if is_newer else 0]: rule.max_output_tokens}
 
 
 def _read_answers(asked: Mapping[str, Any]) -> int:
@@ -260,14 +291,16 @@ def _find_foreign(api: Api, asked: Mapping[str, Any]) -> Iterator[str]:
     """The names of all that the vendor would do beside answering."""
     yield from _find_foreign_tools(api, asked)
     yield from (name for field, name in ELSEWHERE.items() if asked.get(field))
+    if SEARCHING.search(asked["model"]):
+        yield "web_search"
     if api is Api.RESPONSES:
         for item in parts(asked, "input"):
             kind = show(item.get("type"))
             if kind not in OWN_ITEMS:
                 yield "stored" if kind == "item_reference" else kind
             yield from _find_foreign_tools(api, item)
-    for name in ("messages", "input", "system"):
-        yield from _find_fetched(asked.get(name))
+    for place in _walk(asked):
+        yield from _find_fetched(place)
 
 
 def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
@@ -286,9 +319,9 @@ def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
             yield "code_execution"
 
 
-def _find_fetched(value: Any) -> Iterator[str]:
-    """What of a conversation the vendor would fetch. A list of places to look at, for JSON may be nested deeply."""
-    places = [value]
+def _walk(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Every object in a conversation. A list of places to look at, for JSON may be nested deeply."""
+    places = [asked.get(name) for name in ("messages", "input", "system")]
     while places:
         place = places.pop()
         if isinstance(place, list):
@@ -296,15 +329,42 @@ def _find_fetched(value: Any) -> Iterator[str]:
         elif isinstance(place, dict):
             # What the model gave a tool is the tool's business.
             places.extend(inner for name, inner in place.items() if name != "input" and isinstance(inner, dict | list))
-            yield from (name for field, name in OUTSIDE.items() if isinstance(place.get(field), str))
-            source = place.get("source")
-            if isinstance(source, dict) and (name := SOURCES.get(show(source.get("type")))):
-                yield name
-            if _is_address(place.get("image_url")):
-                yield "web_fetch"
+            yield place
 
 
-def _is_address(image: Any) -> bool:
-    """Whether an image is named by its address: Responses has a text there, Chat an object."""
-    url = image.get("url") if isinstance(image, dict) else image
-    return isinstance(url, str) and not url.startswith("data:")
+def _find_fetched(place: Mapping[str, Any]) -> Iterator[str]:
+    """What of a part of a conversation the vendor would fetch, or has another price for."""
+    yield from (name for field, name in OUTSIDE.items() if place.get(field) is not None)
+    source = place.get("source")
+    if isinstance(source, dict) and (name := SOURCES.get(show(source.get("type")))):
+        yield name
+    named = [value for field, value in place.items() if field.endswith(BY_ADDRESS)]
+    if any(map(_is_address, named)) or "://" in show(place.get("file_data"))[:MAX_SCHEME]:
+        yield "web_fetch"
+
+
+def _is_address(value: Any) -> bool:
+    """Whether something is named by its address: Responses has a text there, Chat an object."""
+    url = _find_url(value)
+    return url is not None and not url.startswith(INLINE)
+
+
+def _find_url(value: Any) -> str | None:
+    url = value.get("url") if isinstance(value, dict) else value
+    return url if isinstance(url, str) else None
+
+
+def _find_media(asked: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """Of each picture and document in a conversation, its bytes there, and the tokens that it takes at most."""
+    for place in _walk(asked):
+        if (data := place.get("file_data")) is not None:
+            yield _measure(data), DOCUMENT_TOKENS
+        if (url := _find_url(place.get("image_url"))) is not None:
+            yield _measure(url), IMAGE_TOKENS
+        if place.get("type") == "base64":
+            is_image = show(place.get("media_type")).startswith("image/")
+            yield _measure(place.get("data")), IMAGE_TOKENS if is_image else DOCUMENT_TOKENS
+
+
+def _measure(data: Any) -> int:
+    return len(data) if isinstance(data, str) else 0

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.gateway.requests import NotAllowed, Rule, choose_betas, read_request
+from runner.agents.prices import Price
 
 PLAIN: dict[str, dict[str, Any]] = {
     "/v1/messages": {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "hello"}]},
@@ -181,7 +182,13 @@ FOREIGN = [
     ("/v1/responses", "background", {"background": True}),
     ("/v1/responses", "web_fetch", {"input": content({"type": "input_image", "image_url": URL})}),
     ("/v1/responses", "web_fetch", {"input": content({"type": "input_file", "file_url": URL})}),
+    ("/v1/responses", "web_fetch", {"input": content({"type": "input_file", "file_data": URL})}),
+    ("/v1/responses", "web_search", {"model": "o3-deep-research"}),
     ("/v1/chat/completions", "web_search", {"web_search_options": {"x": 1}}),
+    ("/v1/chat/completions", "web_search", {"model": "gpt-5-search-api"}),
+    ("/v1/chat/completions", "web_search", {"model": "openai/gpt-5:online"}),
+    ("/v1/chat/completions", "video", {"messages": content({"type": "video_url", "video_url": {"url": "data:"}})}),
+    ("/v1/chat/completions", "audio", {"messages": content({"type": "input_audio", "input_audio": {"data": ""}})}),
     ("/v1/chat/completions", "web_fetch", {"messages": content({"type": "image_url", "image_url": {"url": URL}})}),
 ]
 
@@ -215,6 +222,56 @@ def test_an_agents_own_tools_and_images_are_passed_on(path: str, changes: dict[s
     assert json.loads(read(path, **changes).body).items() >= changes.items()
 
 
+PICTURE = "iVBORw0KGgo" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("path", "block", "tokens"),
+    [
+        ("/v1/messages", {"type": "image", "source": {"type": "base64", "media_type": "image/png"}}, 10_000),
+        ("/v1/messages", {"type": "document", "source": {"type": "base64", "media_type": "application/pdf"}}, 10**6),
+        ("/v1/responses", {"type": "input_image", "image_url": "data:image/png;base64," + PICTURE}, 10_000),
+        ("/v1/responses", {"type": "input_file", "file_data": "data:application/pdf;base64," + PICTURE}, 10**6),
+        ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:image/png;" + PICTURE}}, 10_000),
+        ("/v1/chat/completions", {"type": "file", "file": {"file_data": PICTURE}}, 10**6),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_pictures_and_documents_are_reserved_at_what_they_take_at_most_and_not_by_their_bytes(
+    path: str, block: dict[str, Any], tokens: int
+) -> None:
+    if "source" in block:
+        block = {**block, "source": {**block["source"], "data": PICTURE}}
+    name = "input" if path == "/v1/responses" else "messages"
+    nested = [block, {"type": "tool_result", "content": [block]}]
+    assert 0 <= read(path, ANYTHING, **{name: content(*nested)}).most.input_tokens - 2 * tokens < 1000
+
+
+def test_what_fills_a_cache_for_an_hour_is_reserved_at_its_price() -> None:
+    price = Price(input=1.0, output=0.0, cached=0.1)
+    text = {"type": "text", "text": "x" * 2_000_000}
+    hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    costs = [read("/v1/messages", messages=content(block)).most.take(price).cost_usd for block in (text, text | hour)]
+    assert costs == [pytest.approx(1.25, rel=0.01), pytest.approx(2.0, rel=0.01)]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        *(
+            ("gpt-5.5", "max_completion_tokens"),
+            ("openai/gpt-5", "max_completion_tokens"),
+            ("o3", "max_completion_tokens"),
+        ),
+        *(("gpt-4.1", "max_tokens"), ("qwen3-coder", "max_tokens"), ("ollama/o-model", "max_tokens")),
+    ],
+)
+def test_a_maximum_is_written_under_the_name_that_the_model_knows(model: str, name: str) -> None:
+    body = json.dumps({"model": model, "messages": []}).encode()
+    asked = read_request("POST", "/v1/chat/completions", "", body, Rule(max_output_tokens=1000))
+    assert json.loads(asked.body) == {"model": model, "messages": [], name: 1000}
+
+
 def test_what_costs_more_than_the_price_list_says_is_refused() -> None:
     with pytest.raises(NotAllowed, match="service_tier"):
         read("/v1/responses", service_tier="priority")
@@ -226,7 +283,10 @@ def test_what_costs_more_than_the_price_list_says_is_refused() -> None:
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.dictionaries(
-                st.sampled_from(["type", "source", "image_url", "url", "tools", "content", "file_id", "n"]), inner
+                st.sampled_from(
+                    ["type", "source", "image_url", "url", "tools", "content", "file_id", "file_data", "n"]
+                ),
+                inner,
             )
         ),
     ),

@@ -79,6 +79,31 @@ async def test_what_others_have_taken_counts_where_it_belongs_together(books: Bo
     assert await books.states() == []
 
 
+async def test_jobs_side_by_side_cannot_take_more_together_than_a_cap_of_both(books: Books) -> None:
+    beside: dict[str, Account] = {}
+    caps = {Scope.USER_DAY: Caps(cost_usd=1.0), Scope.REPOSITORY_DAY: Caps(cost_usd=1.5)}
+    for number, by in enumerate(("alice", "alice", "bob"), start=50):
+        job = make_job(id=f"{number:010x}", issue_number=number, requested_by=by)
+        async with books.db.write() as connection:
+            assert await store.insert_job(connection, job)
+        beside[job.id] = Account(job, caps, {}, beside=beside)
+        beside[job.id].renew(caps, {}, Spent())
+    first, second, of_bob = beside.values()
+    calls = [await books.ledger.reserve(account, "m", MOST, NOON) for account in (first, second, first)]
+    with pytest.raises(AtCap, match="of what @alice asked for today"):
+        await books.ledger.reserve(second, "m", MOST, NOON)
+    await books.ledger.reserve(of_bob, "m", MOST, NOON)
+    with pytest.raises(AtCap, match="of this repository today"):
+        await books.ledger.reserve(of_bob, "m", Taken(cost_usd=0.40), NOON)
+    await books.ledger.settle(first, calls[0], "m", REAL, NOON, assumed=False)
+    # Once it is written down, others read it there, and it counts no more than once.
+    first.renew(caps, {}, Spent(cost_usd=0.05))
+    second.renew(caps, {Scope.USER_DAY: Spent(cost_usd=0.05)}, Spent())
+    await books.ledger.reserve(second, "m", Taken(cost_usd=0.34), NOON)
+    with pytest.raises(AtCap, match="of what @alice asked for today"):
+        await books.ledger.reserve(second, "m", Taken(cost_usd=0.02), NOON)
+
+
 async def test_a_job_has_no_calls_without_end(books: Books) -> None:
     account = await books.open()
     account.calls = MAX_CALLS
@@ -96,6 +121,8 @@ async def test_a_model_without_a_price_is_not_asked_where_money_is_capped(books:
     await books.ledger.settle(account, call, "m", unpriced, NOON, assumed=False)
     assert account.settled.cost_usd is None, "which is not nothing"
     assert (await books.open()).settled.cost_usd is None
+    with pytest.raises(AtCap, match="nobody knows the price"):
+        await books.ledger.reserve(await books.open(job=Caps(cost_usd=1.0)), "m", MOST, NOON)
 
 
 async def test_what_a_crash_left_open_counts_as_it_was_reserved_and_says_so(books: Books) -> None:

@@ -21,7 +21,7 @@ from bot.github.session import WayOut, open_session
 from runner import store
 from runner.agents.prices import Price
 from runner.calls import Account
-from runner.caps import Caps, Scope
+from runner.caps import Caps, Scope, Spent
 from runner.db import Database
 from runner.job import Job
 from runner.jobd_client import JobdClient
@@ -65,7 +65,7 @@ class Floor:
     async def begin(self, job: Job, **caps: Any) -> Account:
         async with self.db.write() as connection:
             await store.insert_job(connection, job)
-        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {})
+        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {}, Spent())
         assert account
         await self.gateway.connect(job, cast(JobdClient, self.wire))
         return account

@@ -15,7 +15,9 @@ class NoGateway:
     def grant(self, job: Job) -> Access | None:
         return None
 
-    async def open(self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent]) -> Account | None:
+    async def open(
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+    ) -> Account | None:
         return None
 
     async def connect(self, job: Job, client: JobdClient) -> None:
