@@ -197,6 +197,7 @@ class Service:
             ROUTER,
             sweep_max=self._settings.recovery.sweep_max,
             in_flight_s=self._pace.in_flight_s,
+            is_relayed=self._settings.server.is_relayed(),
         )
         with self._database.explaining():
             await recovery.begin()

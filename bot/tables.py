@@ -243,6 +243,10 @@ class ServerTable(Table):
         """Where GitHub is to send deliveries."""
         return self.webhook_url or f"{self.public_url}/webhook"
 
+    def is_relayed(self) -> bool:
+        """Whether somebody else takes them for us, whose answer to GitHub does not mean that we have them."""
+        return self.webhook_url is not None
+
     def database_password(self) -> str | None:
         """The password in `database_url`, where there is one."""
         password = make_url(self.database_url).password

@@ -284,13 +284,14 @@ async def count_deliveries(db: Database, states: Collection[str]) -> dict[str, i
     return {state: counted.get(state, 0) for state in states}
 
 
-async def fetch_known(db: Database, delivery_ids: Collection[str]) -> set[str]:
-    """Which of these deliveries have been received, whatever came of them."""
-    ids, known = list(delivery_ids), set[str]()
+async def fetch_known(db: Database, delivery_ids: Collection[str]) -> dict[str, datetime]:
+    """Which of these deliveries have been received, whatever came of them, and when."""
+    ids, known = list(delivery_ids), dict[str, datetime]()
     async with db.read() as connection:
         for start in range(0, len(ids), IDS_AT_ONCE):
-            query = select(deliveries.c.id).where(deliveries.c.id.in_(ids[start : start + IDS_AT_ONCE]))
-            known.update((await connection.execute(query)).scalars())
+            some = deliveries.c.id.in_(ids[start : start + IDS_AT_ONCE])
+            rows = await connection.execute(select(deliveries.c.id, deliveries.c.received_at).where(some))
+            known |= {row.id: row.received_at for row in rows}
     return known
 
 

@@ -67,14 +67,22 @@ def find_start(looked_at: datetime, now: datetime) -> datetime:
 
 
 def choose_missed(
-    attempts: Iterable[DeliveryAttempt], wanted: Callable[[DeliveryAttempt], bool]
+    attempts: Iterable[DeliveryAttempt], wanted: Callable[[DeliveryAttempt], bool], doubted_until: datetime | None
 ) -> list[DeliveryAttempt]:
-    """The newest attempt at each wanted delivery that never succeeded, in the order of their first attempts."""
+    """The newest attempt at each wanted delivery that may not be here, in the order of their first attempts.
+
+    One that succeeded is here, or was. But where somebody else answers GitHub for us, a success until `doubted_until`
+    says nothing, and a later one that it may still be under way; None where nobody does.
+    """
+
+    def is_settled(attempt: DeliveryAttempt) -> bool:
+        return attempt.succeeded and (doubted_until is None or attempt.delivered_at > doubted_until)
+
     by_guid: dict[str, list[DeliveryAttempt]] = {}
     for attempt in sorted(attempts, key=lambda attempt: (attempt.delivered_at, attempt.id)):
         by_guid.setdefault(attempt.guid, []).append(attempt)
-    failed = (tries for tries in by_guid.values() if not any(attempt.succeeded for attempt in tries))
-    return [tries[-1] for tries in failed if wanted(tries[-1])]
+    missed = (tries for tries in by_guid.values() if not any(map(is_settled, tries)))
+    return [tries[-1] for tries in missed if wanted(tries[-1])]
 
 
 def find_labels_start(enabled_at: datetime, looked_at: datetime) -> datetime:

@@ -80,13 +80,26 @@ class _Pass:
 class Recovery:
     """`begin` once, then `beat` every minute and `step` every few: each is a pass of a loop."""
 
-    def __init__(self, context: Context, inbox: Inbox, router: Router, *, sweep_max: int, in_flight_s: float) -> None:
-        """`sweep_max` is how many labels one pass may answer; one younger than `in_flight_s` is left to the webhook."""
+    def __init__(
+        self,
+        context: Context,
+        inbox: Inbox,
+        router: Router,
+        *,
+        sweep_max: int,
+        in_flight_s: float,
+        is_relayed: bool,
+    ) -> None:
+        """`sweep_max` is how many labels one pass may answer; one younger than `in_flight_s` is left to the webhook.
+
+        `is_relayed` says that somebody in between answers GitHub for us: the inbox alone then tells what came.
+        """
         self._context = context
         self._inbox = inbox
         self._router = router
         self._sweep_max = sweep_max
         self._in_flight = timedelta(seconds=in_flight_s)
+        self._is_relayed = is_relayed
         self._since: datetime | None = None
         self._was_away = False
         self._has_reported = False
@@ -146,8 +159,8 @@ class Recovery:
             return
         self._complaints.pop("deliveries", None)
         self._settled &= {attempt.guid for attempt in attempts}
-        missed = choose_missed(attempts, self._wants)
-        known = await fetch_known(self._context.db, [attempt.guid for attempt in missed]) | self._settled
+        missed = choose_missed(attempts, self._wants, this.until - self._in_flight if self._is_relayed else None)
+        known = self._settled.union(await fetch_known(self._context.db, [attempt.guid for attempt in missed]))
         this.has_read_deliveries = True
         for attempt in missed:
             if attempt.guid not in known:

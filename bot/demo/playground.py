@@ -126,10 +126,11 @@ class Playground:
 
     async def start_service(self) -> None:
         """Start the service anew, from the configuration as it now is."""
-        self.service = Service(load_settings(self.config), self.pace)
+        settings = load_settings(self.config)
+        self.service = Service(settings, self.pace)
         await self.service.__aenter__()
         self.running = True
-        self.github.webhook_url = f"{self.service.url}/webhook"
+        self.github.webhook_url = settings.server.webhook_url or f"{self.service.url}/webhook"
 
     async def stop_service(self) -> None:
         """Stop the service; agents go on."""

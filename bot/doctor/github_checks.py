@@ -11,9 +11,10 @@ import aiohttp
 import yaml
 
 from bot.config import Settings
+from bot.doctor.delivery_checks import check_deliveries
 from bot.doctor.findings import Finding, Part
 from bot.github import AppGitHub
-from bot.github.inspection import AppFacts, DeliveryFacts, HookFacts, Inspection, InstallationFacts, RepositoryFacts
+from bot.github.inspection import AppFacts, HookFacts, Inspection, InstallationFacts, RepositoryFacts
 from bot.github.limits import Left
 from bot.github.session import describe_failure
 from bot.github.transport import Unauthorized
@@ -44,15 +45,6 @@ _HAS_POWER = re.compile(rb"\bsecrets\s*[.\[]|\bsecrets:\s*inherit|:\s*[\"']?writ
 
 TROUBLES = (GitHubError, GitHubUnavailable)
 
-ANSWERS: Mapping[int, str] = {
-    0: "nobody answers at public_url: is it reachable from GitHub, and does a proxy pass on POST /webhook?",
-    401: "the webhook's secret on GitHub is none of webhook_secrets: make them the same",
-    403: "something before the service refuses GitHub: let POST /webhook through",
-    404: "public_url leads to something else: let POST /webhook through to the service",
-    413: "something before the service takes no bodies of 25 MB: raise its limit",
-}
-"""What is to be done about deliveries that were answered so."""
-
 
 async def check_app(inspection: Inspection, settings: Settings) -> AsyncIterator[Finding]:
     """The App and its webhook. Ends early where GitHub does not know us."""
@@ -75,7 +67,7 @@ async def check_app(inspection: Inspection, settings: Settings) -> AsyncIterator
     try:
         for finding in judge_hook(await inspection.fetch_hook(), settings.server.delivery_url()):
             yield finding
-        yield judge_deliveries(await inspection.list_newest_deliveries())
+        yield await check_deliveries(APP, inspection, settings)
     except TROUBLES as error:
         yield APP.fail("webhook", f"it cannot be looked at: {error}", "try again; see https://www.githubstatus.com")
 
@@ -147,27 +139,6 @@ def judge_hook(hook: HookFacts, url: str) -> Iterator[Finding]:
         yield APP.warn("webhook", words, f"enable SSL verification {place}")
     else:
         yield APP.ok("webhook", url)
-
-
-def judge_deliveries(newest_first: Sequence[DeliveryFacts]) -> Finding:
-    """Whether what GitHub sent last arrived."""
-    if not newest_first:
-        return APP.ok("deliveries", "GitHub has sent none yet")
-    last = newest_first[0]
-    failed = [one for one in newest_first if not 200 <= one.status_code < 300]
-    when = f"{last.delivered_at:%Y-%m-%d %H:%M} UTC"
-    if not failed:
-        return APP.ok("deliveries", f"the last {len(newest_first)} arrived, the newest at {when}")
-    words = f"{len(failed)} of the last {len(newest_first)} did not arrive: {_describe(failed[0])}"
-    if last not in failed:
-        fix = "nothing: the newest one arrived, and what is missing is found by itself"
-        return APP.warn("deliveries", words, fix)
-    fix = ANSWERS.get(last.status_code, "see Advanced in the App's settings, and the service's log")
-    return APP.fail("deliveries", words, fix)
-
-
-def _describe(delivery: DeliveryFacts) -> str:
-    return f"answered {delivery.status_code}" if delivery.status_code else delivery.status
 
 
 async def check_repository(

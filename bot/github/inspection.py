@@ -54,9 +54,16 @@ class HookFacts:
 class DeliveryFacts:
     """One delivery as GitHub saw it end. `status_code` is 0 where nobody answered."""
 
+    guid: str
+    event: str
     delivered_at: datetime
     status_code: int
     status: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether somebody took it."""
+        return 200 <= self.status_code < 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +198,13 @@ def _parse_hook(payload: Mapping[str, Any]) -> HookFacts:
 
 
 def _parse_delivery(payload: Mapping[str, Any]) -> DeliveryFacts:
-    status_code = int(payload["status_code"] or 0)
-    return DeliveryFacts(parse_time(payload["delivered_at"]), status_code, str(payload["status"]))
+    return DeliveryFacts(
+        guid=str(payload["guid"]),
+        event=str(payload["event"]),
+        delivered_at=parse_time(payload["delivered_at"]),
+        status_code=int(payload["status_code"] or 0),
+        status=str(payload["status"]),
+    )
 
 
 def _parse_installation(payload: Mapping[str, Any]) -> InstallationFacts:

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from sqlalchemy import update
 
 from bot.demo.github.registration import make_key
 from bot.demo.playground import SECRET, find_free_port
@@ -21,7 +23,9 @@ from bot.demo.repository import NAME
 from bot.doctor.examination import examine
 from bot.doctor.findings import Finding, Verdict
 from bot.manifest import load_manifest
+from runner.schema import enabled_repositories
 from tests.support import program
+from tests.support.forwarder import open_forwarder
 from tests.support.world import World, open_world
 
 pytestmark = pytest.mark.slow
@@ -290,6 +294,24 @@ async def test_an_installation_that_is_well_is_left_alone(tmp_path: Path) -> Non
         )
         assert [row["check"] for row in rows] == [finding.check for finding in findings]
         assert {row["verdict"] for row in rows} <= {"ok", "warning"}
+
+
+async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world, open_forwarder(world) as forwarder:
+        async with world.playground.service.context.db.write() as connection:
+            long_ago = datetime.now(UTC) - timedelta(hours=1)
+            await connection.execute(update(enabled_repositories).values(enabled_at=long_ago))
+        forwarder.is_away = True
+        on_time, world.github.clock = world.github.clock, lambda: datetime.now(UTC) - timedelta(minutes=2)
+        await world.open_issue()
+        await world.github.settle()
+        world.github.clock = on_time
+        assert [delivery.status_code for delivery in world.github.deliveries] == [200]
+        findings = await examine(world.playground.config)
+    (found,) = [finding for finding in findings if finding.check == "deliveries"]
+    assert found.verdict is Verdict.FAILED
+    assert "says that 1 were taken, and 1 did not come here" in found.words
+    assert "is the forwarder running" in found.fix
 
 
 async def test_whoever_runs_it_from_a_script_hears_of_a_failure(tmp_path: Path) -> None:

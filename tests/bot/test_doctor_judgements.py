@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bot.doctor.findings import Part, Verdict, has_failed, render_findings
+from bot.doctor.delivery_checks import Received, judge_deliveries
+from bot.doctor.findings import Finding, Part, Verdict, has_failed, render_findings
 from bot.doctor.github_checks import (
-    judge_deliveries,
     judge_hook,
     judge_installation,
     judge_labels,
@@ -73,14 +73,60 @@ def test_a_suspended_or_old_installation_is_named() -> None:
     assert "accept" in old.fix
 
 
+def sent(guid: str, minutes_ago: float, status_code: int = 202, event: str = "issues") -> DeliveryFacts:
+    status = "OK" if status_code else "failed to connect to host"
+    return DeliveryFacts(guid, event, AT - timedelta(minutes=minutes_ago), status_code, status)
+
+
+def judge(*newest_first: DeliveryFacts, received: Received | None = None, is_relayed: bool = False) -> Finding:
+    return judge_deliveries(PART, newest_first, received, AT, is_relayed=is_relayed)
+
+
+def receive(**minutes_ago: float) -> Received:
+    at = {guid: AT - timedelta(minutes=ago) for guid, ago in minutes_ago.items()}
+    return Received(AT - timedelta(days=3), at)
+
+
 def test_what_was_lost_before_the_newest_delivery_is_a_warning() -> None:
-    arrived, lost = DeliveryFacts(AT, 202, "OK"), DeliveryFacts(AT, 0, "failed to connect to host")
-    assert judge_deliveries([arrived, arrived]).verdict is OK
-    assert judge_deliveries([arrived, lost]).verdict is WARNING
-    found = judge_deliveries([lost, arrived])
+    arrived, lost = sent("a", 2), sent("b", 2, status_code=0)
+    assert judge(arrived, arrived).verdict is OK
+    assert judge(arrived, lost).verdict is WARNING
+    found = judge(lost, arrived)
     assert found.verdict is FAILED
     assert "failed to connect to host" in found.words
     assert "public_url" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("received", "verdict"),
+    [
+        (receive(new=2, old=60), OK),
+        (receive(new=1.5, old=59.5), OK),
+        (receive(new=2), WARNING),
+        (receive(new=2, old=55), WARNING),
+        (receive(old=60), FAILED),
+        (receive(new=0.5, old=60), FAILED),
+        (receive(), FAILED),
+    ],
+)
+@pytest.mark.parametrize(("is_relayed", "fix"), [(True, "forwarder"), (False, "let POST /webhook through")])
+def test_what_somebody_took_and_did_not_pass_on_at_once_is_named(
+    received: Received, verdict: Verdict, is_relayed: bool, fix: str
+) -> None:
+    found = judge(sent("new", 2, 200), sent("old", 60, 200), received=received, is_relayed=is_relayed)
+    assert found.verdict is verdict, found
+    assert ("2 were taken" in found.words) is (verdict is not OK)
+    assert (fix in found.fix) is (verdict is FAILED or (verdict is WARNING and not is_relayed))
+
+
+def test_what_need_not_be_in_the_inbox_is_not_looked_for_there() -> None:
+    under_way, ping, forgotten = sent("a", 0.5), sent("b", 5, 200, event="ping"), sent("c", 3 * 24 * 60 + 1)
+    assert judge(under_way, ping, forgotten, received=receive()).verdict is OK
+
+
+def test_without_the_inbox_nothing_is_said_of_what_a_forwarder_took() -> None:
+    assert "arrived" in judge(sent("a", 2)).words
+    assert "reached the forwarder" in judge(sent("a", 2), is_relayed=True).words
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,12 @@ def attempt(number: int, guid: str, *, succeeded: bool = False, event: str = "is
 
 
 def choose(*attempts: DeliveryAttempt) -> list[int]:
-    return [chosen.id for chosen in choose_missed(attempts, lambda attempt: attempt.event == "issue_comment")]
+    return choose_until(None, *attempts)
+
+
+def choose_until(doubted_until: datetime | None, *attempts: DeliveryAttempt) -> list[int]:
+    chosen = choose_missed(attempts, lambda attempt: attempt.event == "issue_comment", doubted_until)
+    return [attempt.id for attempt in chosen]
 
 
 def test_a_delivery_that_never_arrived_is_missed() -> None:
@@ -44,6 +49,13 @@ def test_one_attempt_that_succeeded_is_enough(succeeded: int) -> None:
 
 def test_of_a_delivery_that_failed_twice_the_newest_attempt_is_taken_in_the_place_of_the_first() -> None:
     assert choose(attempt(9, "first"), attempt(5, "second"), attempt(1, "first")) == [9, 5]
+
+
+def test_where_somebody_answers_for_us_a_success_says_nothing_once_it_is_no_longer_under_way() -> None:
+    tries = attempt(1, "a", succeeded=True), attempt(2, "b"), attempt(3, "c", succeeded=True)
+    assert choose_until(NOON + 2 * SECOND, *tries) == [1, 2]
+    assert choose_until(NOON + 3 * SECOND, *tries) == [1, 2, 3]
+    assert choose_until(NOON + SECOND, attempt(1, "a", succeeded=True), attempt(2, "a", succeeded=True)) == []
 
 
 def test_what_nobody_works_is_not_taken() -> None:

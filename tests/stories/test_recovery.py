@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,27 +16,12 @@ from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import ISSUE_BODY, NAME
 from runner.pauses import end_pause, fetch_pauses
 from tests.support.hook import open_hook
-from tests.support.world import WRITE_REPORT, World, open_world
+from tests.support.tended_world import open_tended_world, restart, settle_with
+from tests.support.world import WRITE_REPORT, World
 
 pytestmark = pytest.mark.slow
 
 SLOW = WRITE_REPORT + "time.sleep(30)\n"
-
-
-@asynccontextmanager
-async def open_tended_world(folder: Path, recover_s: float = 300.0, **choices: Any) -> AsyncIterator[World]:
-    """A world whose service looks so often for what it missed, and was enabled more than a second ago."""
-    async with open_world(folder, **choices) as world:
-        playground = world.playground
-        playground.pace = replace(playground.pace, recover_s=recover_s)
-        # GitHub tells times in whole seconds.
-        await asyncio.sleep(1.1)
-        yield world
-
-
-async def restart(world: World) -> None:
-    await world.playground.stop_service()
-    await world.playground.start_service()
 
 
 async def start_and_look(world: World) -> dict[str, Any]:
@@ -59,12 +41,6 @@ async def fetch_held(world: World) -> int:
             return int(json.load(answer)["held_labels"])
 
     return await asyncio.to_thread(fetch)
-
-
-async def settle_with(world: World, jobs: int) -> None:
-    await asyncio.sleep(0.5)
-    await world.settle()
-    assert len(await world.jobs()) == jobs
 
 
 async def test_a_label_that_was_put_on_while_the_service_was_down_gets_its_job(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""What somebody between GitHub and the service took, and lost, is found out and done: once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.demo.playground import STRANGER
+from tests.support.forwarder import open_forwarder
+from tests.support.tended_world import open_tended_world, restart, settle_with
+from tests.support.world import World
+
+pytestmark = pytest.mark.slow
+
+
+def write_anew(body: bytes) -> bytes:
+    """The same JSON in other bytes, which the signature does not fit."""
+    return json.dumps(json.loads(body), indent=1).encode()
+
+
+@pytest.mark.parametrize(("is_away", "rewrite"), [(True, bytes), (False, write_anew)])
+async def test_what_a_forwarder_took_and_did_not_pass_on_is_found_and_done_once(
+    tmp_path: Path, is_away: bool, rewrite: Callable[[bytes], bytes]
+) -> None:
+    async with open_tended_world(tmp_path, recover_s=0.3) as world, open_forwarder(world) as forwarder:
+        await world.open_issue()
+        await world.comment("/ptq help")
+        await world.wait_for_reply("/ptq repro")
+        forwarder.is_away, forwarder.rewrite = is_away, rewrite
+        await world.comment("/ptq fix")
+        await world.github.settle()
+        lost = world.github.deliveries[-1]
+        assert (lost.name, lost.status_code) == ("issue_comment.created", 200)
+        await world.wait_for_report()
+        await world.comment("/ptq status")
+        await world.wait_for_reply("No job is active. The last one")
+        forwarder.is_away, forwarder.rewrite = False, bytes
+        await world.github.redeliver(lost.guid)
+        await forwarder.settle()
+        await restart(world)
+        await asyncio.sleep(1.0)
+        await settle_with(world, jobs=1)
+        assert len(world.statuses()) == len(world.reports()) == 1
+        assert len(world.replies()) == 4, "help, the status of the job, its report, and the answer to /ptq status"
+
+
+async def test_what_a_forwarder_passes_on_is_not_fetched_and_what_it_loses_is_fetched_once(tmp_path: Path) -> None:
+    async with open_tended_world(tmp_path, recover_s=0.3) as world:
+        world.playground.pace = replace(world.playground.pace, in_flight_s=2.0)
+        async with open_forwarder(world) as forwarder:
+            await world.open_issue()
+            await world.comment("It breaks here as well.", by=STRANGER)
+            await asyncio.sleep(3.0)
+            assert count_fetched(world) == 0
+            forwarder.is_away = True
+            await world.comment("And here.", by=STRANGER)
+            await asyncio.sleep(5.0)
+            assert count_fetched(world) == 1
+
+
+def count_fetched(world: World) -> int:
+    """How often the service has asked what some delivery carried."""
+    return sum("/app/hook/deliveries/" in exchange.path for exchange in world.github.exchanges)
