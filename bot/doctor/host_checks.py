@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
+from sqlalchemy import make_url
 from yarl import URL
 
 from bot.config import Settings
@@ -22,6 +24,8 @@ SERVICE = Part("service")
 GB = 1_000_000_000
 LITTLE_GB = 1.0
 """Room on the disk of data_dir below which logs of jobs may find none."""
+
+OWN_FOLDER = "make that folder, for the account that the service runs as"
 
 TIMEOUT = aiohttp.ClientTimeout(total=10.0)
 FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
@@ -44,19 +48,35 @@ async def _check_database(settings: Settings) -> Finding:
         async with open_beside(settings.server.database_url) as database:
             await database.accepts_writes()
     except NoDatabase:
-        return SERVICE.ok("database", "it is made when the service starts")
+        return _check_new_database(Path(make_url(settings.server.database_url).database or ""))
     except OldDatabase as error:
         return SERVICE.fail("database", str(error), "stop the service, make a backup, then run: ptq-bot db upgrade")
     except DatabaseError as error:
-        return SERVICE.fail("database", str(error), "mend [server] database_url, or start its server")
+        fix = "mend [server] database_url; let the service's account write there, or start the database's server"
+        return SERVICE.fail("database", str(error), fix)
     return SERVICE.ok("database", "it takes writes")
+
+
+def _check_new_database(file: Path) -> Finding:
+    folder = file.parent
+    if _may_write(folder):
+        return SERVICE.ok("database", f"it is made when the service starts: {file}")
+    words = "we may not write to it" if folder.is_dir() else "there is no such folder"
+    fix = f"{OWN_FOLDER}, or name another place in [server] database_url (docs/operators.md)"
+    return SERVICE.fail("database", f"it cannot be made in {folder}: {words}", fix)
+
+
+def _may_write(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _check_folder(settings: Settings) -> Finding:
     folder = settings.server.data_dir
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return SERVICE.fail("data_dir", "we may not write to it", "give it to the account that the service runs as")
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not _may_write(existing):
+        words = "we may not write to it" if existing.is_dir() else f"{existing} is no folder"
+        fix = f"{OWN_FOLDER}, or name another place in [server] data_dir (docs/operators.md)"
+        return SERVICE.fail("data_dir", f"{folder} cannot be used: {words}", fix)
     free_gb = shutil.disk_usage(existing).free / GB
     if free_gb < LITTLE_GB:
         return SERVICE.fail("data_dir", f"its disk has {free_gb:.1f} GB free", "make room, or move data_dir")

@@ -123,7 +123,7 @@ def has_a_strangers_database(world: World) -> None:
         connection.execute("CREATE TABLE somebodys (id)")
 
 
-def has_a_file_for_workspace(world: World) -> None:
+def has_a_file(world: World) -> None:
     (world.playground.folder / "file").touch()
 
 
@@ -182,9 +182,7 @@ BROKEN = {
     "another host key": Broken("machine gpu-1", "host key", "known_hosts", breaks=has_another_host_key),
     "another client key": Broken("machine gpu-1", "login", "user name and key", breaks=has_another_client_key),
     "no Python": Broken("machine gpu-1", "python", "cannot be run", edit("python = PYTHON", 'python = "/opt/none"')),
-    "no room for a workspace": Broken(
-        "machine gpu-1", "program", "", edit("machine/workspace", "file"), has_a_file_for_workspace
-    ),
+    "no room for a workspace": Broken("machine gpu-1", "program", "", edit("machine/workspace", "file"), has_a_file),
     "a full disk": Broken("machine gpu-1", "disk", "min_free_gb", edit("min_free_gb = 0", "min_free_gb = 1e9")),
     "no GPU where one is promised": Broken(
         "machine gpu-1",
@@ -198,6 +196,12 @@ BROKEN = {
     ),
     "a stranger's database": Broken(
         "service", "database", "other tables", edit("///ptq.db", "///other.db"), has_a_strangers_database
+    ),
+    "no folder for a new database": Broken(
+        "service", "database", "there is no such folder", edit("///ptq.db", "///nowhere/ptq.db")
+    ),
+    "a file for data_dir": Broken(
+        "service", "data_dir", "is no folder", edit('data_dir = "var"', 'data_dir = "file"'), has_a_file
     ),
     "no database server": Broken(
         "service",
