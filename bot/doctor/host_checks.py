@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
@@ -138,9 +139,25 @@ async def _check_models(session: aiohttp.ClientSession, part: Part, spec: AgentS
     except FAILURES as error:
         words = f"its models do not answer at {upstream.url} ({describe_failure(error)})"
         return part.fail("models", words, f"mend [agents.{spec.name}.gateway] url, the network, or [proxy]")
-    if status in (401, 403):
-        fix = f"mend [agents.{spec.name}.gateway] key"
-        return part.fail("models", f"{upstream.url} does not take the key ({status})", fix)
-    if status >= 500:
-        return part.warn("models", f"{upstream.url} answers {status}", "try again; see its status page")
-    return part.ok("models", f"{upstream.url} takes the key")
+    return judge_models(part, spec.name, upstream.url, status)
+
+
+def judge_models(part: Part, agent: str, url: str, status: int) -> Finding:
+    """What an agent's models answer to the question which there are. Pure."""
+    table, words = f"[agents.{agent}.gateway]", f"{url}/v1/models answers {status}"
+    if status == HTTPStatus.OK:
+        return part.ok("models", f"{url} takes the key")
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return part.fail("models", f"{url} does not take the key ({status})", f"mend {table} key")
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        fix = "wait; if it stays so, see what the key's account may ask for, and whether it has money left"
+        return part.warn("models", f"{words}: it has no room for more just now", fix)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return part.warn("models", words, "try again; see its status page")
+    if status == HTTPStatus.NOT_FOUND:
+        fix = f"there are no models at this address: mend {table} url, and leave /v1 out of it"
+        return part.fail("models", words, fix)
+    if status in range(300, 400):
+        fix = f"mend {table} url: give the address that it leads to, without /v1; the gateway follows nobody"
+        return part.fail("models", f"{words}, and so leads elsewhere", fix)
+    return part.fail("models", words, f"mend {table} url, key and headers: see what its vendor wants to be asked")

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -20,7 +21,11 @@ from bot.demo.playground import SECRET, find_free_port
 from bot.demo.repository import NAME
 from bot.doctor.examination import examine
 from bot.doctor.findings import Finding, Verdict
+from bot.doctor.host_checks import check_agent
+from bot.gateway.proxy import Upstream
+from bot.gateway.requests import Rule
 from bot.manifest import load_manifest
+from runner.agents import AgentSpec
 from tests.support import program
 from tests.support.world import World, open_world
 
@@ -220,7 +225,10 @@ BROKEN = {
         "agent models", "models", "do not answer", edit(AGENT, MODELS.format(url="http://127.0.0.1:PORT") + AGENT)
     ),
     "a key that models do not take": Broken(
-        "agent models", "models", "does not take the key (401)", edit(AGENT, MODELS.format(url="MODELS") + AGENT)
+        "agent models", "models", "does not take the key (401)", edit(AGENT, MODELS.format(url="MODELS/401") + AGENT)
+    ),
+    "an address of models with /v1": Broken(
+        "agent models", "models", "answers 404", edit(AGENT, MODELS.format(url="MODELS/200/v1") + AGENT)
     ),
     "a key on machines": Broken(
         "agent models",
@@ -250,15 +258,38 @@ def rewrite(world: World, edits: tuple[tuple[str, str], ...], models: str) -> No
     playground.config.write_text(text)
 
 
-async def refuse(request: web.Request) -> web.Response:
-    return web.Response(status=401)
+async def answer_as_asked(request: web.Request) -> web.Response:
+    assert "k3y-k3y-k3y" in str(request.headers)
+    return web.Response(status=int(request.match_info["status"]), headers={"Location": "/200/v1/models"})
 
 
 def make_models() -> TestServer:
-    """Models that take nobody's key."""
+    """Models whose answer stands in their address: they take no key below `/401`."""
     application = web.Application()
-    application.router.add_get("/v1/models", refuse)
+    application.router.add_get("/{status}/v1/models", answer_as_asked)
     return TestServer(application)
+
+
+ANSWERED = {
+    200: (Verdict.OK, "takes the key", ""),
+    302: (Verdict.FAILED, "answers 302, and so leads elsewhere", "the address that it leads to"),
+    400: (Verdict.FAILED, "answers 400", "mend [agents.models.gateway]"),
+    401: (Verdict.FAILED, "does not take the key (401)", "mend [agents.models.gateway] key"),
+    404: (Verdict.FAILED, "answers 404", "leave /v1 out of it"),
+    429: (Verdict.WARNING, "no room for more just now", "wait"),
+    503: (Verdict.WARNING, "answers 503", "try again"),
+}
+
+
+@pytest.mark.parametrize("status", ANSWERED)
+async def test_models_are_well_only_when_they_say_which_there_are(status: int) -> None:
+    verdict, words, fix = ANSWERED[status]
+    async with make_models() as models, aiohttp.ClientSession() as session:
+        upstream = Upstream(str(models.make_url(f"/{status}")), "k3y-k3y-k3y", {}, Rule())
+        (found,) = [one async for one in check_agent(session, AgentSpec("models", "claude"), upstream)]
+    assert found.verdict is verdict
+    assert words in found.words
+    assert fix in found.fix
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
