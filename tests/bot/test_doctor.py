@@ -7,7 +7,7 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from aiohttp.test_utils import TestServer
 from bot.demo.github.registration import make_key
 from bot.demo.playground import SECRET, find_free_port
 from bot.demo.repository import NAME
-from bot.doctor.examination import examine
-from bot.doctor.findings import Finding, Verdict
+from bot.doctor.examination import clean, examine, look_at
+from bot.doctor.findings import MAX_WORDS, Finding, Part, Verdict
 from bot.doctor.host_checks import check_agent
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Rule
@@ -46,6 +46,8 @@ class Broken:
     """Of `ptq.toml`; PORT stands for one on which nobody listens."""
     breaks: Callable[[World], Awaitable[None] | None] = field(default=lambda world: None)
     verdict: Verdict = Verdict.FAILED
+    follows: tuple[tuple[str, str], ...] = ()
+    """What else fails by it, as part and check."""
 
 
 def edit(old: str, new: str) -> tuple[tuple[str, str], ...]:
@@ -135,12 +137,23 @@ def has_a_file(world: World) -> None:
 AGENT = '[agents.script]\nkind = "command"'
 MODELS = '[agents.models]\nkind = "claude"\ngateway = {{ url = "{url}", key = "k3y-k3y-k3y" }}\n\n'
 
+NOT_INSTALLED = ((f"repository {NAME}", "installed"),)
+NOT_LOOKED_AT = ((f"repository {NAME}", "reachable"),)
+
 BROKEN = {
     "a key that is none": Broken("configuration", "ptq.toml", "did you mean slots", edit("slots = 2", "slot = 2")),
-    "another app_id": Broken("GitHub App", "key", "no App of this app_id", edit('"4711"', '"4712"')),
-    "another private key": Broken("GitHub App", "key", "does not take the private key", breaks=has_another_key),
-    "no GitHub there": Broken("GitHub App", "reachable", "does not answer", edit("API_URL", "http://127.0.0.1:PORT")),
-    "a permission less": Broken("GitHub App", "permissions", "contents: write", breaks=lacks_contents),
+    "another app_id": Broken(
+        "GitHub App", "key", "no App of this app_id", edit('"4711"', '"4712"'), follows=NOT_INSTALLED
+    ),
+    "another private key": Broken(
+        "GitHub App", "key", "does not take the private key", breaks=has_another_key, follows=NOT_LOOKED_AT
+    ),
+    "no GitHub there": Broken(
+        "GitHub App", "reachable", "does not answer", edit("API_URL", "http://127.0.0.1:PORT"), follows=NOT_LOOKED_AT
+    ),
+    "a permission less": Broken(
+        "GitHub App", "permissions", "contents: write", breaks=lacks_contents, follows=NOT_INSTALLED
+    ),
     "a permission more": Broken(
         "GitHub App", "permissions", "administration: write", breaks=may_administrate, verdict=Verdict.WARNING
     ),
@@ -173,7 +186,9 @@ BROKEN = {
         breaks=has_few_calls_left,
         verdict=Verdict.WARNING,
     ),
-    "no calls left": Broken(f"repository {NAME}", "rate limit", "0 of 5,000 calls", breaks=has_no_calls_left),
+    "no calls left": Broken(
+        f"repository {NAME}", "rate limit", "0 of 5,000 calls", breaks=has_no_calls_left, follows=NOT_LOOKED_AT
+    ),
     "CI with secrets": Broken(
         f"repository {NAME}", "CI secrets", "deploy.yml", breaks=has_open_workflow, verdict=Verdict.WARNING
     ),
@@ -220,6 +235,7 @@ BROKEN = {
         "does not answer",
         edit('public_url = "', 'public_url = "http://127.0.0.1:PORT" # "'),
         verdict=Verdict.WARNING,
+        follows=(("GitHub App", "webhook"),),
     ),
     "models that are not there": Broken(
         "agent models", "models", "do not answer", edit(AGENT, MODELS.format(url="http://127.0.0.1:PORT") + AGENT)
@@ -302,8 +318,33 @@ async def test_what_is_broken_is_named(tmp_path: Path, broken: Broken) -> None:
     (found,) = [finding for finding in findings if (finding.about, finding.check) == (broken.about, broken.check)]
     assert (found.verdict, broken.words in found.words) == (broken.verdict, True), found.words
     assert found.fix
+    named = {(broken.about, broken.check)} if broken.verdict is Verdict.FAILED else set()
+    failed = {(finding.about, finding.check) for finding in findings if finding.verdict is Verdict.FAILED}
+    assert failed == named | {*broken.follows}
     assert "k3y-k3y-k3y" not in str(findings)
     assert "hunter2" not in str(findings)
+
+
+async def stumble(said: str) -> AsyncIterator[Finding]:
+    yield Part("machine gpu-1").ok("connection", "it answers")
+    raise KeyError(said)
+
+
+async def test_a_check_that_stumbles_says_over_what_and_where() -> None:
+    before, found = await look_at("machine gpu-1", stumble("free_gb"))
+    assert before.verdict is Verdict.OK
+    assert (found.about, found.verdict) == ("machine gpu-1", Verdict.FAILED)
+    line = stumble.__code__.co_firstlineno + 2
+    assert f"the check itself failed: KeyError (test_doctor.py:{line}): 'free_gb'" in found.words
+    assert "log" not in found.fix
+
+
+async def test_a_secret_at_the_place_where_an_error_is_cut_is_not_shown_in_half() -> None:
+    for start in range(MAX_WORDS - 60, MAX_WORDS):
+        _, found = await look_at("agent", stumble("x" * start + "hunter2-hunter2" + "x" * 10_000))
+        shown = clean(found, frozenset({"hunter2-hunter2"}))
+        assert len(shown.words) <= MAX_WORDS
+        assert "hunt" not in shown.words
 
 
 def not_well(findings: list[Finding]) -> list[tuple[str, str]]:
