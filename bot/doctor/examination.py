@@ -24,7 +24,7 @@ from handlers.sanitize import one_line, redact
 
 CONFIGURATION = Part("configuration")
 
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 """For one part: whatever hangs is told of, and keeps nothing else from being told."""
 
 OURS = Path(bot.__path__[0])

@@ -211,6 +211,9 @@ BROKEN = {
         edit("min_free_gb", "gpus_per_slot = 1\nmin_free_gb"),
         verdict=Verdict.WARNING,
     ),
+    "no way to make virtual environments": Broken(
+        "machine gpu-1", "first job", "No module named no_venv", edit('"-m", "venv"', '"-m", "no_venv"')
+    ),
     "no program of the agent": Broken(
         "machine gpu-1", "agent script", "no program mine", edit("command = [", 'command = ["mine", ')
     ),

@@ -169,6 +169,8 @@ async def test_a_machine_is_kept_once_its_key_is_confirmed_and_our_program_runs_
     tried = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
     assert "jobs can run there" in tried.text
     assert "git version" in tried.text
+    assert "one was made and ran there" in tried.text
+    assert not [*tryout.workspace.glob("trial-*")]
     (kept,) = operator.setup.desk.answers.machines
     assert kept.programs["git"].startswith("git version")
     hosts = (tmp_path / "here" / "ptq-known-hosts").read_bytes()
