@@ -139,8 +139,8 @@ class Database:
         except DatabaseError as error:
             raise type(error)(f"the database {self.name}: {error}") from None
         except (SQLAlchemyError, OSError, *self._kind.FAILURES) as error:
-            advice = "" if self.is_embedded else "; check that it runs, and server.database_url"
-            kind = UnavailableDatabase if self._kind.is_passing(_find_cause(error)) else DatabaseError
+            advice = self._kind.advise(cause := _find_cause(error), self.file)
+            kind = UnavailableDatabase if self._kind.is_passing(cause) else DatabaseError
             raise kind(f"the database {self.name}: {_describe(error)}{advice}") from None
 
     async def close(self) -> None:

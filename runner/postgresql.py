@@ -7,6 +7,7 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -103,6 +104,11 @@ async def _look_who_stands_still(engine: AsyncEngine) -> None:
         except (SQLAlchemyError, OSError, *FAILURES) as error:
             log.warning("database.not_looked_at", reason=repr(error))
         await asyncio.sleep(LOOK_S)
+
+
+def advise(_error: BaseException, _file: Path) -> str:
+    """What to do about whatever the driver raised, as the end of a sentence. Pure."""
+    return "; check that it runs, and server.database_url"
 
 
 def is_passing(error: BaseException) -> bool:

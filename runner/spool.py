@@ -30,10 +30,15 @@ class Spool:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Make the folder where it is missing. Raises `OSError`, in words for the operator."""
         self._folder = folder
         self._grown = Bell()
         self._watchers = Counter[str]()
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = f"{folder.parent} is no place for logs ({(error.strerror or '').lower()}): it has to be a folder"
+            raise OSError(f"{reason} that this account may write to; see server.data_dir") from None
 
     def offset(self, job_id: str, stage: str) -> int:
         """How many bytes of the log are here."""

@@ -65,6 +65,17 @@ def is_passing(error: BaseException) -> bool:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) == sqlite3.SQLITE_BUSY
 
 
+def advise(error: BaseException, file: Path) -> str:
+    """What to do about what the driver raised, as the end of a sentence; empty where nothing is known. Pure."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF  # The rest of it says where exactly.
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or isinstance(error, OSError):
+        return (
+            f"; {file.parent} has to be a folder that this account may write to: see to that, or name another place"
+            " in server.database_url"
+        )
+    return ""
+
+
 def connect(file: Path, *, durable: bool = True) -> sqlite3.Connection:
     """Open a connection beside the engine's, for the thread that calls this or another.
 
@@ -156,7 +167,7 @@ def probe(file: Path, *, must_exist: bool) -> None:
         with closing(sqlite3.connect(file)) as connection:
             connection.execute("PRAGMA schema_version")
     except sqlite3.Error as error:
-        raise DatabaseError(str(error)) from None
+        raise DatabaseError(f"{error}{advise(error, file)}") from None
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from sqlalchemy import make_url
 
 from bot.config import load_settings
 from bot.demo.playground import find_free_port
-from bot.tables import ServerTable
 from runner import versions
 from tests.bot.test_cli import configure
 from tests.support.dockerfile import Folder, Step, parse_stages
@@ -149,8 +148,18 @@ def test_the_unit_runs_what_the_image_runs_and_knows_the_signals() -> None:
     assert [Path(words[0]).name, *words[1:]] == [*only(FINAL, "ENTRYPOINT").words, *only(FINAL, "CMD").words]
     assert found["ExecReload"].startswith("/bin/kill -HUP")
     assert found["User"] == only(FINAL, "USER").text
-    key = found["Environment"].split("=")[0].removeprefix("PTQ_SERVER__").lower()
-    assert key in ServerTable.model_fields
+    assert "Environment" not in found, "commands beside the service would not know"
+
+
+def test_the_unit_lets_the_service_write_where_the_documented_configuration_has_it_write(tmp_path: Path) -> None:
+    """Without the documented lines both places are beside the file, where the unit lets nobody write."""
+    found = dict(line.split("=", 1) for line in UNIT.splitlines() if "=" in line and not line.startswith("#"))
+    assert (found["ProtectSystem"], found["WorkingDirectory"]) == ("strict", f"/var/lib/{found['StateDirectory']}")
+    section = (ROOT / "docs" / "operators.md").read_text().split("## As a unit of systemd")[1].split("\n## ")[0]
+    (lines,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    server = load_settings(configure(tmp_path, 0, ("[server]\n", f"[server]\n{lines}")), {}).server
+    for place in (Path(make_url(server.database_url).database or ""), server.data_dir):
+        assert place.is_relative_to(found["WorkingDirectory"]), place
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")

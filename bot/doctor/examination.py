@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
 
+import bot
 from bot.config import ConfigError, Settings, load_settings
-from bot.doctor.findings import Finding, Part
+from bot.doctor.findings import MAX_WORDS, Finding, Part
 from bot.doctor.github_checks import check_app, check_repository
 from bot.doctor.host_checks import check_agent, check_service
 from bot.doctor.machine_checks import check_machine
@@ -18,12 +20,14 @@ from bot.github import AppGitHub
 from bot.github.inspection import QUICK, Inspection
 from bot.github.session import open_session
 from bot.reports import show_for_terminal
-from handlers.sanitize import redact
+from handlers.sanitize import one_line, redact
 
 CONFIGURATION = Part("configuration")
 
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 """For one part: whatever hangs is told of, and keeps nothing else from being told."""
+
+OURS = Path(bot.__path__[0])
 
 
 async def examine(config: Path) -> list[Finding]:
@@ -34,12 +38,13 @@ async def examine(config: Path) -> list[Finding]:
         fix = "mend it there; ptq.example.toml explains every key"
         return [CONFIGURATION.fail(config.name, problem, fix) for problem in error.problems]
     found = [CONFIGURATION.ok(config.name, "it can be used"), *await _look(settings)]
-    return [_clean(finding, settings) for finding in found]
+    secrets = settings.secret_values()
+    return [clean(finding, secrets) for finding in found]
 
 
 async def _look(settings: Settings) -> list[Finding]:
     async with open_session(settings.way_out()) as session:
-        looking = [_bound(about, checks) for about, checks in _list_parts(settings, session)]
+        looking = [look_at(about, checks) for about, checks in _list_parts(settings, session)]
         return [finding for found in await asyncio.gather(*looking) for finding in found]
 
 
@@ -63,10 +68,10 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-async def _bound(about: str, checks: AsyncIterator[Finding]) -> list[Finding]:
-    """What was found out of one part; and where it hangs or stumbles, that."""
+async def look_at(about: str, checks: AsyncIterator[Finding]) -> list[Finding]:
+    """What was found out of one part; and where it hangs or stumbles, that. What an error says may be a secret."""
     found: list[Finding] = []
-    fix = "try again; if it stays so, tell us what the service's log says"
+    fix = "try again; if it stays so, it is a fault of ptq-bot: report it with these words"
     try:
         async with asyncio.timeout(PATIENCE_S):
             async for finding in checks:
@@ -74,11 +79,19 @@ async def _bound(about: str, checks: AsyncIterator[Finding]) -> list[Finding]:
     except TimeoutError:
         found.append(Part(about).fail("answer", f"it did not end within {PATIENCE_S:.0f} seconds", fix))
     except Exception as error:
-        found.append(Part(about).fail("answer", f"the check itself failed ({type(error).__name__})", fix))
+        found.append(Part(about).fail("answer", f"the check itself failed: {describe_stumble(error)}", fix))
     return found
 
 
-def _clean(finding: Finding, settings: Settings) -> Finding:
-    secrets = settings.secret_values()
+def describe_stumble(error: Exception) -> str:
+    """What was raised, and where in our own code: below the one that looks."""
+    steps = traceback.extract_tb(error.__traceback__)[1:]
+    ours = [step for step in steps if Path(step.filename).is_relative_to(OURS)] or steps
+    where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
+    return f"{type(error).__name__}{where}: {error}"
+
+
+def clean(finding: Finding, secrets: frozenset[str]) -> Finding:
+    """As it may be shown: cut only once no secret is in it, for half of one nobody would know again. Pure."""
     words, fix = (show_for_terminal(redact(text, secrets)) for text in (finding.words, finding.fix))
-    return Finding(finding.about, finding.check, finding.verdict, words, fix)
+    return Finding(finding.about, finding.check, finding.verdict, one_line(words, MAX_WORDS), fix)

@@ -240,11 +240,16 @@ async def _check_triggers(
     yield judge_labels(part, facts.page, list(rules.labels), missing)
 
 
+def name_label_command(page: str, label: str) -> str:
+    """What somebody types to create a label in the repository at this address. Pure."""
+    return f"gh label create {shlex.quote(label)} -R {shlex.quote(page)}"
+
+
 def judge_labels(part: Part, page: str, labels: Sequence[str], missing: Sequence[str]) -> Finding:
     """Whether a repository has the labels that start jobs; `page` is its address. Pure."""
     if not missing:
         return part.ok("labels", ", ".join(labels) or "none starts a job: commands do")
-    commands = "; ".join(f"gh label create {shlex.quote(label)} -R {page}" for label in missing)
+    commands = "; ".join(name_label_command(page, label) for label in missing)
     words = f"it has no label {', '.join(missing)}, so nobody can start a job by that"
     return part.warn(
         "labels", words, f"create {'it' if len(missing) == 1 else 'them'} at {page}/labels, or by: {commands}"

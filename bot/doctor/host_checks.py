@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator
+from http import HTTPStatus
+from pathlib import Path
 
 import aiohttp
+from sqlalchemy import make_url
 from yarl import URL
 
 from bot.config import Settings
@@ -22,6 +25,8 @@ SERVICE = Part("service")
 GB = 1_000_000_000
 LITTLE_GB = 1.0
 """Room on the disk of data_dir below which logs of jobs may find none."""
+
+OWN_FOLDER = "make that folder, for the account that the service runs as"
 
 TIMEOUT = aiohttp.ClientTimeout(total=10.0)
 FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
@@ -44,19 +49,35 @@ async def _check_database(settings: Settings) -> Finding:
         async with open_beside(settings.server.database_url) as database:
             await database.accepts_writes()
     except NoDatabase:
-        return SERVICE.ok("database", "it is made when the service starts")
+        return _check_new_database(Path(make_url(settings.server.database_url).database or ""))
     except OldDatabase as error:
         return SERVICE.fail("database", str(error), "stop the service, make a backup, then run: ptq-bot db upgrade")
     except DatabaseError as error:
-        return SERVICE.fail("database", str(error), "mend [server] database_url, or start its server")
+        fix = "mend [server] database_url; let the service's account write there, or start the database's server"
+        return SERVICE.fail("database", str(error), fix)
     return SERVICE.ok("database", "it takes writes")
+
+
+def _check_new_database(file: Path) -> Finding:
+    folder = file.parent
+    if _may_write(folder):
+        return SERVICE.ok("database", f"it is made when the service starts: {file}")
+    words = "we may not write to it" if folder.is_dir() else "there is no such folder"
+    fix = f"{OWN_FOLDER}, or name another place in [server] database_url (docs/operators.md)"
+    return SERVICE.fail("database", f"it cannot be made in {folder}: {words}", fix)
+
+
+def _may_write(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _check_folder(settings: Settings) -> Finding:
     folder = settings.server.data_dir
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return SERVICE.fail("data_dir", "we may not write to it", "give it to the account that the service runs as")
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not _may_write(existing):
+        words = "we may not write to it" if existing.is_dir() else f"{existing} is no folder"
+        fix = f"{OWN_FOLDER}, or name another place in [server] data_dir (docs/operators.md)"
+        return SERVICE.fail("data_dir", f"{folder} cannot be used: {words}", fix)
     free_gb = shutil.disk_usage(existing).free / GB
     if free_gb < LITTLE_GB:
         return SERVICE.fail("data_dir", f"its disk has {free_gb:.1f} GB free", "make room, or move data_dir")
@@ -118,9 +139,25 @@ async def _check_models(session: aiohttp.ClientSession, part: Part, spec: AgentS
     except FAILURES as error:
         words = f"its models do not answer at {upstream.url} ({describe_failure(error)})"
         return part.fail("models", words, f"mend [agents.{spec.name}.gateway] url, the network, or [proxy]")
-    if status in (401, 403):
-        fix = f"mend [agents.{spec.name}.gateway] key"
-        return part.fail("models", f"{upstream.url} does not take the key ({status})", fix)
-    if status >= 500:
-        return part.warn("models", f"{upstream.url} answers {status}", "try again; see its status page")
-    return part.ok("models", f"{upstream.url} takes the key")
+    return judge_models(part, spec.name, upstream.url, status)
+
+
+def judge_models(part: Part, agent: str, url: str, status: int) -> Finding:
+    """What an agent's models answer to the question which there are. Pure."""
+    table, words = f"[agents.{agent}.gateway]", f"{url}/v1/models answers {status}"
+    if status == HTTPStatus.OK:
+        return part.ok("models", f"{url} takes the key")
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return part.fail("models", f"{url} does not take the key ({status})", f"mend {table} key")
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        fix = "wait; if it stays so, see what the key's account may ask for, and whether it has money left"
+        return part.warn("models", f"{words}: it has no room for more just now", fix)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return part.warn("models", words, "try again; see its status page")
+    if status == HTTPStatus.NOT_FOUND:
+        fix = f"there are no models at this address: mend {table} url, and leave /v1 out of it"
+        return part.fail("models", words, fix)
+    if status in range(300, 400):
+        fix = f"mend {table} url: give the address that it leads to, without /v1; the gateway follows nobody"
+        return part.fail("models", f"{words}, and so leads elsewhere", fix)
+    return part.fail("models", words, f"mend {table} url, key and headers: see what its vendor wants to be asked")

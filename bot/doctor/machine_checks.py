@@ -1,4 +1,4 @@
-"""What the doctor asks of each machine: the way there, the sandbox, room, GPUs, clock, and the programs of its jobs."""
+"""What the doctor asks of each machine: the way there, the sandbox, room, GPUs, clock, programs, and a first job."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from bot.config import Settings
-from bot.doctor.findings import Finding, Part
+from bot.doctor.findings import Finding, Part, Verdict
 from bot.doctor.github_checks import judge_skew
+from bot.doctor.machine_trial import GIT, judge_git, try_job
 from runner.agents import AgentSpec, Run, build_agent
+from runner.environment import Profile
 from runner.host_errors import AccessDenied, HostError, HostKeyMismatch
 from runner.hosts import open_host
 from runner.inventory import Inventory, describe_disk, describe_gpus, describe_shares, find_shortage
@@ -16,7 +18,7 @@ from runner.jobd_answers import JobdError
 from runner.jobd_client import Capabilities, JobdClient, Programs
 from runner.machines import Machine, eligible
 
-GIT, UV = "git", "uv"
+UV = "uv"
 
 
 async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[Finding]:
@@ -30,8 +32,12 @@ async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[F
         before = time.time()
         programs = await client.find_programs(*choose_programs(agents, uses_uv=_uses_uv(settings, machine)))
         yield judge_skew(part, "clock", "the machine's", find_skew_s(before, time.time(), programs.now))
-        for finding in judge_programs(part, agents, programs):
+        found = list(judge_programs(part, agents, programs))
+        for finding in found:
             yield finding
+        if not any(finding.check == GIT and finding.verdict is Verdict.FAILED for finding in found):
+            for create_venv in dict.fromkeys(profile.create_venv for profile in _list_profiles(settings, machine)):
+                yield await try_job(part, machine, host, create_venv)
     except (HostError, JobdError) as error:
         yield explain_failure(part, machine, error)
     finally:
@@ -121,11 +127,14 @@ def list_agents(settings: Settings, machine: Machine) -> Iterator[AgentSpec]:
     yield from (spec for spec in settings.agent_specs() if spec.name in names)
 
 
+def _list_profiles(settings: Settings, machine: Machine) -> Iterator[Profile]:
+    yield from (profile for profile in settings.profiles() if eligible([machine], profile.requires))
+
+
 def _uses_uv(settings: Settings, machine: Machine) -> bool:
     return any(
         command.split()[:1] == [UV]
-        for profile in settings.profiles()
-        if eligible([machine], profile.requires)
+        for profile in _list_profiles(settings, machine)
         for command in (*profile.setup, " ".join(profile.create_venv))
     )
 
@@ -147,7 +156,9 @@ def judge_programs(part: Part, agents: Sequence[AgentSpec], programs: Programs) 
     names: Mapping[str, str] = {find_program(spec): f"agent {spec.name}" for spec in agents}
     for program, version in programs.versions.items():
         check = names.get(program, program)
-        if version is None:
+        if program == GIT:
+            yield judge_git(part, version)
+        elif version is None:
             fix = f"install {program} there, where a login without a terminal finds it (PATH in ~/.profile may not do)"
             yield part.fail(check, f"it has no program {program}", fix)
         else:

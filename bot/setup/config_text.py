@@ -84,6 +84,8 @@ def _list_dashboard(app: App) -> Iterator[str]:
         yield "# People sign in to the pages by the App: docs/dashboard.md."
         yield f"client_id = {quote(app.client_id)}"
         yield f"client_secret_file = {quote(CLIENT_FILE)}"
+        yield "# Jobs of public repositories are shown to everybody; false: only to those who have signed in."
+        yield "public = true"
         yield '# operators = ["your-login"]   # who sees deliveries, spend, and what is for you alone'
 
 
@@ -103,7 +105,12 @@ def _render_server(answers: Answers) -> str:
     ]
     if place.webhook_url:
         lines += ["# Where GitHub sends deliveries, for a forwarder to bring here.", _pair("webhook_url", place)]
-    return "\n".join([*lines, '# database_url = "postgresql+asyncpg://..."   # default: ptq.db, beside this file', ""])
+    lines += [
+        "# Default: ptq.db and var, beside this file. A unit of systemd may not write there: docs/operators.md.",
+        '# database_url = "sqlite+aiosqlite:////var/lib/ptq/ptq.db"   # or "postgresql+asyncpg://..."',
+        '# data_dir = "/var/lib/ptq/var"',
+    ]
+    return "\n".join([*lines, ""])
 
 
 def _pair(name: str, owner: object) -> str:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from bot.config import describe_problems
 from bot.contradictions import name_key
+from bot.doctor.github_checks import name_label_command
 from bot.github.session import is_loopback
 from bot.policy_tables import RepositoryTable
 from bot.setup.answers import SCRIPT, TESTS, AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer
@@ -97,6 +98,13 @@ def describe_forwarding(place: Place) -> str:
     if not place.webhook_url.startswith("https://smee.io/"):
         return ""
     return f"npx smee-client --url {shlex.quote(place.webhook_url)} --target http://127.0.0.1:{place.port}/webhook"
+
+
+def describe_labels(answers: Answers) -> str:
+    """What somebody types so that the chosen repositories have the labels that start jobs."""
+    labels = [label for label in (answers.diagnose_label, answers.fix_label) if label]
+    pages = [f"{answers.place.web_url}/{repository.name}" for repository in answers.repositories]
+    return "\n".join(name_label_command(page, label) for page in pages for label in labels)
 
 
 def _is_here(url: str) -> bool:

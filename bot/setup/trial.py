@@ -1,4 +1,4 @@
-"""A machine is tried before it is kept: its host key is looked at, and our program runs there, without any agent."""
+"""A machine is tried before it is kept: its host key is looked at, and a first job runs there, without any agent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 import asyncssh
 
 from bot.doctor.findings import Finding, Part, has_failed
-from bot.doctor.machine_checks import GIT, UV, explain_failure, find_program, look_around
+from bot.doctor.machine_checks import UV, explain_failure, find_program, look_around
+from bot.doctor.machine_trial import GIT, judge_git, try_job
 from bot.setup.answers import MachineAnswer
 from bot.setup.config_text import CLIENT_KEY
 from bot.setup.notes import write_private
 from runner.agents import BACKENDS, AgentSpec
+from runner.environment import Profile
 from runner.host_errors import HostError
 from runner.hosts import Host, open_host
 from runner.jobd_answers import JobdError
@@ -23,6 +25,9 @@ from runner.ssh import SILENCE_S, Hop, fetch_host_key
 
 PROGRAMS = {kind: find_program(AgentSpec(kind, kind)) for kind in BACKENDS if kind != "command"}
 """Kind of agent -> its program."""
+
+CREATE_VENV = Profile("").create_venv
+"""How the jobs of repositories that set-up writes down get their virtual environments."""
 
 FOLDER = "ptq"
 """Of ours, in the home of a machine's account."""
@@ -77,6 +82,8 @@ async def try_machine(machine: MachineAnswer, folder: Path) -> Trial:
         programs = await client.find_programs([], [GIT, UV, *PROGRAMS.values()])
         found = {name: version for name, version in programs.versions.items() if version is not None}
         findings += _judge_programs(part, found)
+        if not has_failed(findings):
+            findings.append(await try_job(part, target, host, CREATE_VENV))
         machine = replace(machine, workspace=target.workspace, programs=found)
     except (HostError, JobdError) as error:
         findings.append(explain_failure(part, target, error))
@@ -94,11 +101,9 @@ async def _find_workspace(host: Host) -> str:
 
 
 def _judge_programs(part: Part, found: dict[str, str]) -> list[Finding]:
-    if GIT not in found:
-        return [part.fail(GIT, "it has no git", "install git there")]
     agents = [f"{name} ({found[name]})" if found[name] else name for name in PROGRAMS.values() if name in found]
     words = f"agents there: {', '.join(agents)}" if agents else "it has no agent that we know: yours may be any program"
-    return [part.ok(GIT, found[GIT] or GIT), part.ok("agents", words)]
+    return [judge_git(part, found.get(GIT)), part.ok("agents", words)]
 
 
 def _as_machine(machine: MachineAnswer, folder: Path, known_hosts: Path) -> Machine:

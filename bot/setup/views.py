@@ -16,7 +16,7 @@ from bot.setup.answers import SCRIPT, STEPS, TESTS, list_done
 from bot.setup.config_text import render_config
 from bot.setup.desk import Desk
 from bot.setup.notes import Unusable
-from bot.setup.steps import describe_forwarding, find_trouble, name_machine
+from bot.setup.steps import describe_forwarding, describe_labels, find_trouble, name_machine
 from bot.setup.trial import PROGRAMS, describe_host_key
 from handlers.sanitize import redact
 from runner.agents import BACKENDS
@@ -99,8 +99,15 @@ class Views:
         missing = {name: title for name, title in STEPS.items() if name not in done and name != "finish"}
         text = render_config(answers) if answers.app else ""
         forwarding = describe_forwarding(answers.place)
+        commands = describe_labels(answers)
         page = self._page(
-            "finish", config=config, text=text, exists=config.exists(), missing=missing, forwarding=forwarding
+            "finish",
+            config=config,
+            text=text,
+            exists=config.exists(),
+            missing=missing,
+            forwarding=forwarding,
+            label_commands=commands,
         )
         if self._desk.has_ended:
             self._leave()

@@ -153,14 +153,17 @@ def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     config = configure(tmp_path, 0)
     nowhere = f"sqlite+aiosqlite:///{tmp_path}/nowhere/ptq.db"
     line = refuse_to_start(config, PTQ_SERVER__DATABASE_URL=nowhere)
-    assert line.endswith(f"{nowhere}: unable to open database file")
+    assert f"{nowhere}: unable to open database file; {tmp_path}/nowhere has to be a folder that this" in line
+    assert "server.database_url" in line
     (tmp_path / "ptq.db").write_text("These are not the bytes of a database." * 100)
     assert refuse_to_start(config).endswith("file is not a database")
 
 
 def test_a_data_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "var").touch()
-    assert "var" in refuse_to_start(configure(tmp_path, 0))
+    line = refuse_to_start(configure(tmp_path, 0))
+    assert f"{tmp_path}/var is no place for logs (not a directory)" in line
+    assert line.endswith("see server.data_dir")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

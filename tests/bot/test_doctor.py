@@ -7,11 +7,12 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -20,9 +21,13 @@ from sqlalchemy import update
 from bot.demo.github.registration import make_key
 from bot.demo.playground import SECRET, find_free_port
 from bot.demo.repository import NAME
-from bot.doctor.examination import examine
-from bot.doctor.findings import Finding, Verdict
+from bot.doctor.examination import clean, examine, look_at
+from bot.doctor.findings import MAX_WORDS, Finding, Part, Verdict
+from bot.doctor.host_checks import check_agent
+from bot.gateway.proxy import Upstream
+from bot.gateway.requests import Rule
 from bot.manifest import load_manifest
+from runner.agents import AgentSpec
 from runner.schema import enabled_repositories
 from tests.support import program
 from tests.support.forwarder import open_forwarder
@@ -45,6 +50,8 @@ class Broken:
     """Of `ptq.toml`; PORT stands for one on which nobody listens."""
     breaks: Callable[[World], Awaitable[None] | None] = field(default=lambda world: None)
     verdict: Verdict = Verdict.FAILED
+    follows: tuple[tuple[str, str], ...] = ()
+    """What else fails by it, as part and check."""
 
 
 def edit(old: str, new: str) -> tuple[tuple[str, str], ...]:
@@ -127,19 +134,30 @@ def has_a_strangers_database(world: World) -> None:
         connection.execute("CREATE TABLE somebodys (id)")
 
 
-def has_a_file_for_workspace(world: World) -> None:
+def has_a_file(world: World) -> None:
     (world.playground.folder / "file").touch()
 
 
 AGENT = '[agents.script]\nkind = "command"'
 MODELS = '[agents.models]\nkind = "claude"\ngateway = {{ url = "{url}", key = "k3y-k3y-k3y" }}\n\n'
 
+NOT_INSTALLED = ((f"repository {NAME}", "installed"),)
+NOT_LOOKED_AT = ((f"repository {NAME}", "reachable"),)
+
 BROKEN = {
     "a key that is none": Broken("configuration", "ptq.toml", "did you mean slots", edit("slots = 2", "slot = 2")),
-    "another app_id": Broken("GitHub App", "key", "no App of this app_id", edit('"4711"', '"4712"')),
-    "another private key": Broken("GitHub App", "key", "does not take the private key", breaks=has_another_key),
-    "no GitHub there": Broken("GitHub App", "reachable", "does not answer", edit("API_URL", "http://127.0.0.1:PORT")),
-    "a permission less": Broken("GitHub App", "permissions", "contents: write", breaks=lacks_contents),
+    "another app_id": Broken(
+        "GitHub App", "key", "no App of this app_id", edit('"4711"', '"4712"'), follows=NOT_INSTALLED
+    ),
+    "another private key": Broken(
+        "GitHub App", "key", "does not take the private key", breaks=has_another_key, follows=NOT_LOOKED_AT
+    ),
+    "no GitHub there": Broken(
+        "GitHub App", "reachable", "does not answer", edit("API_URL", "http://127.0.0.1:PORT"), follows=NOT_LOOKED_AT
+    ),
+    "a permission less": Broken(
+        "GitHub App", "permissions", "contents: write", breaks=lacks_contents, follows=NOT_INSTALLED
+    ),
     "a permission more": Broken(
         "GitHub App", "permissions", "administration: write", breaks=may_administrate, verdict=Verdict.WARNING
     ),
@@ -172,7 +190,9 @@ BROKEN = {
         breaks=has_few_calls_left,
         verdict=Verdict.WARNING,
     ),
-    "no calls left": Broken(f"repository {NAME}", "rate limit", "0 of 5,000 calls", breaks=has_no_calls_left),
+    "no calls left": Broken(
+        f"repository {NAME}", "rate limit", "0 of 5,000 calls", breaks=has_no_calls_left, follows=NOT_LOOKED_AT
+    ),
     "CI with secrets": Broken(
         f"repository {NAME}", "CI secrets", "deploy.yml", breaks=has_open_workflow, verdict=Verdict.WARNING
     ),
@@ -186,9 +206,7 @@ BROKEN = {
     "another host key": Broken("machine gpu-1", "host key", "known_hosts", breaks=has_another_host_key),
     "another client key": Broken("machine gpu-1", "login", "user name and key", breaks=has_another_client_key),
     "no Python": Broken("machine gpu-1", "python", "cannot be run", edit("python = PYTHON", 'python = "/opt/none"')),
-    "no room for a workspace": Broken(
-        "machine gpu-1", "program", "", edit("machine/workspace", "file"), has_a_file_for_workspace
-    ),
+    "no room for a workspace": Broken("machine gpu-1", "program", "", edit("machine/workspace", "file"), has_a_file),
     "a full disk": Broken("machine gpu-1", "disk", "min_free_gb", edit("min_free_gb = 0", "min_free_gb = 1e9")),
     "no GPU where one is promised": Broken(
         "machine gpu-1",
@@ -197,11 +215,20 @@ BROKEN = {
         edit("min_free_gb", "gpus_per_slot = 1\nmin_free_gb"),
         verdict=Verdict.WARNING,
     ),
+    "no way to make virtual environments": Broken(
+        "machine gpu-1", "first job", "No module named no_venv", edit('"-m", "venv"', '"-m", "no_venv"')
+    ),
     "no program of the agent": Broken(
         "machine gpu-1", "agent script", "no program mine", edit("command = [", 'command = ["mine", ')
     ),
     "a stranger's database": Broken(
         "service", "database", "other tables", edit("///ptq.db", "///other.db"), has_a_strangers_database
+    ),
+    "no folder for a new database": Broken(
+        "service", "database", "there is no such folder", edit("///ptq.db", "///nowhere/ptq.db")
+    ),
+    "a file for data_dir": Broken(
+        "service", "data_dir", "is no folder", edit('data_dir = "var"', 'data_dir = "file"'), has_a_file
     ),
     "no database server": Broken(
         "service",
@@ -215,12 +242,16 @@ BROKEN = {
         "does not answer",
         edit('public_url = "', 'public_url = "http://127.0.0.1:PORT" # "'),
         verdict=Verdict.WARNING,
+        follows=(("GitHub App", "webhook"),),
     ),
     "models that are not there": Broken(
         "agent models", "models", "do not answer", edit(AGENT, MODELS.format(url="http://127.0.0.1:PORT") + AGENT)
     ),
     "a key that models do not take": Broken(
-        "agent models", "models", "does not take the key (401)", edit(AGENT, MODELS.format(url="MODELS") + AGENT)
+        "agent models", "models", "does not take the key (401)", edit(AGENT, MODELS.format(url="MODELS/401") + AGENT)
+    ),
+    "an address of models with /v1": Broken(
+        "agent models", "models", "answers 404", edit(AGENT, MODELS.format(url="MODELS/200/v1") + AGENT)
     ),
     "a key on machines": Broken(
         "agent models",
@@ -250,15 +281,38 @@ def rewrite(world: World, edits: tuple[tuple[str, str], ...], models: str) -> No
     playground.config.write_text(text)
 
 
-async def refuse(request: web.Request) -> web.Response:
-    return web.Response(status=401)
+async def answer_as_asked(request: web.Request) -> web.Response:
+    assert "k3y-k3y-k3y" in str(request.headers)
+    return web.Response(status=int(request.match_info["status"]), headers={"Location": "/200/v1/models"})
 
 
 def make_models() -> TestServer:
-    """Models that take nobody's key."""
+    """Models whose answer stands in their address: they take no key below `/401`."""
     application = web.Application()
-    application.router.add_get("/v1/models", refuse)
+    application.router.add_get("/{status}/v1/models", answer_as_asked)
     return TestServer(application)
+
+
+ANSWERED = {
+    200: (Verdict.OK, "takes the key", ""),
+    302: (Verdict.FAILED, "answers 302, and so leads elsewhere", "the address that it leads to"),
+    400: (Verdict.FAILED, "answers 400", "mend [agents.models.gateway]"),
+    401: (Verdict.FAILED, "does not take the key (401)", "mend [agents.models.gateway] key"),
+    404: (Verdict.FAILED, "answers 404", "leave /v1 out of it"),
+    429: (Verdict.WARNING, "no room for more just now", "wait"),
+    503: (Verdict.WARNING, "answers 503", "try again"),
+}
+
+
+@pytest.mark.parametrize("status", ANSWERED)
+async def test_models_are_well_only_when_they_say_which_there_are(status: int) -> None:
+    verdict, words, fix = ANSWERED[status]
+    async with make_models() as models, aiohttp.ClientSession() as session:
+        upstream = Upstream(str(models.make_url(f"/{status}")), "k3y-k3y-k3y", {}, Rule())
+        (found,) = [one async for one in check_agent(session, AgentSpec("models", "claude"), upstream)]
+    assert found.verdict is verdict
+    assert words in found.words
+    assert fix in found.fix
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
@@ -271,8 +325,33 @@ async def test_what_is_broken_is_named(tmp_path: Path, broken: Broken) -> None:
     (found,) = [finding for finding in findings if (finding.about, finding.check) == (broken.about, broken.check)]
     assert (found.verdict, broken.words in found.words) == (broken.verdict, True), found.words
     assert found.fix
+    named = {(broken.about, broken.check)} if broken.verdict is Verdict.FAILED else set()
+    failed = {(finding.about, finding.check) for finding in findings if finding.verdict is Verdict.FAILED}
+    assert failed == named | {*broken.follows}
     assert "k3y-k3y-k3y" not in str(findings)
     assert "hunter2" not in str(findings)
+
+
+async def stumble(said: str) -> AsyncIterator[Finding]:
+    yield Part("machine gpu-1").ok("connection", "it answers")
+    raise KeyError(said)
+
+
+async def test_a_check_that_stumbles_says_over_what_and_where() -> None:
+    before, found = await look_at("machine gpu-1", stumble("free_gb"))
+    assert before.verdict is Verdict.OK
+    assert (found.about, found.verdict) == ("machine gpu-1", Verdict.FAILED)
+    line = stumble.__code__.co_firstlineno + 2
+    assert f"the check itself failed: KeyError (test_doctor.py:{line}): 'free_gb'" in found.words
+    assert "log" not in found.fix
+
+
+async def test_a_secret_at_the_place_where_an_error_is_cut_is_not_shown_in_half() -> None:
+    for start in range(MAX_WORDS - 60, MAX_WORDS):
+        _, found = await look_at("agent", stumble("x" * start + "hunter2-hunter2" + "x" * 10_000))
+        shown = clean(found, frozenset({"hunter2-hunter2"}))
+        assert len(shown.words) <= MAX_WORDS
+        assert "hunt" not in shown.words
 
 
 def not_well(findings: list[Finding]) -> list[tuple[str, str]]:

@@ -169,6 +169,8 @@ async def test_a_machine_is_kept_once_its_key_is_confirmed_and_our_program_runs_
     tried = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
     assert "jobs can run there" in tried.text
     assert "git version" in tried.text
+    assert "one was made and ran there" in tried.text
+    assert not [*tryout.workspace.glob("trial-*")]
     (kept,) = operator.setup.desk.answers.machines
     assert kept.programs["git"].startswith("git version")
     hosts = (tmp_path / "here" / "ptq-known-hosts").read_bytes()
@@ -288,6 +290,11 @@ async def test_the_end_is_a_configuration_that_the_doctor_has_looked_at(
     assert config.read_text() == "mine"
     written = await operator.post("/finish/write", {"replace": "yes"})
     assert f"ptq-bot serve --config {config}" in written.text
+    for label in ("ptq", "ptq:fix"):
+        assert f"gh label create {label} -R {tryout.github.url}/{NAME}" in written.text
+    assert f'href="{tryout.github.url}/{NAME}/labels"' in written.html
+    assert "Nobody is an operator yet" in written.text
+    assert 'operators = ["your-login"]' in written.text
     said = await wait_for_the_doctor(operator)
     assert "GitHub knows us as ptq-bot" in said
     assert "FAILED" not in said

@@ -107,6 +107,7 @@ def test_a_complete_configuration_says_where_everything_is(tmp_path: Path) -> No
     app = complete().app
     assert app
     assert (read.dashboard.client_id, read.dashboard.read_client_secret()) == (app.client_id, app.client_secret)
+    assert "public = true" in config.read_text(), "who may see what is said, not left to be known"
     assert {path.name for path in tmp_path.iterdir()} >= {"ptq-app-4711.pem", "ptq-app-client-secret"}
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     assert sum(line.startswith("#") for line in config.read_text().splitlines()) > 8

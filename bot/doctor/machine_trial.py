@@ -1,0 +1,113 @@
+"""A first job on a machine, without any agent: what a repository's first one would stumble over is known before.
+
+It goes the way of real ones: a repository of one commit is cloned there, a virtual environment is made, and commands
+run in both, sealed where the machine can. It has a workspace of its own within the machine's, of which nothing stays.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from bot.doctor.findings import Finding, Part
+from runner.environment import Limits, Profile
+from runner.host_errors import HostError
+from runner.hosts import Host
+from runner.jobd_answers import JobdError, Poll, StageState
+from runner.jobd_client import JobdClient
+from runner.machines import Machine
+
+GIT, JOB = "git", "first job"
+OLDEST_GIT = (2, 30)
+"""As docs/environment.md says."""
+
+LIMIT_S = 60
+WAIT_S = 10.0
+
+NO_SETTINGS = ("-c", "commit.gpgSign=false", "-c", "core.hooksPath=/dev/null")
+AUTHOR = ("-c", "user.name=ptq-bot", "-c", "user.email=ptq-bot@localhost")
+OPEN_UP = ("-type", "d", "!", "-perm", "-700", "-exec", "chmod", "u+rwx", "{}", ";")
+"""For find(1): overlays leave folders that nobody may enter."""
+
+NO_GIT = "install git 2.30 or newer there"
+FIXES: Mapping[str, str] = {
+    "no_git": NO_GIT,
+    "clone_failed": f"see that git works there for this account, or {NO_GIT}",
+    "checkout_failed": f"see that git works there for this account, or {NO_GIT}",
+    "venv_failed": "install python3-venv there (Debian, Ubuntu), or give repositories a create_venv that works there",
+    "smoke_test_failed": "see that what create_venv makes can be used there",
+    "disk_full": "make room there",
+}
+"""By the protocol's names for what went wrong."""
+
+
+def judge_git(part: Part, said: str | None) -> Finding:
+    """Whether a machine's git will do, by what that says of itself. Pure."""
+    if said is None:
+        return part.fail(GIT, "it has no program git", f"{NO_GIT}, where a login without a terminal finds it")
+    version = re.search(r"(\d+)\.(\d+)", said)
+    if version and (int(version[1]), int(version[2])) < OLDEST_GIT:
+        return part.fail(GIT, f"it is too old: {said}", NO_GIT)
+    return part.ok(GIT, said or GIT)
+
+
+async def try_job(part: Part, machine: Machine, host: Host, create_venv: Sequence[str]) -> Finding:
+    """Have one made by this command for virtual environments. Raises `HostError` and `JobdError`."""
+    place = PurePosixPath(machine.workspace) / f"trial-{secrets.token_hex(4)}"
+    client, job_id = JobdClient(replace(machine, workspace=str(place)), host), secrets.token_hex(5)
+    repository = place / "repository"
+    try:
+        if trouble := await _make_repository(host, repository):
+            return part.fail(JOB, f"git makes no repository there: {trouble}", FIXES["clone_failed"])
+        await client.prepare(job_id, _make_profile(create_venv).recipe(repository.as_uri(), "HEAD"))
+        return judge_job(part, await _follow(client, job_id))
+    finally:
+        with suppress(HostError, JobdError):
+            await client.clean(job_id)
+        with suppress(HostError):
+            await host.run(["find", str(place), *OPEN_UP])
+            await host.run(["rm", "-rf", "--", str(place)])
+
+
+async def _make_repository(host: Host, folder: PurePosixPath) -> str:
+    """Make one with one commit: why that does not work, or nothing."""
+    commit = ("commit", "--quiet", "--allow-empty", "--no-verify", "--message=trial")
+    for argv in (
+        ["mkdir", "-p", "--", str(folder)],
+        [GIT, "init", "--quiet", "--template=", str(folder)],
+        [GIT, "-C", str(folder), *NO_SETTINGS, *AUTHOR, *commit],
+    ):
+        done = await host.run(argv)
+        if done.exit_status:
+            return done.stderr.decode(errors="replace").strip() or f"{argv[0]} ends with {done.exit_status}"
+    return ""
+
+
+def _make_profile(create_venv: Sequence[str]) -> Profile:
+    python = ('"$VIRTUAL_ENV/bin/python" --version',) if any("venv" in word for word in create_venv) else ()
+    limits = Limits(prepare_timeout_s=LIMIT_S, base_timeout_s=LIMIT_S, max_log_bytes=1_000_000)
+    smoke_test = ("git status --short", *python)
+    return Profile(JOB, create_venv=tuple(create_venv), smoke_test=smoke_test, submodules=False, limits=limits)
+
+
+async def _follow(client: JobdClient, job_id: str) -> Poll:
+    offset = 0
+    while True:
+        poll = await client.poll(job_id, "prepare", log_offset=offset, wait_s=WAIT_S)
+        if poll.state not in (StageState.ABSENT, StageState.RUNNING):
+            return poll
+        offset += len(poll.log)
+
+
+def judge_job(part: Part, poll: Poll) -> Finding:
+    """What became of it. Pure."""
+    if poll.state is StageState.DONE:
+        return part.ok(JOB, "one was made and ran there: a clone, a virtual environment, a command in it")
+    words = poll.message or "it was killed"
+    if poll.error == "timed_out":
+        return part.warn(JOB, words, f"see why it takes more than {LIMIT_S} seconds there: a slow or busy disk?")
+    return part.fail(JOB, words, FIXES.get(poll.error or "", "docs/environment.md says what a machine needs"))

@@ -1,0 +1,66 @@
+"""The first job that `doctor` and set-up try on a machine: a real one, on this host."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bot.doctor.findings import Part, Verdict
+from bot.doctor.machine_trial import judge_git, judge_job, try_job
+from runner.hosts import open_host
+from runner.jobd_answers import Poll, StageState
+from runner.machines import Machine
+
+PART = Part("machine gpu-1")
+VENV = (sys.executable, "-m", "venv", "--without-pip")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("create_venv", "verdict", "words", "fix"),
+    [
+        (VENV, Verdict.OK, "a virtual environment, a command in it", ""),
+        (("/bin/mkdir",), Verdict.OK, "ran there", ""),
+        ((sys.executable, "-m", "no_venv"), Verdict.FAILED, "No module named no_venv", "install python3-venv"),
+        (("/opt/none/uv", "venv"), Verdict.FAILED, "/opt/none/uv", "create_venv that works there"),
+        (("mkdir", "-p", "venv"), Verdict.FAILED, "bin/python", "can be used there"),
+    ],
+)
+async def test_a_first_job_is_tried_and_nothing_of_it_stays(
+    tmp_path: Path, create_venv: tuple[str, ...], verdict: Verdict, words: str, fix: str
+) -> None:
+    machine = Machine("gpu-1", str(tmp_path / "work space"), "local")
+    host = open_host(machine)
+    try:
+        found = await try_job(PART, machine, host, create_venv)
+    finally:
+        await host.close()
+    assert (found.verdict, found.check) == (verdict, "first job"), found.words
+    assert words in found.words
+    assert fix in found.fix
+    assert list((tmp_path / "work space").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ("git version 2.30.0", Verdict.OK),
+        ("git version 2.39.5 (Apple Git-154)", Verdict.OK),
+        ("git version 3.0.1", Verdict.OK),
+        ("", Verdict.OK),
+        ("git version 2.29.3", Verdict.FAILED),
+        ("git version 1.99", Verdict.FAILED),
+        (None, Verdict.FAILED),
+    ],
+)
+def test_a_git_that_is_too_old_or_none_is_named(said: str | None, verdict: Verdict) -> None:
+    found = judge_git(PART, said)
+    assert found.verdict is verdict
+    assert ("install git 2.30 or newer" in found.fix) == (verdict is Verdict.FAILED)
+
+
+def test_a_machine_that_is_slow_is_no_broken_one() -> None:
+    poll = Poll(StageState.FAILED, "timed_out", "it was stopped after 60 seconds", {}, b"", 0, "", "", "boot")
+    assert judge_job(PART, poll).verdict is Verdict.WARNING
