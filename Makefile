@@ -52,9 +52,9 @@ bench-lists: setup
 bench-setup: setup
 	$(BIN)/python -m tests.bench.newcomer
 
-# The site of the documents, in site/. A link that leads nowhere fails it.
+# The site of the documents, in site/. A link that leads nowhere fails it; --quiet would hide it from --strict, too.
 docs: .venv/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: setup
 	$(BIN)/ruff check .

@@ -51,6 +51,8 @@ app.add_typer(machine_cli.app, name="machines")
 jobs = typer.Typer(no_args_is_help=True, help="Which jobs there are, and how they went.")
 app.add_typer(jobs, name="jobs")
 
+Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
+Worktree = Annotated[str, typer.Argument(help="What the worktree is called.")]
 Held = Annotated[str, typer.Argument(help="A job's id, or a worktree's name.")]
 Key = Annotated[Path, typer.Option(help="The person's public key, such as id_ed25519.pub.")]
 Hours = Annotated[float, typer.Option(help="How long the environment is kept.")]
@@ -94,7 +96,7 @@ def doctor(
 
 
 @app.command()
-def report(job_id: str, config: Config) -> None:
+def report(job_id: Job, config: Config) -> None:
     """Print all that came out of a job, confidential or not: report, diff, repro and worklog."""
     _print(read_report(load(config), job_id))
 
@@ -170,7 +172,7 @@ def run(
 
 @app.command()
 def worktree(
-    name: str,
+    name: Worktree,
     config: Config,
     key: Key,
     repo: Repo,
@@ -186,7 +188,7 @@ def worktree(
 
 @app.command()
 def assign(
-    name: str,
+    name: Worktree,
     task: Annotated[str, typer.Argument(help="What it is to do, in your own words.")],
     config: Config,
     agent: Agent = None,
@@ -226,13 +228,15 @@ def list_jobs_(
 
 
 @jobs.command("show")
-def show_job_(job_id: str, config: Config) -> None:
+def show_job_(job_id: Job, config: Config) -> None:
     """Print how a job went, step by step; ptq-bot report prints what came out of it."""
     _print(show_job(load(config), job_id))
 
 
 @jobs.command("cancel")
-def cancel_jobs_(job_ids: Annotated[list[str], typer.Argument(metavar="JOB...")], config: Config) -> None:
+def cancel_jobs_(
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Their ids.")], config: Config
+) -> None:
     """Ask jobs to end, whoever had asked for them; what they found by then is reported."""
     _print(cancel_jobs(load(config), job_ids))
 
@@ -241,20 +245,22 @@ jobs.command("run")(run)
 
 
 @jobs.command("rename")
-def rename_job_(job_id: str, name: str, config: Config) -> None:
+def rename_job_(
+    job_id: Job, name: Annotated[str, typer.Argument(help="What it is called from now on.")], config: Config
+) -> None:
     """Call a worktree or a task otherwise; a job of an issue goes by that."""
     _print(rename_job(load(config), job_id, name))
 
 
 @jobs.command("clean")
-def clean_job_(job_id: str, config: Config) -> None:
+def clean_job_(job_id: Job, config: Config) -> None:
     """Delete the logs of a job that has ended, before their time; what came out of it stays."""
     _print(clean_job(load(config), job_id))
 
 
 @jobs.command("logs")
 def read_log_(
-    job_id: str,
+    job_id: Job,
     config: Config,
     stage: Annotated[str, typer.Option(help="prepare, agent, collect or check.")] = "agent",
     raw: Annotated[bool, typer.Option("--raw", help="As it stands there, JSON and all.")] = False,
@@ -265,7 +271,7 @@ def read_log_(
 
 @app.command()
 def bundle(
-    job_id: str,
+    job_id: Job,
     config: Config,
     output: Annotated[Path | None, typer.Option(help="By default ptq-bot-JOB.tar.gz, here.")] = None,
 ) -> None:
@@ -295,7 +301,7 @@ def deliveries(
 
 @app.command(name="replay")
 def replay_delivery(
-    delivery_id: str,
+    delivery_id: Annotated[str, typer.Argument(metavar="DELIVERY", help="Its id, as GitHub and deliveries have it.")],
     config: Config,
     force: Annotated[bool, typer.Option("--force", help="Also one that was worked already.")] = False,
 ) -> None:

@@ -19,10 +19,12 @@ from bot.machine_edits import NewMachine, add_machine, remove_machine
 
 app = typer.Typer(no_args_is_help=True, help="Which machines there are, how they stand, and which get new jobs.")
 
+Name = Annotated[str, typer.Argument(help="The machine's name in the configuration.")]
+
 
 @app.command("add")
 def add_(
-    target: Annotated[str, typer.Argument(metavar="USER@HOST[:PORT]")],
+    target: Annotated[str, typer.Argument(metavar="USER@HOST[:PORT]", help="How it is reached.")],
     config: Config,
     name: Annotated[str, typer.Option(help="What it is called, also in comments that everybody reads.")],
     slots: Annotated[int, typer.Option(min=1, help="Jobs at once.")] = 1,
@@ -56,7 +58,7 @@ def _confirm(fingerprint: str | None, key: HostKey) -> bool:
 
 
 @app.command("remove")
-def remove_(name: str, config: Config) -> None:
+def remove_(name: Name, config: Config) -> None:
     """Take a machine out of the configuration. Drain it first where jobs are."""
     print_answer(remove_machine(config, load(config), name))
 
@@ -75,7 +77,7 @@ def check_(config: Config) -> None:
 
 @app.command("prepare")
 def prepare_(
-    name: str,
+    name: Name,
     config: Config,
     repo: Annotated[str | None, typer.Option(help="Only this repository, as owner/name.")] = None,
 ) -> None:
@@ -89,12 +91,12 @@ def prepare_(
 
 
 @app.command("drain")
-def drain_(name: str, config: Config) -> None:
+def drain_(name: Name, config: Config) -> None:
     """Let a machine have no new jobs; those that are there go on to their end."""
     print_answer(drain_machine(load(config), name))
 
 
 @app.command("resume")
-def resume_(name: str, config: Config) -> None:
+def resume_(name: Name, config: Config) -> None:
     """Let a machine have jobs again, and forget what was found wrong with it."""
     print_answer(resume_machine(load(config), name))

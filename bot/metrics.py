@@ -118,9 +118,14 @@ class _Once:
 def render(snapshot: Snapshot) -> bytes:
     """The numbers as text. Pure."""
     registry = CollectorRegistry()
-    families = (_list_work, _list_taken, _list_machines, _list_waiting, _list_traffic)
-    registry.register(_Once([metric for family in families for metric in family(snapshot)]))
+    registry.register(_Once(collect(snapshot)))
     return generate_latest(registry)
+
+
+def collect(snapshot: Snapshot) -> list[Metric]:
+    """All that there is, also where it has no number yet. Pure."""
+    families = (_list_work, _list_taken, _list_machines, _list_waiting, _list_traffic)
+    return [metric for family in families for metric in family(snapshot)]
 
 
 def _list_work(snapshot: Snapshot) -> Iterator[Metric]:
@@ -134,7 +139,9 @@ def _list_work(snapshot: Snapshot) -> Iterator[Metric]:
     yield ended
     yield _plain("ptq_queue_oldest_seconds", "How long the job that waits longest has waited.", snapshot.age_queued)
     phases = GaugeMetricFamily(
-        "ptq_job_phase_seconds", "How long jobs spent in each phase within the last hour.", labels=["phase", "quantile"]
+        "ptq_job_phase_seconds",
+        "How long jobs spent in each phase that ended within the last hour.",
+        labels=["phase", "quantile"],
     )
     counts = {phase: len(took) for phase, took in readings.phases.items()}
     for phase, took in readings.phases.items():
@@ -212,14 +219,16 @@ def _list_traffic(snapshot: Snapshot) -> Iterator[Metric]:
     calls: dict[tuple[str, ...], float] = {key: one.calls for key, one in left.items()}
     yield _gauge("ptq_github_calls_left", "Calls that GitHub's rate limit leaves for this hour.", labels, calls)
     limits: dict[tuple[str, ...], float] = {key: one.limit for key, one in left.items()}
-    yield _gauge("ptq_github_calls_limit", "Calls that it leaves for an hour.", labels, limits)
+    yield _gauge("ptq_github_calls_limit", "Calls that GitHub's rate limit allows in an hour.", labels, limits)
     trips = CounterMetricFamily(
         "ptq_ssh_round_trips", "Commands and questions that were sent to a machine.", labels=["machine"]
     )
     for machine, count in snapshot.trips.items():
         trips.add_metric([machine], count)
     yield trips
-    failures = CounterMetricFamily("ptq_ssh_errors", "Those without an answer.", labels=["machine", "kind"])
+    failures = CounterMetricFamily(
+        "ptq_ssh_errors", "Commands that a machine did not answer, by how they failed.", labels=["machine", "kind"]
+    )
     for key, count in snapshot.failures.items():
         failures.add_metric(key, count)
     yield failures

@@ -1,4 +1,4 @@
-"""The agent of kind `command`: any program that keeps the contract (see README, "Bring your own agent")."""
+"""The agent of kind `command`: any program that keeps the contract (docs/agents.md, "Bring your own agent")."""
 
 from __future__ import annotations
 

@@ -194,7 +194,6 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ),
         ('requires = ["gpu"]', 'requires = ["tpu"]', 'repos."octo/widgets".requires: no machine has all of these'),
         ('"ptq" = "diagnose"', '"ptq" = "heal"', 'repos."octo/widgets".labels.ptq: is no preset; there are: repro'),
-        ('[repos."octo/widgets"]', "[repos.widgets]", "repos.widgets: a repository is named owner/name"),
         ("slots = 2", "slot = 2", "machines[0].slot: is no known key; did you mean slots?"),
         ("timeout_s = 3600", "timeout = 3600", "limits.timeout: is no known key; did you mean timeout_s?"),
         ("\n[github]\n", "\n[github]]\n", "is no TOML, see line 4, column "),
@@ -203,6 +202,11 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
 def test_each_mistake_is_named_by_its_key_and_says_what_to_do(tmp_path: Path, old: str, new: str, problem: str) -> None:
     (found,) = problems(tmp_path, swap(old, new))
     assert found.startswith(problem)
+
+
+def test_a_repository_without_an_owner_is_told_so(tmp_path: Path) -> None:
+    said = problems(tmp_path, lambda text: text.replace('repos."octo/widgets"', "repos.widgets"))
+    assert said == ("repos.widgets: a repository is named owner/name",)
 
 
 def test_every_problem_is_said_at_once(tmp_path: Path) -> None:

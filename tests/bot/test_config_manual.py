@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-from tests.support.config_manual import read_words, render_manual
+from tests.support.config_manual import find_unnamed, read_words, render_manual
 
 ROOT = Path(__file__).parents[2]
 MANUAL = ROOT / "docs" / "configuration.md"
@@ -21,10 +22,29 @@ def test_the_reference_says_what_the_models_say() -> None:
     assert mark
 
 
+def test_every_table_scope_and_key_has_its_words() -> None:
+    assert re.findall(r"^\|.*\| *\|.*$", render_manual(EXAMPLE), re.MULTILINE) == []
+
+
+def test_every_value_that_a_key_may_have_is_named() -> None:
+    assert find_unnamed(EXAMPLE) == []
+    assert find_unnamed(EXAMPLE.replace('or "slack"', "or another")) == ["notify.format: slack"]
+    assert find_unnamed(EXAMPLE.replace('# "claude", ', "# ")) == ["agents.kind: claude"]
+
+
+def test_documents_are_links_and_scopes_are_listed() -> None:
+    manual = render_manual(EXAMPLE)
+    assert "docs/" not in manual
+    assert "[gateway](gateway.md)" in manual
+    assert "| `repository_month` | all of a repository in this month (UTC) |" in manual
+
+
 def test_words_are_found_by_table_and_key() -> None:
     words = read_words(EXAMPLE)
     assert words["machines", "gpus_per_slot"].startswith("default: its GPUs are shared out")
     assert words["agents.gateway", "url"].startswith("required: where its models are")
     assert words["presets", "goal"].startswith("as the end of the sentence")
-    assert words["github", "private_key"].startswith("... or its text")
+    assert words["github", "private_key"].startswith("in place of the file")
+    assert words["agents", "gateway"].startswith("leave it out, and")
+    assert words["caps", "issue"] == "all runs on one issue"
     assert words["notify", "format"] == 'or "slack": the text alone'

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -113,7 +114,8 @@ MANUAL = Path(__file__).parents[2] / "docs" / "commands.md"
 
 def test_the_documentation_says_what_the_table_says() -> None:
     head, mark, _ = MANUAL.read_text().partition("<!-- The rest is made from the table in handlers/commands.py. -->\n")
-    whole = f"{head}{mark}\n{render_manual()}\n"
+    said = re.sub(r"docs/([a-z-]+)\.md", r"[\1](\1.md)", render_manual())  # They are pages beside this one.
+    whole = f"{head}{mark}\n{said}\n"
     if os.environ.get("PTQ_REWRITE_DOCS"):
         MANUAL.write_text(whole)
     assert MANUAL.read_text() == whole, "rewrite it: PTQ_REWRITE_DOCS=1 pytest tests/handlers/test_commands.py"

@@ -1,0 +1,29 @@
+"""The reference of `GET /metrics`, from the metrics themselves. Pure."""
+
+from __future__ import annotations
+
+from prometheus_client.core import Metric
+
+from bot.metrics import Snapshot, collect
+from handlers.outbox import Backlog
+from runner.readings import Readings
+from tests.support.jobs import NOON
+
+UNITS = {"_seconds": "seconds", "_bytes": "bytes", "_usd": "USD", "_tokens": "tokens"}
+NOTHING = Readings({}, {}, None, {}, None, {}, 0, 0, [], {})
+EMPTY = Snapshot(NOON, NOTHING, Backlog(0, 0, {}), {}, (), {}, {}, 0, 0, {}, [], {}, {}, {}, {})
+
+
+def render_manual() -> str:
+    """A row for each metric, in the order in which they are told."""
+    head = "| metric | kind | labels | unit | what it is |\n|---|---|---|---|---|\n"
+    return head + "".join(_render(metric) for metric in collect(EMPTY))
+
+
+def _render(metric: Metric) -> str:
+    ends = {"counter": ("_total",), "summary": ("_sum", "_count")}.get(metric.type, ("",))
+    names = ", ".join(f"`{metric.name}{end}`" for end in ends)
+    labels = ", ".join(f"`{label}`" for label in vars(metric)["_labelnames"]) or "–"  # It has no public name for them.
+    unit = "seconds, and how often" if metric.type == "summary" else None
+    unit = unit or next((unit for end, unit in UNITS.items() if metric.name.endswith(end)), "count")
+    return f"| {names} | {metric.type} | {labels} | {unit} | {metric.documentation} |\n"
