@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from handlers import casebook
 from handlers.case import end_job
+from handlers.rules import RepositoryRules
 from runner import store
+from runner.inventory import Inventory
 from runner.job import JobState
+from runner.machine_states import save_inventory
 from runner.pauses import OPERATOR, Pause, begin_pause
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.site import make_report
@@ -177,6 +182,30 @@ async def test_what_a_job_offers_is_found_out_anew_for_each_reader(dashboard: Da
             assert "<body" not in page.html
             if login != "alice":
                 assert (await browser.visit("/jobs/hidden0001/actions")).status == 404
+
+
+async def seal_machine(dashboard: Dashboard, *, sealed: bool = True) -> None:
+    """Let the one machine have told whether it can seal jobs."""
+    room = Inventory((), None, free_bytes=10**12, total_bytes=10**12, free_inodes=None, sealed=sealed)
+    async with dashboard.database.write() as connection:
+        await save_inventory(connection, "gpu-1", room, dashboard.clock())
+
+
+async def test_the_command_to_take_over_is_shown_where_it_would_be_obeyed(dashboard: Dashboard) -> None:
+    path, offered = await add_report(dashboard), 'id="takeover"'
+    async with dashboard.browser("alice") as browser, dashboard.browser("bob") as other:
+        await seal_machine(dashboard, sealed=False)
+        assert offered not in (await browser.visit(path)).html, "nobody could be let in"
+        await seal_machine(dashboard)
+        assert offered in (await browser.visit(path)).html
+        assert offered not in (await other.visit(path)).html
+        rules = cast("dict[str, RepositoryRules]", dashboard.context.repositories)
+        rules[NAME] = replace(rules[NAME], takeover=False)
+        assert offered not in (await browser.visit(path)).html, "the operator has forbidden it"
+        rules[NAME] = replace(rules[NAME], takeover=True)
+        newer = await dashboard.add(id="newer00001", attempt=2, issue_number=1)
+        assert offered not in (await browser.visit(path)).html, "the command would be about the newer one"
+        assert offered in (await browser.visit(f"/jobs/{newer.id}")).html
 
 
 async def test_a_follow_up_carries_on_with_advice(dashboard: Dashboard) -> None:
