@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from bot.dashboard.sign_in import PEN_LASTS
 from handlers import casebook
 from handlers.case import end_job
 from handlers.rules import RepositoryRules
@@ -263,6 +264,21 @@ async def test_a_note_is_posted_for_nobody_else(dashboard: Dashboard) -> None:
             await other.visit("/jobs")
             csrf = other.fields("/sign-out")["csrf"]
             assert (await other.send(f"{path}/note", {"csrf": csrf, "note": NOTE})).status == 403
+    assert dashboard.github.issue(NAME, 1).comments == []
+
+
+async def test_leave_to_post_a_note_is_for_an_hour_and_for_one_job(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        fields = {**browser.fields(f"{path}/note"), "note": NOTE}
+        dashboard.clock.forward(PEN_LASTS.total_seconds() + 1)
+        assert (await browser.send(f"{path}/note", fields)).status == 403
+        await go_for_a_note(browser, path)
+        other = await dashboard.add(
+            make_report(job_id="other00001"), id="other00001", issue_number=2, state=JobState.SUCCEEDED
+        )
+        assert (await browser.send(f"/jobs/{other.id}/note", fields)).status == 403
     assert dashboard.github.issue(NAME, 1).comments == []
 
 

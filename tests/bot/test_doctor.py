@@ -41,6 +41,8 @@ class Broken:
     """Of `ptq.toml`; PORT stands for one on which nobody listens."""
     breaks: Callable[[World], Awaitable[None] | None] = field(default=lambda world: None)
     verdict: Verdict = Verdict.FAILED
+    private: bool = False
+    """Whether the repository is."""
 
 
 def edit(old: str, new: str) -> tuple[tuple[str, str], ...]:
@@ -178,6 +180,9 @@ BROKEN = {
     "no machine for its kind": Broken(
         f"repository {NAME}", "machines", "public repositories", edit('["public"]', '["private"]')
     ),
+    "a private repository where nobody signs in": Broken(
+        f"repository {NAME}", "pages", "whoever has the address", verdict=Verdict.WARNING, private=True
+    ),
     "nobody at the port": Broken("machine gpu-1", "connection", "could not be made", edit("port = SSH", "port = PORT")),
     "another host key": Broken("machine gpu-1", "host key", "known_hosts", breaks=has_another_host_key),
     "another client key": Broken("machine gpu-1", "login", "user name and key", breaks=has_another_client_key),
@@ -259,7 +264,7 @@ def make_models() -> TestServer:
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 async def test_what_is_broken_is_named(tmp_path: Path, broken: Broken) -> None:
-    async with make_models() as models, open_world(tmp_path) as world:
+    async with make_models() as models, open_world(tmp_path, private=broken.private) as world:
         rewrite(world, broken.edits, str(models.make_url("")).rstrip("/"))
         if waiting := broken.breaks(world):
             await waiting
