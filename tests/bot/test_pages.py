@@ -92,7 +92,8 @@ async def test_the_page_of_a_job_tells_where_how_and_how_long_it_ran(site: Site)
         "by maintainer on",
     ):
         assert part in text
-    assert "12:00:00 queued by @maintainer12:00:03 preparing" in text
+    for step in ("12:00:00 UTC queued by @maintainer", "12:00:03 UTC preparing"):
+        assert f"{NOON:%Y-%m-%d} {step}" in text
 
 
 async def test_what_holds_a_job_up_stands_on_its_page(site: Site) -> None:

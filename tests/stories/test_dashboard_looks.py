@@ -70,8 +70,8 @@ async def fill(dashboard: Dashboard) -> None:
             values = {"id": f"{number}2345678-9abc-11f0-8def-0123456789ab", "state": state, "attempts": number}
             error = REASON if state == "failed" else None
             await connection.execute(deliveries.insert().values(event="issue_comment", error=error, **values, **row))
-        for job_id in (RUNNING, ENDED):
-            for minutes, what in enumerate(("queued by @alice", "preparing", "running", "succeeded")):
+        for job_id, steps in ((RUNNING, ("preparing", "running")), (ENDED, ("preparing", "running", "succeeded"))):
+            for minutes, what in enumerate(steps, 1):
                 await store.add_event(connection, job_id, now + timedelta(minutes=minutes), what)
             await store.save_meter(connection, Meter(job_id, turns=7, cost_usd=1.5, model="a-model-with-a-long-name-4"))
         await store.save_log(connection, ENDED, "agent", store.compress_log(LOG))

@@ -42,15 +42,15 @@ FAINT = """() => {
   probe.style.background = "Canvas";
   const canvas = read(getComputedStyle(probe).backgroundColor).slice(0, 3);
   probe.remove();
-  const measure = (element) => {
+  const measure = (element, colour, opacity) => {
     const above = [];
     for (let it = element; it; it = it.parentElement) above.unshift(getComputedStyle(it));
-    let ground = canvas, opacity = 1;
+    let ground = canvas;
     for (const style of above) {
       ground = lay(read(style.backgroundColor), ground);
       opacity *= style.opacity;
     }
-    const [r, g, b, a] = read(above.at(-1).color);
+    const [r, g, b, a] = read(colour);
     const [darker, lighter] = [lay([r, g, b, a * opacity], ground), ground].map(shine).sort((one, two) => one - two);
     return (lighter + 0.05) / (darker + 0.05);
   };
@@ -58,8 +58,13 @@ FAINT = """() => {
   while (words.nextNode()) {
     const element = words.currentNode.parentElement;
     if (!words.currentNode.data.trim() || !element.checkVisibility() || element.disabled) continue;
-    const contrast = measure(element);
+    const contrast = measure(element, getComputedStyle(element).color, 1);
     if (contrast < 4.5) faint.push(`${contrast.toFixed(2)}: ${words.currentNode.data.trim().slice(0, 60)}`);
+  }
+  for (const field of document.querySelectorAll("[placeholder]")) {
+    const { color, opacity } = getComputedStyle(field, "::placeholder");
+    const contrast = measure(field, color, opacity);
+    if (contrast < 4.5) faint.push(`${contrast.toFixed(2)}: ${field.placeholder}`);
   }
   return faint;
 }"""
