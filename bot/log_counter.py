@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from structlog.typing import EventDict, WrappedLogger
 
@@ -13,12 +13,35 @@ EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
 """What names an event in our own log. Libraries write sentences, of which there is no end."""
 
 
+DOCUMENTED = (
+    ("agent.environment_doubted", "warning"),
+    ("agents.keys_are_on_machines", "warning"),
+    ("config.needs_a_restart", "warning"),
+    ("config.not_reloaded", "error"),
+    ("config.reloaded", "info"),
+    ("gateway.refused", "warning"),
+    ("github.rate_limited", "info"),
+    ("github.retry", "info"),
+    ("lease.kept", "warning"),
+    ("machine.back", "info"),
+    ("machine.conversation_lost", "warning"),
+    ("machine.out", "error"),
+    ("notification.for_the_log", "error"),
+    ("notification.no_target", "error"),
+    ("recovery.finished", "info"),
+    ("reply.abandoned", "error"),
+    ("sweep.unknown_folders", "warning"),
+)
+"""What the documents name. Each is counted from 0, for Prometheus sees no increase in a series that begins with 1."""
+
+
 class LogCounter:
     """Counts the events of the log by name and level: a processor for structlog."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[tuple[str, str]] = ()) -> None:
+        """Events that are `known`, with their levels, are told of before they come."""
         self._lock = threading.Lock()
-        self._counted: Counter[tuple[str, str]] = Counter()
+        self._counted: Counter[tuple[str, str]] = Counter(dict.fromkeys(known, 0))
 
     def __call__(self, _logger: WrappedLogger, level: str, event: EventDict) -> EventDict:
         """Count one event, and leave it as it is."""
@@ -34,5 +57,5 @@ class LogCounter:
             return dict(self._counted)
 
 
-COUNTED = LogCounter()
+COUNTED = LogCounter(DOCUMENTED)
 """Of this process."""

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
+from bot.github.errors import GITHUB_ERRORS
 from bot.github.limits import Left
 from bot.log_counter import COUNTED
 from handlers.context import Context
@@ -51,6 +52,7 @@ class Snapshot:
     left: Sequence[tuple[str, Left]]
     trips: Mapping[str, int]
     failures: Mapping[tuple[str, str], int]
+    github_errors: Mapping[str, int]
     steps: Mapping[str, Took]
     claims: Mapping[str, int]
 
@@ -99,8 +101,9 @@ class Metrics:
         backlog = await count_backlog(self._context.db)
         held, events = self._count_held(), COUNTED.read()
         seen = (leases, states, sightings, pauses, held, events)
-        traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures(), TRAFFIC.read_steps())
-        snapshot = Snapshot(now, readings, backlog, dict(self._slots), *seen, *traffic, claims)
+        traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures())
+        rest = (GITHUB_ERRORS.read(), TRAFFIC.read_steps(), claims)
+        snapshot = Snapshot(now, readings, backlog, dict(self._slots), *seen, *traffic, *rest)
         return web.Response(body=render(snapshot), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
@@ -220,6 +223,10 @@ def _list_traffic(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("ptq_github_calls_left", "Calls that GitHub's rate limit leaves for this hour.", labels, calls)
     limits: dict[tuple[str, ...], float] = {key: one.limit for key, one in left.items()}
     yield _gauge("ptq_github_calls_limit", "Calls that GitHub's rate limit allows in an hour.", labels, limits)
+    errors = CounterMetricFamily("ptq_github_errors", "Calls of GitHub's API that came to nothing.", labels=["kind"])
+    for kind, count in snapshot.github_errors.items():
+        errors.add_metric([kind], count)
+    yield errors
     trips = CounterMetricFamily(
         "ptq_ssh_round_trips", "Commands and questions that were sent to a machine.", labels=["machine"]
     )

@@ -93,6 +93,21 @@ async def take_over(
     )
 
 
+async def would_take_over(connection: AsyncConnection, context: Context, rules: RepositoryRules, wanted: Job) -> bool:
+    """Whether `/ptq takeover` on a job's issue would be about this job, and be done once its agent is at work: for
+    whoever may, and has a key."""
+    newest = await find_newest(connection, wanted.repository, wanted.issue_number)
+    if newest is None or newest.id != wanted.id:
+        return False
+    if rules.fault or not rules.takeover or await _is_for_operator(connection, newest):
+        return False
+    try:
+        await _find_sealing(connection, context, rules, await takeover.find_job(connection, newest.id) or newest)
+    except HoldRefused:
+        return False
+    return True
+
+
 async def _find_sealing(connection: AsyncConnection, context: Context, rules: RepositoryRules, job: Job) -> str | None:
     """The one machine on which a job's environment is to be made anew; None where any is as good, or it is there.
 

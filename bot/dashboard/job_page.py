@@ -14,6 +14,7 @@ from bot.dashboard.forms import make_occasion
 from bot.dashboard.visits import Visit
 from bot.hold_commands import describe_way_in
 from handlers import casebook
+from handlers.by_comment import would_take_over
 from handlers.case import Case
 from handlers.commands import Right
 from handlers.report_comment import render_duration
@@ -55,6 +56,8 @@ class Around:
     """The command by which its reader enters the environment; empty for whoever does not hold it."""
     may_start: bool
     may_open: bool
+    may_take_over: bool
+    """Whether the command that they can copy would be obeyed."""
     occasion: str
     """What names whatever is asked for by a form of this page: sent twice, it is asked for once."""
 
@@ -85,6 +88,8 @@ async def look_around(desk: Desk, visit: Visit, job: Job) -> Around:
         hold = await fetch_hold(connection, job.id)
         attempts = await _fetch_attempts(connection, job)
         case = await casebook.fetch_case(connection, job.case_key) if job.has_thread else None
+        rules = desk.context.rules_for(job.repository) if may_open and job.has_thread else None
+        may_take_over = rules is not None and await would_take_over(connection, desk.context, rules, job)
     machine = desk.context.machines.get(job.machine or "")
     return Around(
         events=events,
@@ -95,6 +100,7 @@ async def look_around(desk: Desk, visit: Visit, job: Job) -> Around:
         way_in=find_way_in(hold, machine, visit) if may_open or visit.is_operator else "",
         may_start=may_start,
         may_open=may_open,
+        may_take_over=may_take_over,
         occasion=make_occasion(),
     )
 

@@ -199,7 +199,7 @@ def judge_left(part: Part, said: Sequence[Left]) -> Finding:
 def judge_repository(
     part: Part, facts: RepositoryFacts, settings: Settings, rules: RepositoryRules
 ) -> Iterator[Finding]:
-    """Whether there can be jobs for it."""
+    """Whether there can be jobs for it, and who reads them."""
     if facts.archived or not facts.has_issues:
         words = "it is archived" if facts.archived else "it has no issues"
         yield part.fail("issues", words, "mend that on GitHub, or take its table out of ptq.toml")
@@ -210,6 +210,9 @@ def judge_repository(
     else:
         fix = "let a machine with the labels of `requires` serve such repositories (`serves`)"
         yield part.fail("machines", f"no machine is for it: it needs {', '.join(wanted)}", fix)
+    if facts.private and settings.dashboard.client_id is None:
+        words = "it is private, and whoever has the address of one of its jobs reads report, diff and logs"
+        yield part.warn("pages", words, "set up [dashboard], so that people sign in (docs/dashboard.md)")
 
 
 async def _check_branch(part: Part, github: AppGitHub, rules: RepositoryRules, facts: RepositoryFacts) -> Finding:

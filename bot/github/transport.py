@@ -22,6 +22,7 @@ from gidgethub.aiohttp import GitHubAPI
 from yarl import URL
 
 from bot.github.credentials import Bearer
+from bot.github.errors import GITHUB_ERRORS, find_kind
 from bot.github.limits import Buckets, Left, parse_exhausted, parse_left, parse_refusal, parse_retry_after_s
 from bot.github.pace import WritePace
 from bot.github.session import describe_failure
@@ -147,6 +148,7 @@ class Line(GitHubAPI):
             except (GitHubError, GitHubUnavailable) as error:
                 failure = Failure(error, may_repeat=False)
             except _FAILURES as error:
+                GITHUB_ERRORS.count(find_kind(error))
                 failure = classify_failure(method, path, error)
             await self._pause_or_raise(failure, attempt)
 
@@ -180,6 +182,7 @@ class Line(GitHubAPI):
         self._buckets.note(limit, self._now())
         if limit is None:
             return False
+        GITHUB_ERRORS.count("rate_limited")
         if attempt >= self._timings.attempts:
             wait_s = max(0.0, (limit.until - self._now()).total_seconds())
             raise GitHubUnavailable(f"GitHub's rate limit: refused {attempt} times", wait_s)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from bot.dashboard.sign_in import PEN_LASTS
 from handlers import casebook
 from handlers.case import end_job
+from handlers.rules import RepositoryRules
 from runner import store
+from runner.inventory import Inventory
 from runner.job import JobState
+from runner.machine_states import save_inventory
 from runner.pauses import OPERATOR, Pause, begin_pause
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.site import make_report
@@ -179,6 +185,30 @@ async def test_what_a_job_offers_is_found_out_anew_for_each_reader(dashboard: Da
                 assert (await browser.visit("/jobs/hidden0001/actions")).status == 404
 
 
+async def seal_machine(dashboard: Dashboard, *, sealed: bool = True) -> None:
+    """Let the one machine have told whether it can seal jobs."""
+    room = Inventory((), None, free_bytes=10**12, total_bytes=10**12, free_inodes=None, sealed=sealed)
+    async with dashboard.database.write() as connection:
+        await save_inventory(connection, "gpu-1", room, dashboard.clock())
+
+
+async def test_the_command_to_take_over_is_shown_where_it_would_be_obeyed(dashboard: Dashboard) -> None:
+    path, offered = await add_report(dashboard), 'id="takeover"'
+    async with dashboard.browser("alice") as browser, dashboard.browser("bob") as other:
+        await seal_machine(dashboard, sealed=False)
+        assert offered not in (await browser.visit(path)).html, "nobody could be let in"
+        await seal_machine(dashboard)
+        assert offered in (await browser.visit(path)).html
+        assert offered not in (await other.visit(path)).html
+        rules = cast("dict[str, RepositoryRules]", dashboard.context.repositories)
+        rules[NAME] = replace(rules[NAME], takeover=False)
+        assert offered not in (await browser.visit(path)).html, "the operator has forbidden it"
+        rules[NAME] = replace(rules[NAME], takeover=True)
+        newer = await dashboard.add(id="newer00001", attempt=2, issue_number=1)
+        assert offered not in (await browser.visit(path)).html, "the command would be about the newer one"
+        assert offered in (await browser.visit(f"/jobs/{newer.id}")).html
+
+
 async def test_a_follow_up_carries_on_with_advice(dashboard: Dashboard) -> None:
     path = await add_report(dashboard)
     async with dashboard.browser("alice") as browser:
@@ -234,6 +264,21 @@ async def test_a_note_is_posted_for_nobody_else(dashboard: Dashboard) -> None:
             await other.visit("/jobs")
             csrf = other.fields("/sign-out")["csrf"]
             assert (await other.send(f"{path}/note", {"csrf": csrf, "note": NOTE})).status == 403
+    assert dashboard.github.issue(NAME, 1).comments == []
+
+
+async def test_leave_to_post_a_note_is_for_an_hour_and_for_one_job(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        fields = {**browser.fields(f"{path}/note"), "note": NOTE}
+        dashboard.clock.forward(PEN_LASTS.total_seconds() + 1)
+        assert (await browser.send(f"{path}/note", fields)).status == 403
+        await go_for_a_note(browser, path)
+        other = await dashboard.add(
+            make_report(job_id="other00001"), id="other00001", issue_number=2, state=JobState.SUCCEEDED
+        )
+        assert (await browser.send(f"/jobs/{other.id}/note", fields)).status == 403
     assert dashboard.github.issue(NAME, 1).comments == []
 
 

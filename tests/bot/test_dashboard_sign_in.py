@@ -8,10 +8,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from bot.dashboard.visits import LASTS
+from bot.dashboard.seal import Seal
+from bot.dashboard.visits import LASTS, Visits
 from bot.demo.github.standin import CLIENT_SECRET
 from tests.support.dashboard import Browser, Dashboard, open_dashboard
+from tests.support.jobs import NOON
 
 
 @pytest.fixture
@@ -64,6 +67,14 @@ async def test_cookies_are_for_this_host_and_for_no_script(dashboard: Dashboard)
         )
         assert "alice" not in session
         assert "Secure" not in session, "a browser would not keep it on http, which nobody hears on loopback"
+
+
+def test_on_https_a_cookie_is_for_https_and_no_neighbour() -> None:
+    visits = Visits(Seal(b"secret", lambda: NOON), "https://ptq.example", (), may_sign_in=True)
+    answer = web.Response()
+    visits.begin(answer, "alice")
+    (cookie,) = answer.cookies.values()
+    assert (cookie.key, cookie["secure"], cookie["path"], cookie["domain"]) == ("__Host-ptq-session", True, "/", "")
 
 
 async def test_somebody_stays_signed_in_for_eight_hours(dashboard: Dashboard) -> None:

@@ -7,29 +7,23 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from sqlalchemy import update
 
 from bot.demo.github.registration import make_key
 from bot.demo.playground import SECRET, find_free_port
 from bot.demo.repository import NAME
-from bot.doctor.examination import clean, examine, look_at
-from bot.doctor.findings import MAX_WORDS, Finding, Part, Verdict
-from bot.doctor.host_checks import check_agent
-from bot.gateway.proxy import Upstream
-from bot.gateway.requests import Rule
+from bot.doctor.examination import examine
+from bot.doctor.findings import Finding, Verdict
 from bot.manifest import load_manifest
-from runner.agents import AgentSpec
 from runner.schema import enabled_repositories
 from tests.support import program
+from tests.support.doctor_models import make_models
 from tests.support.forwarder import open_forwarder
 from tests.support.world import World, open_world
 
@@ -52,6 +46,8 @@ class Broken:
     verdict: Verdict = Verdict.FAILED
     follows: tuple[tuple[str, str], ...] = ()
     """What else fails by it, as part and check."""
+    private: bool = False
+    """Whether the repository is."""
 
 
 def edit(old: str, new: str) -> tuple[tuple[str, str], ...]:
@@ -202,6 +198,9 @@ BROKEN = {
     "no machine for its kind": Broken(
         f"repository {NAME}", "machines", "public repositories", edit('["public"]', '["private"]')
     ),
+    "a private repository where nobody signs in": Broken(
+        f"repository {NAME}", "pages", "whoever has the address", verdict=Verdict.WARNING, private=True
+    ),
     "nobody at the port": Broken("machine gpu-1", "connection", "could not be made", edit("port = SSH", "port = PORT")),
     "another host key": Broken("machine gpu-1", "host key", "known_hosts", breaks=has_another_host_key),
     "another client key": Broken("machine gpu-1", "login", "user name and key", breaks=has_another_client_key),
@@ -281,43 +280,9 @@ def rewrite(world: World, edits: tuple[tuple[str, str], ...], models: str) -> No
     playground.config.write_text(text)
 
 
-async def answer_as_asked(request: web.Request) -> web.Response:
-    assert "k3y-k3y-k3y" in str(request.headers)
-    return web.Response(status=int(request.match_info["status"]), headers={"Location": "/200/v1/models"})
-
-
-def make_models() -> TestServer:
-    """Models whose answer stands in their address: they take no key below `/401`."""
-    application = web.Application()
-    application.router.add_get("/{status}/v1/models", answer_as_asked)
-    return TestServer(application)
-
-
-ANSWERED = {
-    200: (Verdict.OK, "takes the key", ""),
-    302: (Verdict.FAILED, "answers 302, and so leads elsewhere", "the address that it leads to"),
-    400: (Verdict.FAILED, "answers 400", "mend [agents.models.gateway]"),
-    401: (Verdict.FAILED, "does not take the key (401)", "mend [agents.models.gateway] key"),
-    404: (Verdict.FAILED, "answers 404", "leave /v1 out of it"),
-    429: (Verdict.WARNING, "no room for more just now", "wait"),
-    503: (Verdict.WARNING, "answers 503", "try again"),
-}
-
-
-@pytest.mark.parametrize("status", ANSWERED)
-async def test_models_are_well_only_when_they_say_which_there_are(status: int) -> None:
-    verdict, words, fix = ANSWERED[status]
-    async with make_models() as models, aiohttp.ClientSession() as session:
-        upstream = Upstream(str(models.make_url(f"/{status}")), "k3y-k3y-k3y", {}, Rule())
-        (found,) = [one async for one in check_agent(session, AgentSpec("models", "claude"), upstream)]
-    assert found.verdict is verdict
-    assert words in found.words
-    assert fix in found.fix
-
-
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 async def test_what_is_broken_is_named(tmp_path: Path, broken: Broken) -> None:
-    async with make_models() as models, open_world(tmp_path) as world:
+    async with make_models() as models, open_world(tmp_path, private=broken.private) as world:
         rewrite(world, broken.edits, str(models.make_url("")).rstrip("/"))
         if waiting := broken.breaks(world):
             await waiting
@@ -330,28 +295,6 @@ async def test_what_is_broken_is_named(tmp_path: Path, broken: Broken) -> None:
     assert failed == named | {*broken.follows}
     assert "k3y-k3y-k3y" not in str(findings)
     assert "hunter2" not in str(findings)
-
-
-async def stumble(said: str) -> AsyncIterator[Finding]:
-    yield Part("machine gpu-1").ok("connection", "it answers")
-    raise KeyError(said)
-
-
-async def test_a_check_that_stumbles_says_over_what_and_where() -> None:
-    before, found = await look_at("machine gpu-1", stumble("free_gb"))
-    assert before.verdict is Verdict.OK
-    assert (found.about, found.verdict) == ("machine gpu-1", Verdict.FAILED)
-    line = stumble.__code__.co_firstlineno + 2
-    assert f"the check itself failed: KeyError (test_doctor.py:{line}): 'free_gb'" in found.words
-    assert "log" not in found.fix
-
-
-async def test_a_secret_at_the_place_where_an_error_is_cut_is_not_shown_in_half() -> None:
-    for start in range(MAX_WORDS - 60, MAX_WORDS):
-        _, found = await look_at("agent", stumble("x" * start + "hunter2-hunter2" + "x" * 10_000))
-        shown = clean(found, frozenset({"hunter2-hunter2"}))
-        assert len(shown.words) <= MAX_WORDS
-        assert "hunt" not in shown.words
 
 
 def not_well(findings: list[Finding]) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 
+from bot.github.errors import GITHUB_ERRORS
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound
 from tests.support.scripted_github import FAST, Says, ScriptedGitHub, comment_payload, scripted_github
 
@@ -85,6 +86,29 @@ async def test_a_reaction_never_costs_anything(server: ScriptedGitHub, mishap: S
     await github.react_to_issue("octo/widgets", 1, "eyes")
     await github.react_to_comment("octo/widgets", 5, "eyes")
     await github.react_to_comment("octo/without-app", 5, "eyes")
+
+
+@pytest.mark.parametrize(
+    ("mishap", "kind"),
+    [
+        (Says({}, 500), "5xx"),
+        (Says(cut=True), "no_answer"),
+        (Says(text="no JSON"), "no_answer"),
+        (Says({}, 429, {"Retry-After": "99"}), "rate_limited"),
+        (Says({"message": "Bad credentials"}, 401), "401"),
+        (Says({"message": "Invalid"}, 422), "4xx"),
+        (Says({"message": "Not Found"}, 404), None),
+        (Says({"id": 1}, 201), None),
+    ],
+)
+async def test_calls_that_come_to_nothing_are_counted_by_kind(
+    server: ScriptedGitHub, mishap: Says, kind: str | None
+) -> None:
+    server.script("POST /repos/octo/widgets/issues/1/reactions", mishap)
+    before = GITHUB_ERRORS.read()
+    await server.client().react_to_issue("octo/widgets", 1, "eyes")
+    more = {name: count - before[name] for name, count in GITHUB_ERRORS.read().items() if count != before[name]}
+    assert more.keys() == ({kind} if kind else set())
 
 
 async def test_a_branch_that_exists_is_told_from_one_that_cannot_be(server: ScriptedGitHub) -> None:

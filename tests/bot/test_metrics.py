@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from bot.log_counter import LogCounter
-from bot.metrics import find_quantiles
-from runner.readings import measure_phases
+from bot.github.errors import KINDS, ErrorCounter
+from bot.log_counter import COUNTED, DOCUMENTED, LogCounter
+from bot.metrics import Snapshot, find_quantiles, render
+from handlers.outbox import Backlog
+from runner.job import NEXT
+from runner.readings import Readings, measure_phases
 from runner.traffic import Traffic
 from tests.support.jobs import NOON
 from tests.support.world import World, open_world
 
+DOCS = Path(__file__).parents[2] / "docs"
+
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def read_documents() -> str:
+    return "".join(page.read_text() for page in DOCS.glob("*.md"))
 
 
 async def scrape(world: World) -> Samples:
@@ -76,6 +87,44 @@ async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> 
         assert only(after, "ptq_environment_seconds_sum", step="base") > 0
         async with aiohttp.ClientSession() as session, session.get(f"{world.playground.service.url}/metrics") as got:
             assert got.status == 404, "what is public has none"
+
+
+NOTHING_YET = Snapshot(
+    NOON,
+    Readings(dict.fromkeys(map(str, NEXT), 0), {}, None, {}, None, {}, 0, 0, (), {}),
+    Backlog(0, 0, {}),
+    *({"gpu-1": 1}, (), {}, {}, 0, 0),
+    *(LogCounter(DOCUMENTED).read(), (), {}, {}),
+    *(ErrorCounter().read(), {}, {}),
+)
+"""What is known of a service in its first second."""
+SELECTOR = re.compile(r'(ptq_\w+)(?:\{(\w+)="([^"]+)"\})?')
+
+
+def test_what_example_alerts_look_at_is_there_before_anything_has_happened() -> None:
+    (rules,) = re.findall(r"```yaml\n(groups:.*?)```", read_documents(), re.DOTALL)
+    families = {family.name: family for family in text_string_to_metric_families(render(NOTHING_YET).decode())}
+    named = [found for rule in yaml.safe_load(rules)["groups"][0]["rules"] for found in SELECTOR.findall(rule["expr"])]
+    assert len(named) > 9
+    for name, label, value in named:
+        family = families[name.removesuffix("_total")]
+        told = [sample.value for sample in family.samples if not label or sample.labels[label] == value]
+        assert not label or told == [0], "an increase is seen of what was there before"
+    assert {sample.labels["kind"]: sample.value for sample in families["ptq_github_errors"].samples} == dict.fromkeys(
+        KINDS, 0
+    )
+
+
+def test_every_event_that_the_documents_name_is_counted_from_0() -> None:
+    named = set(re.findall(r'[`"]([a-z_]+\.[a-z_]+)[`"]', read_documents()))
+    written: set[tuple[str, str]] = set()
+    for folder in ("bot", "handlers", "runner"):
+        for module in (DOCS.parent / folder).rglob("*.py"):
+            found = re.findall(r'\blog\.(info|warning|error)\(\s*"([a-z_.]+)"', module.read_text())
+            written |= {(event, level) for level, event in found if event in named}
+    assert set(DOCUMENTED) == written
+    assert LogCounter(DOCUMENTED).read() == dict.fromkeys(DOCUMENTED, 0)
+    assert COUNTED.read().keys() >= set(DOCUMENTED)
 
 
 def test_phases_are_measured_from_one_step_to_the_next() -> None:

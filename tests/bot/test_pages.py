@@ -92,7 +92,7 @@ async def test_the_page_of_a_job_tells_where_how_and_how_long_it_ran(site: Site)
         "by maintainer on",
     ):
         assert part in text
-    assert "12:00:00 queued by @maintainer12:00:03 preparing" in text
+    assert f"{NOON:%Y-%m-%d} 12:00:00 UTC queued by @maintainer{NOON:%Y-%m-%d} 12:00:03 UTC preparing" in text
 
 
 async def test_what_holds_a_job_up_stands_on_its_page(site: Site) -> None:

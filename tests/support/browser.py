@@ -18,8 +18,56 @@ from playwright.async_api import Browser, Page, async_playwright
 PATIENCE_S = 120.0
 """How long anything on a page may take to come: machines have other work."""
 
-PHONE, DESKTOP = 390, 1280
+PHONE, DESKTOP, WIDE = 390, 1280, 1920
 """Widths in pixels."""
+
+Scheme = Literal["light", "dark"]
+
+REFUSED = "the server responded with a status of 4"
+"""What Chromium says of an answer of 4xx."""
+
+UNLABELLED = """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button")]
+  .filter((it) => !(it.labels?.length || it.ariaLabel || (it.localName === "button" && it.innerText.trim())))
+  .map((it) => it.outerHTML)"""
+
+# https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
+FAINT = """() => {
+  const read = (css) => { const [r, g, b, a = 1] = css.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
+  const lay = (top, under) => under.map((part, at) => top[at] * top[3] + part * (1 - top[3]));
+  const shine = (colour) => colour
+    .map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const probe = document.body.appendChild(document.createElement("i"));
+  probe.style.background = "Canvas";
+  const canvas = read(getComputedStyle(probe).backgroundColor).slice(0, 3);
+  probe.remove();
+  const measure = (element, colour, opacity) => {
+    const above = [];
+    for (let it = element; it; it = it.parentElement) above.unshift(getComputedStyle(it));
+    let ground = canvas;
+    for (const style of above) {
+      ground = lay(read(style.backgroundColor), ground);
+      opacity *= style.opacity;
+    }
+    const [r, g, b, a] = read(colour);
+    const [darker, lighter] = [lay([r, g, b, a * opacity], ground), ground].map(shine).sort((one, two) => one - two);
+    return (lighter + 0.05) / (darker + 0.05);
+  };
+  const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), faint = [];
+  while (words.nextNode()) {
+    const element = words.currentNode.parentElement;
+    if (!words.currentNode.data.trim() || !element.checkVisibility() || element.disabled) continue;
+    const contrast = measure(element, getComputedStyle(element).color, 1);
+    if (contrast < 4.5) faint.push(`${contrast.toFixed(2)}: ${words.currentNode.data.trim().slice(0, 60)}`);
+  }
+  for (const field of document.querySelectorAll("[placeholder]")) {
+    const { color, opacity } = getComputedStyle(field, "::placeholder");
+    const contrast = measure(field, color, opacity);
+    if (contrast < 4.5) faint.push(`${contrast.toFixed(2)}: ${field.placeholder}`);
+  }
+  return faint;
+}"""
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
@@ -83,10 +131,10 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def open_page(
-    browser: Browser, *, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light"
+    browser: Browser, *, width: int = DESKTOP, scheme: Scheme = "light", is_refused: bool = False
 ) -> AsyncIterator[Page]:
-    """A page whose visitor nobody knows yet. Afterwards nothing may have gone wrong on it: no script, no request, and
-    nothing that its own policy forbids."""
+    """A page whose visitor nobody knows yet. Afterwards nothing may have gone wrong on it: no script, no request but
+    those that are to be refused, and nothing that its own policy forbids."""
     context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     context.set_default_timeout(PATIENCE_S * 1000)
     complaints: list[str] = []
@@ -94,7 +142,7 @@ async def open_page(
     context.on("weberror", lambda error: complaints.append(str(error.error)))
     try:
         yield await context.new_page()
-        assert complaints == []
+        assert [complaint for complaint in complaints if not (is_refused and REFUSED in complaint)] == []
     finally:
         await context.close()
 
@@ -103,3 +151,13 @@ async def measure_overhang(page: Page) -> int:
     """How many pixels of a page lie beyond its right edge: it scrolls sideways where there are any."""
     overhang: int = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return overhang
+
+
+async def find_faults(page: Page) -> list[str]:
+    """What of a page some people cannot use, with everything on it unfolded: what hangs over its right edge, fields
+    without a label, and words that stand out too little from what they stand on (WCAG AA)."""
+    await page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true; })")
+    unlabelled: list[str] = await page.evaluate(UNLABELLED)
+    faint: list[str] = await page.evaluate(FAINT)
+    overhang = await measure_overhang(page)
+    return [*([f"{overhang} pixels hang over"] if overhang else []), *unlabelled, *faint]

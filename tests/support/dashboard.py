@@ -116,6 +116,7 @@ class Dashboard:
     context: Context
     url: str
     clock: Clock
+    spool: Spool
 
     @property
     def github(self) -> StandIn:
@@ -181,12 +182,14 @@ async def open_dashboard(
             door = Door(oauth, public, ("root",), github.url, role_lasts_s)
             application = web.Application()
             spool = Spool(folder / "spool")
-            application.router.add_routes(Pages(context, spool, {"gpu-1": 2}, AGENTS, door=door).routes())
+            pages = Pages(context, spool, {"gpu-1": 2}, AGENTS, door=door)
+            application.router.add_routes(pages.routes())
+            application.on_shutdown.append(pages.live.close)
             runner = web.AppRunner(application)
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", port).start()
             try:
-                yield Dashboard(visitor, database, context, url, clock)
+                yield Dashboard(visitor, database, context, url, clock, spool)
             finally:
                 await runner.cleanup()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from bot.live_log import MAX_STREAMS
 from bot.pages import Pages
@@ -138,6 +139,7 @@ async def open_site(
     public_url: str = "https://ptq.example",
     secrets: Collection[str] = (SECRET,),
     max_streams: int = MAX_STREAMS,
+    middlewares: Sequence[Middleware] = (),
 ) -> AsyncIterator[Site]:
     folder.mkdir(exist_ok=True)
     async with open_database(folder) as database, aiohttp.ClientSession() as session:
@@ -145,7 +147,7 @@ async def open_site(
         site = Site(database, spool, session)
         github = cast("Any", None)  # No page asks GitHub.
         context = Context(github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None)
-        application = web.Application()
+        application = web.Application(middlewares=middlewares)
         pages = Pages(context, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS, max_streams=max_streams)
         application.router.add_routes(pages.routes())
         application.on_shutdown.append(pages.live.close)

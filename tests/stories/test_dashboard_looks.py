@@ -1,0 +1,133 @@
+"""Every page of the dashboard in a real Chromium: in light and dark, on a phone, a desk and a wide screen."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from runner import store
+from runner.inventory import Gpu, Inventory
+from runner.job import JobState
+from runner.machine_states import save_inventory, save_outage
+from runner.machines import Lease, Outage
+from runner.meter import Meter
+from runner.schema import deliveries
+from tests.support.browser import DESKTOP, PHONE, WIDE, Scheme, find_faults, open_page
+from tests.support.dashboard import Dashboard, open_dashboard
+from tests.support.site import PATCH, make_report
+from tests.support.visitor import NAME
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+REPORT = """## What was wrong
+
+The last chunk was dropped by `range(0, len(items) - size, size)`, as [the documents](https://docs.example/) say.
+
+| case | before | after |
+| --- | ---: | ---: |
+| a very long name of a case that does not end before the table has to scroll | 4 | 5 |
+
+> It is so since the first commit.
+
+```
+assert chunks([1, 2, 3], 2) == [[1, 2], [3]]  # a line of code that is longer than any phone is wide, and goes on
+```
+"""
+LOG = (
+    b"""{"type": "text", "text": "I look."}
+Traceback (most recent call last): /a/very/long/path/without/any/place/to/break/"""
+    + b"x" * 200
+    + b"""\n"""
+)
+RUNNING, ENDED = "runs000001", "ended00001"
+GPU = Gpu("0", "GPU-1", "NVIDIA H200", 143_771, "570.1")
+REASON = "the machine does not answer: ssh: connect to host gpu.internal port 22: No route to host"
+
+
+async def fill(dashboard: Dashboard) -> None:
+    """Somebody's jobs, running, waiting and ended, on a machine in trouble; and deliveries."""
+    now = dashboard.clock()
+    await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
+    await dashboard.add(id="waits00001", issue_number=2, trouble="its machine is out: " + REASON)
+    await dashboard.add(id=RUNNING, issue_number=3, state=JobState.RUNNING, machine="gpu-1", skills=("review", "bench"))
+    await dashboard.add(id="failed0001", issue_number=4, state=JobState.FAILED, failure="the agent stopped: " + REASON)
+    report = make_report(
+        job_id=ENDED, body=REPORT, worklog="- I looked.\n", repro="print(chunks([1], 2))\n", refusals=(REASON,)
+    )
+    report = replace(report, patch=PATCH.replace("items = 5", f"items = 5  # {'so ' * 60}"), warnings=(REASON,))
+    await dashboard.add(report, id=ENDED, issue_number=1, state=JobState.SUCCEEDED, machine="gpu-1", ended_at=now)
+    dashboard.spool.append(RUNNING, "agent", LOG)
+    row = {"lane": f"{NAME}#7", "body": b"{}", "received_at": now, "next_attempt_at": now}
+    has = Inventory((GPU,), None, free_bytes=10**12, total_bytes=2 * 10**12, free_inodes=None, sealed=True)
+    async with dashboard.database.write() as connection:
+        for number, state in enumerate(("failed", "done", "pending")):
+            values = {"id": f"{number}2345678-9abc-11f0-8def-0123456789ab", "state": state, "attempts": number}
+            error = REASON if state == "failed" else None
+            await connection.execute(deliveries.insert().values(event="issue_comment", error=error, **values, **row))
+        for job_id, steps in ((RUNNING, ("preparing", "running")), (ENDED, ("preparing", "running", "succeeded"))):
+            for minutes, what in enumerate(steps, 1):
+                await store.add_event(connection, job_id, now + timedelta(minutes=minutes), what)
+            await store.save_meter(connection, Meter(job_id, turns=7, cost_usd=1.5, model="a-model-with-a-long-name-4"))
+        await store.save_log(connection, ENDED, "agent", store.compress_log(LOG))
+        await store.insert_lease(connection, Lease("gpu-1", 0, RUNNING), now)
+        await save_inventory(connection, "gpu-1", has, now)
+        await save_outage(connection, "gpu-1", Outage(REASON, False, now, now, now))
+
+
+async def be_root(page: Page) -> None:
+    """Say on GitHub's page who one is."""
+    await page.get_by_role("button", name=re.compile("root$")).click()
+
+
+async def look(page: Page, name: str) -> list[str]:
+    """What is wrong with the page; it is kept as a picture in the folder that `PTQ_TEST_PICTURES` names."""
+    found = [f"{name}: {fault}" for fault in await find_faults(page)]
+    if folder := os.environ.get("PTQ_TEST_PICTURES"):
+        await page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+    return found
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP, WIDE])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_page_can_be_read_and_used(tmp_path: Path, browser: Browser, scheme: Scheme, width: int) -> None:
+    pages = {
+        "overview": "/",
+        "jobs": "/jobs",
+        "running": f"/jobs/{RUNNING}",
+        "ended": f"/jobs/{ENDED}",
+        "failed": "/jobs/failed0001",
+        "launch": "/launch",
+        "note": f"/jobs/{ENDED}/note",
+        "missing": "/jobs/nothing",
+        "deliveries": "/deliveries",
+        "spend": "/spend",
+    }
+    async with open_dashboard(tmp_path) as dashboard:
+        await fill(dashboard)
+        dashboard.github.set_permission(NAME, "root", "write")
+        async with open_page(browser, width=width, scheme=scheme, is_refused=True) as page:
+            faults = []
+            await page.goto(f"{dashboard.url}/jobs/nothing")
+            faults += await look(page, f"stranger-{scheme}-{width}")
+            await page.goto(f"{dashboard.url}/sign-in?next=/")
+            await be_root(page)
+            for name, path in pages.items():
+                await page.goto(dashboard.url + path)
+                if name == "note":
+                    await be_root(page)
+                    await expect(page.get_by_label("Your note")).to_be_focused()
+                if name == "running":
+                    await expect(page.get_by_role("log", name="agent")).to_contain_text("I look.")
+                faults += await look(page, f"{name}-{scheme}-{width}")
+            await page.goto(f"{dashboard.url}/launch")
+            await page.get_by_label("Issue", exact=True).fill("4711")
+            await page.get_by_role("button", name="Launch").click()
+            await expect(page.get_by_role("alert")).to_be_visible()
+            faults += await look(page, f"refused-{scheme}-{width}")
+            assert faults == []
