@@ -90,9 +90,9 @@ async def test_the_page_of_a_job_tells_where_how_and_how_long_it_ran(site: Site)
         "its time limit",
         "attempt 1",
         "by maintainer on",
+        "2026-03-01 12:00:00 UTC queued by @maintainer2026-03-01 12:00:03 UTC preparing",
     ):
         assert part in text
-    assert f"{NOON:%Y-%m-%d} 12:00:00 UTC queued by @maintainer{NOON:%Y-%m-%d} 12:00:03 UTC preparing" in text
 
 
 async def test_what_holds_a_job_up_stands_on_its_page(site: Site) -> None:
