@@ -368,23 +368,5 @@ async def test_a_way_that_is_gone_is_made_anew(tmp_path: Path, job: Job) -> None
             await answer.read()
 
 
-async def test_by_a_url_the_token_says_whose_request_it_is(tmp_path: Path, job: Job) -> None:
-    async with open_floor(tmp_path, Say("Well"), own_url="https://ptq.example/gateway") as floor:
-        await floor.begin(job)
-        assert floor.wire.paths == {}, "nobody listens on the machine"
-        async with serving(floor.gateway.answer_by_url) as url, aiohttp.ClientSession() as session:
-            access = floor.gateway.grant(job)
-            assert access
-            other = access.token[:-1] + ("1" if access.token.endswith("0") else "0")
-            for token, status in ((access.token, 200), (other, 401), (f"{access.token}0", 401), ("", 401)):
-                headers = {"x-api-key": token}
-                body = {**BODIES["/v1/messages"], "stream": True}
-                async with session.post(f"{url}/gateway/v1/messages", json=body, headers=headers) as answer:
-                    assert answer.status == status
-                    await answer.read()
-        await floor.gateway.close(job.id)
-        assert [row[0] for row in await floor.rows()] == ["settled"]
-
-
 def test_no_key_is_in_what_is_shown_of_an_upstream() -> None:
     assert KEY not in repr(Upstream("https://x", KEY, {"a": KEY}, Rule()))
