@@ -15,7 +15,7 @@ from runner.job import Job
 from tests.stories.test_restart import serve
 from tests.support.calls import fetch_calls
 from tests.support.cli_stories import KEY, KINDS, WORK, Story, open_story
-from tests.support.machines import find_or_skip_sshd
+from tests.support.machines import open_sshd
 from tests.support.model_endpoint import TOKENS_IN, TOKENS_OUT, Hang, Run, Say, Step
 from tests.support.sshd import OpenSshServer
 
@@ -39,6 +39,17 @@ class Behind(Story):
     async def wait_for_requests(self, count: int) -> None:
         await self.world.wait(lambda: len(self.endpoint.requests) >= count or None, f"{count} requests")
 
+    def watch_machine(self) -> list[str]:
+        """Look through the machine each time that the model is asked: where a key is, or a token of GitHub's."""
+        found: list[str] = []
+
+        def look(_: int) -> None:
+            own = self.world.find_on_machine("ptq-[0-9a-f]{10}-[0-9a-f]{40}")
+            found.extend(self.world.find_secrets(KEY) if own else ["the job's own token was not found either"])
+
+        self.endpoint.on_request = look
+        return found
+
     async def check_account(self, job: Job, *, assumed: int = 0) -> None:
         """Every request that reached the model is in the account, and nothing is open any more."""
         calls = await self.calls()
@@ -53,15 +64,13 @@ class Behind(Story):
 
 @asynccontextmanager
 async def open_behind(folder: Path, kind: str, script: Sequence[Step], **options: Any) -> AsyncIterator[Behind]:
-    ssh = OpenSshServer(folder / "sshd", find_or_skip_sshd())
-    await ssh.start()
-    try:
-        async with open_story(folder, kind, *script, gateway=True, ssh=ssh, **options) as story:
-            behind = Behind(story.world, story.endpoint)
-            behind.ssh = ssh
-            yield behind
-    finally:
-        await ssh.stop()
+    async with (
+        open_sshd(folder) as ssh,
+        open_story(folder, kind, *script, gateway=True, ssh=ssh, **options) as story,
+    ):
+        behind = Behind(story.world, story.endpoint)
+        behind.ssh = ssh
+        yield behind
 
 
 @EACH_KIND
@@ -71,12 +80,13 @@ async def test_an_agent_without_a_key_and_without_a_network_does_its_work_and_ev
 ) -> None:
     toml = f'network = "{network}"\n'
     async with open_behind(tmp_path, kind, [WORK, Say("Done.")], repository_toml=toml) as story:
+        found = story.watch_machine()
         assert "It is mended" in await story.world.wait_for_report()
         (job,) = await story.world.jobs()
         await story.check_account(job)
         meter, count = await story.read_meter(job), len(story.endpoint.requests)
         assert (meter.input_tokens, meter.output_tokens) == (count * TOKENS_IN, count * TOKENS_OUT)
-        assert KEY not in story.world.machine_text()
+        assert found == story.world.find_secrets(KEY) == []
 
 
 @EACH_KIND
@@ -157,8 +167,13 @@ async def test_an_agent_that_is_cancelled_in_mid_answer_ends_with_its_account_co
 async def test_the_tools_of_an_agent_fetch_a_private_repository_without_a_token_of_githubs(
     tmp_path: Path, kind: str
 ) -> None:
-    """They see the way there, whatever their agent keeps from them."""
+    """They see the way there, whatever their agent keeps from them; and nowhere on the machine is one."""
     fetch = Run("git fetch --depth=1 origin main 2>&1; git rev-parse FETCH_HEAD > fetched.txt")
     async with open_behind(tmp_path, kind, [fetch, WORK, Say("Done.")], private=True) as story:
+        found = story.watch_machine()
         report = await story.world.wait_for_report()
         assert story.world.playground.base_commit in report
+        assert any(
+            pack.token and pack.token.value in story.world.secrets() for pack in story.world.github.git_http.packs
+        )
+        assert found == story.world.find_secrets(KEY) == []
