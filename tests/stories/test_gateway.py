@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from runner import store
 from runner.jobd.ways import FOLDERS, PREFIX
 from runner.ssh import connect
+from tests.support.calls import fetch_calls
 from tests.support.gateway import come_by_address
 from tests.support.machine_scan import find_on_machine
 from tests.support.machines import machine_behind, open_sshd
-from tests.support.model_endpoint import ModelEndpoint, Say, Step
+from tests.support.model_endpoint import Hang, ModelEndpoint, Say, Step
 from tests.support.sshd import OpenSshServer
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
@@ -36,6 +38,11 @@ def ask(url=None, **changes):
     except OSError as error:
         return repr(error)
 print("model said", ask()[-40:], flush=True)
+"""
+HANG = """
+import contextlib
+with contextlib.suppress(Exception):
+    ask(tools=[{"name": "x"}])
 """
 WAIT = "while not (output / 'go').exists():\n    time.sleep(0.05)\n"
 
@@ -103,6 +110,28 @@ async def test_a_machine_may_come_to_the_service_by_its_address(tmp_path: Path) 
         await world.label()
         assert "1.1k tokens" in await world.wait_for_report()
         assert len(model.requests) == 1
+
+
+async def test_of_a_run_that_is_lost_in_mid_answer_nothing_that_was_taken_is_missing(tmp_path: Path) -> None:
+    limits = "[limits]\nunreachable_after_s = 1\n\n"
+    async with open_behind(tmp_path, HANG, Hang(), more_toml=limits) as (world, model):
+        await world.wait(lambda: len(model.requests) > 1 or None, "the second request")
+        await stop_sshd(world)
+        await world.wait_for_reply("### Lost")
+        job, db = await world.wait_for_job("lost"), world.playground.service.context.db
+        calls = await fetch_calls(db)
+        assert sorted(call.state for call in calls) == ["assumed", "settled"]
+        async with db.read() as connection:
+            meter = await store.fetch_meter(connection, job.id)
+        assert meter
+        assert meter.output_tokens == sum(call.output_tokens for call in calls) == 100 + 500
+
+
+async def stop_sshd(world: World) -> None:
+    """The machine cannot be reached from here on; what runs there goes on."""
+    ssh = world.playground.ssh
+    assert isinstance(ssh, OpenSshServer)
+    await ssh.stop()
 
 
 async def test_an_agent_with_a_key_of_its_own_is_told_of_in_the_report(tmp_path: Path) -> None:
