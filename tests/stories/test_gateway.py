@@ -127,6 +127,22 @@ async def test_of_a_run_that_is_lost_in_mid_answer_nothing_that_was_taken_is_mis
         assert meter.output_tokens == sum(call.output_tokens for call in calls) == 100 + 500
 
 
+async def test_a_cancel_ends_the_access_of_an_agent_whose_machine_only_it_reaches(tmp_path: Path) -> None:
+    agent = f"{HANG}(output / 'answer').write_text(ask())\n"
+    async with open_behind(tmp_path, agent, Hang(times=1), label=False) as (world, model):
+        world.patience_s = 30.0
+        await come_by_address(world)
+        await world.label()
+        await world.wait(lambda: len(model.requests) > 1 or None, "the second request")
+        (job,) = await world.jobs()
+        await stop_sshd(world)
+        await world.comment("/ptq cancel")
+        answer = tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "answer"
+        await world.wait(lambda: (answer.exists() and answer.read_text()) or None, "the third answer")
+        assert answer.read_text() == "<HTTPError 400: 'Bad Request'>"
+        assert len(model.requests) == 2
+
+
 async def stop_sshd(world: World) -> None:
     """The machine cannot be reached from here on; what runs there goes on."""
     ssh = world.playground.ssh
