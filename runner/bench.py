@@ -13,6 +13,8 @@ import structlog
 from runner import store
 from runner.agents import Agent, Session
 from runner.agents.skills import Skill
+from runner.calls import Account
+from runner.caps import Spent
 from runner.db import Database
 from runner.environment import Profile
 from runner.gateway import Gateway, Reader
@@ -20,6 +22,7 @@ from runner.gauge import Gauge
 from runner.job import Job, JobState, Report
 from runner.jobd_answers import JobdError, Poll, StageState
 from runner.jobd_client import JobdClient
+from runner.meter import Meter
 from runner.spool import STAGES, Spool
 
 log = structlog.get_logger()
@@ -56,11 +59,15 @@ async def end(
     session: Session | None = None,
 ) -> Job:
     """Put a job into a final state, with everything of it that must outlive the spool, in one transaction."""
+    account = await _close_account(bench, job) if job.state is JobState.RUNNING else None
     stages = [stage for stage in STAGES if bench.spool.offset(job.id, stage)]
     # Not on the event loop, and not while the transaction is open: a log may have many megabytes.
     logs = {stage: await asyncio.to_thread(store.compress_log, bench.spool.read(job.id, stage)) for stage in stages}
     async with bench.db.write() as connection:
         ended = await store.move_job(connection, job, to, bench.now(), failure)
+        if account:
+            meter = await store.fetch_meter(connection, job.id) or Meter(job.id)
+            await store.save_meter(connection, account.correct(meter))
         for stage, compressed in logs.items():
             await store.save_log(connection, job.id, stage, compressed)
         if report:
@@ -71,6 +78,13 @@ async def end(
     bench.gauge.forget(job.id)
     log.info("job.ended", **job.log_context(), state=str(to), failure=failure)
     return ended
+
+
+async def _close_account(bench: Bench, job: Job) -> Account | None:
+    """What a run has taken whose machine will not say that it has ended; from here on it takes nothing."""
+    account = await bench.gateway.open(job, {}, {}, Spent())
+    await bench.gateway.close(job.id)
+    return account
 
 
 async def follow(

@@ -211,6 +211,8 @@ class Supervisor:
         """Put up with a machine that cannot be asked, for as long as the limits say; its slot stays taken."""
         patience = timedelta(seconds=self._bench.profiles[job.repository].limits.unreachable_after_s)
         await self.placement.note_gone(job.machine or "", error)
+        if job.cancel_requested_at:  # Its agent may still reach us, and nobody can tell it to end.
+            await self._bench.gateway.close(job.id)
         if error.permanent or self._bench.now() - gone_since > patience:
             return await self._give_up(job, JobState.LOST, f"machine {job.machine} can no longer be asked: {error}")
         log.warning("job.machine_unreachable", reason=str(error))

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -17,9 +18,10 @@ from aiohttp import web
 from bot.gateway.fetches import ROOT
 from bot.gateway.git import GitProxy, refuse_git
 from bot.gateway.packages import METHOD, PackageProxy
-from bot.gateway.proxy import MAX_BODY, Door, Models, Proxy, Upstream, read_token, refuse
+from bot.gateway.proxy import MAX_BODY, OVER, STOPS, Door, Models, Proxy, Upstream, read_token, refuse
 from bot.gateway.requests import find_api
 from bot.gateway.transport import StreamTransport
+from runner import store
 from runner.agents.prices import Price
 from runner.calls import Account, Ledger
 from runner.caps import Caps, Scope, Spent
@@ -42,6 +44,19 @@ FIRST_BYTES_S = 60.0
 """How long a new connection may say nothing."""
 PREFIX = "/gateway"
 """Of the paths of requests that come by our own address."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """Who has asked by our own address. There an answer goes on when its connection is gone."""
+
+    task: asyncio.Task[Any]
+    transport: asyncio.Transport
+
+    def abort(self) -> None:
+        """See `bot.gateway.proxy.Connection`."""
+        self.transport.abort()
+        self.task.cancel()
 
 
 class ModelGateway:
@@ -134,17 +149,18 @@ class ModelGateway:
 
     async def answer_by_url(self, request: web.Request) -> web.StreamResponse:
         """Answer a request that came by our own address: the token alone says whose it is."""
-        found = re.fullmatch(TOKEN.format(job_id="([0-9a-f]{10})", mac="[0-9a-f]{40}"), read_token(request))
+        token, path = read_token(request), request.path.removeprefix(PREFIX)
+        found = re.fullmatch(TOKEN.format(job_id="([0-9a-f]{10})", mac="[0-9a-f]{40}"), token)
         door = self._doors.get(found[1]) if found else None
-        path = request.path.removeprefix(PREFIX)
         if door is None or not door.knows(request):  # A stranger takes none of the job's connections.
-            return self._turn_away(path, 401, "no job that is at work here has this token")
+            is_ours = found is not None and hmac.compare_digest(token, self._make_token(found[1]))
+            return self._turn_away(path, *await self._explain_absence(found[1] if found and is_ours else None))
         url, task = request.rel_url.with_path(path, keep_query=True), asyncio.current_task()
         assert task
         assert request.transport
         if len(door.answering) >= MAX_CONNECTIONS:
             return self._turn_away(path, 503, "too many requests at once")
-        door.answering[task] = request.transport
+        door.answering[task] = _Caller(task, request.transport)
         try:
             return await self._answer(door, request.clone(rel_url=url, client_max_size=MAX_BODY))
         finally:
@@ -168,6 +184,16 @@ class ModelGateway:
         if self._git and request.path.startswith(ROOT):
             return await self._git.answer(door, request)
         return await self._proxy.answer(door, request)
+
+    async def _explain_absence(self, job_id: str | None) -> tuple[int, str]:
+        """What to answer where there is no door: of what job the token is, None where it is of none."""
+        if job_id is None:
+            return 401, "no job that is at work here has this token"
+        async with self._db.read() as connection:
+            job = await store.fetch_job(connection, job_id)
+        if job and job.active and not job.stopped_at and not job.cancel_requested_at:
+            return 503, "nobody here looks after this job just now"
+        return STOPS, OVER
 
     def _turn_away(self, path: str, status: int, reason: str) -> web.Response:
         """Refuse a request before it comes to a door."""

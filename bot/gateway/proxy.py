@@ -41,6 +41,8 @@ CONNECT_S, SILENCE_S = 10.0, 600.0
 STOPS = 400
 """The status at which claude, codex and pi end at once and try no more (docs/agents.md)."""
 
+OVER = "the run is over: its access to the model has ended"
+
 KEY_REFUSED = (401, 403)
 
 UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
@@ -195,7 +197,7 @@ class Proxy:
         if not door.is_open:
             if call:
                 await self._ledger.settle(models.account, call, asked.model, Taken(), self._now(), assumed=False)
-            raise NotAllowed("the run is over: its access to the model has ended")
+            raise NotAllowed(OVER)
         return call
 
     async def _pass_on(

@@ -1,19 +1,25 @@
-"""The gateway by its own address, where no relay leads to it."""
+"""The gateway where machines come to the service's own address: what there is to each request is its token."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 from yarl import URL
 
 from bot.gateway.doors import MAX_CONNECTIONS
-from runner.job import Job
+from bot.listener import Listener
+from runner import store
+from runner.job import Job, JobState
 from tests.support.gateway import BODIES, open_floor, serving
-from tests.support.jobs import make_job
-from tests.support.model_endpoint import Say
+from tests.support.jobs import NOON, make_job
+from tests.support.model_endpoint import Hang, Say
+
+OWN_URL = "https://ptq.example/gateway"
 
 
 @pytest.fixture
@@ -22,7 +28,7 @@ def job() -> Job:
 
 
 async def test_by_a_url_the_token_says_whose_request_it_is(tmp_path: Path, job: Job) -> None:
-    async with open_floor(tmp_path, Say("Well"), own_url="https://ptq.example/gateway") as floor:
+    async with open_floor(tmp_path, Say("Well"), own_url=OWN_URL) as floor:
         await floor.begin(job)
         assert floor.wire.paths == {}, "nobody listens on the machine"
         async with serving(floor.gateway.answer_by_url) as url, aiohttp.ClientSession() as session:
@@ -39,8 +45,56 @@ async def test_by_a_url_the_token_says_whose_request_it_is(tmp_path: Path, job: 
         assert [row[0] for row in await floor.rows()] == ["settled"]
 
 
+async def test_by_a_url_who_has_a_token_is_told_to_wait_while_its_run_goes_on_and_to_end_once_that_is_over(
+    tmp_path: Path, job: Job
+) -> None:
+    running = make_job(state=JobState.RUNNING)
+    async with open_floor(tmp_path, Say("Well"), own_url=OWN_URL) as floor:
+        await floor.begin(running)
+        await floor.gateway.close(job.id)
+        access = floor.gateway.grant(job)
+        assert access
+        async with serving(floor.gateway.answer_by_url) as url, aiohttp.ClientSession() as session:
+            asking = partial(session.post, f"{url}/gateway/v1/messages", headers={"x-api-key": access.token})
+            async with asking() as answer:
+                assert answer.status == 503, "its service was restarted, and will be there"
+            async with floor.db.write() as connection:
+                await store.move_job(connection, running, JobState.LOST, NOON, "gone")
+            async with asking() as answer:
+                assert answer.status == 400
+                assert "the run is over" in (await answer.json())["error"]["message"]
+        assert floor.model.requests == []
+
+
+async def test_by_a_url_what_is_under_way_at_the_end_of_a_job_is_broken_off_and_counted(
+    tmp_path: Path, job: Job
+) -> None:
+    application = web.Application()
+    async with open_floor(tmp_path, Hang(), own_url=OWN_URL) as floor:
+        account, access = await floor.begin(job), floor.gateway.grant(job)
+        application.router.add_post("/gateway/v1/messages", floor.gateway.answer_by_url)
+        listener = Listener(application, 5.0)
+        url = await listener.open("127.0.0.1", 0)
+        assert access
+        headers, body = (
+            {"x-api-key": access.token},
+            {**BODIES["/v1/messages"], "stream": True, "tools": [{"name": "x"}]},
+        )
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{url}/gateway/v1/messages", json=body, headers=headers) as answer,
+        ):
+            await answer.content.readany()
+            await floor.gateway.close(job.id)
+            with pytest.raises(aiohttp.ClientError):
+                await answer.read()
+        await listener.close()
+        assert (account.open, account.assumed) == ({}, 1)
+        assert (await floor.rows())[0][0] == "assumed"
+
+
 async def test_who_has_no_token_takes_none_of_a_jobs_connections(tmp_path: Path, job: Job) -> None:
-    async with open_floor(tmp_path, Say("Well"), own_url="https://ptq.example/gateway") as floor:
+    async with open_floor(tmp_path, Say("Well"), own_url=OWN_URL) as floor:
         await floor.begin(job)
         async with serving(floor.gateway.answer_by_url) as url, aiohttp.ClientSession() as session:
             access = floor.gateway.grant(job)

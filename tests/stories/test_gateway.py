@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
+import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from runner.jobd.processes import find_processes
-from tests.support.machines import find_or_skip_sshd
-from tests.support.model_endpoint import ModelEndpoint, Say, Step
+from runner import store
+from runner.jobd.ways import FOLDERS, PREFIX
+from runner.ssh import connect
+from tests.support.calls import fetch_calls
+from tests.support.gateway import come_by_address
+from tests.support.machine_scan import find_on_machine
+from tests.support.machines import machine_behind, open_sshd
+from tests.support.model_endpoint import Hang, ModelEndpoint, Say, Step
 from tests.support.sshd import OpenSshServer
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
@@ -33,67 +39,115 @@ def ask(url=None, **changes):
         return repr(error)
 print("model said", ask()[-40:], flush=True)
 """
+HANG = """
+import contextlib
+with contextlib.suppress(Exception):
+    ask(tools=[{"name": "x"}])
+"""
 WAIT = "while not (output / 'go').exists():\n    time.sleep(0.05)\n"
 
 
 @asynccontextmanager
 async def open_behind(
-    folder: Path, agent: str, *script: Step, label: bool = True
+    folder: Path, agent: str, *script: Step, label: bool = True, more_toml: str = ""
 ) -> AsyncIterator[tuple[World, ModelEndpoint]]:
-    ssh = OpenSshServer(folder / "sshd", find_or_skip_sshd())
-    await ssh.start()
-    async with ModelEndpoint(*script).running() as model:
+    async with ModelEndpoint(*script).running() as model, open_sshd(folder) as ssh:
         toml = f'[agents.asking]\nkind = "command"\ncommand = {json.dumps([sys.executable, str(folder / "asks.py")])}\n'
         toml += f'[agents.asking.gateway]\nurl = "{model.url}"\nkey = "{KEY}"\n\n[prices.m]\ninput = 1\noutput = 2\n\n'
+        toml += more_toml
         (folder / "asks.py").write_text(WRITE_REPORT + ASK + agent)
         async with open_world(folder, more_toml=toml, repository_agent="asking", ssh=ssh) as world:
             await world.open_issue()
             if label:
                 await world.label()
             yield world, model
-    await ssh.stop()
-
-
-def read_processes(job_id: str) -> Iterator[str]:
-    """Everything about the job's processes that its account can read."""
-    for process in find_processes(job_id):
-        for name in ("environ", "cmdline"):
-            with suppress(OSError):
-                yield Path(f"/proc/{process.pid}/{name}").read_bytes().decode(errors="replace")
-
-
-def check(text: str) -> None:
-    assert KEY not in text
-    assert not re.search(r"gh[a-z]_[A-Za-z0-9]{20,}|PRIVATE KEY|eyJ[A-Za-z0-9_-]+\.eyJ", text)
 
 
 async def test_neither_the_models_key_nor_githubs_token_is_ever_on_the_machine(tmp_path: Path) -> None:
     async with open_behind(tmp_path, WAIT + FIX, Say("Well")) as (world, model):
         job = await world.wait_for_job("running")
         await world.wait_for_log(job.id, b"model said")
-        found = [*await asyncio.to_thread(lambda: [*read_processes(job.id)]), world.machine_text()]
-        assert any(f"ptq-{job.id}-" in text for text in found), "what was looked through has the job's own token"
-        for text in found:
-            check(text)
+        assert world.find_on_machine(f"ptq-{job.id}-"), "what is looked through has the job's own token"
+        assert world.find_secrets(KEY) == []
         (tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "go").touch()
         report = await world.wait_for_report()
         assert "1 turn" not in report
         assert "1.1k tokens" in report
         assert "key was on the machine" not in report
-        check(world.machine_text())
+        assert world.find_secrets(KEY) == []
         assert len(model.requests) == 1
+
+
+async def test_wherever_on_the_machine_a_secret_is_it_is_found(tmp_path: Path) -> None:
+    way = Path(tempfile.mkdtemp(prefix=PREFIX, dir=FOLDERS))
+    async with open_sshd(tmp_path) as ssh:
+        machine = tmp_path / "machine"
+        files = [machine / "account" / ".notes", machine / "workspace" / "jobs" / "a" / "log", way / "file"]
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"a line\nand {KEY}")
+        (machine / "link").symlink_to(f"/nowhere/{KEY}")
+        (tmp_path / KEY).touch()
+        command = f"KEY={KEY} sh -c 'cat; :' {KEY} 3< {tmp_path / KEY}"  # It ends with the connection.
+        async with await connect(machine_behind(ssh, machine / "workspace"), 10.0) as connection:
+            await connection.create_process(command)
+            wanted = {str(file) for file in [*files, machine / "link"]} | {"environ", "cmdline", "3"}
+            async with asyncio.timeout(10):
+                while not wanted <= find_places(machine, ssh):
+                    await asyncio.sleep(0.05)
+    shutil.rmtree(way)
+
+
+def find_places(machine: Path, ssh: OpenSshServer) -> set[str]:
+    """Where the key is; of processes, in what of them."""
+    found = find_on_machine(machine, ssh, KEY)
+    return {Path(where).name if where.startswith("/proc/") else where for where in found}
 
 
 async def test_a_machine_may_come_to_the_service_by_its_address(tmp_path: Path) -> None:
     async with open_behind(tmp_path, FIX, Say("Well"), label=False) as (world, model):
-        playground = world.playground
-        await playground.stop_service()
-        with playground.config.open("a") as config:
-            config.write(f'\n[gateway]\nurl = "http://127.0.0.1:{playground.service_port}/gateway"\n')
-        await playground.start_service()
+        await come_by_address(world)
         await world.label()
         assert "1.1k tokens" in await world.wait_for_report()
         assert len(model.requests) == 1
+
+
+async def test_of_a_run_that_is_lost_in_mid_answer_nothing_that_was_taken_is_missing(tmp_path: Path) -> None:
+    limits = "[limits]\nunreachable_after_s = 1\n\n"
+    async with open_behind(tmp_path, HANG, Hang(), more_toml=limits) as (world, model):
+        await world.wait(lambda: len(model.requests) > 1 or None, "the second request")
+        await stop_sshd(world)
+        await world.wait_for_reply("### Lost")
+        job, db = await world.wait_for_job("lost"), world.playground.service.context.db
+        calls = await fetch_calls(db)
+        assert sorted(call.state for call in calls) == ["assumed", "settled"]
+        async with db.read() as connection:
+            meter = await store.fetch_meter(connection, job.id)
+        assert meter
+        assert meter.output_tokens == sum(call.output_tokens for call in calls) == 100 + 500
+
+
+async def test_a_cancel_ends_the_access_of_an_agent_whose_machine_only_it_reaches(tmp_path: Path) -> None:
+    agent = f"{HANG}(output / 'answer').write_text(ask())\n"
+    async with open_behind(tmp_path, agent, Hang(times=1), label=False) as (world, model):
+        world.patience_s = 30.0
+        await come_by_address(world)
+        await world.label()
+        await world.wait(lambda: len(model.requests) > 1 or None, "the second request")
+        (job,) = await world.jobs()
+        await stop_sshd(world)
+        await world.comment("/ptq cancel")
+        answer = tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "answer"
+        await world.wait(lambda: (answer.exists() and answer.read_text()) or None, "the third answer")
+        assert answer.read_text() == "<HTTPError 400: 'Bad Request'>"
+        assert len(model.requests) == 2
+
+
+async def stop_sshd(world: World) -> None:
+    """The machine cannot be reached from here on; what runs there goes on."""
+    ssh = world.playground.ssh
+    assert isinstance(ssh, OpenSshServer)
+    await ssh.stop()
 
 
 async def test_an_agent_with_a_key_of_its_own_is_told_of_in_the_report(tmp_path: Path) -> None:

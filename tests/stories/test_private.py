@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from bot.demo.repository import NAME
 from runner import store
-from runner.jobd.processes import find_processes
 from tests.support.jobd import Repository, make_repository
-from tests.support.machines import find_or_skip_sshd
-from tests.support.sshd import OpenSshServer
+from tests.support.machines import open_sshd
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = [pytest.mark.slow, pytest.mark.sshd]
@@ -50,33 +48,21 @@ while not (output / "go").exists():
 
 @asynccontextmanager
 async def open_private(folder: Path, agent: str, repository_toml: str = "") -> AsyncIterator[World]:
-    ssh = OpenSshServer(folder / "sshd", find_or_skip_sshd())
-    await ssh.start()
     script = WRITE_REPORT + GIT + agent
-    async with open_world(folder, agent=script, ssh=ssh, private=True, repository_toml=repository_toml) as world:
+    async with (
+        open_sshd(folder) as ssh,
+        open_world(folder, agent=script, ssh=ssh, private=True, repository_toml=repository_toml) as world,
+    ):
         await world.open_issue()
         yield world
-    await ssh.stop()
-
-
-def read_processes(job_id: str, what: str) -> Iterator[str]:
-    """What of the job's processes their account can read, or, of a `cmdline`, everybody."""
-    for process in find_processes(job_id):
-        with suppress(OSError):
-            yield Path(f"/proc/{process.pid}/{what}").read_bytes().decode(errors="replace")
 
 
 def scan(world: World, job_id: str) -> None:
     """Look through the machine while a job is at work there: its own token may be there, and no other."""
-    lines, rest = [*read_processes(job_id, "cmdline")], [*read_processes(job_id, "environ"), world.machine_text()]
-    assert any(f"ptq-{job_id}-" in text for text in rest), "what was looked through has the job's own token"
-    assert not any(f"ptq-{job_id}-" in line for line in lines), "not where everybody can read it"
-    for text in (*lines, *rest):
-        check(text)
-
-
-def check(text: str) -> None:
-    assert not re.search(r"gh[a-z]_[A-Za-z0-9]{20,}|PRIVATE KEY|eyJ[A-Za-z0-9_-]+\.eyJ|x-access-token", text)
+    own = world.find_on_machine(f"ptq-{job_id}-")
+    assert any(where.endswith("/environ") for where in own), "what was looked through has the job's own token"
+    assert not any(where.endswith("/cmdline") for where in own), "not where everybody can read it"
+    assert world.find_secrets() == []
 
 
 async def test_a_private_repository_comes_to_its_machine_without_a_token_of_githubs(tmp_path: Path) -> None:
@@ -88,7 +74,11 @@ async def test_a_private_repository_comes_to_its_machine_without_a_token_of_gith
         log = (tmp_path / "var" / "spool" / f"{job.id}.agent.log").read_text()
         (tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "go").touch()
         report = await world.wait_for_report()
-        check(world.machine_text())
+        assert world.find_secrets() == []
+        planted, (pack, *_) = tmp_path / "machine" / "account" / "planted", world.github.git_http.packs
+        assert pack.token
+        planted.write_bytes(b64encode(f"x-access-token:{pack.token.value}".encode()))
+        assert world.find_secrets() == [str(planted)], "it would have been found"
     assert f"GIT config {world.github.url}/{NAME}.git\n" in log, "a clone is known by its own address"
     assert "GIT fetch From http://127.0.0.1:" in log
     assert "-> FETCH_HEAD" in log

@@ -30,6 +30,7 @@ from runner.local_host import LocalHost
 from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, open_database
 from tests.support.model_endpoint import ModelEndpoint, Step
+from tests.support.world import World
 
 DIRECT = WayOut()
 KEY = "sk-the-operators-own-key-1234567890"
@@ -130,3 +131,12 @@ async def serving(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]
         yield "http://{}:{}".format(*runner.addresses[0][:2])
     finally:
         await runner.cleanup()
+
+
+async def come_by_address(world: World) -> None:
+    """From now on machines have no relay."""
+    playground = world.playground
+    await playground.stop_service()
+    with playground.config.open("a") as config:
+        config.write(f'\n[gateway]\nurl = "http://127.0.0.1:{playground.service_port}/gateway"\n')
+    await playground.start_service()

@@ -75,6 +75,19 @@ def find_or_skip_sshd() -> Path:
     return program
 
 
+@asynccontextmanager
+async def open_sshd(folder: Path) -> AsyncIterator[OpenSshServer]:
+    """OpenSSH's server of an installation's machine: all that is the machine's lies in one folder."""
+    machine = folder / "machine"
+    (machine / "account").mkdir(parents=True)
+    server = OpenSshServer(machine / "sshd", find_or_skip_sshd(), machine / "account")
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
 @pytest.fixture(params=["embedded", OPENSSH])
 async def ssh_server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SshServer]:
     """A running SSH server, of either kind."""

@@ -69,13 +69,18 @@ class OpenSshServer:
             await self._process.wait()
             _kill(connections)
 
+    @property
+    def pid(self) -> int:
+        """Of the server itself, while it runs."""
+        assert self._process
+        return self._process.pid
+
     async def cut_connections(self) -> None:
         """Kill the processes that hold the connections; sshd itself goes on."""
         _kill(self._connections())
 
     def _connections(self) -> list[int]:
-        assert self._process
-        return _sshd_below(self._process.pid)
+        return _sshd_below(self.pid)
 
     async def _listen(self, port: int) -> bool:
         config, log = self._folder / "sshd_config", self._folder / "log"
@@ -86,7 +91,14 @@ class OpenSshServer:
         config.write_text(CONFIG.format(address=ADDRESS, port=port, folder=self._folder, **words))
         with log.open("wb") as stderr:
             self._process = await asyncio.create_subprocess_exec(
-                self._program, "-D", "-e", "-f", config, stdin=asyncio.subprocess.DEVNULL, stderr=stderr
+                self._program,
+                "-D",
+                "-e",
+                "-f",
+                config,
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=stderr,
+                env={"PATH": os.environ.get("PATH", os.defpath)},  # What else a developer has there is none of its.
             )
         while self._process.returncode is None:
             if "Server listening on" in log.read_text():

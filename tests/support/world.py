@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import TypeVar
 from sqlalchemy import select
 
 from bot.demo.github import Pull
-from bot.demo.playground import LABEL, MAINTAINER, PACE, STRANGER, Playground, SshServer
+from bot.demo.playground import LABEL, MAINTAINER, PACE, SECRET, STRANGER, Playground, SshServer
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.pace import Pace
 from handlers import casebook
@@ -24,12 +26,14 @@ from runner import store
 from runner.job import Job
 from runner.schema import deliveries, pulls, replies
 from tests.support.jobs import write_database
+from tests.support.machine_scan import find_on_machine
 from tests.support.openapi import load_openapi
 
 Value = TypeVar("Value")
 
 DATABASE_URL = "sqlite+aiosqlite:///ptq.db"
 PATIENCE_S = 100.0
+LIKE_A_TOKEN = r"gh[a-z]_[A-Za-z0-9]{20,}|eyJ[\w-]+\.eyJ|x-access-token"
 
 NOTE = (
     "The loop ended before the start of a shorter last chunk, so its items never came out. "
@@ -171,11 +175,24 @@ class World:
             for words in (["add", "--all", "--force"], ["commit", "--quiet", "--message=plant"], ["push", "--quiet"]):
                 subprocess.run([*git, *words], cwd=folder, check=True, capture_output=True)
 
-    def machine_text(self) -> str:
-        """Every byte on the machine, as text."""
-        root = self.playground.folder / "machine" / "workspace"
-        files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-        return "\n".join(path.read_bytes().decode(errors="replace") for path in files)
+    def secrets(self) -> list[str]:
+        """What only the service may have: keys, and every token that GitHub has given it."""
+        minted = [call for call in self.github.exchanges if call.path.endswith("/access_tokens")]
+        tokens = [json.loads(call.response_body)["token"] for call in minted]
+        files = (self.playground.folder / "app.pem", self.playground.ssh.client_key_file)
+        keys = [file.read_text().splitlines() for file in files]
+        return [SECRET, *tokens, *(lines[len(lines) // 2] for lines in keys)]  # How keys begin is always the same.
+
+    def find_secrets(self, *more: str) -> list[str]:
+        """Where on the machine one of them is, or one of these; or anything that reads like a token of GitHub's."""
+        plain = [*self.secrets(), *more]
+        # As Basic authentication has it: the user's name and the colon before it are a multiple of three bytes.
+        encoded = [b64encode(text.encode()).decode().rstrip("=")[:-1] for text in plain]
+        return self.find_on_machine("|".join([*map(re.escape, plain + encoded), LIKE_A_TOKEN]))
+
+    def find_on_machine(self, pattern: str) -> list[str]:
+        """Where on the machine something is that matches."""
+        return find_on_machine(self.playground.folder / "machine", self.playground.ssh, pattern)
 
 
 @asynccontextmanager
