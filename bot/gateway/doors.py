@@ -187,11 +187,13 @@ class ModelGateway:
 
     async def _explain_absence(self, job_id: str | None) -> tuple[int, str]:
         """What to answer where there is no door: of what job the token is, None where it is of none."""
-        if job_id is None:
+        job = None
+        if job_id:
+            async with self._db.read() as connection:
+                job = await store.fetch_job(connection, job_id)
+        if job is None:  # Also where a base's refresh or our own check was meant, of which there is no row.
             return 401, "no job that is at work here has this token"
-        async with self._db.read() as connection:
-            job = await store.fetch_job(connection, job_id)
-        if job and job.active and not job.stopped_at and not job.cancel_requested_at:
+        if job.active and not job.stopped_at and not job.cancel_requested_at:
             return 503, "nobody here looks after this job just now"
         return STOPS, OVER
 

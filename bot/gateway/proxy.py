@@ -41,7 +41,7 @@ CONNECT_S, SILENCE_S = 10.0, 600.0
 STOPS = 400
 """The status at which claude, codex and pi end at once and try no more (docs/agents.md)."""
 
-OVER = "the run is over: its access to the model has ended"
+OVER = "the run is over: its access has ended"
 
 KEY_REFUSED = (401, 403)
 

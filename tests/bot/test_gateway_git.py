@@ -215,7 +215,7 @@ async def test_the_token_of_one_job_opens_nothing_of_another(tmp_path: Path) -> 
         assert "octo/gears is not among" in said
         assert "refs/heads/main" in await floor.git(theirs, "ls-remote", f"{github.url}/octo/gears")
         await floor.gateway.close("0123456789")
-        assert "the run is over" in await floor.git(mine, "ls-remote", f"{github.url}/{NAME}")
+        assert "403" in await floor.git(mine, "ls-remote", f"{github.url}/{NAME}")
 
 
 async def test_by_a_jobs_own_relay_another_token_opens_nothing(tmp_path: Path) -> None:

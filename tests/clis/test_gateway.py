@@ -208,7 +208,7 @@ async def test_an_agent_whose_token_is_revoked_in_mid_answer_ends_at_once_by_wha
         report = await story.world.wait_for_report()
         (job,) = await story.world.jobs()
         said = await story.read_log(job)
-        assert "the run is over: its access to the model has ended" in said
+        assert "the run is over: its access has ended" in said
         assert "Cancelled" in report, said
         assert "It is mended" in report, said
         assert len(story.endpoint.requests) == 2
