@@ -255,7 +255,7 @@ class JobdClient:
         job_id: str,
         base_commit: str,
         changes: Sequence[FileChange],
-        runs: Sequence[Mapping[str, Any]],
+        runs: Sequence[Sequence[Mapping[str, Any]]],
         profile: Profile,
     ) -> bool:
         """Start to run scripts and tests in an environment in which nothing has run. False when that was started."""
@@ -265,7 +265,10 @@ class JobdClient:
             job_id=job_id,
             base_commit=base_commit,
             changes=[_encode_change(change) for change in changes],
-            runs=[{**run, "edits": [_encode_change(change) for change in run["edits"]]} for run in runs],
+            runs=[
+                [{**run, "edits": [_encode_change(change) for change in run["edits"]]} for run in turns]
+                for turns in runs
+            ],
             times=how.runs,
             script_argv=_as_prefix(how.script),
             test_argv=_as_prefix(how.tests),

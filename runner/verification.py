@@ -138,10 +138,10 @@ class Finding:
 
 
 def list_sides(kind: Kind, *, has_change: bool, has_text: bool) -> tuple[Side, ...]:
-    """What a check of a kind is run on."""
+    """What a check of a kind is run on, in this order: where it can be, what is run last is again the base's code."""
     if not has_change:
         return () if kind is Kind.TESTS else (Side.BASE,)
-    return (Side.BASE, Side.TEXT, Side.CHANGED) if has_text else (Side.BASE, Side.CHANGED)
+    return (Side.BASE, Side.CHANGED, Side.TEXT) if has_text else (Side.BASE, Side.CHANGED)
 
 
 def find_text(changes: Iterable[FileChange], patch: str, *, is_built: bool) -> list[FileChange]:

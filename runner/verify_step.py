@@ -195,16 +195,10 @@ async def _fetch_subject(bench: Bench, job: Job) -> Subject:
     return Subject([*scripts, *others], changes, text)
 
 
-def _list_runs(subject: Subject, profile: Profile) -> list[dict[str, Any]]:
-    """What the machine is to run: the issue's scripts first, so that nothing of the agent's takes their time."""
-    scripts = [check for check in subject.checks if check.kind is Kind.ISSUE]
-    others = [check for check in subject.checks if check.kind is not Kind.ISSUE]
+def _list_runs(subject: Subject, profile: Profile) -> list[list[dict[str, Any]]]:
+    """What the machine is to run: the sides of each check in turn, the issue's scripts before the agent's."""
     return [
-        _describe_run(check, side, subject, profile)
-        for checks in (scripts, others)
-        for side in Side
-        for check in checks
-        if side in subject.list_sides(check)
+        [_describe_run(check, side, subject, profile) for side in subject.list_sides(check)] for check in subject.checks
     ]
 
 

@@ -83,7 +83,12 @@ RUN: Mapping[str, Kind] = {
     **{"name": TEXT, "script": TEXT, "words": TEXTS},  # A script, or else what stands behind the tests' command.
     **{"changed": SWITCH, "edits": CHANGES, "frozen": TEXTS},
 }
-RUNS = Kind("a list of what is to be run", lambda value: isinstance(value, list) and all(map(is_run, value)))
+RUNS = Kind(
+    "a list of lists of what is to be run in turn",
+    lambda value: (
+        isinstance(value, list) and all(isinstance(turns, list) and all(map(is_run, turns)) for turns in value)
+    ),
+)
 
 _JOB: Mapping[str, Kind] = {"workspace": TEXT, "job_id": TEXT}
 _LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ LOOKS = "assert 'mended' in open('sums.py').read()\n"
 @pytest.fixture(params=WAYS)
 def jobd(request: pytest.FixtureRequest, tmp_path: Path) -> Jobd:
     """A job that is prepared, by each of the ways in which its environment may come to be."""
-    jobd = Jobd(tmp_path, make_repository(tmp_path / "repository", {"sums.py": BUG, "tests/test_sums.py": ""}))
+    jobd = Jobd(
+        tmp_path,
+        make_repository(tmp_path / "repository", {"sums.py": BUG, "tests/test_sums.py": "", "parts/one.py": ""}),
+    )
     prepared = jobd.prepare(ways=[request.param])
     if prepared["error"] == "no_environment":
         pytest.skip(f"this machine makes no environments by {request.param}")
@@ -42,9 +46,9 @@ def run(name: str, script: str = "", **more: Any) -> dict[str, Any]:
 
 
 def check(jobd: Jobd, *runs: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    """Run them, and return how the stage ended."""
+    """Run them in turn, and return how the stage ended."""
     request = {
-        **{"runs": runs, "times": 2, "run_timeout_s": 10, "script_argv": PYTHON, "test_argv": SHELL},
+        **{"runs": [runs], "times": 2, "run_timeout_s": 10, "script_argv": PYTHON, "test_argv": SHELL},
         **{"base_commit": jobd.repository.git("rev-parse", "main"), "changes": [], "rebuild": []},
         **BOUNDS,
         **LIMITS,
@@ -174,6 +178,13 @@ def test_the_changed_text_of_a_deleted_and_of_a_new_file_can_be_run_too(jobd: Jo
     edits = [gone, change("more.py", "x = 1\n", None)]
     result = check(jobd, run("text", "import more", edits=edits, frozen=["sums.py", "more.py"]))
     assert statuses(result) == {"text": [0, 0]}
+
+
+def test_the_sides_take_turns_so_that_no_clock_tells_them_apart(jobd: Jobd) -> None:
+    result = check(jobd, run("base", "x = 1"), run("changed", "x = 1", changed=True))
+    assert result["troubles"] == {}
+    log = jobd.poll("check")["log"].decode()
+    assert re.findall(r"^\[(base|changed)\]$", log, re.MULTILINE) == ["base", "changed"] * 2
 
 
 def test_at_a_slots_place_nothing_is_made_while_a_person_is_in_what_lies_there(tmp_path: Path) -> None:
