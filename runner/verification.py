@@ -145,10 +145,10 @@ def list_sides(kind: Kind, *, has_change: bool, has_text: bool) -> tuple[Side, .
 
 
 def find_text(changes: Iterable[FileChange], patch: str, *, is_built: bool) -> list[FileChange]:
-    """What of a change can be in the files while the base's code runs: edits of what is compiled before it is run.
+    """What of a change can be in the files while the base's code runs: of what is compiled first, or not imported yet.
 
-    Left out is what is read anew at each run: data, new and removed files, and Python whose source somebody else
-    compiles (Triton, TorchScript). `is_built` says whether a build stands between sources and what is run.
+    Left out is what is read anew at each run: data, removed files, new programs, and Python whose source somebody
+    else compiles (Triton, TorchScript). `is_built` says whether a build stands between sources and what is run.
     """
     try:
         added = list_added_lines(patch, [*changes])
@@ -158,13 +158,19 @@ def find_text(changes: Iterable[FileChange], patch: str, *, is_built: bool) -> l
         change
         for change in changes
         if change.mode
-        and change.old_mode
         and not is_for_tests(change.path)
         and (
             (change.path.endswith(".py") and not _reads_source(change, added.get(change.path, set())))
             or (is_built and change.path.endswith(BUILT))
         )
+        and not (change.old_mode is None and _is_program(change))
     ]
+
+
+def _is_program(change: FileChange) -> bool:
+    """Whether a file is run by its path as well, where nothing but its text counts."""
+    content = change.content or b""
+    return change.mode == "100755" or content.startswith(b"#!") or b"__main__" in content
 
 
 def _reads_source(change: FileChange, added: Collection[int]) -> bool:

@@ -86,9 +86,19 @@ def test_text_that_is_read_at_each_run_stays_as_in_base() -> None:
     code, built = edit("a/code.py"), edit("csrc/kernel.cu")
     kernel = edit("a/kernel.py", b"import triton\n@triton.jit\ndef f(): ...\n")
     gone = FileChange("a/old.py", None, None, "100644")
-    changes = [code, built, kernel, gone, edit("a/new.py", old_mode=None), edit("data.yaml"), edit("tests/test_a.py")]
+    changes = [code, built, kernel, gone, edit("data.yaml"), edit("tests/test_a.py")]
     assert find_text(changes, "", is_built=True) == [code, built]
     assert find_text(changes, "", is_built=False) == [code]
+
+
+def test_new_modules_stand_in_the_text_of_a_change_and_new_programs_data_and_tests_do_not() -> None:
+    def new(path: str, content: bytes = b"x = 1\n", mode: str = "100644") -> FileChange:
+        return FileChange(path, mode, content, None)
+
+    module, main = new("a/new.py"), b"if __name__ == '__main__':\n    print()\n"
+    programs = [new("a/tool.py", b"#!/usr/bin/python\n"), new("a/tool2.py", main), new("a/tool3.py", mode="100755")]
+    changes = [module, *programs, new("a/new.json"), new("tests/test_new.py")]
+    assert find_text(changes, "", is_built=False) == [module]
 
 
 def test_a_change_cannot_say_of_itself_that_its_source_is_read() -> None:
