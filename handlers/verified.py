@@ -10,6 +10,7 @@ from handlers.sanitize import defuse, one_line, redact
 from handlers.status_comment import job_url
 from runner.characters import show_invisible
 from runner.job import Job, JobState, Report
+from runner.new_names import find_new_names
 from runner.verification import Check, Finding, Kind, Side, Verdict, judge
 
 MAX_ORIGIN = 120
@@ -34,6 +35,11 @@ class Outcome(StrEnum):
 
 
 GOOD = frozenset({Verdict.VERIFIED, Verdict.REPRODUCED})
+OPEN = frozenset({Verdict.NAMES_PATCH, Verdict.UNTRIED})
+"""Nothing that we saw speaks against it, and it may look for the patch all the same."""
+
+MAX_NAMES = 3
+"""That are quoted of those that only the change has."""
 
 _DOUBTS = {
     Verdict.SHOWS_NOTHING: "it does not fail on base, so it shows nothing",
@@ -47,6 +53,8 @@ _DOUBTS = {
     Verdict.LOOKS_AT_PATCH: (
         "it fails in another way once the change stands in the files, although the base's code still runs"
     ),
+    Verdict.NAMES_PATCH: "it asks for what only comes with the change, and is not in the issue either",
+    Verdict.UNTRIED: "whether it looks for the patch could not be tried",
     Verdict.NOT_ALL_FAIL: "not all of them fail on base",
     Verdict.SKIPPED: "with the change some are skipped",
     Verdict.NOT_RUN: "it was not run",
@@ -57,9 +65,8 @@ def render_checks(
     job: Job, checks: Sequence[Check], report: Report | None, public_url: str, secrets: Collection[str]
 ) -> str:
     """A list, a line for each check; empty where nothing was to be checked."""
-    has_change = report is not None and report.digest is not None
     lines = [
-        _render(job, check, judge(check, has_change=has_change), public_url, secrets)
+        _render(job, check, _judge(job, check, report), public_url, secrets)
         for check in checks
         if check.runs or check.trouble
     ]
@@ -97,10 +104,21 @@ def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str])
     return "; ".join(dict.fromkeys(said))
 
 
+def _judge(job: Job, check: Check, report: Report | None) -> Finding:
+    if report is None or report.digest is None:
+        return judge(check, has_change=False)
+    if check.kind is not Kind.AGENT:
+        return judge(check, has_change=True)
+    # The prompt has all that the issue says.
+    names = find_new_names(check.script, report.changes, report.patch, job.prompt)
+    return judge(check, has_change=True, new_names=names)
+
+
 def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: Collection[str]) -> str:
     link = f"[{'tests' if check.kind is Kind.TESTS else 'script'}]({job_url(public_url, job.id)}#check-{check.number})"
     said = "; ".join(_say(check, finding, secrets))
-    return f"- {'✅' if finding.verdict in GOOD else '⚠️'} {_name(check, secrets)}: {said} ({link})"
+    mark = "✅" if finding.verdict in GOOD else "❔" if finding.verdict in OPEN else "⚠️"
+    return f"- {mark} {_name(check, secrets)}: {said} ({link})"
 
 
 def _name(check: Check, secrets: Collection[str]) -> str:
@@ -121,10 +139,10 @@ def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[s
     if total := finding.total.get(Side.CHANGED):
         how = f" (fails: {_quote(finding.other_failure, MAX_FAILURE, secrets)})" if finding.other_failure else ""
         yield f"passes with the change {total - finding.failed[Side.CHANGED]} of {total}{how}"
-    if finding.verdict is Verdict.VERIFIED and check.kind is not Kind.ISSUE and not finding.tries_text:
-        yield "whether it looks for the patch could not be tried"
     if finding.verdict not in GOOD:
         reason = f": {_quote(check.trouble, MAX_FAILURE, secrets)}" if check.trouble else ""
+        if finding.verdict is Verdict.NAMES_PATCH:
+            reason = f": {', '.join(_quote(name, MAX_FAILURE, secrets) for name in finding.new_names[:MAX_NAMES])}"
         is_part = finding.verdict is Verdict.NOT_RUN and any(finding.total.values())
         yield f"**not verified**: {'not all of it was run' if is_part else _DOUBTS[finding.verdict]}{reason}"
 

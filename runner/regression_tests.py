@@ -42,16 +42,23 @@ def find_tests(changes: Sequence[FileChange], patch: str) -> Iterator[tuple[str,
                 yield change.path, names
 
 
-def _list_touched(source: str, lines: set[int]) -> list[str]:
+def parse(source: str) -> ast.Module | None:
+    """The syntax tree, or None for what is no Python or was written to break its parser."""
+    if len(source) > MAX_SOURCE:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+            return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+        return None
+
+
+def _list_touched(source: str, lines: set[int]) -> list[str]:
+    tree = parse(source)
     tests = [
         (f"{owner}::{test.name}" if owner else test.name)
-        for owner, test in _list_tests(tree)
+        for owner, test in (_list_tests(tree) if tree else ())
         if lines.intersection(_span(test))
     ]
     return list(dict.fromkeys(tests))

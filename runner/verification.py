@@ -73,6 +73,10 @@ class Verdict(StrEnum):
     LOOKS_FOR_PATCH = "looks for the patch"
     LOOKS_AT_PATCH = "looks at the patch"
     """It fails otherwise once the change stands in the files, although the base's code runs."""
+    NAMES_PATCH = "names the patch"
+    """It asks for names that only the change has, and so it fails on base with the bug or without."""
+    UNTRIED = "untried"
+    """Nothing of the change can stand in the files without being run, so nobody knows whether it looks for it."""
     NOT_ALL_FAIL = "not all fail"
     """Of several tests, not all fail on base."""
     SKIPPED = "skipped"
@@ -129,12 +133,12 @@ class Finding:
     verdict: Verdict
     failed: Mapping[Side, int]
     total: Mapping[Side, int]
-    tries_text: bool = False
-    """Whether it was also run on the text of the change."""
     failure: str = ""
     """How it fails on base, in a machine's words."""
     other_failure: str = ""
     """How it fails with the change, where that is another way."""
+    new_names: Sequence[str] = ()
+    """Names that its script asks for and that only the change has."""
 
 
 def list_sides(kind: Kind, *, has_change: bool, has_text: bool) -> tuple[Side, ...]:
@@ -145,10 +149,10 @@ def list_sides(kind: Kind, *, has_change: bool, has_text: bool) -> tuple[Side, .
 
 
 def find_text(changes: Iterable[FileChange], patch: str, *, is_built: bool) -> list[FileChange]:
-    """What of a change can be in the files while the base's code runs: edits of what is compiled before it is run.
+    """What of a change can be in the files while the base's code runs: of what is compiled first, or not imported yet.
 
-    Left out is what is read anew at each run: data, new and removed files, and Python whose source somebody else
-    compiles (Triton, TorchScript). `is_built` says whether a build stands between sources and what is run.
+    Left out is what is read anew at each run: data, removed files, new programs, and Python whose source somebody
+    else compiles (Triton, TorchScript). `is_built` says whether a build stands between sources and what is run.
     """
     try:
         added = list_added_lines(patch, [*changes])
@@ -158,13 +162,19 @@ def find_text(changes: Iterable[FileChange], patch: str, *, is_built: bool) -> l
         change
         for change in changes
         if change.mode
-        and change.old_mode
         and not is_for_tests(change.path)
         and (
             (change.path.endswith(".py") and not _reads_source(change, added.get(change.path, set())))
             or (is_built and change.path.endswith(BUILT))
         )
+        and not (change.old_mode is None and _is_program(change))
     ]
+
+
+def _is_program(change: FileChange) -> bool:
+    """Whether a file is run by its path as well, where nothing but its text counts."""
+    content = change.content or b""
+    return change.mode == "100755" or content.startswith(b"#!") or b"__main__" in content
 
 
 def _reads_source(change: FileChange, added: Collection[int]) -> bool:
@@ -178,19 +188,20 @@ def name_environment(job_id: str) -> str:
     return hashlib.sha256(f"checks of {job_id}".encode()).hexdigest()[:10]
 
 
-def judge(check: Check, *, has_change: bool) -> Finding:
-    """What a check has shown."""
+def judge(check: Check, *, has_change: bool, new_names: Sequence[str] = ()) -> Finding:
+    """What a check has shown; of `new_names` the finding speaks."""
     sides = list_sides(check.kind, has_change=has_change, has_text=Side.TEXT in check.runs)
     failed = {side: sum(run.failed for run in check.runs.get(side, ())) for side in sides}
     total = {side: len(check.runs.get(side, ())) for side in sides}
     before, after = _sign(check, Side.BASE), _sign(check, Side.CHANGED)
+    verdict = _judge(check, sides, failed, total, before, after)
     return Finding(
-        _judge(check, sides, failed, total, before, after),
+        _doubt(check.kind, sides, new_names) if verdict is Verdict.VERIFIED else verdict,
         failed,
         total,
-        Side.TEXT in sides,
         _first_failure(check.runs.get(Side.BASE, ()), before),
         _first_failure(check.runs.get(Side.CHANGED, ()), after - before),
+        new_names,
     )
 
 
@@ -225,6 +236,15 @@ def _judge(
     if check.kind is Kind.TESTS and any(count_tests(run.words).skipped for run in check.runs[Side.CHANGED]):
         return Verdict.SKIPPED
     return Verdict.VERIFIED
+
+
+def _doubt(kind: Kind, sides: Sequence[Side], new_names: Collection[str]) -> Verdict:
+    """What stays open of a check that saw the difference. The issue's script was there before there was a patch."""
+    if kind is Kind.ISSUE:
+        return Verdict.VERIFIED
+    if new_names:
+        return Verdict.NAMES_PATCH
+    return Verdict.VERIFIED if Side.TEXT in sides else Verdict.UNTRIED
 
 
 def _was_run(kind: Kind, runs: Iterable[Run]) -> bool:

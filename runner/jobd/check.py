@@ -27,14 +27,39 @@ MAX_WORDS = 4_000
 
 SCRIPT, FREEZER = "repro.py", "freeze.py"
 
-FREEZE = """\
-import os, py_compile, sys
+FREEZE = '''\
+import os, py_compile, sys, tempfile
+from importlib.util import cache_from_source
 
+ABSENT = """\\
+name = __name__.rsplit(".", {})[0]
+raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+"""
+
+def keep(source, path):
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(source, cache_from_source(path), path, doraise=False, invalidation_mode=mode)
+
+def find_depth(path):
+    folders = path.split("/")[:-1]
+    missing = [at for at in range(len(folders)) if not os.path.isdir("/".join(folders[: at + 1]))]
+    return len(missing) - path.endswith("/__init__.py")
+
+depths = {path: find_depth(path) for path in sys.argv[1:] if not os.path.lexists(path)}
 for path in sys.argv[1:]:
     if os.path.isfile(path):
-        py_compile.compile(path, doraise=False, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        keep(path, path)
+for path, depth in depths.items():
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as stub:
+        stub.write("" if depth < 0 else ABSENT.format(depth))
+        stub.flush()
+        keep(stub.name, path)
+'''
+"""Has files go on to be run as they are now, whatever is written into them later (PEP 552, unchecked hashes).
+
+A module that is not there yet stays unknown: importing it fails as it does now, in the name of the first package that
+is missing. A folder that becomes a package is an empty one, as it is now.
 """
-"""Has files go on to be run as they are now, whatever is written into them later (PEP 552, unchecked hashes)."""
 
 
 def check(stage: Stage) -> dict[str, Any]:

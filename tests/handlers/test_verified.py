@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from markdown_it import MarkdownIt
 
 from handlers.verified import render_checks
+from runner.job import FileChange
 from runner.verification import Check, Kind, Run, Side
 from tests.handlers.test_report_comment import done, render, result
 from tests.support.jobs import make_job
@@ -24,7 +27,7 @@ def check(kind: Kind = Kind.ISSUE, origin: str = "the issue", number: int = 1, *
         Side.CHANGED: [GOOD] * 3,
         Side.TEXT: [fails("ValueError: no")] * 3,
     }
-    return Check(JOB.id, number, kind, origin, "test_a\ntest_b", **{"runs": runs, **more})  # type: ignore[arg-type]
+    return Check(JOB.id, number, kind, origin, **{"script": "test_a\ntest_b", "runs": runs, **more})  # type: ignore[arg-type]
 
 
 def say(*checks: Check, secrets: tuple[str, ...] = (), digest: str | None = "ab" * 32) -> list[str]:
@@ -39,6 +42,31 @@ def test_each_check_is_a_line_with_its_counts_its_failure_and_its_script() -> No
         f"- ✅ **the agent's repro**: {counts} ([script]({PAGE}2))",
         f"- ✅ **2 regression tests** in `tests/test_a.py`: {counts} ([tests]({PAGE}3))",
     ]
+
+
+def test_what_could_not_be_tried_has_a_mark_of_its_own_but_for_the_issues_script() -> None:
+    runs = {Side.BASE: [fails("ValueError: no")] * 3, Side.CHANGED: [GOOD] * 3}
+    issue, agent, tests = say(check(runs=runs), check(Kind.AGENT, runs=runs), check(Kind.TESTS, "a.py", runs=runs))
+    assert issue.startswith("- ✅ **the issue's repro**")
+    for line in (agent, tests):
+        assert line.startswith("- ❔ ")
+        assert "; **not verified**: whether it looks for the patch could not be tried (" in line
+
+
+PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -0,0 +1 @@\n+_FIXED = True\n"
+
+
+def test_a_name_that_only_the_change_has_is_quoted_unless_the_issue_has_it_too() -> None:
+    report = replace(result(), patch=PATCH, changes=(FileChange("a.py", "100644", b"_FIXED = True\n", "100644"),))
+    seen = check(Kind.AGENT, script="import a\nassert hasattr(a, '_FIXED')")
+    line = render_checks(JOB, [seen], report, "https://ptq.example", ())
+    assert "- ❔ **the agent's repro**" in line
+    assert (
+        "**not verified**: it asks for what only comes with the change, and is not in the issue either: `_FIXED` ("
+        in line
+    )
+    told = replace(JOB, prompt=f"{JOB.prompt}\nPlease add `_FIXED` to `a`.")
+    assert "- ✅ **the agent's repro**" in render_checks(told, [seen], report, "https://ptq.example", ())
 
 
 def test_without_a_change_only_the_base_is_spoken_of() -> None:

@@ -176,8 +176,43 @@ def test_when_the_time_is_over_it_says_what_was_left_out(jobd: Jobd) -> None:
 def test_the_changed_text_of_a_deleted_and_of_a_new_file_can_be_run_too(jobd: Jobd) -> None:
     gone = {"path": "sums.py", "mode": None, "content": None, "old_mode": "100644"}
     edits = [gone, change("more.py", "x = 1\n", None)]
-    result = check(jobd, run("text", "import more", edits=edits, frozen=["sums.py", "more.py"]))
+    result = check(jobd, run("text", "import more", edits=edits, frozen=["sums.py"]))
     assert statuses(result) == {"text": [0, 0]}
+
+
+NEW = ["more.py", "kit/__init__.py", "kit/cut.py", "bare/deep/cut.py", "parts/more.py"]
+IMPORTS = [
+    *("import more", "from more import x", "import kit", "import kit.cut", "from kit import cut"),
+    *("import bare.deep.cut", "from bare.deep import cut", "import parts.more", "from parts import more"),
+]
+TRY_ALL = f"""
+import os
+
+for statement in {IMPORTS}:
+    try:
+        exec(statement)
+    except ImportError as error:
+        print(statement, repr(error))
+print(all(map(os.path.exists, {NEW})))
+"""
+
+
+def test_a_new_module_is_there_as_text_and_cannot_be_imported_as_on_base(jobd: Jobd) -> None:
+    edits = [change(path, "x = 1\n", None) for path in NEW]
+    text = run("text", TRY_ALL, edits=edits, frozen=NEW)
+    result = check(jobd, run("base", TRY_ALL), text, run("changed", TRY_ALL, changed=True), changes=edits, times=1)
+    said = {name: run["words"].splitlines() for name, (run,) in result["runs"].items()}
+    assert len(said["base"]) == len(IMPORTS) + 1, said
+    assert said["base"][-1] == "False"
+    assert said["text"] == [*said["base"][:-1], "True"]
+    assert said["changed"] == ["True"]
+
+
+def test_a_folder_that_becomes_a_package_is_imported_as_on_base(jobd: Jobd) -> None:
+    edits = [change("parts/__init__.py", "raise ValueError('the new text is run')\n", None)]
+    script = "import parts.one"
+    result = check(jobd, run("base", script), run("text", script, edits=edits, frozen=["parts/__init__.py"]))
+    assert statuses(result) == {"base": [0, 0], "text": [0, 0]}
 
 
 def test_the_sides_take_turns_so_that_no_clock_tells_them_apart(jobd: Jobd) -> None:

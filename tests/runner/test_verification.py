@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from runner.job import FileChange
@@ -23,11 +25,17 @@ def fails(words: str = "ValueError: 3 is wrong") -> Run:
 OTHERWISE = fails("KeyError: 'x'")
 
 
-def judged(kind: Kind, base: list[Run], changed: list[Run] | None = None, text: list[Run] | None = None) -> Verdict:
+def judged(
+    kind: Kind,
+    base: list[Run],
+    changed: list[Run] | None = None,
+    text: list[Run] | None = None,
+    new_names: Sequence[str] = (),
+) -> Verdict:
     sides = {Side.BASE: base, Side.CHANGED: changed, Side.TEXT: text}
     runs = {side: runs for side, runs in sides.items() if runs is not None}
     check = Check("a" * 10, 1, kind, "the issue", "x", runs)
-    return judge(check, has_change=changed is not None).verdict
+    return judge(check, has_change=changed is not None, new_names=new_names).verdict
 
 
 @pytest.mark.parametrize(
@@ -67,6 +75,19 @@ def test_a_script_of_the_agent_must_not_be_content_with_the_text_of_a_change(tex
     assert judged(Kind.TESTS, [fails()] * 3, [GOOD] * 3, text) is verdict
 
 
+def test_what_nobody_could_try_on_the_text_of_a_change_is_verified_only_for_the_issues_own_script() -> None:
+    assert judged(Kind.AGENT, [fails()] * 3, [GOOD] * 3) is Verdict.UNTRIED
+    assert judged(Kind.TESTS, [fails()] * 3, [GOOD] * 3) is Verdict.UNTRIED
+    assert judged(Kind.ISSUE, [fails()] * 3, [GOOD] * 3) is Verdict.VERIFIED
+
+
+def test_a_script_that_asks_for_names_of_the_change_is_not_verified_and_a_plainer_doubt_comes_first() -> None:
+    sides = [fails()] * 3, [GOOD] * 3
+    assert judged(Kind.AGENT, *sides, [fails()] * 3, ["_FIXED"]) is Verdict.NAMES_PATCH
+    assert judged(Kind.AGENT, *sides, [GOOD] * 3, ["_FIXED"]) is Verdict.LOOKS_FOR_PATCH
+    assert judged(Kind.AGENT, *sides, None, ["_FIXED"]) is Verdict.NAMES_PATCH
+
+
 def test_without_a_change_a_failing_script_is_reproduced_and_tests_are_not_asked() -> None:
     assert judged(Kind.AGENT, [fails()] * 3) is Verdict.REPRODUCED
     assert judged(Kind.ISSUE, [GOOD] * 3) is Verdict.SHOWS_NOTHING
@@ -86,9 +107,19 @@ def test_text_that_is_read_at_each_run_stays_as_in_base() -> None:
     code, built = edit("a/code.py"), edit("csrc/kernel.cu")
     kernel = edit("a/kernel.py", b"import triton\n@triton.jit\ndef f(): ...\n")
     gone = FileChange("a/old.py", None, None, "100644")
-    changes = [code, built, kernel, gone, edit("a/new.py", old_mode=None), edit("data.yaml"), edit("tests/test_a.py")]
+    changes = [code, built, kernel, gone, edit("data.yaml"), edit("tests/test_a.py")]
     assert find_text(changes, "", is_built=True) == [code, built]
     assert find_text(changes, "", is_built=False) == [code]
+
+
+def test_new_modules_stand_in_the_text_of_a_change_and_new_programs_data_and_tests_do_not() -> None:
+    def new(path: str, content: bytes = b"x = 1\n", mode: str = "100644") -> FileChange:
+        return FileChange(path, mode, content, None)
+
+    module, main = new("a/new.py"), b"if __name__ == '__main__':\n    print()\n"
+    programs = [new("a/tool.py", b"#!/usr/bin/python\n"), new("a/tool2.py", main), new("a/tool3.py", mode="100755")]
+    changes = [module, *programs, new("a/new.json"), new("tests/test_new.py")]
+    assert find_text(changes, "", is_built=False) == [module]
 
 
 def test_a_change_cannot_say_of_itself_that_its_source_is_read() -> None:

@@ -70,6 +70,44 @@ async def test_a_repro_that_looks_for_the_patch_is_not_called_verified(tmp_path:
         assert "it looks for the patch, not for the bug" in seen
 
 
+ADDS = 'pathlib.Path("widgets/_mended.py").write_text("x = 1\\n")\n'
+MARKS = 'path.write_text(path.read_text() + "\\n\\n_FIXED = True\\n")\n'
+WRITE_TEST = 'pathlib.Path("tests/test_mended.py").write_text({!r})\n'
+TEST = "import unittest\n{}\n\nclass MendedTest(unittest.TestCase):\n    def test_it(self):\n        {}\n"
+LOOKS_FOR_FILE = "import os\nassert os.path.exists('widgets/_mended.py')\n"
+LOOKS_FOR_TEST = TEST.format("import os\n", "self.assertTrue(os.path.exists('widgets/_mended.py'))")
+LOOKS_FOR_NAME = "import widgets.chunks\nassert hasattr(widgets.chunks, '_FIXED')\n"
+
+
+async def test_tests_that_look_for_a_file_of_the_patch_are_not_called_verified(tmp_path: Path) -> None:
+    agent = WRITE_REPORT + REPRO.format(LOOKS_FOR_FILE) + FIX + ADDS + WRITE_TEST.format(LOOKS_FOR_TEST)
+    async with open_world(tmp_path, agent=agent, verify_runs=1) as world:
+        seen = seen_in(await report_on(world))
+        assert "- ✅ **the issue's repro**" in seen
+        for name in ("the agent's repro", "1 regression test"):
+            assert f"- ⚠️ **{name}**" in seen
+        assert seen.count("it looks for the patch, not for the bug") == 2
+
+
+async def test_a_test_of_a_new_module_is_verified_and_a_repro_that_asks_for_a_new_name_is_not(tmp_path: Path) -> None:
+    uses = TEST.format("from widgets._mended import x\n", "self.assertEqual(x, 1)")
+    agent = WRITE_REPORT + REPRO.format(LOOKS_FOR_NAME) + FIX + MARKS + ADDS + WRITE_TEST.format(uses)
+    async with open_world(tmp_path, agent=agent, verify_runs=1) as world:
+        seen = seen_in(await report_on(world))
+        assert "- ✅ **1 regression test** in `tests/test_mended.py`: fails on base 1 of 1" in seen
+        assert "- ❔ **the agent's repro**: fails on base 1 of 1" in seen
+        assert "is not in the issue either: `_FIXED` (" in seen
+
+
+async def test_a_change_of_data_alone_leaves_it_open_whether_the_agents_repro_looks_for_it(tmp_path: Path) -> None:
+    data = 'pathlib.Path("README.md").write_text("mended\\n")\n'
+    repro = "assert 'mended' in open('README.md').read()\n"
+    async with open_world(tmp_path, agent=WRITE_REPORT + REPRO.format(repro) + data, verify_runs=1) as world:
+        seen = seen_in(await report_on(world))
+        assert "- ❔ **the agent's repro**: fails on base 1 of 1" in seen
+        assert "**not verified**: whether it looks for the patch could not be tried" in seen
+
+
 async def test_a_change_that_mends_nothing_is_not_called_verified(tmp_path: Path) -> None:
     vain = 'pathlib.Path("widgets/chunks.py").write_text(open("widgets/chunks.py").read() + "\\n# mended\\n")\n'
     async with open_world(tmp_path, agent=WRITE_REPORT + REPRO.format("x = 1") + vain, verify_runs=1) as world:
