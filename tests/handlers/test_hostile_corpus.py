@@ -29,7 +29,7 @@ HARMLESS_TAGS = re.compile(
 HARMLESS_ATTRIBUTES = frozenset(
     (
         *("lang", "charset", "name", "content", "rel", "href", "class", "id", "open"),
-        *("tabindex", "download", "aria-label", "hx-disable", "role", "start"),
+        *("tabindex", "download", "aria-label", "aria-live", "hx-disable", "role", "start", "datetime"),
     )
 )
 UNTRUSTED_REL = "noopener nofollow noreferrer"

@@ -124,7 +124,7 @@ def _wait_for_port(process: subprocess.Popen[bytes], profile: Path) -> int:
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     """The worker's Chromium, to open pages in."""
     async with async_playwright() as playwright:
-        connected = await playwright.chromium.connect_over_cdp(chromium)
+        connected = await playwright.chromium.connect_over_cdp(chromium, timeout=2 * PATIENCE_S * 1000)
         yield connected
         await connected.close()
 
