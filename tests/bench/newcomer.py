@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from playwright.async_api import async_playwright
+from playwright.async_api import async_playwright, expect
 
 from bot.demo.playground import find_free_port
 from tests.support.browser import find_chromium
@@ -94,6 +94,7 @@ async def sit_down(terminals: tuple[Terminal, Terminal]) -> AsyncIterator[Newcom
     told = read_told(await demo.wait_for("A maintainer labels"))
     address = next(word for word in (await setup.wait_for("Ctrl-C ends")).split() if "token=" in word)
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    expect.set_options(timeout=PATIENCE_S * 1000)  # The doctor tries a first job on the machine.
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=find_chromium(), args=options)
         newcomer = Newcomer(await browser.new_page(), told, by_keys=True)
