@@ -12,7 +12,7 @@ import structlog
 from bot.demo.github.faults import ApiKind
 from handlers.outbox import count_backlog, list_troubles
 from handlers.refusals import MAX_WAIT_S
-from tests.support.mishaps import NAME, URL, Counter, open_counter
+from tests.support.mishaps import NAME, UNHURRIED_S, URL, Counter, open_counter
 
 pytestmark = pytest.mark.slow
 
@@ -75,12 +75,19 @@ ROWS = {
     ),
     "submitted too quickly": Row(422, 3, message="Validation Failed: was submitted too quickly", pull="too quickly"),
 }
-TABLE = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+HURRIED_S = 0.3
+PATIENCE = [(row, HURRIED_S if row.delay_s else UNHURRIED_S) for row in ROWS.values()]
+TABLE = pytest.mark.parametrize(("row", "timeout_s"), PATIENCE, ids=ROWS)
 
 
 @pytest.fixture
-async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
-    async with open_counter(tmp_path) as counter:
+def timeout_s() -> float:
+    return UNHURRIED_S
+
+
+@pytest.fixture
+async def counter(tmp_path: Path, timeout_s: float) -> AsyncIterator[Counter]:
+    async with open_counter(tmp_path, timeout_s) as counter:
         yield counter
 
 
