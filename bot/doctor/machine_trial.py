@@ -98,7 +98,7 @@ async def _follow(client: JobdClient, job_id: str) -> Poll:
     offset = 0
     while True:
         poll = await client.poll(job_id, "prepare", log_offset=offset, wait_s=WAIT_S)
-        if poll.state not in (StageState.ABSENT, StageState.RUNNING):
+        if poll.state is not StageState.RUNNING:
             return poll
         offset += len(poll.log)
 
@@ -107,7 +107,8 @@ def judge_job(part: Part, poll: Poll) -> Finding:
     """What became of it. Pure."""
     if poll.state is StageState.DONE:
         return part.ok(JOB, "one was made and ran there: a clone, a virtual environment, a command in it")
-    words = poll.message or "it was killed"
+    gone = "somebody deleted its folder meanwhile" if poll.state is StageState.ABSENT else "it was killed"
+    words = poll.message or gone
     if poll.error == "timed_out":
         return part.warn(JOB, words, f"see why it takes more than {LIMIT_S} seconds there: a slow or busy disk?")
     return part.fail(JOB, words, FIXES.get(poll.error or "", "docs/environment.md says what a machine needs"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import sys
 from pathlib import Path
 
@@ -41,6 +43,22 @@ async def test_a_first_job_is_tried_and_nothing_of_it_stays(
     assert words in found.words
     assert fix in found.fix
     assert list((tmp_path / "work space").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+async def test_a_first_job_whose_folder_somebody_deletes_ends(tmp_path: Path) -> None:
+    machine = Machine("gpu-1", str(tmp_path / "workspace"), "local")
+    host = open_host(machine)
+    try:
+        trial = asyncio.create_task(try_job(PART, machine, host, ("sleep", "20")))
+        while not trial.done() and not (logs := [*tmp_path.glob("workspace/trial-*/jobs/*/control/prepare.log")]):
+            await asyncio.sleep(0.02)
+        shutil.rmtree(logs[0].parent)
+        found = await trial
+    finally:
+        await host.close()
+    assert (found.verdict, found.words) == (Verdict.FAILED, "somebody deleted its folder meanwhile")
 
 
 @pytest.mark.parametrize(
