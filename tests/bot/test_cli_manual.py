@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli_manual import Typed, complain, find_typed, list_commands, render_manual
+from tests.support.manuals import check_manual
 
 ROOT = Path(__file__).parents[2]
-MANUAL = ROOT / "docs" / "command-line.md"
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 
 def test_the_reference_has_what_the_commands_take() -> None:
-    head, mark, _ = MANUAL.read_text().partition("<!-- The rest is made from the commands themselves. -->\n")
-    whole = f"{head}{mark}\n{render_manual()}"
-    if os.environ.get("PTQ_REWRITE_DOCS"):
-        MANUAL.write_text(whole)
-    assert MANUAL.read_text() == whole, "rewrite it: PTQ_REWRITE_DOCS=1 pytest tests/bot/test_cli_manual.py"
-    assert mark
+    check_manual("command-line.md", "the commands themselves", render_manual())
 
 
 def test_every_command_argument_and_option_has_its_words() -> None:

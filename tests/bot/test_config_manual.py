@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from tests.support.config_manual import find_unnamed, read_words, render_manual
+from tests.support.manuals import check_manual
 
-ROOT = Path(__file__).parents[2]
-MANUAL = ROOT / "docs" / "configuration.md"
-EXAMPLE = (ROOT / "ptq.example.toml").read_text()
+EXAMPLE = (Path(__file__).parents[2] / "ptq.example.toml").read_text()
 
 
 def test_the_reference_says_what_the_models_say() -> None:
-    head, mark, _ = MANUAL.read_text().partition("<!-- The rest is made from the models and ptq.example.toml. -->\n")
-    whole = f"{head}{mark}\n{render_manual(EXAMPLE)}"
-    if os.environ.get("PTQ_REWRITE_DOCS"):
-        MANUAL.write_text(whole)
-    assert MANUAL.read_text() == whole, "rewrite it: PTQ_REWRITE_DOCS=1 pytest tests/bot/test_config_manual.py"
-    assert mark
+    check_manual("configuration.md", "the models and ptq.example.toml", render_manual(EXAMPLE))
 
 
 def test_every_table_scope_and_key_has_its_words() -> None:

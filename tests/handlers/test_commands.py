@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import os
 import re
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +20,7 @@ from handlers.commands import (
 from handlers.replies import render_unknown_command
 from handlers.rules import COMMANDED, PRESETS, RepositoryRules, Role
 from tests.support.corpus import cases_of
+from tests.support.manuals import check_manual
 
 FIX = Command("fix", "", "")
 
@@ -109,17 +108,9 @@ def test_the_help_shows_every_command_and_holds_no_live_one() -> None:
     assert parse_commands(render_unknown_command("fxi", "fix")) == []
 
 
-MANUAL = Path(__file__).parents[2] / "docs" / "commands.md"
-
-
 def test_the_documentation_says_what_the_table_says() -> None:
-    head, mark, _ = MANUAL.read_text().partition("<!-- The rest is made from the table in handlers/commands.py. -->\n")
-    said = re.sub(r"docs/([a-z-]+)\.md", r"[\1](\1.md)", render_manual())  # They are pages beside this one.
-    whole = f"{head}{mark}\n{said}\n"
-    if os.environ.get("PTQ_REWRITE_DOCS"):
-        MANUAL.write_text(whole)
-    assert MANUAL.read_text() == whole, "rewrite it: PTQ_REWRITE_DOCS=1 pytest tests/handlers/test_commands.py"
-    assert mark
+    made = re.sub(r"docs/([a-z-]+)\.md", r"[\1](\1.md)", render_manual())  # They are pages beside this one.
+    check_manual("commands.md", "the table in handlers/commands.py", made)
 
 
 PIECES = [
