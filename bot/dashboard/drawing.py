@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,12 @@ MAX_DIFFS, MAX_PROSES = 8, 64
 """Diffs and reports that are remembered as they are drawn."""
 
 
+def show_moment(at: datetime, *, seconds: bool = False) -> Markup:
+    """A moment as people read it and as programs do. Pure."""
+    said = at.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
+    return Markup('<time datetime="{}">{} UTC</time>').format(at.isoformat(), said)
+
+
 class Drawing:
     """Draws pages from templates."""
 
@@ -52,6 +59,7 @@ class Drawing:
         # Whoever looks at a page looks at it again, and others do.
         self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(self._clean_diff)
         self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
+        self._templates.filters["moment"] = show_moment
         self._templates.globals["github"] = web_url
         # Behind a proxy the service may be a folder of another site.
         self._templates.globals["root"] = urlsplit(context.public_url).path
