@@ -36,6 +36,8 @@ _TOP = 3
 _WEB = re.compile(r"https?://[^/]", re.IGNORECASE)
 
 _WIDE = '<div class="scroll" tabindex="0" role="region" aria-label="Table">'
+"""What a table stands in."""
+
 _CODE = ("code_block", "fence")
 
 Clean = Callable[[str], str]
@@ -140,9 +142,7 @@ def _tame_blocks(tokens: Sequence[Token]) -> Iterator[Token]:
         elif style:
             token.attrs = {"class": style.removeprefix("text-align:")}
         if token.type == "table_open":
-            yield Token(
-                "html_block", "", 0, content='<div class="scroll" tabindex="0" role="region" aria-label="Table">'
-            )
+            yield Token("html_block", "", 0, content=_WIDE)
         yield token
         if token.type == "table_close":
             yield Token("html_block", "", 0, content="</div>\n")
