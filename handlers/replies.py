@@ -276,11 +276,6 @@ def render_newer_report(standing: str) -> str:
     )
 
 
-def render_secret_in_diff() -> str:
-    """A diff in which the sanitiser found a credential."""
-    return "This diff contains what looks like a secret, so no pull request is opened from it."
-
-
 def render_pull_pending() -> str:
     """A second note for the same report while the first is being carried out."""
     return "A note for this diff was accepted before yours; its draft pull request is being opened."

@@ -79,20 +79,6 @@ async def fetch_recent_jobs(connection: AsyncConnection, limit: int, *which: Col
     return [_job(row) for row in await connection.execute(query)]
 
 
-async def fetch_public_jobs(connection: AsyncConnection, limit: int) -> list[tuple[Job, Meter | None]]:
-    """The newest jobs of public issues, newest first, each with what it has taken."""
-    columns = {name: column.label(f"meter_{name}") for name, column in meters.c.items()}
-    query = select(jobs, *columns.values()).outerjoin(meters, meters.c.job_id == jobs.c.id)
-    query = query.where(~jobs.c.private, jobs.c.issue_number > 0)
-    query = query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
-    found = []
-    for row in await connection.execute(query):
-        values = dict(row._mapping)
-        reading = {name: values.pop(column.name) for name, column in columns.items()}
-        found.append((_to_job(values), Meter(**reading) if reading["job_id"] else None))
-    return found
-
-
 async def fetch_last_job(
     connection: AsyncConnection, repository: str, issue_number: int, *, reported: bool = False
 ) -> Job | None:

@@ -164,7 +164,6 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
     replies.render_no_diff: [replies.render_no_diff()],
     replies.render_stale_digest: [replies.render_stale_digest("ba9876543210", DIGEST)],
     replies.render_newer_report: [replies.render_newer_report(DIGEST)],
-    replies.render_secret_in_diff: [replies.render_secret_in_diff()],
     replies.render_pull_pending: [replies.render_pull_pending()],
     replies.render_pull_opened: [
         replies.render_pull_opened(13, "maintainer"),
