@@ -8,15 +8,19 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, Playwright, async_playwright
+from playwright.async_api import TimeoutError as NoAnswer
 
 PATIENCE_S = 120.0
 """How long anything on a page may take to come: machines have other work."""
+
+CONNECT_S = 60.0
+"""How long Chromium may take to answer a connection; twice that is within any test's time."""
 
 PHONE, DESKTOP, WIDE = 390, 1280, 1920
 """Widths in pixels."""
@@ -77,6 +81,7 @@ _OPTIONS = (
     "--disable-dev-shm-usage",
     "--disable-gpu",
     "--remote-debugging-port=0",
+    "--no-startup-window",  # Whoever connects waits for every page that there is, and its "New Tab" may not answer.
 )
 
 
@@ -124,9 +129,16 @@ def _wait_for_port(process: subprocess.Popen[bytes], profile: Path) -> int:
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     """The worker's Chromium, to open pages in."""
     async with async_playwright() as playwright:
-        connected = await playwright.chromium.connect_over_cdp(chromium, timeout=2 * PATIENCE_S * 1000)
+        connected = await _connect(playwright, chromium)
         yield connected
         await connected.close()
+
+
+async def _connect(playwright: Playwright, address: str) -> Browser:
+    """Once in thousands of times Chromium takes a connection and never answers by it; by the next one it does."""
+    with suppress(NoAnswer):
+        return await playwright.chromium.connect_over_cdp(address, timeout=CONNECT_S * 1000)
+    return await playwright.chromium.connect_over_cdp(address, timeout=CONNECT_S * 1000)
 
 
 @asynccontextmanager
