@@ -27,15 +27,15 @@ SPEAK = """
 import os, socket, sys, time
 host, _, port = os.environ["ADDRESS"].removeprefix("http://").partition(":")
 def speak(word, patience_s=20):
-    with socket.create_connection((host, int(port)), timeout=patience_s) as one:
-        one.sendall(word + b"\\n")
-        said = b""
-        try:
+    said = b""
+    try:
+        with socket.create_connection((host, int(port)), timeout=patience_s) as one:
+            one.sendall(word + b"\\n")
             while data := one.recv(65536):
                 said += data
-        except ConnectionResetError:
-            return said, "broken off"
-        return said, "ended"
+    except ConnectionResetError:
+        return said, "broken off"
+    return said, "ended"
 """
 
 Answer = Callable[[socket.socket], None]
