@@ -336,7 +336,7 @@ def test_a_smoke_test_that_fails_beside_the_agent_ends_it_and_says_why(jobd: Job
     marker.touch()
     began = time.monotonic()
     result = done(jobd.agent("sleep 60"))
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 40
     head, *tail = result["objection"].splitlines()
     assert head == f"the environment failed its smoke test `{smoke_test[1]}` (exit status 9):"
     assert tail == ["no module named torch"]

@@ -275,5 +275,5 @@ def test_what_is_held_back_does_not_make_anybody_read_a_terabyte(configured: Job
     configured.agent("truncate -s 1T b.txt || truncate -s 100G b.txt")
     began = time.monotonic()
     assert configured.collect()["error"] == "change_too_large"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert EDITED_ANEW.format("b.txt") in configured.call("result")["problems"]

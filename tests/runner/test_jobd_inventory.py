@@ -86,17 +86,17 @@ def test_an_nvidia_smi_that_hangs_or_says_too_much_is_not_waited_for(jobd: Jobd,
     write(smi, f"#!/bin/sh\ntrap '' TERM INT HUP\n{hangs}\n")
     began = time.monotonic()
     with jobd.popen("inventory") as process:
-        out, _ = process.communicate(jobd.body(), timeout=PATIENCE_S + 10)
+        out, _ = process.communicate(jobd.body(), timeout=PATIENCE_S + 60)
     assert b"did not end within 20 seconds" in out
-    assert time.monotonic() - began < PATIENCE_S + 5
+    assert time.monotonic() - began < PATIENCE_S + 30
     wait_until(lambda: not processes_with(str(smi)))
 
 
 def test_what_an_nvidia_smi_leaves_running_holds_nobody_up(jobd: Jobd, smi: Path) -> None:
-    write(smi, f"#!/bin/sh\nsleep 5 &\ncat <<EOF\n{TWO}EOF\n")
+    write(smi, f"#!/bin/sh\nsleep 60 &\ncat <<EOF\n{TWO}EOF\n")
     began = time.monotonic()
     assert len(take(jobd)["gpus"]) == 2
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
 
 
 def test_memory_that_is_the_machines_own_is_not_counted() -> None:

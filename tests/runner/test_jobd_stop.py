@@ -54,11 +54,11 @@ def python(folder: Path, program: str) -> str:
 
 
 def test_an_agent_that_is_stopped_may_say_what_it_has_cost(jobd: Jobd, tmp_path: Path) -> None:
-    start_and_wait(jobd, f"exec {python(tmp_path, SAYS_ITS_COST)}", stop_grace_s=10)
+    start_and_wait(jobd, f"exec {python(tmp_path, SAYS_ITS_COST)}", stop_grace_s=60)
     began = time.monotonic()
     assert jobd.call("stop") == {"ok": True}
     ended = jobd.wait("agent")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert (ended["state"], ended["log"]) == ("done", b"at work\ninterrupted\ncost: 3\n")
     result = ended["result"]
     assert (result["exit_status"], result["stopped"], result["timed_out"]) == (9, True, False)
@@ -77,7 +77,7 @@ def test_an_agent_that_does_not_want_to_stop_is_killed_when_its_grace_is_over(jo
     began = time.monotonic()
     jobd.call("stop")
     result = jobd.wait("agent")["result"]
-    assert 1 <= time.monotonic() - began < 5
+    assert 1 <= time.monotonic() - began < 30
     assert (result["exit_status"], result["stopped"]) == (128 + signal.SIGKILL, True)
 
 
@@ -86,7 +86,7 @@ def test_an_agent_without_grace_is_killed_at_once(jobd: Jobd) -> None:
     began = time.monotonic()
     jobd.call("stop")
     assert jobd.wait("agent")["result"]["stopped"] is True
-    assert time.monotonic() - began < 8, "the agent would go on for ever"
+    assert time.monotonic() - began < 30, "the agent would go on for ever"
 
 
 @pytest.mark.parametrize("agent", ["sleep 60", IGNORES_EVERYTHING, "exit"])
@@ -144,14 +144,14 @@ def test_an_agent_hears_a_stop_where_its_service_was_started_deaf_to_ctrl_c(jobd
     jobd.prepare()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        jobd.start("echo at work; exec sleep 60", stop_grace_s=10)
+        jobd.start("echo at work; exec sleep 60", stop_grace_s=60)
     finally:
         signal.signal(signal.SIGINT, before)
     wait_until(lambda: jobd.poll("agent")["log"])
     began = time.monotonic()
     jobd.call("stop")
     assert jobd.wait("agent")["result"]["exit_status"] == 128 + signal.SIGINT
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_a_setup_whose_time_is_over_is_ended_in_the_same_way(jobd: Jobd) -> None:

@@ -37,7 +37,7 @@ def find_finished(logs: list[Any]) -> dict[str, Any] | None:
 
 async def fetch_held(world: World) -> int:
     def fetch() -> int:
-        with urlopen(f"{world.playground.service.url}/status", timeout=10) as answer:
+        with urlopen(f"{world.playground.service.url}/status", timeout=60) as answer:
             return int(json.load(answer)["held_labels"])
 
     return await asyncio.to_thread(fetch)

@@ -42,7 +42,7 @@ async def fetch_states(world: World) -> dict[str, int]:
     """How many active jobs are in which state, as the service itself says it."""
 
     def fetch() -> dict[str, int]:
-        with urlopen(f"http://127.0.0.1:{world.playground.service_port}/status", timeout=10) as answer:
+        with urlopen(f"http://127.0.0.1:{world.playground.service_port}/status", timeout=60) as answer:
             jobs: dict[str, int] = json.load(answer)["jobs"]
             return jobs
 

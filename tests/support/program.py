@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 PROGRAM = Path(sys.executable).with_name("ptq-bot")
@@ -55,7 +54,7 @@ class Running:
             assert time.monotonic() < deadline, f"{url} never answered: {self.text()}"
             try:
                 urlopen(url, timeout=5).close()
-            except URLError:
+            except OSError:
                 time.sleep(0.02)
             else:
                 return
