@@ -17,7 +17,7 @@ import yaml
 from sqlalchemy import make_url
 
 from bot.config import load_settings
-from bot.demo.playground import find_free_port
+from bot.demo.loopback import find_free_port
 from runner import versions
 from tests.bot.test_cli import configure
 from tests.support.dockerfile import Folder, Step, parse_stages

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,8 +18,9 @@ from bot.app import Service
 from bot.config import load_settings
 from bot.demo.github import StandIn
 from bot.demo.github.registration import make_key
+from bot.demo.loopback import ADDRESS, find_free_port
 from bot.demo.repository import BRANCH, NAME, make_repository
-from bot.demo.sshd import ADDRESS, EmbeddedSshServer
+from bot.demo.sshd import EmbeddedSshServer
 from bot.github import Timings
 from bot.manifest import load_manifest
 from bot.pace import Pace
@@ -50,13 +50,6 @@ class SshServer(Protocol):
     port: int
     client_key_file: Path
     known_hosts_file: Path
-
-
-def find_free_port() -> int:
-    """A loopback port that nobody listens on: the service's own address must be known before it starts."""
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        return int(probe.getsockname()[1])
 
 
 class Playground:

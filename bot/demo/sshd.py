@@ -18,7 +18,8 @@ from typing import cast
 
 import asyncssh
 
-ADDRESS = "127.0.0.1"
+from bot.demo.loopback import ADDRESS, find_free_port
+
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 END_PATIENCE_S = 5.0
@@ -54,7 +55,7 @@ class EmbeddedSshServer:
         self.client_key_file = folder / "client_key"
         self.known_hosts_file = folder / "known_hosts"
         self.user = getpass.getuser()
-        self.port = 0
+        self.port = find_free_port()
         self._folder = folder
         self._acceptor: asyncssh.SSHAcceptor | None = None
         self._connections: set[asyncssh.SSHServerConnection] = set()
@@ -80,7 +81,6 @@ class EmbeddedSshServer:
             kbdint_auth=False,
             password_auth=False,
         )
-        self.port = self._acceptor.get_port()
         write_known_hosts(self.known_hosts_file, self.port, host_key)
 
     async def stop(self) -> None:

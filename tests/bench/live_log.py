@@ -17,7 +17,8 @@ from pathlib import Path
 
 import aiohttp
 
-from bot.demo.playground import LABEL, MAINTAINER, STRANGER, find_free_port
+from bot.demo.loopback import find_free_port
+from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.pace import Pace
 from tests.bench.figures import find_percentile

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from playwright.async_api import async_playwright, expect
 
-from bot.demo.playground import find_free_port
+from bot.demo.loopback import find_free_port
 from tests.support.browser import find_chromium
 from tests.support.newcomer import Newcomer, read_told
 

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from bot.demo.github.registration import make_key
-from bot.demo.playground import find_free_port
+from bot.demo.loopback import find_free_port
 from tests.support import program
 
 SECRET = "the secret of the webhook"
@@ -68,7 +68,7 @@ def post_ping(url: str) -> dict[str, str]:
         "X-GitHub-Delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
         "X-Hub-Signature-256": f"sha256={hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()}",
     }
-    with urlopen(Request(url, body, headers), timeout=5) as answer:
+    with urlopen(Request(url, body, headers), timeout=60) as answer:
         parsed: dict[str, str] = json.load(answer)
         return parsed
 
@@ -172,13 +172,13 @@ def test_the_service_answers_and_stops_when_it_is_asked_to(tmp_path: Path, numbe
     with program.start(tmp_path, "serve", "--config", configure(tmp_path, port)) as service:
         url = f"http://127.0.0.1:{port}"
         service.wait_for_http(f"{url}/healthz")
-        with urlopen(f"{url}/readyz", timeout=5) as answer:
+        with urlopen(f"{url}/readyz", timeout=60) as answer:
             assert json.load(answer) == {"status": "ok"}
         assert post_ping(f"{url}/webhook") == {"message": "pong"}
         with socket.create_connection(("127.0.0.1", port)):  # An idle client must not hold it up.
             status, seconds = service.stop(number)
     assert status == 0
-    assert seconds < 5
+    assert seconds < 30
     events = [json.loads(line)["event"] for line in service.text().splitlines()]
     # It may say besides that there is no GitHub.
     ours = [event for event in events if event.startswith("service.")]

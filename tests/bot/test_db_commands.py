@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from bot.demo.playground import find_free_port
+from bot.demo.loopback import find_free_port
 from handlers import casebook
 from runner import store
 from runner.job import JobState
@@ -34,7 +34,7 @@ def make_old_database(folder: Path) -> None:
 
 
 def read_job_page(port: int) -> str:
-    with urlopen(f"http://127.0.0.1:{port}/jobs/{make_job().id}", timeout=5) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/jobs/{make_job().id}", timeout=60) as answer:
         page: bytes = answer.read()
         return page.decode()
 

@@ -16,7 +16,8 @@ import pytest
 from sqlalchemy import update
 
 from bot.demo.github.registration import make_key
-from bot.demo.playground import SECRET, find_free_port
+from bot.demo.loopback import find_free_port
+from bot.demo.playground import SECRET
 from bot.demo.repository import NAME
 from bot.doctor.examination import examine
 from bot.doctor.findings import Finding, Verdict

@@ -12,7 +12,8 @@ import asyncssh
 import pytest
 
 from bot.config import load_settings
-from bot.demo.sshd import ADDRESS, EmbeddedSshServer
+from bot.demo.loopback import ADDRESS
+from bot.demo.sshd import EmbeddedSshServer
 from bot.host_keys import HostKey
 from bot.machine_commands import UnknownMachine, check_machines, list_machines
 from bot.machine_edits import NewMachine, NotChanged, add_machine, remove_machine

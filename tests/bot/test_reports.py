@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bot.demo.playground import find_free_port
+from bot.demo.loopback import find_free_port
 from runner import store
 from runner.job import JobState, Report
 from runner.meter import Meter

@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 from sqlalchemy import event, text
 
-from bot.demo.playground import find_free_port
+from bot.demo.loopback import find_free_port
 from runner.db import Database
 from runner.db_errors import UnavailableDatabase
 from runner.postgresql import TURN

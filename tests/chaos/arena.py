@@ -22,7 +22,8 @@ import asyncssh
 
 from bot.app import serve
 from bot.config import load_settings
-from bot.demo.playground import Playground, find_free_port
+from bot.demo.loopback import find_free_port
+from bot.demo.playground import Playground
 from bot.demo.sshd import EmbeddedSshServer, write_keys, write_known_hosts
 from bot.github import Timings
 from bot.log import configure_logging

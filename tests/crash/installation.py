@@ -15,7 +15,8 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from bot.demo.playground import Playground, find_free_port
+from bot.demo.loopback import find_free_port
+from bot.demo.playground import Playground
 from tests.crash import stoppable
 from tests.crash.points import Point, read_logbook
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bot.demo.sshd import ADDRESS
+from bot.demo.loopback import ADDRESS
 from runner.jobd.admission import read_key
 from runner.jobd.files import Failure
 from tests.support.jobd import Jobd, Repository

@@ -17,7 +17,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from bot.demo.sshd import ADDRESS
+from bot.demo.loopback import ADDRESS
 from runner.host_errors import AccessDenied, HostError, HostKeyMismatch, OutputTooLarge, Unreachable
 from runner.hosts import Host, SshHost, open_host
 from runner.local_host import LocalHost
@@ -124,8 +124,8 @@ async def test_a_command_that_takes_too_long_is_given_up(host: Host) -> None:
     await host.run(["true"])
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"within 0\.2 seconds") as caught:
-        await host.run(["sleep", "5"], stdin=MUCH, timeout_s=0.2)
-    assert time.monotonic() - began < 2
+        await host.run(["sleep", "20"], stdin=MUCH, timeout_s=0.2)
+    assert time.monotonic() - began < 15
     assert not caught.value.permanent
     assert (await host.run(["echo", "next"])).stdout == b"next\n"
 
@@ -350,7 +350,7 @@ async def test_a_local_command_that_takes_too_long_is_killed_with_its_children(t
     pids = tmp_path / "pids"
     with pytest.raises(Unreachable):
         await LocalHost().run(["sh", "-c", f"sleep 20 & echo $! $$ > {pids}; wait"], timeout_s=0.3)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while any(is_alive(int(pid)) for pid in pids.read_text().split()):
             await asyncio.sleep(0.01)
 

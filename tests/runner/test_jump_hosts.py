@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from bot.demo.sshd import ADDRESS
+from bot.demo.loopback import ADDRESS
 from runner.host_errors import AccessDenied, HostError, HostKeyMismatch, Unreachable
 from runner.hosts import SshHost
 from runner.machines import Machine

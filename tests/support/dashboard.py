@@ -19,7 +19,7 @@ from bot.dashboard.door import Door
 from bot.dashboard.oauth import GitHubOAuth, OAuthApp
 from bot.demo.github import StandIn
 from bot.demo.github.standin import CLIENT_ID, CLIENT_SECRET
-from bot.demo.playground import find_free_port
+from bot.demo.loopback import find_free_port
 from bot.github import AppGitHub
 from bot.pages import Pages
 from handlers import casebook

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE_S = 10.0
+from bot.demo.loopback import find_free_port
+
+PATIENCE_S = 60.0
 
 
 @contextmanager
@@ -25,12 +27,6 @@ def serve(folder: Path) -> Iterator[str]:
             yield f"git://127.0.0.1:{port}"
         finally:
             daemon.kill()
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 def wait_for(daemon: subprocess.Popen[bytes], port: int) -> None:

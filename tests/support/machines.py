@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from bot.demo.sshd import ADDRESS, EmbeddedSshServer
+from bot.demo.loopback import ADDRESS
+from bot.demo.sshd import EmbeddedSshServer
 from runner.local_host import LocalHost
 from runner.machines import Machine
 from tests.support.sshd import OpenSshServer, find_sshd

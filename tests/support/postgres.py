@@ -28,7 +28,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from bot.demo.playground import find_free_port
+from bot.demo.loopback import find_free_port
 from runner.db import Database
 
 TEMPLATE = "migrated"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import asyncssh
 
-from bot.demo.sshd import ADDRESS, EmbeddedSshServer, write_known_hosts
+from bot.demo.loopback import ADDRESS, find_free_port
+from bot.demo.sshd import EmbeddedSshServer, write_known_hosts
 
 
 class StallingSshServer:
@@ -19,7 +20,7 @@ class StallingSshServer:
         self.client_key_file = self.server.client_key_file
         self.known_hosts_file = folder / "known_hosts_of_the_proxy"
         self.user = self.server.user
-        self.port = 0
+        self.port = find_free_port()
         self._folder = folder
         self._flows = asyncio.Event()
         self._pumps: set[asyncio.Task[None]] = set()
@@ -30,7 +31,6 @@ class StallingSshServer:
         await self.server.start()
         self._flows.set()
         self._listener = await asyncio.start_server(self._connect, ADDRESS, self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
         write_known_hosts(self.known_hosts_file, self.port, asyncssh.read_private_key(str(self._folder / "host_key")))
 
     async def stop(self) -> None:

@@ -7,11 +7,11 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 from contextlib import suppress
 from pathlib import Path
 
-from bot.demo.sshd import ADDRESS, write_keys, write_known_hosts
+from bot.demo.loopback import ADDRESS, find_free_port
+from bot.demo.sshd import write_keys, write_known_hosts
 
 CONFIG = """\
 ListenAddress {address}
@@ -54,7 +54,7 @@ class OpenSshServer:
         host_key = write_keys(self._folder)
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # Debian's unit file makes it elsewhere.
-        for port in [self.port] if self.port else [_free_port() for _ in range(5)]:
+        for port in [self.port] if self.port else [find_free_port() for _ in range(5)]:
             if await self._listen(port):
                 self.port = port
                 write_known_hosts(self.known_hosts_file, port, host_key)
@@ -121,9 +121,3 @@ def _kill(pids: list[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        return int(probe.getsockname()[1])

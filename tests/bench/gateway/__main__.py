@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bot.demo.playground import LABEL, MAINTAINER, STRANGER, find_free_port
+from bot.demo.loopback import find_free_port
+from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from tests.bench.figures import find_percentile
 from tests.bench.gateway import client, model
