@@ -54,7 +54,7 @@ from tests.support.patches import render_patch
 LEGAL = {
     *(("idle", "active"), ("awaiting_note", "active"), ("pull_open", "active")),
     *(("active", "idle"), ("active", "awaiting_note"), ("active", "pull_open")),
-    ("awaiting_note", "pull_open"),
+    *(("awaiting_note", "pull_open"), ("pull_open", "idle")),
 }
 RULES = RepositoryRules(NAME, "mine", labels={"ptq": "fix"})
 
