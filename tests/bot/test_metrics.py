@@ -75,7 +75,7 @@ async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> 
         assert only(after, "ptq_deliveries", state="done") >= 2
         assert only(after, "ptq_job_phases", phase="running") == 1
         assert only(after, "ptq_job_phase_seconds", phase="queued", quantile="0.5") >= 0
-        assert only(after, "ptq_inbox_oldest_seconds") < 5
+        assert only(after, "ptq_inbox_oldest_seconds") < 60
         assert (
             0
             < only(after, "ptq_github_calls_left", account="octo")

@@ -135,7 +135,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 
 async def _connect(playwright: Playwright, address: str) -> Browser:
-    """Once in thousands of times Chromium takes a connection and never answers by it; by the next one it does."""
+    """A connection to Chromium; another one where it takes the first and never answers, as it rarely does."""
     with suppress(NoAnswer):
         return await playwright.chromium.connect_over_cdp(address, timeout=CONNECT_S * 1000)
     return await playwright.chromium.connect_over_cdp(address, timeout=CONNECT_S * 1000)
