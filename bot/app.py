@@ -21,7 +21,7 @@ from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
 from bot.github import AppGitHub
 from bot.github.session import open_session
-from bot.listener import Listener
+from bot.listener import Listener, raise_file_limit
 from bot.metrics import Metrics
 from bot.notify import Notifier
 from bot.pace import Pace
@@ -335,6 +335,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], pace: Pace | N
 
     A second SIGTERM or SIGINT ends the process as a kill does: what must not be lost is in the database.
     """
+    raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -97,8 +97,8 @@ class Pages:
         self._desk = Desk.set_up(context, door or Door())
         drawing = self._desk.drawing
         self._logs = JobLogs(context.db, spool, agents, drawing.secrets)
-        decided = Decisions(self._find_job, self._look, drawing.draw, HEADERS)
-        self.live = LiveLogs(decided, spool, self._logs, max_streams)
+        decided = Decisions(self._find_reader, self._look, drawing.draw, HEADERS)
+        self.live = LiveLogs(decided, spool, self._logs, max_streams, people_sign_in=self._desk.oauth is not None)
         """To be closed when the service stops."""
 
     def routes(self) -> list[web.RouteDef]:
@@ -282,8 +282,9 @@ class Pages:
         visit = self._desk.visits.read(request)
         return visit, await self._desk.find_job(request, visit)
 
-    async def _find_job(self, request: web.Request) -> Job:
-        return (await self._find(request))[1]
+    async def _find_reader(self, request: web.Request) -> tuple[str | None, Job]:
+        visit, job = await self._find(request)
+        return visit.login, job
 
     async def _fetch_result(self, visit: Visit, job: Job) -> tuple[Report | None, web.Response | None]:
         """What came of a job, and what stands in its place for those who may not read it."""

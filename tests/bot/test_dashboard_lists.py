@@ -129,6 +129,9 @@ async def test_jobs_are_found_by_filters_and_by_words(dashboard: Dashboard) -> N
         "search=two": {"two"},
         "state=failed&preset=fix": set(),
         "before=nonsense": {"one", "two", "three"},
+        "before=0001-01-01T00:00%2B14:00~one": {"one", "two", "three"},
+        "before=9999-12-31T23:59-14:00~one": {"one", "two", "three"},
+        "search=%00": set(),
         "state=%00'--": set(),
     }
     async with dashboard.browser() as browser:
@@ -216,6 +219,8 @@ def test_a_filter_travels_in_an_address_and_back() -> None:
     wanted = Filter(repository="octo/widgets", search="a&b #7", state="failed")
     assert wanted.query(before="x") == "repository=octo%2Fwidgets&state=failed&search=a%26b+%237&before=x"
     assert read_filter({"search": " " + "x" * 1000, "other": "y"}) == Filter(search="x" * 200)
+    hostile = dict.fromkeys(("repository", "who", "search", "state", "before"), "a\0b")
+    assert "\0" not in read_filter(hostile).query(), "PostgreSQL takes no NUL"
 
 
 def test_money_that_nobody_knows_is_in_no_sum() -> None:

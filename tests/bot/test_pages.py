@@ -50,15 +50,17 @@ async def test_the_list_shows_the_newest_job_first_and_links_it(site: Site) -> N
         assert part in page.text
 
 
-async def test_jobs_of_private_repositories_are_in_no_list_but_have_their_page(site: Site) -> None:
-    await site.add(id="secretjob1", private=True, repository="octo/hidden")
+async def test_jobs_of_private_repositories_have_no_page_where_nobody_can_sign_in(site: Site) -> None:
+    await site.add(make_report(job_id="secretjob1"), id="secretjob1", private=True, repository="octo/hidden")
     await site.add(id="publicjob1")
     page = await site.get("/jobs")
     assert "/jobs/publicjob1" in page.links()
     assert "hidden" not in page.html
     assert "secretjob1" not in page.html
     assert "hidden" not in str(await site.status())
-    assert "octo/hidden#7" in (await site.get("/jobs/secretjob1")).text
+    for path in ("", "/patch", "/files/report.md", "/log/agent", "/log/agent/events", "/actions"):
+        answer = await site.get(f"/jobs/secretjob1{path}")
+        assert (answer.status, answer.text) == (404, "there is no such job\n"), path
 
 
 @pytest.mark.parametrize("state", JobState)
