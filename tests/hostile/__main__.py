@@ -25,11 +25,13 @@ import aiohttp
 
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import NAME
+from runner.job import DIGEST_SHOWN
 from tests.bench import serve
 from tests.bench.figures import find_percentile
 from tests.bench.servers import Installation
 from tests.hostile.probe import PAUSE_S
-from tests.hostile.texts import list_texts
+from tests.hostile.texts import FULL, list_texts
+from tests.support.world import NOTE
 
 HERE = Path(__file__).parent
 
@@ -44,6 +46,7 @@ AT_ONCE = 4
 """Issues under way."""
 
 PATHS = ("", "/patch", "/files/report.md", "/log/agent", "/actions")
+_DONE = " AND (comment_id IS NOT NULL OR abandoned IS NOT NULL)"
 MAX_TITLE = 256
 """Characters of an issue's title on GitHub."""
 MAX_QUERY = 2_000
@@ -109,23 +112,26 @@ class Player:
         title = f"[case {number}] {' '.join(clean.split())}"[:MAX_TITLE]
         issue = await self._github.open_issue(NAME, title, clean, STRANGER)
         await self._github.comment(NAME, issue, clean, STRANGER)
-        await self._github.comment(NAME, issue, f"/ptq fix {clean}"[:60_000], STRANGER)
+        await self._github.comment(NAME, issue, f"/ptq fix {clean}"[:FULL], STRANGER)
         await self._github.label_issue(NAME, issue, LABEL, MAINTAINER)
-        async with asyncio.timeout(PATIENCE_S):
-            while not (
-                job_id := self._ask(
-                    "SELECT id FROM jobs WHERE issue_number = ? AND state NOT IN"
-                    " ('queued', 'preparing', 'running', 'collecting', 'verifying')",
-                    issue,
-                )
-            ):
-                await asyncio.sleep(0.2)
-            while self._ask("SELECT 1 FROM replies WHERE job_id = ? AND comment_id IS NULL", job_id):
-                await asyncio.sleep(0.2)
+        job_id = str(
+            await self._wait("SELECT job_id FROM replies WHERE issue_number = ? AND kind = 'report'" + _DONE, issue)
+        )
         for path in PATHS:
             await self._get(f"/jobs/{job_id}{path}")
         await self._get("/jobs", search=clean[:MAX_QUERY], before=clean[:MAX_QUERY], repository=clean[:100])
+        if digest := self._ask("SELECT digest FROM reports WHERE job_id = ?", job_id):
+            note = f"/ptq pr {str(digest)[:DIGEST_SHOWN]}\n\n{NOTE}\n\n{clean}"
+            await self._github.comment(NAME, issue, note[:FULL], MAINTAINER)
+            answered = "SELECT id FROM replies WHERE issue_number = ? AND kind = 'reply'"
+            await self._wait(answered + _DONE, issue)
         self.played.append((began, time.monotonic(), f"{number}: {text[:20]!r}"))
+
+    async def _wait(self, query: str, value: object) -> object:
+        async with asyncio.timeout(PATIENCE_S):
+            while not (found := self._ask(query, value)):
+                await asyncio.sleep(0.2)
+        return found
 
     async def _get(self, path: str, **query: str) -> None:
         async with self._session.get(self._url + path, params=query) as answer:
@@ -179,7 +185,7 @@ def main() -> int:
     """Play, print, judge: the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, help="play only the first N")
-    texts = list(list_texts())[: parser.parse_args().texts]
+    texts = list_texts()[: parser.parse_args().texts]
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
         os.sched_setaffinity(0, {cores[-1]})

@@ -79,12 +79,14 @@ FRAGMENTS = (
 )
 
 
-def list_texts() -> Iterator[str]:
-    """Every text, the shortest first."""
+def list_texts() -> list[str]:
+    """Every text once, those of the corpus first."""
+    return list(dict.fromkeys(_make_texts()))
+
+
+def _make_texts() -> Iterator[str]:
     short = [case.text for case in load_corpus() if len(case.text) <= FULL]
     for start in range(0, len(short), TOGETHER):
         yield "\n\n".join(short[start : start + TOGETHER])[:FULL]
     for fragment in FRAGMENTS:
-        # What comes before it may begin something, and what comes after it may keep that from ending.
-        body = fragment * (FULL // len(fragment))
-        yield f"{body}x"
+        yield fragment * (FULL // len(fragment))
