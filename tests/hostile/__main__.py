@@ -121,10 +121,12 @@ class Player:
             await self._get(f"/jobs/{job_id}{path}")
         await self._get("/jobs", search=clean[:MAX_QUERY], before=clean[:MAX_QUERY], repository=clean[:100])
         if digest := self._ask("SELECT digest FROM reports WHERE job_id = ?", job_id):
-            note = f"/ptq pr {str(digest)[:DIGEST_SHOWN]}\n\n{NOTE}\n\n{clean}"
-            await self._github.comment(NAME, issue, note[:FULL], MAINTAINER)
-            answered = "SELECT id FROM replies WHERE issue_number = ? AND kind = 'reply'"
-            await self._wait(answered + _DONE, issue)
+            note = f"/ptq pr {str(digest)[:DIGEST_SHOWN]}\n\n{NOTE}"
+            # A stranger's command was answered before the report, so the next reply is about the note.
+            answers = "SELECT count(*) FROM replies WHERE issue_number = ? AND kind = 'reply'"
+            before = self._ask(answers, issue)
+            await self._github.comment(NAME, issue, note, MAINTAINER)
+            await self._wait(f"{answers}{_DONE} HAVING count(*) > {before}", issue)
         self.played.append((began, time.monotonic(), f"{number}: {text[:20]!r}"))
 
     async def _wait(self, query: str, value: object) -> object:
