@@ -166,8 +166,8 @@ RULES: tuple[Rule, ...] = (
     _replace("images", r"!(?=\[)", f"!{_GAP}"),
     # The words of a footnote would stand at the very end of our comment, below what is ours.
     _replace("footnotes", r"\[(?=\^)", f"[{_GAP}"),
-    # Nobody sees a definition, and what looks like a link in our own words would lead where it says.
-    _replace("definitions of links", r"\](?=:)", f"]{_GAP}"),
+    # Nobody sees a definition, and brackets in our own words would lead where it says.
+    _replace("definitions of links", r"\](?=[:\[])", f"]{_GAP}"),
     # A title or an address over several lines takes backticks of ours with it.
     _replace("links with more than an address", rf"\](?=\()(?!\({_ADDRESS_OF_LINK})", f"]{_GAP}"),
     _replace(
@@ -259,7 +259,7 @@ _TO_CI = r"[^\[\]]{0,40}skip[^\[\]]{0,40}|\s*(?:no|without)[\s_-]*(?:ci|cd|build
 
 TITLE_RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible),
-    _replace("mentions", r"(?<![A-Za-z0-9@])@++(?=[A-Za-z0-9])", ""),
+    _replace("mentions", r"(?<!@)(?:(?<![A-Za-z0-9])@++|@{2,}+)(?=[A-Za-z0-9])", ""),
     _replace(
         "closing keywords",
         rf"({_KEYWORD}[^A-Za-z0-9#]*+(?:GH(?=-))?)[#-]+(?=\d)",
