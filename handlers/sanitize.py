@@ -331,7 +331,7 @@ def fence(text: str, info: str = "") -> str:
 
 
 def close_fence(text: str) -> str:
-    """The text, with the fence closed that it leaves open, if any: what follows it then stands outside."""
+    """What a person wrote, with the fence closed that it leaves open, if any: what follows it then stands outside."""
     tokens = parse_blocks(text)
     if not tokens or tokens[-1].type != "fence" or tokens[-1].level:
         return text
@@ -344,19 +344,30 @@ def close_fence(text: str) -> str:
     return f"{text}{newline}{mark}"
 
 
+def _end_fence(text: str) -> str:
+    """The same for text whose fences are all of our making. No parser is asked, for a parser may be deceived."""
+    mark = ""
+    for line in text.split("\n"):
+        if not mark and line.startswith("```"):
+            mark = line[: len(line) - len(line.lstrip("`"))]
+        elif mark == line:
+            mark = ""
+    return f"{text}\n{mark}" if mark else text
+
+
 def collapse(summary: str, markdown: str) -> str:
-    """The Markdown folded away under a one-line summary."""
+    """The Markdown folded away under a one-line summary. Its fences are of our making, as in `cut`."""
     # No Markdown in there: GitHub reads it as HTML.
     title = one_line(summary, 200)
     for rule in RULES:
         title = rule.apply(title)
-    return f"<details>\n<summary>{title}</summary>\n\n{close_fence(markdown)}\n\n</details>"
+    return f"<details>\n<summary>{title}</summary>\n\n{_end_fence(markdown)}\n\n</details>"
 
 
 def cut(text: str, limit: int, notice: str) -> str:
     """At most `limit` characters: the whole text, or as much as fits and below it the notice, outside any fence.
 
-    The text is ours or went through `defuse`, so that every backtick in it is a mark of code.
+    The text is ours or went through `defuse`: every backtick in it is a mark of code, and every fence is `fence`'s.
     """
     return text if len(text) <= limit else _shorten(text, limit, notice)
 
@@ -364,7 +375,7 @@ def cut(text: str, limit: int, notice: str) -> str:
 def _shorten(text: str, limit: int, notice: str) -> str:
     room = limit - len(notice) - 2
     while room > 0:
-        head = close_fence(_take(text, room))
+        head = _end_fence(_take(text, room))
         whole = f"{head}\n\n{notice}" if head else notice
         if len(whole) <= limit:
             return whole
