@@ -350,6 +350,12 @@ def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
     return defuse(one_line(redact(text, secrets), limit))
 
 
+def inline_code(text: str, secrets: Collection[str], limit: int) -> str:
+    """Somebody's words as code in a line of ours, at most `limit` characters: nothing in there ends it or is live."""
+    line = " ".join(show_invisible(redact(text, secrets)).split()).replace("`", "\u02bc")
+    return f"`{line if len(line) <= limit else line[: limit - 1] + '…'}`" if line else "no words"
+
+
 # Shapes
 
 
