@@ -103,11 +103,10 @@ def find_open(text: str, secrets: Collection[str]) -> int:
     places = [len(text) - len(head) for head in _find_heads(frozenset(secrets)) if text.endswith(head)]
     if "-----BEGIN " in text:
         heads = [found.span() for found in re.finditer(_PEM_BEGIN, text)]
-        # Closed by its end, and by the beginning of whatever comes next.
+        # Its end closes it, and so does the next beginning.
         places += [at for at, end in heads[-1:] if not re.search(rf"{_PEM_END}|-----BEGIN ", text[end:])]
-    shift = max(len(text) - _LONGEST_HEADER, 0)
-    if header := _HEADER_BEGUN.search(text[shift:]):
-        places.append(shift + header.start())
+    if header := _HEADER_BEGUN.search(text, max(len(text) - _LONGEST_HEADER, 0)):
+        places.append(header.start())
     return min(places, default=len(text))
 
 
@@ -162,8 +161,7 @@ def _find_code(text: str) -> list[tuple[int, int]]:
     """
     environment: dict[str, object] = {}
     tokens = _parser().parse(_shadow(text), environment)
-    lines = _shadow(text).split("\n")
-    offsets = _find_offsets(lines)
+    offsets = _find_offsets(lines := _shadow(text).split("\n"))
     plain = not environment.get("references")
     found: list[tuple[int, int]] = []
     for before, token in pairwise([Token("", "", 0), *tokens]):
@@ -358,6 +356,18 @@ def inline_code(text: str, secrets: Collection[str], limit: int) -> str:
 
 # Shapes
 
+_NEVER_IN_CODE = re.compile(r"[`|\t\r\n]|^ | $")
+
+
+def show_code(text: str, secrets: Collection[str], limit: int = 300) -> str:
+    """A stranger's path or name as one code span, also in a list item and a table cell. Put no backtick around it.
+
+    What could end the span or a cell is written out, as `⟨U+0060⟩`, and so is a space at either end.
+    """
+    line = show_invisible(redact(text, secrets)[: limit + 1])
+    shown = _NEVER_IN_CODE.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", line) or "⟨empty⟩"
+    return f"`{shown if len(shown) <= limit else f'{shown[: limit - 1]}…'}`"
+
 
 def fence(text: str, info: str = "") -> str:
     """The text as a code block that nothing inside can end."""
@@ -369,8 +379,7 @@ def fence(text: str, info: str = "") -> str:
 
 def collapse(summary: str, markdown: str) -> str:
     """The Markdown folded away under a one-line summary."""
-    title = defuse(one_line(summary, 200))
-    return f"<details>\n<summary>{title}</summary>\n\n{close_fence(markdown)}\n\n</details>"
+    return f"<details>\n<summary>{defuse(one_line(summary, 200))}</summary>\n\n{close_fence(markdown)}\n\n</details>"
 
 
 def cut(text: str, limit: int, notice: str) -> str:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import html
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +17,9 @@ from handlers.sanitize import (
     fence,
     one_line,
     redact,
+    show_code,
 )
+from tests.support.github_markdown import render_github
 from tests.support.readers import MENTION, ends_outside, find_live, github_reads
 
 PIECES = [
@@ -186,3 +191,30 @@ def test_a_cut_never_leaves_half_of_a_code_span() -> None:
 
 def test_a_notice_longer_than_the_limit_is_cut_itself() -> None:
     assert cut("x" * 50, 4, "(shortened)") == "(sho"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("src/a b.py", "`src/a b.py`"),
+        ("a`<img src=x>`b", "`a⟨U+0060⟩<img src=x>⟨U+0060⟩b`"),
+        ("a|b\\", "`a⟨U+007C⟩b\\`"),
+        ("a\n\n/ptq cancel\t\r", "`a⟨U+000A⟩⟨U+000A⟩/ptq cancel⟨U+0009⟩⟨U+000D⟩`"),
+        ("\u202egnp.py\0", "`⟨U+202E⟩gnp.py⟨U+0000⟩`"),
+        (" a ", "`⟨U+0020⟩a⟨U+0020⟩`"),
+        ("", "`⟨empty⟩`"),
+        ("hunter22.txt", "`[redacted].txt`"),
+        ("x" * 70, f"`{'x' * 59}…`"),
+    ],
+)
+def test_a_path_is_one_code_span_whatever_it_holds(text: str, shown: str) -> None:
+    assert show_code(text, ["hunter22"], 60) == shown
+
+
+@given(hostile_text)
+def test_a_path_stays_code_in_a_list_and_in_a_table(text: str) -> None:
+    code = show_code(text, ())
+    for frame in (f"- {code}, and\n", f"| a | b |\n|---|---|\n| {code} | c |\n"):
+        spans = re.findall("<code>(.*?)</code>", render_github(frame))
+        assert len(spans) == 1
+        assert html.unescape(spans[0]) == code.strip("`")
