@@ -14,11 +14,10 @@ from handlers.note import NOTE_PLACEHOLDER
 from handlers.replies import render_confidential
 from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import find_command
-from handlers.sanitize import collapse, cut, fence, make_safe_line, redact
+from handlers.sanitize import collapse, cut, fence, make_safe_line, redact, show_code
 from handlers.status_comment import job_url
 from handlers.verified import Outcome, find_outcome, name_outcome, render_checks
 from handlers.voice import Headline, Label, Mark, quote
-from runner.artifacts import show_path
 from runner.characters import show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Posts, Report
 from runner.meter import Meter
@@ -178,7 +177,7 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
     """What stands above the diff: why it cannot be proposed, and what a reader's eye would miss in it."""
     refusals = [f"- {Mark.REFUSED} {_safe_line(refusal, secrets)}" for refusal in report.refusals[:MAX_LISTED]]
     refusals += [
-        f"- {Mark.REFUSED} What looks like a secret is added in {show_path(redact(name, secrets))}: "
+        f"- {Mark.REFUSED} What looks like a secret is added in {show_code(name, secrets)}: "
         "it cannot become a pull request."
         for name in find_secrets(report, secrets)[:MAX_LISTED]
     ]
@@ -269,7 +268,7 @@ def _needs_human(job: Job, report: Report | None) -> bool:
 
 def _render_hand_over(job: Job, report: Report, secrets: Collection[str]) -> str:
     """Which files people have to look at, and how they get at them."""
-    left = [f"- {show_path(redact(path, secrets))}" for path in find_unresolved(job, report.changes)]
+    left = [f"- {show_code(path, secrets)}" for path in find_unresolved(job, report.changes)]
     more = [f"- and {len(left) - MAX_LISTED} more"] if len(left) > MAX_LISTED else []
     files = "\n".join([*left[:MAX_LISTED], *more])
     return (

@@ -272,6 +272,8 @@ RULES: tuple[Rule, ...] = (
         rf"\1{_GAP}",
         re.IGNORECASE,
     ),
+    # GitHub shows a footnote below all that we say ourselves.
+    _replace("footnotes", r"\[(?=\^)", r"[\\"),
     _replace("commands", rf"{_LINE_START})/(?=[A-Za-z])", r"\1\\/", re.MULTILINE),
     _replace(
         "field labels",
@@ -311,12 +313,7 @@ def _normalise_newlines(text: str) -> str:
 TITLE_RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible),
     _replace("mentions", r"(?<![A-Za-z0-9])@+(?=[A-Za-z0-9])", ""),
-    _replace(
-        "closing keywords",
-        rf"({_CLOSING}(?:GH(?=-))?)[#-]+(?=\d)",
-        r"\1 ",
-        re.IGNORECASE,
-    ),
+    _replace("closing keywords", rf"({_CLOSING}(?:GH(?=-))?)[#-]+(?=\d)", r"\1 ", re.IGNORECASE),
     _replace("references to other repositories", r"(?<=[\w.-])#+(?=\d)", " "),
     _replace("links to threads", rf"({_THREAD})(?=\d)", r"\1 ", re.IGNORECASE),
     # In a commit's message they keep GitHub Actions from running.
@@ -346,12 +343,6 @@ def make_safe(text: str, secrets: Collection[str], limit: int | None = None, not
 def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
     """Somebody's words as one line of Markdown that may be posted, of some `limit` characters: no mark is counted."""
     return defuse(one_line(redact(text, secrets), limit))
-
-
-def inline_code(text: str, secrets: Collection[str], limit: int) -> str:
-    """Somebody's words as code in a line of ours, at most `limit` characters: nothing in there ends it or is live."""
-    line = " ".join(show_invisible(redact(text, secrets)).split()).replace("`", "\u02bc")
-    return f"`{line if len(line) <= limit else line[: limit - 1] + '…'}`" if line else "no words"
 
 
 # Shapes
