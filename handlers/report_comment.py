@@ -36,6 +36,9 @@ MAX_TEXT = 12_000
 
 MAX_SUMMARY = 3_000
 MAX_DOUBTS = 6_000
+MAX_DOUBT = 800
+"""Characters of one of them: it may name two paths, and says what is wrong behind them."""
+
 MAX_LISTED = 100
 """Files named in a list."""
 
@@ -189,7 +192,7 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
 
 
 def _safe_line(text: str, secrets: Collection[str]) -> str:
-    return make_safe_line(text, secrets, 300)
+    return make_safe_line(text, secrets, MAX_DOUBT)
 
 
 def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[str], room: int) -> str:
@@ -213,7 +216,7 @@ def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[
 
 def _fold_diff(summary: str, patch: str, more: str) -> str:
     """The diff as people see it: a short one at once, a longer one once they unfold it."""
-    shown = f"{fence(patch, 'diff')}\n\n{more}"
+    shown = f"{fence(patch, 'diff')}\n\n{more}".rstrip()
     if len(patch) <= MAX_SHOWN_DIFF and patch.count("\n") <= MAX_SHOWN_LINES:
         return f"**{summary}**\n\n{shown}"
     return collapse(summary, shown)

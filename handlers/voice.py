@@ -163,6 +163,7 @@ def _plain(text: str) -> str:
     """A text as it looks, letters alone: without emphasis, signs of no width, and spaces that nobody notices."""
     text = unicodedata.normalize("NFKC", drop_invisible(text.replace("&#8203;", "").replace("\ufe0f", "")))
     text = re.sub(r"[*_`~\\]", "", text).replace("ʼ", "'").replace("\u2019", "'")
+    text = re.sub(r"[\u2010-\u2015\u2212]", "-", text)
     return re.sub(r" +(?=[:.])", "", " ".join(text.split())).casefold()
 
 
