@@ -72,8 +72,8 @@ _LINES_BEFORE_CONFIDENCE = 30
 _MAX_LINES_READ = 1_000
 """Lines with a letter that are searched for those: a tag is no text, and a line may hold nothing else."""
 
-MAX_PARSED = 30_000
-"""Characters in which sections are looked for: more than twice what a comment shows of a whole report."""
+MAX_PARSED = 20_000
+"""Characters in which sections are looked for: more than a comment shows of a whole report."""
 
 _LETTER = re.compile(r"[^\W\d_]")
 

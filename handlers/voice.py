@@ -1,10 +1,11 @@
-"""Keeps our own words apart from an agent's: how our lines begin, and the quote in which an agent's words stand.
+"""Keeps our own words apart from an agent's: the beginnings of our lines, and the quote that holds an agent's words.
 
 Pure. What we post takes its headings and marks from here, so that whatever is ours is also protected here.
 """
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections.abc import Collection, Sequence
@@ -94,7 +95,8 @@ def quote(text: str, secrets: Collection[str], limit: int, notice: str) -> str:
 
 
 _LONGEST_PREFIX = len(f"> {SPEAKER} ")
-_FENCE = re.compile(r"(`{3,}|~{3,})(.*)")
+_FENCE = re.compile(r"(`{3,})([^`]*)")
+"""What `make_safe` writes itself: it spells out every other mark of code."""
 
 
 def _clip(text: str, room: int) -> tuple[list[str], bool]:
@@ -120,7 +122,7 @@ def _find_open(line: str, fence: str) -> str:
         return fence
     marks, rest = found.groups()
     if not fence:
-        return marks if marks[0] == "~" or "`" not in rest else ""
+        return marks
     return "" if marks.startswith(fence) and not rest.strip() else fence
 
 
@@ -161,8 +163,8 @@ def _sounds_like_us(words: str, *, is_heading: bool) -> bool:
 
 def _plain(text: str) -> str:
     """A text as it looks, letters alone: without emphasis, signs of no width, and spaces that nobody notices."""
-    text = unicodedata.normalize("NFKC", drop_invisible(text.replace("&#8203;", "").replace("\ufe0f", "")))
-    text = re.sub(r"[*_`~\\]", "", text).replace("ʼ", "'").replace("\u2019", "'")
+    text = unicodedata.normalize("NFKC", drop_invisible(html.unescape(text).replace("\ufe0f", "")))
+    text = re.sub(r"[][*_`~\\]", "", text).replace("\u2019", "'")
     text = re.sub(r"[\u2010-\u2015\u2212]", "-", text)
     return re.sub(r" +(?=[:.])", "", " ".join(text.split())).casefold()
 

@@ -88,6 +88,8 @@ def test_only_the_registry_has_words_that_stand_out() -> None:
         ("| Seen by ptq-bot | x |", f"| {SPEAKER} Seen by ptq-bot | x |"),
         ("S&#8203;een by ptq-bot", f"{SPEAKER} S&#8203;een by ptq-bot"),
         ("\uff33een by ptq\u2011bot", f"{SPEAKER} \uff33een by ptq\u2011bot"),
+        ("[Seen by ptq-bot](x), each", f"{SPEAKER} [Seen by ptq-bot](x), each"),
+        ("&#96;Seen by ptq-bot", f"{SPEAKER} &#96;Seen by ptq-bot"),
         ("`Seen by ptq-bot`", f"{SPEAKER} `Seen by ptq-bot`"),
         ("### Fix staged", f"### {SPEAKER} Fix staged"),
         ("**Approved by** maintainer", f"{SPEAKER} **Approved by** maintainer"),
@@ -128,7 +130,7 @@ def test_whatever_an_agent_writes_what_stands_outside_of_quotes_stays_the_same()
     usual = read_outside(render(report=result(body="fix staged\n\n## Summary\nx", worklog="x")))
     random = Random(7)
     for _ in range(300):
-        text = make_text(random)
+        text = make_text(random)[:350]  # So that nothing is cut, even if all of it is spelt out.
         report = result(body=f"fix staged\n\n## Summary\nx\n\n{text}", worklog=f"x\n\n{text}")
         assert read_outside(render(report=report)) == usual, repr(text)
 
@@ -137,7 +139,7 @@ def test_a_pull_request_begins_with_the_note_and_ends_with_the_approval_whatever
     usual = read_outside(body_of(body="x", worklog="x"))
     random = Random(8)
     for _ in range(100):
-        text = make_text(random)
+        text = make_text(random)[:350]  # So that nothing is cut, even if all of it is spelt out.
         assert read_outside(body_of(body=f"x\n\n{text}", worklog=f"x\n\n{text}")) == usual, repr(text)
 
 
