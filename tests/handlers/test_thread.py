@@ -48,7 +48,7 @@ def report(**changes: Any) -> str:
     return draft_report(job, result(), METER, model="opus", public_url=URL, secrets=()).finish()
 
 
-SAYINGS: dict[Callable[..., str | None], list[str]] = {
+SAYINGS: dict[Callable[..., object], list[str]] = {
     draft_report: [
         report(),
         report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),

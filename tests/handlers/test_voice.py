@@ -129,7 +129,7 @@ def test_whatever_an_agent_writes_what_stands_outside_of_quotes_stays_the_same()
     """GitHub's own parser is asked."""
     usual = read_outside(render(report=result(body="fix staged\n\n## Summary\nx", worklog="x")))
     random = Random(7)
-    for _ in range(300):
+    for _ in range(200):
         text = make_text(random)[:350]  # So that nothing is cut, even if all of it is spelt out.
         report = result(body=f"fix staged\n\n## Summary\nx\n\n{text}", worklog=f"x\n\n{text}")
         assert read_outside(render(report=report)) == usual, repr(text)
@@ -166,8 +166,10 @@ def test_a_secret_that_the_limit_would_halve_is_taken_out_first() -> None:
     assert "hunter2" not in quoted
 
 
-@pytest.mark.parametrize("piece", ["```\n", "`a ", "a\n", "<", "-----BEGIN ", "\u202e"])
-def test_a_report_twice_as_long_costs_at_most_in_proportion(piece: str) -> None:
+@pytest.mark.parametrize("piece", ["```\n", "`a ", "a\n", "\u202e"])
+def test_a_report_ten_times_as_long_costs_little_more(piece: str) -> None:
+    """Only what is shown is made safe; the rest of it is read once."""
+
     def measure(length: int) -> float:
         text = f"fix staged\n\n## Summary\n{piece * (length // len(piece))}"
         report = result(body=text, worklog=text)
@@ -175,7 +177,7 @@ def test_a_report_twice_as_long_costs_at_most_in_proportion(piece: str) -> None:
         render(report=report)
         return time.process_time() - began
 
-    assert measure(120_000) < 2.5 * measure(60_000) + 0.05
+    assert measure(200_000) < 4 * measure(20_000) + 0.05
 
 
 # Code in our own sentences
@@ -202,7 +204,7 @@ def list_code(path: Path) -> Iterator[str]:
         before = ""
         for part in node.values if isinstance(node, ast.JoinedStr) else ():
             if isinstance(part, ast.Constant):
-                before += part.value
+                before += str(part.value)
             elif isinstance(part, ast.FormattedValue) and re.sub("``+", "", before).count("`") % 2:
                 yield ast.unparse(part.value)
 
