@@ -44,7 +44,6 @@ LINE_START = r"^([ \t]*+(?:(?:[>*+-]|[0-9]{1,9}[.)])[ \t]*+)*+"
 
 _OPENER = re.compile(rf"{LINE_START})(`{{3,}}+(?=[^`]*$)|~{{3,}}+)(.*)")
 _CLOSER = re.compile(r"([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+")
-_INDENT = re.compile(r"[ \t]*+")
 _MAX_QUOTES = 20
 """Marks of quotes that are taken off a line of code."""
 
@@ -111,9 +110,11 @@ def _trim(lines: list[str], *, moves: bool) -> Iterator[Sequence[str]]:
 
 def _dedent(line: str, width: int) -> str:
     """The line without its first `width` columns, as far as they are blank."""
-    rest = line.lstrip(" \t")
-    blank = line[: len(line) - len(rest)].expandtabs(4) if width else line[: len(line) - len(rest)]
-    return f"{blank[width:]}{rest}"
+    at = column = 0
+    while column < width and line.startswith((" ", "\t"), at):
+        column += 4 - column % 4 if line[at] == "\t" else 1
+        at += 1
+    return " " * (column - width) + line[at:]
 
 
 def _measure_indent(line: str) -> int:

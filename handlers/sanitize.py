@@ -166,8 +166,8 @@ RULES: tuple[Rule, ...] = (
     _replace("images", r"!(?=\[)", f"!{_GAP}"),
     # The words of a footnote would stand at the very end of our comment, below what is ours.
     _replace("footnotes", r"\[(?=\^)", f"[{_GAP}"),
-    # Nobody sees a definition, and what looks like a link in our own words would lead where it says.
-    _replace("definitions of links", r"\](?=:)", f"]{_GAP}"),
+    # Nobody sees a definition, and brackets in our own words would lead where it says.
+    _replace("definitions of links", r"\](?=[:\[])", f"]{_GAP}"),
     # A title or an address over several lines takes backticks of ours with it.
     _replace("links with more than an address", rf"\](?=\()(?!\({_ADDRESS_OF_LINK})", f"]{_GAP}"),
     _replace(
@@ -259,7 +259,7 @@ _TO_CI = r"[^\[\]]{0,40}skip[^\[\]]{0,40}|\s*(?:no|without)[\s_-]*(?:ci|cd|build
 
 TITLE_RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible),
-    _replace("mentions", r"(?<![A-Za-z0-9@])@++(?=[A-Za-z0-9])", ""),
+    _replace("mentions", r"(?<!@)(?:(?<![A-Za-z0-9])@++|@{2,}+)(?=[A-Za-z0-9])", ""),
     _replace(
         "closing keywords",
         rf"({_KEYWORD}[^A-Za-z0-9#]*+(?:GH(?=-))?)[#-]+(?=\d)",
@@ -331,7 +331,7 @@ def fence(text: str, info: str = "") -> str:
 
 
 def close_fence(text: str) -> str:
-    """The text, with the fence closed that it leaves open, if any: what follows it then stands outside."""
+    """What a person wrote, with the fence closed that it leaves open, if any: what follows it then stands outside."""
     tokens = parse_blocks(text)
     if not tokens or tokens[-1].type != "fence" or tokens[-1].level:
         return text
@@ -344,19 +344,30 @@ def close_fence(text: str) -> str:
     return f"{text}{newline}{mark}"
 
 
+def _end_fence(text: str) -> str:
+    """The same for text whose fences are all of our making. No parser is asked, for a parser may be deceived."""
+    mark = ""
+    for line in text.split("\n"):
+        if not mark and line.startswith("```"):
+            mark = line[: len(line) - len(line.lstrip("`"))]
+        elif mark == line:
+            mark = ""
+    return f"{text}\n{mark}" if mark else text
+
+
 def collapse(summary: str, markdown: str) -> str:
-    """The Markdown folded away under a one-line summary."""
+    """The Markdown folded away under a one-line summary. Its fences are of our making, as in `cut`."""
     # No Markdown in there: GitHub reads it as HTML.
     title = one_line(summary, 200)
     for rule in RULES:
         title = rule.apply(title)
-    return f"<details>\n<summary>{title}</summary>\n\n{close_fence(markdown)}\n\n</details>"
+    return f"<details>\n<summary>{title}</summary>\n\n{_end_fence(markdown)}\n\n</details>"
 
 
 def cut(text: str, limit: int, notice: str) -> str:
     """At most `limit` characters: the whole text, or as much as fits and below it the notice, outside any fence.
 
-    The text is ours or went through `defuse`, so that every backtick in it is a mark of code.
+    The text is ours or went through `defuse`: every backtick in it is a mark of code, and every fence is `fence`'s.
     """
     return text if len(text) <= limit else _shorten(text, limit, notice)
 
@@ -364,7 +375,7 @@ def cut(text: str, limit: int, notice: str) -> str:
 def _shorten(text: str, limit: int, notice: str) -> str:
     room = limit - len(notice) - 2
     while room > 0:
-        head = close_fence(_take(text, room))
+        head = _end_fence(_take(text, room))
         whole = f"{head}\n\n{notice}" if head else notice
         if len(whole) <= limit:
             return whole

@@ -78,9 +78,11 @@ def _read(html: str) -> _Rendered:
             read.blocks.append("")
         elif tag == "code" and not closing:
             read.blocks[-1] += "\0"
-        if closing and stack.pop() != tag:
+        if closing and stack[-1:] == [tag]:
+            stack.pop()
+        elif closing:
             read.faults.append(f"the element {tag} ends in {stack}")
-        elif not closing and tag not in _VOID:
+        elif tag not in _VOID:
             stack.append(tag)
         read.faults += [fault for found in _ATTRIBUTE.findall(attributes) if (fault := _judge_attribute(tag, *found))]
     return read
@@ -99,7 +101,7 @@ def find_faults(text: str) -> list[str]:
     number = crc32(text.encode(errors="replace"))
     limit = 1 + number % (2 * len(text) + 2)
     whole, part = make_safe(text, ()), make_safe(text, (), limit)
-    faults = [*_judge(whole, hard_breaks=number % 3 > 0), *_judge(part, hard_breaks=number % 5 > 1)]
+    faults = [*judge(whole, hard_breaks=number % 3 > 0), *judge(part, hard_breaks=number % 5 > 1)]
     if len(part) > limit:
         faults.append(f"{len(part)} characters are more than {limit}")
     if defuse(whole) != whole:
@@ -107,7 +109,8 @@ def find_faults(text: str) -> list[str]:
     return faults
 
 
-def _judge(safe: str, *, hard_breaks: bool) -> Iterator[str]:
+def judge(safe: str, *, hard_breaks: bool = True) -> Iterator[str]:
+    """What is wrong with a comment of ours that holds this defused text."""
     html = render_github(f"{_OURS_BEFORE}{safe}{_OURS_AFTER}", hard_breaks=hard_breaks)
     read = _read(html)
     yield from read.faults
