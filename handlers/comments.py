@@ -237,7 +237,7 @@ async def _results(request: Request, command: Command) -> None:
     async with context.db.read() as connection:
         reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
         job = await store.fetch_job(connection, reports[0].job_id or "") if reports else None
-        body = replies.render_again(await render_report(connection, context, job)) if job else None
+    body = replies.render_again(await render_report(context, job)) if job else None
     await request.reply(body or replies.render_no_results())
 
 

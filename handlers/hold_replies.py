@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from handlers.sanitize import make_safe_line
 from handlers.status_comment import job_url
+from handlers.voice import Label
 from runner.holds import Hold
 from runner.job import Job
 
@@ -50,7 +51,8 @@ def render_held(hold: Hold, secrets: Collection[str]) -> str:
     """Who holds an environment, in a status. A person of the operator's need not be one of GitHub's."""
     entered = "who may enter it" if hold.admitted_at else "who cannot enter it yet"
     why = f": {make_safe_line(hold.trouble, secrets, 300)}" if hold.trouble else ""
-    return f"**Held** for `{hold.person}` until {_render_time(hold)}, {entered}{why}. `/ptq release` gives it back."
+    head = f"{Label.HELD.bold} `{hold.person}` until {_render_time(hold)}"
+    return f"{head}, {entered}{why}. `/ptq release` gives it back."
 
 
 def render_not_made(worktree: Job, secrets: Collection[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from handlers.rules import Preset, Role
-from handlers.sanitize import make_safe_line, one_line
+from handlers.sanitize import make_safe_line, show_code
 from handlers.status_comment import job_url
 from runner.caps import Scope, Use
 from runner.job import Job, Posts
@@ -155,15 +155,15 @@ def render_onto_refused(base_branch: str) -> str:
     """`/ptq rebase onto` something else than what it takes."""
     return (
         "No job was started: `onto` takes the name of a branch that is there, or the full name of a commit that is on "
-        f"`{one_line(base_branch, 200)}`."
+        f"{show_code(base_branch, (), 200)}."
     )
 
 
 def render_up_to_date(branch: str, commit: str) -> str:
     """`/ptq rebase` of a change that begins from the newest commit already."""
     return (
-        f"The diff on this issue begins from `{commit[:10]}` of `{one_line(branch, 200)}` already, so there is nothing "
-        "to rebase."
+        f"The diff on this issue begins from `{commit[:10]}` of {show_code(branch, (), 200)} already, so there is "
+        "nothing to rebase."
     )
 
 
@@ -208,8 +208,8 @@ def render_paused(pause: Pause) -> str:
 def render_pause_begun(login: str, label: str) -> str:
     """The label that pauses a repository was put on."""
     return (
-        f"No new jobs begin in this repository, as @{login} asked, until the label `{one_line(label, 50)}` is off this "
-        "issue. Those under way go on: `/ptq cancel` ends one."
+        f"No new jobs begin in this repository, as @{login} asked, until the label {show_code(label, (), 50)} is off "
+        "this issue. Those under way go on: `/ptq cancel` ends one."
     )
 
 

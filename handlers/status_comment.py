@@ -10,7 +10,8 @@ from collections.abc import Collection
 
 from handlers.costs import describe_meter
 from handlers.rules import PRESETS
-from handlers.sanitize import REDACTED, make_safe_line, one_line, redact
+from handlers.sanitize import REDACTED, make_safe_line, redact, show_code
+from handlers.voice import Label
 from runner.job import Job, JobState
 from runner.meter import Meter
 
@@ -26,7 +27,7 @@ _SECRET_HEAD = 100
 """Characters of a secret that are looked for by themselves: what an agent did last reaches us cut, and so may hold
 no more of one than its beginning."""
 
-_PROGRESS = "\n\n**So far:** "
+_PROGRESS = f"\n\n{Label.SO_FAR.bold} "
 """What parts the numbers, which change all the time, from the rest of a status comment."""
 
 PHASES = {
@@ -47,7 +48,7 @@ def render_status(
 ) -> str:
     """The status comment of a job that is under way; with a `meter` it says what the agent has taken and done last."""
     page = f"[live log]({job_url(public_url, job.id)})"
-    head = f"**ptq** · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
+    head = f"{Label.PTQ.bold} · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
     if job.cancel_requested_at:
         phase = f"cancelling, as {job.canceller} asked"
     elif job.state is JobState.QUEUED:
@@ -56,9 +57,9 @@ def render_status(
         phase = f"queued, {place}"
     else:
         phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
-    lines = [head, f"**Now:** {phase} · {page}"]
+    lines = [head, f"{Label.NOW.bold} {phase} · {page}"]
     if job.trouble:
-        lines.append(f"**Held up:** {make_safe_line(job.trouble, secrets, 300)}")
+        lines.append(f"{Label.HELD_UP.bold} {make_safe_line(job.trouble, secrets, 300)}")
     if job.state is JobState.QUEUED and not job.by_hand:
         preset = PRESETS.get(job.preset)
         other = f"The agent will follow the preset `{job.preset}`."
@@ -75,9 +76,9 @@ def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
     for secret in secrets:
         before, head, _ = words.partition(secret[:_SECRET_HEAD]) if len(secret) > _SECRET_HEAD else (words, "", "")
         words = before + REDACTED * bool(head)
-    step = one_line(words, MAX_LAST_STEP).replace("`", "'")
+    step = " ".join(words.split())
     counts = [describe_meter(meter)] if meter.turns or meter.tokens else []
-    return " · ".join([*counts, *([f"`{step}`"] if step else [])])
+    return " · ".join([*counts, *([show_code(step, (), MAX_LAST_STEP)] if step else [])])
 
 
 _DELICATE = re.compile(
@@ -90,7 +91,7 @@ def render_heading(meter: Meter, secrets: Collection[str]) -> str:
     """What the agent says in its worklog that it tries, as the last line of a status; or nothing."""
     if not meter.heading or meter.withheld or _DELICATE.search(meter.heading):
         return ""
-    return f"\n\n**Worklog:** {make_safe_line(meter.heading, secrets, MAX_HEADING)}"
+    return f"\n\n{Label.WORKLOG.bold} {make_safe_line(meter.heading, secrets, MAX_HEADING)}"
 
 
 def drop_progress(status: str) -> str:
@@ -100,21 +101,23 @@ def drop_progress(status: str) -> str:
 
 def render_reporting(job: Job, public_url: str) -> str:
     """The status comment of a job that has ended and whose report is not posted yet."""
-    return f"**ptq** · `{job.preset}` attempt {job.attempt}: writing the report · [job]({job_url(public_url, job.id)})"
+    page = f"[job]({job_url(public_url, job.id)})"
+    return f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}: writing the report · {page}"
 
 
 def render_tried_again(job: Job, again: Job, public_url: str) -> str:
     """The status comment of a rebase that left conflicts, and in whose place another one tries: the report is its."""
     attempt = f"[attempt {again.attempt}]({job_url(public_url, again.id)})"
     page = f"[job]({job_url(public_url, job.id)})"
-    return f"**ptq** · `{job.preset}` attempt {job.attempt}: conflicts are left, so {attempt} tries again · {page}"
+    head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
+    return f"{head}: conflicts are left, so {attempt} tries again · {page}"
 
 
 def render_finished_status(job: Job, public_url: str, report_url: str | None, *, confidential: bool = False) -> str:
     """The status comment of a job that has ended: one line that links its report, and where that is `confidential`
     says no more."""
     report = f"[report]({report_url})" if report_url else "its report could not be posted"
-    head = f"**ptq** · `{job.preset}` attempt {job.attempt}"
+    head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
     if confidential:
         return f"{head}: ended · {report}"
     return f"{head}: {job.state} · {report} · [job]({job_url(public_url, job.id)})"

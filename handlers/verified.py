@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 
 from handlers.repros import THE_ISSUE
-from handlers.sanitize import defuse, one_line, redact
+from handlers.sanitize import redact, show_code
 from handlers.status_comment import job_url
-from runner.characters import show_invisible
+from handlers.voice import Headline, Label, Mark
 from runner.job import Job, JobState, Report
 from runner.new_names import find_new_names
 from runner.verification import Check, Finding, Kind, Side, Verdict, judge
@@ -33,6 +33,13 @@ class Outcome(StrEnum):
         """Whether people learn from it how the issue stands."""
         return self in (Outcome.REPRODUCES, Outcome.GONE)
 
+
+_HEADLINES = {
+    Outcome.REPRODUCES: Headline.STILL_REPRODUCES,
+    Outcome.GONE: Headline.GONE,
+    Outcome.UNSETTLED: Headline.UNSETTLED,
+    Outcome.NOT_VERIFIED: Headline.NOT_VERIFIED,
+}
 
 GOOD = frozenset({Verdict.VERIFIED, Verdict.REPRODUCED})
 OPEN = frozenset({Verdict.NAMES_PATCH, Verdict.UNTRIED})
@@ -72,7 +79,7 @@ def render_checks(
     ]
     if not lines:
         return ""
-    return "\n".join(["**Seen by ptq-bot**, each time in a fresh environment:\n", *lines])
+    return "\n".join([f"{Label.SEEN.bold}, each time in a fresh environment:\n", *lines])
 
 
 def find_outcome(job: Job, checks: Sequence[Check]) -> Outcome:
@@ -89,7 +96,7 @@ def name_outcome(job: Job, checks: Sequence[Check]) -> str:
     """The same as a headline."""
     outcome = find_outcome(job, checks)
     more = f": {job.state}" if outcome is Outcome.NOT_VERIFIED else f" at `{(job.base_commit or '')[:10]}`"
-    return f"{outcome.capitalize()}{more}"
+    return f"{_HEADLINES[outcome]}{more}"
 
 
 def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str]) -> str:
@@ -117,7 +124,7 @@ def _judge(job: Job, check: Check, report: Report | None) -> Finding:
 def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: Collection[str]) -> str:
     link = f"[{'tests' if check.kind is Kind.TESTS else 'script'}]({job_url(public_url, job.id)}#check-{check.number})"
     said = "; ".join(_say(check, finding, secrets))
-    mark = "✅" if finding.verdict in GOOD else "❔" if finding.verdict in OPEN else "⚠️"
+    mark = Mark.GOOD if finding.verdict in GOOD else Mark.OPEN if finding.verdict in OPEN else Mark.DOUBT
     return f"- {mark} {_name(check, secrets)}: {said} ({link})"
 
 
@@ -128,7 +135,8 @@ def _name(check: Check, secrets: Collection[str]) -> str:
     if check.kind is Kind.AGENT:
         return "**the agent's repro**"
     names = check.script.split("\n")
-    return f"**{len(names)} regression test{'s' * (len(names) != 1)}** in {_quote(check.origin, MAX_ORIGIN, secrets)}"
+    where = _quote(check.origin, MAX_ORIGIN, secrets)
+    return f"**{len(names)} regression test{'s' * (len(names) != 1)}** in {where}"
 
 
 def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[str]:
@@ -142,12 +150,13 @@ def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[s
     if finding.verdict not in GOOD:
         reason = f": {_quote(check.trouble, MAX_FAILURE, secrets)}" if check.trouble else ""
         if finding.verdict is Verdict.NAMES_PATCH:
-            reason = f": {', '.join(_quote(name, MAX_FAILURE, secrets) for name in finding.new_names[:MAX_NAMES])}"
+            names = (_quote(name, MAX_FAILURE, secrets) for name in finding.new_names[:MAX_NAMES])
+            reason = f": {', '.join(names)}"
         is_part = finding.verdict is Verdict.NOT_RUN and any(finding.total.values())
         yield f"**not verified**: {'not all of it was run' if is_part else _DOUBTS[finding.verdict]}{reason}"
 
 
 def _quote(text: str, limit: int, secrets: Collection[str]) -> str:
-    """Somebody's words, as code: nothing in there is Markdown."""
-    shown = show_invisible(one_line(redact(text, secrets), limit)).replace("`", "ʼ").strip()
-    return defuse(f"`{shown}`") if shown else "no words"
+    """Somebody's words on one line, as code: nothing in there is Markdown."""
+    line = " ".join(redact(text, secrets).split())
+    return show_code(line, (), limit) if line else "no words"

@@ -18,8 +18,8 @@ from handlers.report_comment import (
     approvable,
     choose_headline,
     count_lines,
+    draft_report,
     render_duration,
-    render_report_comment,
 )
 from runner.job import FileChange, Job, JobState, Report
 from runner.meter import Meter
@@ -57,9 +57,10 @@ def result(**changes: Any) -> Report:
 def render(
     job: Job | None = None, report: Report | None = None, secrets: tuple[str, ...] = (), meter: Meter | None = None
 ) -> str:
-    return render_report_comment(
+    draft = draft_report(
         job or done(), report or result(), meter, model="a-model", public_url="https://ptq.example", secrets=secrets
     )
+    return draft.finish()
 
 
 def test_a_report_says_what_was_found_and_exactly_what_to_do_next() -> None:
@@ -190,7 +191,7 @@ def test_a_secret_is_redacted_before_anything_is_cut(part: str) -> None:
 )
 def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> None:
     job = done(state=state, failure="the setup failed\nlast line of its log with ``` in it")
-    text = render_report_comment(job, None, model=None, public_url="https://ptq.example", secrets=())
+    text = draft_report(job, None, model=None, public_url="https://ptq.example", secrets=()).finish()
     assert headline in text
     assert "the setup failed" in text
     assert "last line of its log" in text

@@ -14,7 +14,7 @@ from bot.demo.github.markdown import render_markdown
 from handlers import hold_replies, replies, status_comment
 from handlers.commands import parse_commands, render_help
 from handlers.note import NoteText, find_note_fault, find_option_fault
-from handlers.report_comment import render_report_comment
+from handlers.report_comment import draft_report
 from handlers.rules import PRESETS, RepositoryRules, Role
 from runner.caps import Scope, Use
 from runner.holds import Hold
@@ -45,18 +45,18 @@ ANEW = make_job(by_hand=True, issue_number=-1, name=DONE.id)
 
 def report(**changes: Any) -> str:
     job = replace(DONE, started_at=NOON, ended_at=NOON + timedelta(seconds=754), **changes)
-    return render_report_comment(job, result(), METER, model="opus", public_url=URL, secrets=())
+    return draft_report(job, result(), METER, model="opus", public_url=URL, secrets=()).finish()
 
 
-SAYINGS: dict[Callable[..., str | None], list[str]] = {
-    render_report_comment: [
+SAYINGS: dict[Callable[..., object], list[str]] = {
+    draft_report: [
         report(),
         report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),
-        render_report_comment(SWEPT, None, model=None, public_url=URL, secrets=()),
-        render_report_comment(LOST, None, None, model=None, public_url=URL, secrets=()),
-        render_report_comment(
+        draft_report(SWEPT, None, model=None, public_url=URL, secrets=()).finish(),
+        draft_report(LOST, None, None, model=None, public_url=URL, secrets=()).finish(),
+        draft_report(
             UNRESOLVED, refuse_unresolved(UNRESOLVED, LEFT), METER, model="opus", public_url=URL, secrets=()
-        ),
+        ).finish(),
     ],
     render_help: [render_help(RULES)],
     status_comment.render_status: [
