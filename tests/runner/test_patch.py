@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.characters import decode_exactly
 from runner.job import FileChange
 from runner.patch import Untrue, check_patch, list_bases
 
@@ -27,12 +28,10 @@ BASE = {
 Edit = Callable[[Path], None]
 
 
-def git(folder: Path, *arguments: str) -> str:
+def git(folder: Path, *arguments: str) -> bytes:
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.quotePath=false", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True).stdout.decode(
-        errors="replace"
-    )
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True).stdout
 
 
 def make_change(folder: Path, edit: Edit) -> tuple[str, list[FileChange], dict[str, bytes]]:
@@ -45,8 +44,8 @@ def make_change(folder: Path, edit: Edit) -> tuple[str, list[FileChange], dict[s
     git(folder, "commit", "-qm", "base")
     edit(folder)
     git(folder, "add", "-A")
-    patch = git(folder, "diff-index", "--cached", "-p", "--binary", "-M", "HEAD")
-    fields = git(folder, "diff-index", "--cached", "-z", "--no-renames", "HEAD").split("\0")
+    patch = decode_exactly(git(folder, "diff-index", "--cached", "-p", "--binary", "-M", "HEAD"))
+    fields = git(folder, "diff-index", "--cached", "-z", "--no-renames", "HEAD").decode().split("\0")
     changes = []
     for about, path in zip(fields[::2], fields[1::2], strict=False):
         old_mode, mode = about[1:].split()[:2]
