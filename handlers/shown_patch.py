@@ -1,4 +1,4 @@
-"""A patch as people are shown it, wherever they are shown it: line for line, so that nothing hides behind a secret. Pure.
+"""A patch as people are shown it, wherever that is: line for line, so that nothing hides behind a secret. Pure.
 
 Who approves a diff approves what they saw. Every line of the patch can be read back from what is shown
 (`runner.characters.unescape_invisible`), except the lines that hold a secret: those are masked one by one, keep their
@@ -60,12 +60,13 @@ class ShownPatch:
     def remarks(self) -> list[str]:
         """What its reader has to know, a sentence each."""
         counts = Counter((line.file, _KINDS.get(line.kind, line.kind)) for line in self.masked)
+        what = "with what looks like a secret, masked in the diff of"
         remarks = [
-            f"Masked in the diff of {show_path(file)}: {count} {kind} line{'s' * (count != 1)} with what looks like a secret."
+            f"{count} {kind} line{'s' * (count != 1)} {what} {show_path(file)}"
             for (file, kind), count in counts.items()
         ]
         if not self.is_exact:
-            remarks.append("The diff cannot be applied as it is shown: some of it is masked or written out.")
+            remarks.append("the diff cannot be applied as it is shown, for some of it is masked or written out")
         return remarks
 
 
@@ -163,48 +164,43 @@ def _find_lines(text: str, numbers: Sequence[int], spans: Iterable[tuple[int, in
 
 _KEY_BLOCKS = [shape for shape in KEY_SHAPES if "private keys" in shape.name]
 _EDGE = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_BODY = re.compile(r"[A-Za-z0-9+/=]{16}")
-_LONG_BODY = re.compile(r"[A-Za-z0-9+/=]{40}")
-_AROUND = " \t\r\"'`,;()|>#*.+\\"
-"""What stands around the lines of a key in source code."""
+_AROUND = " \t\r\"'`,|>#*/+\\"
+"""What stands around the lines of a key in source code. No parentheses: a call is no key."""
 
-_INSIDE = re.compile(r"[A-Za-z0-9+/=]*|(?:Proc-Type|DEK-Info|Comment|Version|Charset|Hash|MessageID): .{0,200}")
+_ROLES = (
+    ("k", re.compile(r"[A-Za-z0-9+/=]{16,}")),
+    ("s", re.compile(r"[A-Za-z0-9+/=]{1,15}")),
+    ("h", re.compile(r"(?:(?:Proc-Type|DEK-Info|Comment|Version|Charset|Hash|MessageID): .{0,200})?")),
+)
+_LONG_RUN = re.compile(r"[A-Za-z0-9+/=]{40}")
+
+_KEY = re.compile(r"B(?:h*+k)++(?:h*+s?+h*+E)?|(?<![kh])[kh]*+(?:(?<=[kh])s)?+h*+E")
+"""A key that is whole, or cut by the end of a hunk on either side, as the roles of its lines."""
+
+_AROUND_CODE = re.compile(r"B[^BE|]*+E")
 
 
-def _find_keys(texts: Sequence[str]) -> set[int]:
-    """Which of these lines belong to a private key, whole or cut by the end of a hunk.
+def _find_keys(texts: Sequence[str]) -> Iterator[int]:
+    """Which of these lines belong to a private key.
 
     Around nothing but code the first and the last line are no key: else whoever writes them could hide that code.
     """
-    found: set[int] = set()
-    edges = [(at, [edge[1] for edge in _EDGE.finditer(text)]) for at, text in enumerate(texts) if "PRIVATE KEY" in text]
-    opened: int | None = None
-    for at, names in edges:
-        if names and any(_find_spans(texts[at], (), _KEY_BLOCKS)):
-            found.add(at)
-        if "END" in names:
-            found |= _follow(texts, at, -1)
-            inside = [*_list_long(texts, opened, at)] if opened is not None else []
-            found.update([opened, at, *inside] if inside and opened is not None else ())
-            opened = None
-        if "BEGIN" in names:
-            found |= _follow(texts, at, 1)
-            opened = at
-    return found
+    roles = "".join(map(_find_role, texts))
+    yield from (at for at, role in enumerate(roles) if role in "BEO" and any(_find_spans(texts[at], (), _KEY_BLOCKS)))
+    for found in _KEY.finditer(roles):
+        yield from range(*found.span()) if "k" in found[0] else ()
+    for found in _AROUND_CODE.finditer(roles):  # A key whose lines stand in code.
+        inside = [at for at in range(*found.span()) if _LONG_RUN.search(texts[at])]
+        yield from (found.start(), *inside, found.end() - 1) if inside else ()
 
 
-def _follow(texts: Sequence[str], edge: int, step: int) -> set[int]:
-    """The lines of a key from one of its ends on; none where no body follows."""
-    at = edge + step
-    while 0 <= at < len(texts) and _INSIDE.fullmatch(texts[at].replace("\\n", "").replace("\\r", "").strip(_AROUND)):
-        at += step
-    if 0 <= at < len(texts) and (other := _EDGE.search(texts[at])) and other[1] == ("END" if step > 0 else "BEGIN"):
-        at += step
-    lines = range(edge, at, step)
-    return set(lines) if any(_BODY.search(texts[line]) for line in lines[1:]) else set()
-
-
-def _list_long(texts: Sequence[str], first: int, last: int) -> Iterator[int]:
-    """Lines of a key between its ends that stand in code, in the same hunk."""
-    if "\0" not in texts[first:last]:
-        yield from (at for at in range(first, last) if _LONG_BODY.search(texts[at]))
+def _find_role(text: str) -> str:
+    """What a line is in a key: `B`eginning, `E`nd or both in `O`ne; `k`ey, a `s`hort line of it, a `h`eader or nothing.
+    `x` is none of it, and `|` stands between hunks.
+    """
+    if text == "\0":
+        return "|"
+    if edges := {edge[1] for edge in _EDGE.finditer(text)}:
+        return "O" if len(edges) > 1 else min(edges)[0]
+    bare = text.replace("\\n", "").replace("\\r", "").strip(_AROUND)
+    return next((role for role, pattern in _ROLES if pattern.fullmatch(bare)), "x")

@@ -24,7 +24,7 @@ _NO_NEWLINE = "\\ No newline at end of file"
 _HARMLESS = re.compile(r"index [0-9a-f]+\.\.[0-9a-f]+( [0-7]{6})?|(dis)?similarity index \d+%")
 _BINARY = "GIT binary patch"
 _BINARY_LINE = re.compile(r"(?:(?:literal|delta) \d+|[A-Za-z][0-9A-Za-z!#$%&()*+;<=>?@^_`{|}~-]+)?")
-"""As git writes a binary content (its `diff.c`, `emit_binary_diff_body`): nothing that a reader could take for words."""
+"""As git writes a binary content (its `diff.c`, `emit_binary_diff_body`): nothing that reads as words."""
 
 
 class Untrue(Exception):  # noqa: N818 - what it is
@@ -74,11 +74,12 @@ def list_lines(patch: str) -> Iterator[Line]:
             in_hunk = True
             yield Line("hunk", file, text)
             continue
-        yield Line(_KINDS.get(text[:1], "header") if in_hunk else "header", file, text)
+        kind = _KINDS.get(text[:1], "header") if in_hunk else "header"
+        yield Line("remark" if in_hunk and text == _NO_NEWLINE else kind, file, text)
 
 
-_KINDS: Mapping[str, Literal["added", "removed", "context", "remark"]] = {
-    **{"+": "added", "-": "removed", " ": "context", "\\": "remark"},
+_KINDS: Mapping[str, Literal["added", "removed", "context"]] = {
+    **{"+": "added", "-": "removed", " ": "context"},
     "": "context",  # Some programs leave out the space of an empty line.
 }
 
@@ -101,11 +102,16 @@ def list_bare_returns(patch: str) -> list[str]:
 
     Python and JavaScript end a line there, and readers of the diff would see the rest without its `+`.
     """
-    return [
-        _name_file(section.header[0])
+    lines = [
+        (section, mark, text)
         for section in _split(patch)
-        if any(mark == "+" and _BARE_RETURN.search(text) for _, _, lines in _read_hunks(section) for mark, text in lines)
+        for _, _, lines in _read_hunks(section)
+        for mark, text in lines
     ]
+    names = [
+        _name_file(section.header[0]) for section, mark, text in lines if mark == "+" and _BARE_RETURN.search(text)
+    ]
+    return list(dict.fromkeys(names))
 
 
 _BARE_RETURN = re.compile(r"\r(?!\n)")

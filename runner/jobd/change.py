@@ -200,16 +200,19 @@ def none_if_absent(mode: str) -> str | None:
     return None if mode == ABSENT else mode
 
 
-def find_twins(tracked: Iterable[str], entries: Iterable[Entry]) -> Iterator[str]:
+def find_twins(tracked: Iterable[str], entries: Iterable[Entry]) -> list[str]:
     """A sentence for each new path, or folder of one, that differs only in case from one that was there and stays."""
     gone = {entry.path for entry in entries if entry.mode is None}
-    new = {fold(part): part for entry in entries if entry.old_mode is None for part in list_parts(entry.path)}
-    for path in tracked if new else ():
-        for part in list_parts(path) if path not in gone else ():
-            twin = new.get(fold(part), part)
-            if twin != part:
-                yield f"{show(twin)} differs from {show(part)}, which was there before, only in case"
-                new.pop(fold(part))
+    new: dict[str, set[str]] = {}
+    for part in {part for entry in entries if entry.old_mode is None for part in list_parts(entry.path)}:
+        new.setdefault(fold(part), set()).add(part)
+    twins, known = dict[str, str](), set[str]()
+    for part in {part for path in tracked if new and path not in gone for part in list_parts(path)}:
+        spellings = new.get(fold(part), set())
+        known |= spellings & {part}
+        twins.update(dict.fromkeys(spellings, part))
+    names = sorted(twins.keys() - known)
+    return [f"{show(name)} differs only in case from {show(twins[name])}, which was there before" for name in names]
 
 
 def fold(path: str) -> str:

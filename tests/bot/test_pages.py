@@ -391,4 +391,3 @@ async def test_a_huge_diff_is_shown_as_a_whole_and_soon(site: Site) -> None:
         page = await site.get("/jobs/0123456789")
     assert patch in page.text
     assert len(page.tags) < 100
-
