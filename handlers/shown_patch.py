@@ -114,8 +114,7 @@ def _find_masked(patch: str, lines: Sequence[Line], secrets: Collection[str], sh
     """The numbers of the lines that hold a secret, on either side of the change or across its marks."""
     masked = set(_find_lines(patch, range(len(lines)), _find_spans(patch, secrets, ())))
     plain = [shape for shape in shapes if shape not in _KEY_BLOCKS]
-    for kinds in (("removed", "context"), ("added", "context", "header", "hunk")):
-        numbers, texts = _read_side(lines, kinds)
+    for numbers, texts in _read_sides(lines):
         text = "\n".join(texts)
         masked.update(_find_lines(text, numbers, _find_spans(text, secrets, plain)))
         if shapes and "PRIVATE KEY" in text:
@@ -138,17 +137,25 @@ _BETWEEN = -1
 """In place of a line's number, between two hunks: nothing goes on across it."""
 
 
-def _read_side(lines: Sequence[Line], kinds: Collection[str]) -> tuple[list[int], list[str]]:
-    """The contents of one side, without diff marks and carriage returns, and which line each comes from."""
-    numbers, texts = list[int](), list[str]()
+def _read_sides(lines: Sequence[Line]) -> Sequence[tuple[list[int], list[str]]]:
+    """Which lines make up the old side and the new one, and their contents without diff marks and carriage returns.
+
+    Each header is in both, by itself.
+    """
+    old, new = (list[int](), list[str]()), (list[int](), list[str]())
+    both = (old, new)
+    sides = {"added": (new,), "removed": (old,), "context": both, "remark": ()}
     for number, (kind, _, text) in enumerate(lines):
-        if kind in ("header", "hunk"):
-            numbers.append(_BETWEEN)
-            texts.append("\0")
-        if kind in kinds:
-            numbers.append(number)
-            texts.append((text if kind in ("header", "hunk") else text[1:]).removesuffix("\r"))
-    return numbers, texts
+        if kind in sides:
+            content = text[1:].removesuffix("\r")
+            for numbers, texts in sides[kind]:
+                numbers.append(number)
+                texts.append(content)
+            continue
+        for numbers, texts in both:
+            numbers += [_BETWEEN, number, _BETWEEN]
+            texts += ["\0", text, "\0"]
+    return old, new
 
 
 def _find_lines(text: str, numbers: Sequence[int], spans: Iterable[tuple[int, int]]) -> Iterator[int]:

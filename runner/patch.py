@@ -68,14 +68,17 @@ def list_lines(patch: str) -> Iterator[Line]:
     """Every line of any text, read as a patch."""
     file, in_hunk = "", False
     for text in patch.removesuffix("\n").split("\n") if patch else ():
-        if text.startswith("diff --git "):
-            file, in_hunk = _name_file(text), False
+        if in_hunk and (kind := _KINDS.get(text[:1])):
+            yield Line(kind, file, text)
         elif text.startswith("@@ "):
             in_hunk = True
             yield Line("hunk", file, text)
-            continue
-        kind = _KINDS.get(text[:1], "header") if in_hunk else "header"
-        yield Line("remark" if in_hunk and text == _NO_NEWLINE else kind, file, text)
+        elif in_hunk and text == _NO_NEWLINE:
+            yield Line("remark", file, text)
+        else:
+            if text.startswith("diff --git "):
+                file, in_hunk = _name_file(text), False
+            yield Line("header", file, text)
 
 
 _KINDS: Mapping[str, Literal["added", "removed", "context"]] = {

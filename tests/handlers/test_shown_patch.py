@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from itertools import zip_longest
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from handlers import sanitize
+from handlers.report_comment import approvable
 from handlers.sanitize import redact
 from handlers.shown_patch import show_patch
 from runner.characters import unescape_invisible
 from runner.patch import list_lines
+from tests.handlers.test_report_comment import done, render, result
 
 TOKEN = "ghp_" + "a1" * 20
 LIVE = 'live "secret"\nwhose second line is long enough\nend'
@@ -148,6 +153,40 @@ def test_a_carriage_return_at_the_end_of_a_file_is_written_out() -> None:
     patch = write_file("a.py", ["+x\r", "\\ No newline at end of file"])
     assert "+x⟨U+000D⟩\n\\ No newline" in show_patch(patch, ()).text
     read_back(patch)
+
+
+@pytest.mark.parametrize("char", "+ -")
+def test_a_comment_shows_what_stands_between_the_ends_of_a_key_and_refuses_a_key_that_is_added(char: str) -> None:
+    ends = [write_file(name, [f"{char}{end}"]) for name, end in (("a.txt", BEGIN), ("z.txt", END))]
+    report = result(patch=ends[0] + write_file("evil.py", mark("+", EVIL)) + ends[1])
+    text = render(report=report)
+    assert "\n" + "".join(f"+{line}\n" for line in EVIL) in text
+    assert approvable(done(), report, ())
+    report = result(patch=report.patch + write_file("k.txt", mark(char, KEY)))
+    text = render(report=report)
+    assert ("What looks like a secret is added in `k.txt`" in text) is (char == "+")
+    assert approvable(done(), report, ()) is ("/ptq pr" in text) is (char != "+")
+
+
+def find_wrong_calls(source: str) -> list[str]:
+    """Calls that would show a patch in another way, or split its lines where git does not."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        ast.unparse(call)
+        for call in calls
+        for name in [ast.unparse(call.func).rpartition(".")[2]]
+        if (name in ("redact", "make_safe", "show_invisible", "_clean_text") and "patch" in ast.unparse(call).lower())
+        or (name == "splitlines" and "patch" in ast.unparse(call.func).lower())
+    ]
+
+
+def test_a_patch_is_shown_by_this_function_alone_and_split_where_git_splits() -> None:
+    root = Path(sanitize.__file__).parents[1]
+    sources = [path.read_text() for floor in ("bot", "handlers", "runner") for path in (root / floor).rglob("*.py")]
+    assert len(sources) > 200
+    assert [call for source in sources for call in find_wrong_calls(source)] == []
+    old = "shown = show_invisible(redact(report.patch, secrets))\nlines = patch.splitlines()"
+    assert len(find_wrong_calls(old)) == 3
 
 
 PIECES = st.sampled_from(

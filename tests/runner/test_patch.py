@@ -27,7 +27,7 @@ BASE = {
 }
 LATIN = b"# coding: latin-1\nname = 'caf\xe9'\nother = 1\n"
 
-Edit = Callable[[Path], None]
+Edit = Callable[[Path], object]
 
 
 def git(folder: Path, *arguments: str) -> bytes:
@@ -243,7 +243,7 @@ def test_a_hunk_is_where_and_as_long_as_its_head_says(tmp_path: Path, old: str, 
     ],
 )
 def test_words_in_what_is_binary_are_found(tmp_path: Path, old: str, new: str) -> None:
-    patch, changes, base = make_change(tmp_path, lambda folder: (folder / "x.bin").write_bytes(b"\0" * 99) and None)
+    patch, changes, base = make_change(tmp_path, lambda folder: (folder / "x.bin").write_bytes(b"\0" * 99))
     check_patch(patch, changes, base)
     with pytest.raises(Untrue):
         check_patch(patch.replace(old, new, 1), changes, base)
@@ -266,7 +266,7 @@ def test_a_carriage_return_that_is_added_within_a_line_is_found(
 ) -> None:
     if before:
         (tmp_path / "r.py").write_bytes(before)
-    patch, _, _ = make_change(tmp_path, lambda folder: (folder / "r.py").write_bytes(after) and None)
+    patch, _, _ = make_change(tmp_path, lambda folder: (folder / "r.py").write_bytes(after))
     assert list_bare_returns(patch) == ["r.py"] * is_found
 
 
