@@ -246,13 +246,13 @@ class Pages:
         return View(job, False, {part: draw("job.html", part, **values) for part in ("state", "history")})
 
     async def show_patch(self, request: web.Request) -> web.Response:
-        """The raw patch, for `git apply`."""
+        """The patch as it is shown, which is the patch itself, for `git apply`, where nothing had to be written out."""
         report, withheld = await self._fetch_result(*await self._find(request))
         if withheld:
             return withheld
         if report is None or not report.patch:
             raise web.HTTPNotFound(text="this job has no patch\n", headers=HEADERS)
-        return web.Response(text=self._redact(report.patch), headers=HEADERS)
+        return web.Response(text=await asyncio.to_thread(self._show, "patch", report.patch), headers=HEADERS)
 
     async def send_artifact(self, request: web.Request) -> web.Response:
         """A text that came out of a job, to keep: whatever is in it, browsers take it for a file of plain text."""
@@ -264,7 +264,8 @@ class Pages:
         if not text.strip():
             raise web.HTTPNotFound(text="this job has no such file\n", headers=HEADERS)
         named = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return web.Response(text=self._redact(text), headers={**HEADERS, **named})
+        shown = await asyncio.to_thread(self._show, ARTIFACTS[name], text)
+        return web.Response(text=shown, headers={**HEADERS, **named})
 
     async def show_log(self, request: web.Request) -> web.Response:
         """The log of a stage as the machine gave it, but for secrets, colours and what nobody sees."""
@@ -298,8 +299,9 @@ class Pages:
             return None
         return self._desk.drawing.render("confidential.html", visit, **describe_withheld(job))
 
-    def _redact(self, text: str) -> str:
-        return self._desk.drawing.redact(text)
+    def _show(self, field: str, text: str) -> str:
+        drawing = self._desk.drawing
+        return drawing.show_patch(text).text if field == "patch" else drawing.redact(text)
 
 
 async def send_static(request: web.Request) -> web.StreamResponse:

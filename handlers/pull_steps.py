@@ -20,9 +20,10 @@ from handlers.pull_template import FOLDERS, choose_template
 from handlers.report_comment import approvable, name_model
 from handlers.rules import RepositoryRules
 from runner import store
+from runner.artifacts import describe_bare_return
 from runner.check_rows import fetch_checks
 from runner.job import FileChange, Job, Report
-from runner.patch import Untrue, check_patch, list_bases
+from runner.patch import Untrue, check_patch, list_bare_returns, list_bases
 
 MAX_NAMED = 10
 """Pull requests that are named where there are too many."""
@@ -231,8 +232,11 @@ async def _check(context: Context, job: Job, report: Report) -> None:
             for path in list_bases(report.patch, report.changes)
         }
         check_patch(report.patch, report.changes, {path: file for path, file in files.items() if file is not None})
+        returns = list_bare_returns(report.patch)
     except Untrue as error:
         raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
+    if returns:
+        raise PullAbandoned(describe_bare_return(returns[0]))
 
 
 async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Sequence[str]) -> Pull:

@@ -5,6 +5,7 @@ Everything an agent wrote stands in a quote under its name (`voice`), or in code
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,13 +16,14 @@ from handlers.replies import render_confidential
 from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import find_command
 from handlers.sanitize import collapse, cut, fence, make_safe_line, redact, show_code
+from handlers.shown_patch import show_patch
 from handlers.status_comment import job_url
 from handlers.verified import Outcome, find_outcome, name_outcome, render_checks
 from handlers.voice import Headline, Label, Mark, quote
-from runner.characters import show_invisible
+from runner.characters import decode_exactly, show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Posts, Report
 from runner.meter import Meter
-from runner.patch import Untrue, list_additions
+from runner.patch import list_lines
 from runner.rebase import find_unresolved
 from runner.verification import Check
 
@@ -92,16 +94,14 @@ def approvable(job: Job, report: Report | None, secrets: Collection[str]) -> boo
 
 
 def find_secrets(report: Report, secrets: Collection[str]) -> list[str]:
-    """The files to which the change adds what looks like a secret. One that was there before is none of its doing."""
-    try:
-        added = list_additions(report.patch)
-    except Untrue:
-        added = [("the diff", report.patch)]
-    added += [(change.path, change.path) for change in report.changes]
-    added += [
-        (change.path, (change.content or b"").decode(errors="replace")) for change in report.changes if change.binary
-    ]
-    return list(dict.fromkeys(name for name, text in added if redact(text, secrets) != text))
+    """The files to which the change adds what looks like a secret, or whose names hold one.
+
+    In a line that stays or goes it is only masked: a key that has leaked can be deleted.
+    """
+    masked = [line.file or "the diff" for line in show_patch(report.patch, secrets).masked if line.is_proposed]
+    texts = [(change.path, change.path) for change in report.changes]
+    texts += [(change.path, decode_exactly(change.content or b"")) for change in report.changes if change.binary]
+    return list(dict.fromkeys([*masked, *(name for name, text in texts if redact(text, secrets) != text)]))
 
 
 def draft_report(
@@ -184,7 +184,8 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
         "it cannot become a pull request."
         for name in find_secrets(report, secrets)[:MAX_LISTED]
     ]
-    warnings = [f"- {Mark.DOUBT} {_safe_line(warning, secrets)}" for warning in report.warnings[:MAX_LISTED]]
+    remarks = [*show_patch(report.patch, secrets).remarks(), *report.warnings]
+    warnings = [f"- {Mark.DOUBT} {_safe_line(remark, secrets)}" for remark in remarks[:MAX_LISTED]]
     if not refusals and not warnings:
         return ""
     listed = cut("\n".join(refusals + warnings), MAX_DOUBTS, "… (the job's page has the rest)")
@@ -198,11 +199,12 @@ def _safe_line(text: str, secrets: Collection[str]) -> str:
 def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[str], room: int) -> str:
     if not report.patch.strip():
         return ""
-    patch = show_invisible(redact(report.patch, secrets))
+    shown = show_patch(report.patch, secrets)
     added, removed = count_lines(report.patch)
     summary = f"{Label.DIFF} {len(report.changes)} file{'s' * (len(report.changes) != 1)}, +{added} −{removed}"
-    apply = f"curl -fsSL {job_url(public_url, job.id)}/patch | git apply"
-    whole = _fold_diff(summary, patch, f"{Label.CHECKOUT}\n\n{fence(apply, 'sh')}")
+    apply = fence(f"curl -fsSL {job_url(public_url, job.id)}/patch | git apply", "sh")
+    apply = f"{Label.CHECKOUT}\n\n{apply}" if shown.is_exact else ""
+    whole = _fold_diff(summary, shown.text, apply)
     if len(whole) <= room:
         return whole
     names = [
@@ -211,7 +213,7 @@ def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[
     more = [f"and {len(report.changes) - MAX_LISTED} more"] if len(report.changes) > MAX_LISTED else []
     listed = cut(fence("\n".join([*names, *more])), max(room - 600, 200), "…")
     page = f"{Label.TOO_LONG}: [read it on the job's page]({job_url(public_url, job.id)})."
-    return f"**{summary}**\n\n{page} {Label.CHECKOUT}\n\n{fence(apply, 'sh')}\n\n{listed}"
+    return "\n\n".join(part for part in (f"**{summary}**", page, apply, listed) if part)
 
 
 def _fold_diff(summary: str, patch: str, more: str) -> str:
@@ -224,10 +226,8 @@ def _fold_diff(summary: str, patch: str, more: str) -> str:
 
 def count_lines(patch: str) -> tuple[int, int]:
     """How many lines a patch adds and removes."""
-    lines = patch.splitlines()
-    added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
-    removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
-    return added, removed
+    counts = Counter(line.kind for line in list_lines(patch))
+    return counts["added"], counts["removed"]
 
 
 def _render_texts(job: Job, report: Report, secrets: Collection[str]) -> str:

@@ -8,8 +8,18 @@ from typing import Literal
 
 from runner.caps import Caps, Scope
 
-PROTECTED_PATHS = (".github/**", ".ci/**", ".gitmodules", "CODEOWNERS")
-"""Paths that no agent may change, unless the operator says otherwise."""
+NAMED_PATHS = (".github/**", ".ci/**", ".gitmodules", "CODEOWNERS")
+"""The protected paths that agents are told by name; the others are the configuration of other CI services."""
+
+PROTECTED_PATHS = (
+    *NAMED_PATHS,
+    *(".gitlab-ci*", ".gitea/**", ".forgejo/**", ".circleci/**", ".buildkite/**", ".teamcity/**", ".semaphore/**"),
+    *("Jenkinsfile*", "azure-pipelines*.y*", ".azure-pipelines/**", "bitbucket-pipelines.y*", ".travis.yml"),
+    *("appveyor.yml", ".appveyor.yml", ".drone.*", ".woodpecker*", ".cirrus.*", "codefresh.y*", "cloudbuild.y*"),
+    *("buildspec*.y*", ".pre-commit-config.yaml"),
+)
+"""Paths that no agent may change, unless the operator says otherwise: who has to review, and what CI services run,
+often with secrets (pre-commit.ci may push to branches)."""
 
 
 @dataclass(frozen=True, slots=True)

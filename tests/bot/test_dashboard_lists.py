@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.dashboard.diffs import fold_diff, split_diff
+from bot.dashboard.diffs import fold_diff
 from bot.dashboard.job_page import list_phases
 from bot.dashboard.listing import PAGE, Filter, read_filter
 from bot.dashboard.spend import Run, sum_all
@@ -18,6 +18,7 @@ from runner.holds import Hold, save_hold
 from runner.job import JobState
 from runner.machines import Lease
 from runner.meter import Meter
+from runner.patch import list_lines
 from runner.schema import deliveries
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON, make_job
@@ -195,13 +196,13 @@ async def test_only_whoever_holds_an_environment_reads_the_way_in(dashboard: Das
 
 
 def test_a_diff_is_folded_by_file() -> None:
-    files = fold_diff(split_diff(PATCH + PATCH.replace("chunks.py", "a b/c d.py")))
+    files = fold_diff(list_lines(PATCH + PATCH.replace("chunks.py", "a b/c d.py")))
     assert [(file.name, file.count("plus"), file.count("minus")) for file in files] == [
         ("chunks.py", 1, 1),
         ("a b/c d.py", 1, 1),
     ]
     assert all(file.unfolded for file in files)
-    long = fold_diff(split_diff(PATCH + "+x\n" * 1000))
+    long = fold_diff(list_lines(PATCH + "+x\n" * 1000))
     assert [file.unfolded for file in long] == [False]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bot.dashboard.diffs import split_diff
 from bot.job_logs import LEFT_OUT, MARGIN, SHOWN_LOG
 from bot.pages import REFRESH_S
 from handlers import casebook
@@ -394,9 +393,3 @@ async def test_a_huge_diff_is_shown_as_a_whole_and_soon(site: Site) -> None:
         page = await site.get("/jobs/0123456789")
     assert patch in page.text
     assert len(page.tags) < 100
-
-
-def test_only_lines_inside_hunks_are_additions_and_removals() -> None:
-    kinds = [kind for kind, _ in split_diff(PATCH + PATCH)]
-    assert kinds == ["", "", "", "", "hunk", "", "minus", "plus"] * 2
-    assert "".join(line for _, line in split_diff(PATCH)) == PATCH

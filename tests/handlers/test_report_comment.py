@@ -105,14 +105,16 @@ def test_a_secret_in_the_diff_is_redacted_and_stops_the_pull_request(where: str)
     assert not approvable(done(), report, (secret,))
 
 
-def test_a_secret_that_was_there_before_stops_nothing() -> None:
-    old = PATCH.replace("@@ -1 +1,2 @@", "@@ -1,2 +1,3 @@\n db = postgres://user:password@localhost/db").replace(
-        "1,2 @@\n-", "1,2 @@\n-"
-    )
-    report = result(patch=old)
-    text = render(report=report)
+@pytest.mark.parametrize(("char", "kind"), [(" ", "unchanged"), ("-", "removed")])
+def test_a_secret_that_was_there_before_is_masked_and_stops_nothing(char: str, kind: str) -> None:
+    line = f"{char}db = postgres://user:password@localhost/db"
+    text = render(report=result(patch=PATCH.replace("@@ -1 +1,2 @@", f"@@ -1,2 +1,3 @@\n{line}")))
     assert "user:password" not in text
+    assert f"\n{char}[redacted]\n-one\n" in text
+    assert f"⚠️ 1 {kind} line with what looks like a secret, masked in the diff of `a.py`" in text
     assert "/ptq pr " in text
+    assert "git apply" not in text
+    assert "git apply" in render()
 
 
 def test_no_number_of_doubts_makes_the_report_too_long() -> None:
@@ -318,6 +320,7 @@ def test_durations_are_said_as_people_say_them(seconds: int, said: str) -> None:
 
 def test_lines_of_a_patch_are_counted_without_its_headers() -> None:
     assert count_lines(PATCH) == (2, 1)
+    assert count_lines(PATCH + "+++ x\r\u2028+y\n--- y\n") == (3, 2)
 
 
 def test_the_preset_decides_what_the_next_step_is() -> None:

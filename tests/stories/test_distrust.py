@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.support.no_namespaces import write_interpreter
@@ -31,6 +33,19 @@ texts = {"report": "fix staged\\n\\n## Summary\\nA comment.\\n", "worklog": "", 
 """
 
 
+EVIL = "import os  # nobody was shown this"
+HIDE = f"""
+marker = "-----{{}} PRIVATE KEY-----\\n"
+pathlib.Path("a.txt").write_text(marker.format("BEGIN"))
+pathlib.Path("evil.py").write_text({EVIL!r} + "\\n")
+pathlib.Path("z.txt").write_text(marker.format("END"))
+"""
+LEAK = """
+pathlib.Path("evil.py").write_text("x = 1  # \\\\revil()\\n".replace("\\\\r", chr(13)))
+pathlib.Path("key.txt").write_text("-----BEGIN PRIVATE KEY-----\\n" + "MIIEpAIBAAKCAQEA" * 4 + "\\n")
+"""
+
+
 async def start(world: World, agent_label: str = "ptq:fix") -> None:
     await world.open_issue()
     await world.label(agent_label)
@@ -47,6 +62,33 @@ async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(tmp_pat
         await world.settle()
         assert world.pulls() == []
         assert "ptq/" not in world.git("branch", "--list")
+
+
+async def test_what_looks_like_the_ends_of_a_key_hides_no_file_between_them(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + HIDE) as world, aiohttp.ClientSession() as session:
+        await start(world)
+        report = await world.wait_for_report()
+        (job,) = await world.jobs()
+        shown = [report]
+        for path in (f"/jobs/{job.id}", f"/jobs/{job.id}/patch"):
+            async with session.get(f"{world.playground.service.url}{path}") as answer:
+                shown.append(re.sub(r"<[^>]*>", "", await answer.text()))
+        for text in shown:
+            assert f"+{EVIL}" in text
+            assert "evil.py" in text
+
+
+async def test_a_diff_that_adds_a_secret_or_a_hidden_line_end_is_refused_by_name(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + LEAK) as world:
+        await start(world)
+        report = await world.wait_for_report()
+        assert "`evil.py` gets a carriage return within a line" in report
+        assert "What looks like a secret is added in `key.txt`" in report
+        assert "+x = 1  # ⟨U+000D⟩evil()" in report
+        assert "/ptq pr" not in report
+        await world.comment(f"/ptq pr\n\n{NOTE}")
+        await world.settle()
+        assert world.pulls() == []
 
 
 async def test_a_log_that_an_agent_has_blown_up_is_not_swallowed(tmp_path: Path) -> None:
