@@ -36,6 +36,7 @@ deliveries = Table(
     Column("event", String(100), nullable=False),
     Column("lane", String(300), nullable=False),  # deliveries of one lane are worked one after the other
     Column("body", Compressed, nullable=False),  # the bytes that were signed
+    Column("digest", String(64)),  # of event and payload; NULL: it came before digests were kept
     Column("received_at", UtcDateTime, nullable=False),
     Column("state", String(20), nullable=False),  # pending, done, failed
     Column("attempts", Integer, nullable=False, default=0),
@@ -45,6 +46,7 @@ deliveries = Table(
     Column("error", Text),
     # Who is next is found without reading a body, and a new delivery goes to its end.
     Index("pending_deliveries", "sequence", "lane", sqlite_where=PENDING, postgresql_where=PENDING),
+    Index("deliveries_by_digest", "digest"),  # no signature covers the id, so a copy may come under another
 )
 
 cases = Table(
@@ -81,6 +83,7 @@ jobs = Table(
     Column("state", String(20), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime, nullable=False),
+    Column("requested_at", UtcDateTime, nullable=False),  # by GitHub's clock
     Column("machine", String(100)),
     Column("base_commit", String(64)),
     Column("started_at", UtcDateTime),
@@ -307,6 +310,7 @@ replies = Table(
     Column("comment_id", Integer),
     Column("comment_url", Text),
     Column("commented_at", UtcDateTime),  # GitHub's own clock
+    Column("missed_at", UtcDateTime),  # when a look first missed what an unanswered attempt may still bring
     *describe_tries(),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime),  # when `body` last became another one
