@@ -165,6 +165,7 @@ class Cases(RuleBasedStateMachine):
 
     async def label(self, issue: int, by: str, at_once: bool) -> None:
         self.github.labellings.setdefault(issue, []).append(Labelling(User(login=by), self.clock()))
+        self.github.labels.setdefault(issue, set()).add("ptq")
         payload = render_payload(issue, by, self.clock(), action="labeled", label={"name": "ptq"})
         await self.send(issue, by, "label", self.github.next_id(), payload, at_once)
 
