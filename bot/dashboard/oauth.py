@@ -28,6 +28,10 @@ class OAuthFailed(Exception):  # noqa: N818
     """GitHub did not do what was asked for; the message says what, as a sentence, and holds no secret."""
 
 
+class OAuthUnanswered(OAuthFailed):
+    """GitHub gave no usable answer, so what was asked for may have happened, or may still happen."""
+
+
 @dataclass(frozen=True, slots=True)
 class OAuthApp:
     """How the App is known to GitHub's sign-in, and where that is."""
@@ -82,7 +86,10 @@ class GitHubOAuth:
         return login
 
     async def comment(self, token: str, repository: str, number: int, body: str) -> str:
-        """Post a comment as the person themselves; its address. Raises `OAuthFailed`."""
+        """Post a comment as the person themselves; its address. Raises `OAuthFailed`.
+
+        It takes no turn in the installation's budget of writes: GitHub counts it for the person, whose token this is.
+        """
         url = f"{self._app.api_url}/repos/{repository}/issues/{number}/comments"
         answer = await self._ask("POST", url, token=token, json={"body": body})
         return str(answer.get("html_url", ""))
@@ -106,7 +113,9 @@ class GitHubOAuth:
                 status = answer.status
         except _NO_ANSWER as error:
             # The type only: the text of some errors holds the request.
-            raise OAuthFailed(f"GitHub gave no usable answer ({type(error).__name__}). Please try again.") from None
+            raise OAuthUnanswered(f"GitHub gave no usable answer ({type(error).__name__}). Please try again.") from None
+        if status >= 500:
+            raise OAuthUnanswered(f"GitHub answered {status}. Please try again.")
         if status >= 300 or not isinstance(found, dict):
             raise OAuthFailed(f"GitHub answered {status}.")
         return found

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from bot.dashboard import notes
+from bot.dashboard.oauth import GitHubOAuth, OAuthUnanswered
 from bot.dashboard.sign_in import PEN_LASTS
+from bot.github.pace import OwnBudget
 from handlers import casebook
+from handlers.budget import Turn
 from handlers.case import end_job
+from handlers.ports import OverBudget
 from handlers.rules import RepositoryRules
 from runner import store
 from runner.inventory import Inventory
@@ -248,6 +255,45 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
     assert comment.body == f"/ptq pr {'ab' * 6} --title \"Keep the 'last' chunk\"\n\n{NOTE}"
     ended = [exchange for exchange in dashboard.github.exchanges if exchange.path.startswith("/applications/")]
     assert len(ended) == 2
+
+
+async def test_a_form_that_is_sent_twice_at_once_posts_one_note_and_takes_no_turn_of_ours(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> Turn:
+        raise OverBudget(3600.0)
+
+    monkeypatch.setattr(OwnBudget, "reserve", refuse)
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        fields = {**browser.fields(f"{path}/note"), "note": NOTE}
+        await asyncio.gather(*(browser.send(f"{path}/note", fields) for _ in range(3)))
+    assert [comment.user.login for comment in dashboard.github.issue(NAME, 1).comments] == ["alice"]
+
+
+async def test_a_note_whose_answer_is_lost_and_that_comes_late_is_posted_once(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes, "SETTLES", timedelta(seconds=0.2))
+    late = list[asyncio.Task[int]]()
+
+    async def comment(_self: GitHubOAuth, _token: str, repository: str, number: int, body: str) -> str:
+        async def store() -> int:
+            await asyncio.sleep(0.05)
+            return await dashboard.github.comment(repository, number, body, by="alice")
+
+        late.append(asyncio.create_task(store()))
+        raise OAuthUnanswered("GitHub gave no usable answer.")
+
+    monkeypatch.setattr(GitHubOAuth, "comment", comment)
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        fields = {**browser.fields(f"{path}/note"), "note": NOTE}
+        await browser.send(f"{path}/note", fields)
+        assert "Your note stands in the thread" in browser.page.text
+    assert len(late) == len(dashboard.github.issue(NAME, 1).comments) == 1
 
 
 async def test_a_note_is_posted_for_nobody_else(dashboard: Dashboard) -> None:
