@@ -48,8 +48,8 @@ class Reply:
     final: bool = False
     changed_at: datetime | None = None
     """When `body` last became another one; None while it is the first."""
-    missed_at: datetime | None = None
-    """When a look first missed the comment that an unanswered attempt may still bring; None before such a look."""
+    quiet_since: datetime | None = None
+    """Since when nobody sends it, so that an unanswered attempt settles; None: whoever sent it may have died at it."""
 
     @property
     def is_in_doubt(self) -> bool:

@@ -129,7 +129,7 @@ class IssueClosed(_Value):
 
 
 def is_from_bot(payload: Mapping[str, Any]) -> bool:
-    """Whether an App caused an event, perhaps this one. Read before the rest is checked: what we ignore need not fit."""
+    """Whether an App caused an event, perhaps this one. Read first: what is ignored need not be well-formed."""
     try:
         return User.model_validate(payload.get("sender")).is_bot
     except ValidationError:

@@ -2,8 +2,8 @@
 
 A comment is posted at most once however often this runs: the attempt is committed before the request, and after a
 lost answer our own marker is looked for (and honoured only in a comment of ours) before anything is posted again. The
-process that sent a request may have died while GitHub was still at it, so a comment is missing only when a second look,
-`SETTLES` after the first, does not find it either.
+process that sent a request may have died, or given up, while GitHub was still at it, so a comment is missing only when
+`SETTLES` after that it is not there.
 """
 
 from __future__ import annotations
@@ -123,15 +123,14 @@ async def _post(context: Context, reply: Reply, settles: timedelta) -> None:
         found = await _find(context, reply, settles) if reply.is_in_doubt else None
         comment = await _bring(context, attempt, found)
     except _StillMissing:
-        missed_at = reply.missed_at or context.now()
-        waits = {"missed_at": missed_at, "next_attempt_at": missed_at + settles}
-        await _change(context, attempt, attempts=reply.attempts, **waits)
+        since = reply.quiet_since or context.now()
+        await _change(context, attempt, attempts=reply.attempts, quiet_since=since, next_attempt_at=since + settles)
     except OverBudget as error:
         await _await_turn(context, attempt, reply.attempts, error)
     except ClaimLost:
         raise
     except Exception as error:
-        await _put_off(context, attempt, error)
+        await _put_off(context, attempt, error, settles)
     else:
         await _change(
             context,
@@ -152,11 +151,12 @@ async def _await_turn(context: Context, reply: Reply, attempts: int, error: Over
     """Nothing was sent, so this was no attempt. A live edit is dropped: what is said in a minute will be newer."""
     trouble = None if reply.worth is Worth.LIVE else describe_trouble(error)
     at = context.now() + min(timedelta(seconds=error.retry_after_s), BUDGET_WAIT)
-    await _change(context, reply, attempts=attempts, trouble=trouble, next_attempt_at=at)
+    since = reply.quiet_since
+    await _change(context, reply, attempts=attempts, trouble=trouble, next_attempt_at=at, quiet_since=since)
     log.info("reply.waits_for_turn", reply=reply.id, kind=reply.kind, wait_s=round(error.retry_after_s))
 
 
-async def _put_off(context: Context, reply: Reply, error: Exception) -> None:
+async def _put_off(context: Context, reply: Reply, error: Exception, settles: timedelta) -> None:
     """Try again later, or in a short form where the text is at fault; or never, where GitHub keeps saying no."""
     verdict = judge(error, attempts=reply.attempts, refusals=reply.refusals, editing=reply.comment_id is not None)
     names = {"reply": reply.id, "kind": reply.kind, "reason": str(error)}
@@ -176,8 +176,11 @@ async def _put_off(context: Context, reply: Reply, error: Exception) -> None:
         return
     is_ours = not isinstance(error, (GitHubError, GitHubUnavailable))
     log.warning("reply.waits_for_github", **names, wait_s=verdict.wait_s, exc_info=is_ours)
-    at = context.now() + timedelta(seconds=verdict.wait_s)
-    await _change(context, reply, refusals=verdict.refusals, trouble=verdict.trouble, next_attempt_at=at)
+    now, wait = context.now(), timedelta(seconds=verdict.wait_s)
+    if reply.comment_id is None and not isinstance(error, GitHubError):
+        wait = max(wait, settles)
+    changes = {"refusals": verdict.refusals, "trouble": verdict.trouble}
+    await _change(context, reply, **changes, next_attempt_at=now + wait, quiet_since=now)
 
 
 async def _bring(context: Context, reply: Reply, found: Comment | None) -> Comment:
@@ -186,8 +189,8 @@ async def _bring(context: Context, reply: Reply, found: Comment | None) -> Comme
         return found
     if comment_id := found.id if found else reply.comment_id:
         return await context.github.update_comment(reply.repository, comment_id, text, reply.worth)
-    if reply.missed_at:  # This attempt may get lost like the last one.
-        await _change(context, reply, missed_at=None)
+    if reply.quiet_since:  # This attempt may get lost like the last one.
+        await _change(context, reply, quiet_since=None)
     return await context.github.create_comment(reply.repository, reply.issue_number, text, reply.worth)
 
 
@@ -198,7 +201,7 @@ async def _find(context: Context, reply: Reply, settles: timedelta) -> Comment |
     login = await context.github.own_login()
     ours = (comment for comment in comments if comment.author == login and comment.body.startswith(reply.marker))
     found = next(ours, None)
-    if found is None and (reply.missed_at is None or context.now() < reply.missed_at + settles):
+    if found is None and (reply.quiet_since is None or context.now() < reply.quiet_since + settles):
         raise _StillMissing
     return found
 

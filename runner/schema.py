@@ -310,7 +310,7 @@ replies = Table(
     Column("comment_id", Integer),
     Column("comment_url", Text),
     Column("commented_at", UtcDateTime),  # GitHub's own clock
-    Column("missed_at", UtcDateTime),  # when a look first missed what an unanswered attempt may still bring
+    Column("quiet_since", UtcDateTime),  # no request to post it is under way; NULL: not known
     *describe_tries(),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime),  # when `body` last became another one

@@ -3,8 +3,10 @@
 An App may write as somebody only by a token of theirs, which is asked for at that moment (`sign_in`), and given back to
 GitHub once the comment is there. GitHub counts such a comment against the person's limits, so it takes no turn in the
 installation's budget of writes:
-https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#primary-rate-limit-for-authenticated-users What the note must be is judged here by the same function as in the thread: whoever
-wrote too little reads that before anything is posted.
+https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#primary-rate-limit-for-authenticated-users
+
+What the note must be is judged here by the same function as in the thread: whoever wrote too little reads that before
+anything is posted.
 """
 
 from __future__ import annotations

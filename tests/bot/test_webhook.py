@@ -104,7 +104,11 @@ async def test_ping_is_answered_and_not_stored(endpoint: Endpoint) -> None:
 
 def render_timed(**times: Any) -> bytes:
     """A comment's delivery, with these times of its issue and of the comment."""
-    issue = {"number": 7, "created_at": "2019-05-15T15:20:18Z", "updated_at": times.get("issue", "2019-05-15T15:20:18Z")}
+    issue = {
+        "number": 7,
+        "created_at": "2019-05-15T15:20:18Z",
+        "updated_at": times.get("issue", "2019-05-15T15:20:18Z"),
+    }
     comment = {"body": "/ptq cancel", "created_at": "2019-05-15T15:20:18Z", "updated_at": times.get("comment")}
     return json.dumps({"repository": {"full_name": "octo/widgets"}, "issue": issue, "comment": comment}).encode()
 

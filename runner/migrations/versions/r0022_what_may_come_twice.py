@@ -1,4 +1,4 @@
-"""What tells a copy from the real thing: a job's request by GitHub's clock, a delivery's content, a look for a comment."""
+"""What tells a copy from the original: a job's request by GitHub's clock, a delivery's content, a comment's silence."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def upgrade() -> None:
         deliveries.add_column(sa.Column("digest", sa.String(64)))
     op.create_index("deliveries_by_digest", "deliveries", ["digest"])
     with op.batch_alter_table("replies") as replies:
-        replies.add_column(sa.Column("missed_at", sa.DateTime(timezone=True)))
+        replies.add_column(sa.Column("quiet_since", sa.DateTime(timezone=True)))
