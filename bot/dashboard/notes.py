@@ -25,7 +25,6 @@ from bot.dashboard.visits import Visit
 from handlers import casebook
 from handlers.commands import Command, Right, parse_commands
 from handlers.note import MAX_NOTE, NOTE_PLACEHOLDER, parse_note
-from handlers.outbox import SETTLES
 from handlers.pulls import find_fault
 from handlers.report import is_confidential
 from runner import store
@@ -123,7 +122,7 @@ class Notes:
             await self._oauth.comment(token, job.repository, job.issue_number, body)
         except OAuthUnanswered:
             # It may have got through, or still get through: a second try now could post it twice.
-            await asyncio.sleep(SETTLES.total_seconds())
+            await asyncio.sleep(self._oauth.settles.total_seconds())
             if not await self._is_there(login, job, body):
                 raise
 

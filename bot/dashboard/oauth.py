@@ -10,12 +10,14 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
 from bot.github.transport import ACCEPT, API_VERSION, USER_AGENT
+from handlers.outbox import SETTLES
 
 TIMEOUT = aiohttp.ClientTimeout(total=20.0)
 
@@ -45,9 +47,11 @@ class OAuthApp:
 class GitHubOAuth:
     """The session is the caller's, and keeps no cookies: those of one person would travel with the next."""
 
-    def __init__(self, session: aiohttp.ClientSession, app: OAuthApp) -> None:
+    def __init__(self, session: aiohttp.ClientSession, app: OAuthApp, *, settles: timedelta = SETTLES) -> None:
+        """`settles` is how long GitHub may still be at a request after its answer was lost."""
         self._session = session
         self._app = app
+        self.settles = settles
 
     def authorize_url(self, state: str, verifier: str, redirect_uri: str, login: str = "") -> str:
         """Where a browser goes so that GitHub asks who is there; `login` is whom we expect."""

@@ -6,20 +6,15 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from bot.dashboard import notes
-from bot.dashboard.oauth import GitHubOAuth, OAuthUnanswered
 from bot.dashboard.sign_in import PEN_LASTS
-from bot.github.pace import OwnBudget
 from handlers import casebook
-from handlers.budget import Turn
 from handlers.case import end_job
-from handlers.ports import OverBudget
+from handlers.ports import OverBudget, Worth
 from handlers.rules import RepositoryRules
 from runner import store
 from runner.inventory import Inventory
@@ -257,14 +252,16 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
     assert len(ended) == 2
 
 
-async def test_a_form_that_is_sent_twice_at_once_posts_one_note_and_takes_no_turn_of_ours(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(*_: object) -> Turn:
-        raise OverBudget(3600.0)
+async def write_much(dashboard: Dashboard, number: int) -> None:
+    """More than the installation may write in a minute."""
+    for _ in range(100):
+        await dashboard.context.github.create_comment(NAME, number, "So much to say.", Worth.REPORT)
 
-    monkeypatch.setattr(OwnBudget, "reserve", refuse)
-    path = await add_report(dashboard)
+
+async def test_a_form_that_is_sent_twice_at_once_posts_one_note_and_takes_no_turn_of_ours(dashboard: Dashboard) -> None:
+    path, other = await add_report(dashboard), await dashboard.github.open_issue(NAME, "Another", "", "alice")
+    with pytest.raises(OverBudget):
+        await write_much(dashboard, other)
     async with dashboard.browser("alice") as browser:
         await go_for_a_note(browser, path)
         fields = {**browser.fields(f"{path}/note"), "note": NOTE}
@@ -272,28 +269,15 @@ async def test_a_form_that_is_sent_twice_at_once_posts_one_note_and_takes_no_tur
     assert [comment.user.login for comment in dashboard.github.issue(NAME, 1).comments] == ["alice"]
 
 
-async def test_a_note_whose_answer_is_lost_and_that_comes_late_is_posted_once(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notes, "SETTLES", timedelta(seconds=0.2))
-    late = list[asyncio.Task[int]]()
-
-    async def comment(_self: GitHubOAuth, _token: str, repository: str, number: int, body: str) -> str:
-        async def store() -> int:
-            await asyncio.sleep(0.05)
-            return await dashboard.github.comment(repository, number, body, by="alice")
-
-        late.append(asyncio.create_task(store()))
-        raise OAuthUnanswered("GitHub gave no usable answer.")
-
-    monkeypatch.setattr(GitHubOAuth, "comment", comment)
+async def test_a_note_whose_answer_is_lost_is_found_and_not_asked_for_again(dashboard: Dashboard) -> None:
+    dashboard.github.faults.add("POST", "/repos/octo/widgets/issues/1/comments", "lose_answer")
     path = await add_report(dashboard)
     async with dashboard.browser("alice") as browser:
         await go_for_a_note(browser, path)
         fields = {**browser.fields(f"{path}/note"), "note": NOTE}
         await browser.send(f"{path}/note", fields)
         assert "Your note stands in the thread" in browser.page.text
-    assert len(late) == len(dashboard.github.issue(NAME, 1).comments) == 1
+    assert len(dashboard.github.issue(NAME, 1).comments) == 1
 
 
 async def test_a_note_is_posted_for_nobody_else(dashboard: Dashboard) -> None:
