@@ -148,10 +148,11 @@ class Service:
         stack.push_async_callback(supervisor.stop)
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
         label_rest = timedelta(seconds=self._pace.label_rest_s)
+        settles = timedelta(seconds=self._pace.settles_s)
         parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
             ("supervisor", supervisor.step, self._pace.poll_s),
             ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
-            ("outbox", claims.keeping("outbox", lambda: post_replies(context)), sweep_s),
+            ("outbox", claims.keeping("outbox", lambda: post_replies(context, settles)), sweep_s),
             ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), sweep_s),
             ("labels", claims.keeping("labels", lambda: show_cases(context, label_rest)), sweep_s),
             ("notifications", claims.keeping("notifications", notifier.step), sweep_s),

@@ -48,6 +48,13 @@ class Reply:
     final: bool = False
     changed_at: datetime | None = None
     """When `body` last became another one; None while it is the first."""
+    quiet_since: datetime | None = None
+    """Since when nobody sends it, so that an unanswered attempt settles; None: whoever sent it may have died at it."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether an attempt to post it has had no answer, not even a refusal."""
+        return self.comment_id is None and self.attempts > self.refusals
 
     @property
     def marker(self) -> str:

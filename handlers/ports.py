@@ -186,6 +186,9 @@ class GitHub(Protocol):
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         """Each time that `label` was put on the issue, oldest first, as far as its timeline tells."""
 
+    async def find_remover(self, repository: str, issue_number: int, label: str) -> User | None:
+        """Who took `label` off the issue; None where it is on, or the timeline does not tell (it may lag)."""
+
     async def add_label(self, repository: str, issue_number: int, label: str) -> None:
         """Put a label on an issue, and make it where the repository lacks it. One that is there stays."""
 

@@ -213,10 +213,16 @@ def render_pause_begun(login: str, label: str) -> str:
     )
 
 
-def render_pause_ended(login: str | None) -> str:
-    """That label was taken off; where we were not told by whom, nobody is named."""
-    why = f", as @{login} asked" if login else ": the label that paused them is off this issue"
-    return f"New jobs may begin again{why}."
+def render_pause_ended(login: str) -> str:
+    """That label was taken off."""
+    return f"New jobs may begin again, as @{login} asked."
+
+
+def render_pause_kept(login: str, label: str, least: Role, *, put_back: bool) -> str:
+    """That label was taken off by somebody who may not end a pause."""
+    named = f"`{one_line(label, 50)}`"
+    now = f"so {named} is back on this issue" if put_back else f"put {named} on this issue and take it off to end it"
+    return f"New jobs are still paused: only people with {least.word} access can end a pause, @{login}, {now}."
 
 
 def render_no_results() -> str:

@@ -49,13 +49,16 @@ RETRY = "retry"
 """In place of a preset: carry on from the issue's last attempt, with its preset."""
 
 
+CLOCK_SKEW = timedelta(seconds=60)
+"""How far our clock may be ahead of GitHub's: GitHub refuses our App's signature when it is further ahead."""
+
 AT_ONCE = timedelta(seconds=5)
 """How long after a label what else happens to its issue may be of the same doing, such as another label."""
 
 ASKED_FOR = frozenset(
     (
         *("repository", "private", "issue_number", "preset", "may_change", "agent", "model", "requested_by"),
-        *("clone_url", "base_branch", "prompt", "skills", "follows", "posts"),
+        *("clone_url", "base_branch", "prompt", "skills", "follows", "posts", "requested_at"),
     )
 )
 """What of a job was decided when somebody asked for it."""
@@ -85,7 +88,14 @@ class StartRequest:
     """The pull request of ours in which that was, when it was not on the issue."""
     as_found: bool = False
     """Whether the issue is as we found it afterwards, for nobody told us of the label."""
+    by_our_clock: bool = False
+    """Whether `triggered_at` is the service's time, because nothing on GitHub asked."""
     posts: Posts = Posts.ALL
+
+    @property
+    def requested_at(self) -> datetime:
+        """When it was asked for, by GitHub's clock. From our own clock, the earliest time that this can be."""
+        return self.triggered_at - CLOCK_SKEW if self.by_our_clock else self.triggered_at
 
     @property
     def command(self) -> str:
@@ -368,6 +378,7 @@ def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, 
         state=JobState.QUEUED,
         created_at=now,
         changed_at=now,
+        requested_at=request.requested_at,
     )
 
 

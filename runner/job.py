@@ -97,6 +97,9 @@ class Job:
     state: JobState
     created_at: datetime
     changed_at: datetime
+    requested_at: datetime
+    """When somebody asked for it, by GitHub's clock: a cancel that was written before is not about this job. One made
+    in the place of another keeps the time of the first request."""
     machine: str | None = None
     base_commit: str | None = None
     started_at: datetime | None = None

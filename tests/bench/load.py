@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tests.support.descriptions import find_webhook_examples
 
@@ -66,6 +67,7 @@ def make_payloads(count: int) -> list[bytes]:
         one["examples"] for one in json.loads(find_webhook_examples().read_text()) if one["name"] == "issue_comment"
     )
     payload = next(example for example in examples if example["action"] == "created")
+    payload["comment"]["updated_at"] = datetime.now(UTC).isoformat()  # Old events are refused.
     payloads = list[bytes]()
     for number in range(1, count + 1):
         payload["issue"]["number"] = number

@@ -118,7 +118,11 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         replies.render_paused(replace(PAUSE, origin=OPERATOR)),
     ],
     replies.render_pause_begun: [replies.render_pause_begun("maintainer", "ptq:pause")],
-    replies.render_pause_ended: [replies.render_pause_ended("maintainer"), replies.render_pause_ended(None)],
+    replies.render_pause_ended: [replies.render_pause_ended("maintainer")],
+    replies.render_pause_kept: [
+        replies.render_pause_kept("triager", "ptq:pause", Role.WRITE, put_back=True),
+        replies.render_pause_kept("tidy[bot]", "ptq:pause", Role.WRITE, put_back=False),
+    ],
     replies.render_no_results: [replies.render_no_results()],
     replies.render_again: [replies.render_again("(the report)")],
     replies.render_unknown_command: [

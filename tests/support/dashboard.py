@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from types import MappingProxyType
@@ -184,7 +185,7 @@ async def open_dashboard(
             )
             context = make_context(client, database, url, clock)
             app = OAuthApp(CLIENT_ID, CLIENT_SECRET, github.url, github.api_url)
-            oauth = GitHubOAuth(session, app) if signs_in else None
+            oauth = GitHubOAuth(session, app, settles=timedelta(seconds=0.2)) if signs_in else None
             door = Door(oauth, public, ("root",), github.url, role_lasts_s)
             application = web.Application()
             spool = Spool(folder / "spool")
