@@ -19,6 +19,7 @@ from runner.db import Database
 from runner.environment import Profile
 from runner.gateway import Gateway, Reader
 from runner.gauge import Gauge
+from runner.history import History
 from runner.job import Job, JobState, Report
 from runner.jobd_answers import JobdError, Poll, StageState
 from runner.jobd_client import JobdClient
@@ -44,6 +45,7 @@ class Bench:
     gauge: Gauge
     now: Callable[[], datetime]
     gateway: Gateway
+    history: History
 
 
 UNCONFIGURED = "the service's configuration no longer has this job's repository, agent or machine"

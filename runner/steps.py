@@ -7,7 +7,6 @@ is. It raises `HostError` when the machine cannot be asked; `runner.supervisor` 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,9 +18,11 @@ from runner.agent_step import follow_agent, start_agent
 from runner.agents import Launch, Run
 from runner.agents.configuration import configures_agents
 from runner.artifacts import BadArtifacts, is_plain, read_report, read_session
+from runner.base_commit import NoBaseCommit, choose_base_commit, read_base_commit
 from runner.bench import Bench, end, explain, follow, keep_way, move_on, update_job
 from runner.environment import Profile
 from runner.gateway import Reader
+from runner.history import HistoryError
 from runner.job import FileChange, Job, JobState, Report
 from runner.jobd_answers import JobdError, StageState
 from runner.jobd_client import JobdClient
@@ -52,6 +53,13 @@ async def take_step(bench: Bench, job: Job) -> Job:
         if job.state is JobState.PREPARING:
             await note_unprepared(bench, ended, error.code)
         return ended
+    except NoBaseCommit as reason:
+        return await end(bench, job, JobState.FAILED, str(reason))
+    except HistoryError as error:
+        if error.permanent:
+            return await end(bench, job, JobState.FAILED, str(error))
+        log.warning("job.base_unknown", **job.log_context(), reason=str(error))
+        return job if job.trouble == str(error) else await update_job(bench, job, trouble=str(error))
 
 
 def _is_to_be_killed(job: Job) -> bool:
@@ -77,9 +85,9 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         # A worktree may begin anywhere, and what follows on a rebase, too: others must not begin from there.
         trunk = job.base_branch if job.has_thread and not job.follows else profile.base_branch
         begun_at = (earlier and earlier.base_commit) or ""
-        commit = job.base_commit or ("" if job.rebases else begun_at)
+        job = await choose_base_commit(bench, job, "" if job.rebases else begun_at)
         way = await bench.gateway.lead_git(Reader.of(job), client)
-        recipe = profile.recipe(job.clone_url, job.base_branch, commit, lease.slot, trunk)
+        recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, trunk)
         await client.prepare(
             job.id,
             replace(recipe, git=way.env, relay=way.by_relay),
@@ -120,10 +128,9 @@ async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileC
 
 async def _record_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> Job:
     found: dict[str, Any] = {}
+    commit = await read_base_commit(bench, job, result)
     if not job.base_commit:
-        found["base_commit"] = str(result.get("base_commit"))
-        if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", found["base_commit"]):
-            raise JobdError("internal", "the machine did not say which commit it checked out")
+        found["base_commit"] = commit
     if job.rebases and job.conflicts is None:
         found["conflicts"] = read_conflicts(result)
     return await update_job(bench, job, **found) if found else job

@@ -15,6 +15,7 @@ import structlog
 
 from runner import store
 from runner.agents import Session
+from runner.base_commit import read_base_commit
 from runner.bench import Bench, end, explain, follow, keep_way, log_move
 from runner.characters import make_storable
 from runner.check_rows import add_checks, fetch_checks, save_runs
@@ -153,6 +154,7 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
     elif poll.state is StageState.RUNNING:
         await keep_way(bench, client, job, reader)
     elif poll.state is StageState.DONE:
+        await read_base_commit(bench, job, poll.result)
         await bench.gateway.close(environment)  # From here on nothing in it has to be fetched.
         subject = await _fetch_subject(bench, job)
         if poll.result.get("sealed") is not True:
