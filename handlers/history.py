@@ -16,7 +16,7 @@ REST = timedelta(seconds=10)
 """How long GitHub is left alone after it did not answer: jobs that wait would ask at each of their steps."""
 
 
-async def comes_before(github: GitHub, repository: str, commit: str, newest: str) -> bool:
+async def leads_to(github: GitHub, repository: str, commit: str, newest: str) -> bool:
     """Whether `newest` is this commit or comes after it. `commit` may be any name, also of nothing that exists."""
     if commit == newest:
         return True
@@ -29,7 +29,7 @@ async def comes_before(github: GitHub, repository: str, commit: str, newest: str
 async def is_on_branch(github: GitHub, repository: str, branch: str, commit: str) -> bool:
     """Whether a branch has a commit just now. False for an empty name, and where there is no such branch."""
     newest = await github.fetch_branch_sha(repository, branch) if commit else None
-    return newest is not None and await comes_before(github, repository, commit, newest)
+    return newest is not None and await leads_to(github, repository, commit, newest)
 
 
 class GitHubHistory:
@@ -49,11 +49,11 @@ class GitHubHistory:
         except (GitHubError, GitHubUnavailable) as error:
             raise self._note(error) from None
 
-    async def is_on(self, repository: str, branch: str, commit: str) -> bool:
+    async def leads_to(self, repository: str, commit: str, newest: str) -> bool:
         """See `History`."""
         self._require_awake()
         try:
-            return await is_on_branch(self._github, repository, branch, commit)
+            return await leads_to(self._github, repository, commit, newest)
         except (GitHubError, GitHubUnavailable) as error:
             raise self._note(error) from None
 

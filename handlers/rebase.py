@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers import casebook, replies
 from handlers.context import Context
 from handlers.earlier import EarlierAttempt, recall
-from handlers.history import comes_before
+from handlers.history import leads_to
 from handlers.hurdles import NotStarted
 from handlers.report import is_confidential
 from handlers.rules import RepositoryRules
@@ -85,7 +85,7 @@ async def find_target(context: Context, rules: RepositoryRules, number: int, ont
     elif onto is not None:
         branch = onto
     newest = await context.github.fetch_branch_sha(rules.name, branch) if onto is None or is_branch(branch) else None
-    if newest is None or (commit and not await comes_before(context.github, rules.name, commit, newest)):
+    if newest is None or (commit and not await leads_to(context.github, rules.name, commit, newest)):
         return Target(branch, objection=replies.render_onto_refused(job.base_branch))
     if (branch, commit or newest) == (job.base_branch, job.base_commit):
         return Target(branch, objection=replies.render_up_to_date(branch, commit or newest))

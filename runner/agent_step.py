@@ -22,7 +22,7 @@ from runner.calls import Account
 from runner.caps import Caps, Scope, Spent
 from runner.gateway import Reader
 from runner.job import Job, JobState
-from runner.jobd_answers import JobdError, StageState
+from runner.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.jobd_client import JobdClient
 from runner.meter import Meter
 from runner.watch import Watched, bound, find_end, find_warning, is_worth_writing, spent_by
@@ -31,6 +31,8 @@ log = structlog.get_logger()
 
 SESSIONS = uuid.UUID("6c1f3c2e-6f0d-4b8e-9f0e-5d2f6a1b7c3d")
 """The namespace of the session ids that we choose: the same job always has the same one."""
+
+MAX_EXIT_STATUS = 255
 
 KILL_AFTER_S = 10
 """How much longer than twice its grace an agent may take to end before it is killed without more words."""
@@ -117,8 +119,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     meter = replace(meter, run_s=min(meter.run_s, _read_run_s(poll.result, meter.run_s)))
     meter = account.correct(meter) if account else meter
     if poll.state is StageState.DONE:
-        exit_status = poll.result.get("exit_status")
-        exit_status = exit_status if isinstance(exit_status, int) else None
+        exit_status = _read_exit_status(poll.result)
         verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(bench, job, poll.result, account))
     else:
         # What it had done by then may still be worth reading.
@@ -132,7 +133,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
             connection, job, JobState.COLLECTING, bench.now(), failure, exit_status=exit_status
         )
     if doubt := poll.result.get("doubt"):
-        log.warning("agent.environment_doubted", **job.log_context(), reason=str(doubt))
+        log.warning("agent.environment_doubted", **job.log_context(), reason=read_text(doubt))
     if meter.unknown_events:
         # A new version of a command line may say things that we should read.
         log.warning("agent.unknown_events", **job.log_context(), agent=job.agent, count=meter.unknown_events)
@@ -142,7 +143,13 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
 def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
     """How long the agent ran, as its machine says: the service may have been away when it ended."""
     run_s = result.get("run_s")
-    return max(run_s, 0.0) if isinstance(run_s, int | float) else otherwise
+    return float(run_s) if isinstance(run_s, int | float) and 0 <= run_s <= MAX_NUMBER else otherwise
+
+
+def _read_exit_status(result: Mapping[str, Any]) -> int | None:
+    """How the agent ended; negative for a signal. None where its machine does not say it."""
+    status = result.get("exit_status")
+    return status if type(status) is int and -MAX_EXIT_STATUS <= status <= MAX_EXIT_STATUS else None
 
 
 def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> Verdict | None:
@@ -153,8 +160,8 @@ def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | 
         return Verdict(Ending(job.stopped_as), job.stop_reason or "")
     if verdict := _find_refusal(account):
         return verdict
-    if objection := result.get("objection"):
-        return Verdict(Ending.CAPPED, str(objection))
+    if objection := read_text(result.get("objection")):
+        return Verdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
         limit_s = bench.profiles[job.repository].limits.timeout_s
         return Verdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")

@@ -32,24 +32,29 @@ async def choose_base_commit(bench: Bench, job: Job, earlier: str) -> Job:
     any ref. Raises `NoBaseCommit` and `HistoryError`.
     """
     commit = job.base_commit or earlier
-    if commit and job.has_thread:
-        await _require_on_branch(bench, job, commit)
-    if not commit and job.has_thread and bench.profiles[job.repository].by_gateway:
-        newest = await bench.history.fetch_newest(job.repository, job.base_branch)
-        if newest is None:
-            raise NoBaseCommit(f"the repository has no branch {job.base_branch}")
-        commit = newest
+    if job.has_thread and (commit or bench.profiles[job.repository].by_gateway):
+        commit = await _find_on_branch(bench, job, commit)
     if not commit or commit == job.base_commit:
         return job
     return await update_job(bench, job, base_commit=commit, trouble=None)
 
 
-async def _require_on_branch(bench: Bench, job: Job, commit: str) -> None:
-    if not await bench.history.is_on(job.repository, job.base_branch, commit):
+async def _find_on_branch(bench: Bench, job: Job, commit: str) -> str:
+    """The same commit, which must be on the base branch; without one, the newest there."""
+    newest = await bench.history.fetch_newest(job.repository, job.base_branch)
+    if newest is None:
+        raise NoBaseCommit(f"the repository has no branch {job.base_branch}")
+    if commit and not await bench.history.leads_to(job.repository, commit, newest):
         raise NoBaseCommit(
             f"commit `{commit[:10]}`, which this would begin from, is not on `{job.base_branch}`: `/ptq rebase` brings "
             "an earlier diff onto the newest commit, and `/ptq fix` begins from that"
         )
+    return commit or newest
+
+
+async def _is_on_branch(bench: Bench, job: Job, commit: str) -> bool:
+    newest = await bench.history.fetch_newest(job.repository, job.base_branch)
+    return newest is not None and await bench.history.leads_to(job.repository, commit, newest)
 
 
 async def read_base_commit(bench: Bench, job: Job, result: Mapping[str, Any]) -> str:
@@ -63,7 +68,7 @@ async def read_base_commit(bench: Bench, job: Job, result: Mapping[str, Any]) ->
     if job.base_commit and said != job.base_commit:
         reason = f"the machine checked out commit {said[:10]}, but was told to check out {job.base_commit[:10]}"
         raise JobdError(WRONG_COMMIT, reason)
-    if not job.base_commit and job.has_thread and not await bench.history.is_on(job.repository, job.base_branch, said):
+    if not job.base_commit and job.has_thread and not await _is_on_branch(bench, job, said):
         reason = f"the machine checked out commit {said[:10]}, which is not on {job.base_branch}"
         raise JobdError(WRONG_COMMIT, reason)
     return said

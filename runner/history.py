@@ -26,5 +26,5 @@ class History(Protocol):
     async def fetch_newest(self, repository: str, branch: str) -> str | None:
         """The full name of the newest commit of a branch; None when there is no such branch."""
 
-    async def is_on(self, repository: str, branch: str, commit: str) -> bool:
-        """Whether a commit is the newest of a branch or comes before it; False when either is missing."""
+    async def leads_to(self, repository: str, commit: str, newest: str) -> bool:
+        """Whether `newest` is this commit or comes after it; False where there is no such commit."""

@@ -24,7 +24,7 @@ from runner.gateway import Reader
 from runner.holds import fetch_holds
 from runner.host_errors import HostError
 from runner.job import FileChange, Job, JobState, Report
-from runner.jobd_answers import JobdError, StageState
+from runner.jobd_answers import JobdError, StageState, read_text
 from runner.jobd_client import JobdClient
 from runner.machines import Lease
 from runner.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
@@ -235,8 +235,9 @@ def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -
         rows = {side: told.get(_name_run(check, side)) for side in sides}
         runs = {side: tuple(map(_read_run, row[: how.runs])) for side, row in rows.items() if isinstance(row, list)}
         complete = {side: run for side, run in runs.items() if len(run) == how.runs}
-        reason = next((str(said[name]) for side in sides if (name := _name_run(check, side)) in said), INCOMPLETE)
-        trouble = None if len(complete) == len(sides) else check.trouble or make_storable(reason)[:MAX_WORDS]
+        reasons = (read_text(said.get(_name_run(check, side)), MAX_WORDS) for side in sides)
+        reason = next((words for words in reasons if words), INCOMPLETE)
+        trouble = None if len(complete) == len(sides) else check.trouble or reason
         read.append(replace(check, runs=complete, trouble=trouble))
     return read
 
@@ -245,6 +246,6 @@ def _read_run(row: Any) -> Run:
     """One run; what makes no sense is a failure that says so."""
     values = row if isinstance(row, Mapping) else {}
     status, words = values.get("status"), values.get("words")
-    if not isinstance(status, int) or not 0 <= status <= 255 or not isinstance(words, str):
+    if type(status) is not int or not 0 <= status <= 255 or not isinstance(words, str):
         return Run(255, timed_out=False, words="the machine's answer about this run makes no sense")
     return Run(status, values.get("timed_out") is True, make_storable(words[-MAX_WORDS:]))

@@ -151,7 +151,7 @@ def read_piece(path: Path, offset: int, limit: int) -> Piece | None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file; empty where there is none."""
     piece = read_piece(path, 0, MAX_JSON)
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         value = json.loads(piece.data) if piece else None
         return value if isinstance(value, dict) else {}
     return {}

@@ -16,7 +16,7 @@ class ModelHistory:
         self._answer()
         return self.commits[0] if self.commits else None
 
-    async def is_on(self, repository: str, branch: str, commit: str) -> bool:
+    async def leads_to(self, repository: str, commit: str, newest: str) -> bool:
         self._answer()
         return commit in self.commits
 
