@@ -41,7 +41,7 @@ KILL_AFTER_S = 10
 async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     """Start the agent, in an environment that is prepared."""
     access = bench.gateway.grant(job)
-    launch = bench.agents[job.agent].launch(await _describe_run(bench, job, access.token if access else ""))
+    launch = bench.agents[job.agent].launch(_describe_run(bench, job, access.token if access else ""))
     launch = access.fill_in(launch) if access else launch
     skills = [bench.skills[name] for name in job.skills if launch.skills_folder and name in bench.skills]
     if access:
@@ -86,18 +86,16 @@ async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope
         return await store.fetch_meter(connection, job.id), spent
 
 
-async def _describe_run(bench: Bench, job: Job, token: str) -> Run:
-    """What is particular to this run: its session, what an earlier one left, and caps that the backend can hold."""
+def _describe_run(bench: Bench, job: Job, token: str) -> Run:
+    """What is particular to this run: its session, which is always new, and caps that the backend can hold.
+
+    The session of an earlier run is never resumed. Its file lies where the agent could write, so that it may hold
+    words in our name that we never said.
+    """
     caps = bench.profiles[job.repository].caps.get(Scope.JOB, Caps())
-    async with bench.db.read() as connection:
-        earlier = await store.fetch_job(connection, job.follows) if job.follows else None
-        session = await store.fetch_session(connection, earlier.id) if earlier else None
-    before = bench.agents.get(earlier.agent) if earlier else None
-    same = before is not None and before.spec.kind == bench.agents[job.agent].spec.kind
     return Run(
         session_id=str(uuid.uuid5(SESSIONS, job.id)),
         model=job.model,
-        resume=session if same else None,
         skills=job.skills,
         max_turns=caps.turns,
         max_cost_usd=caps.cost_usd,

@@ -36,7 +36,7 @@ PATIENCE_S: Mapping[str, float] = {
     **dict.fromkeys(("kill", "dismiss", "adopt"), 120.0),
     "clean": 600.0,
 }
-"""How long a verb may take, where that is longer than a minute: an agent's session takes its time to travel, and large
+"""How long a verb may take, where that is longer than a minute: a large change takes its time to travel, and large
 trees take theirs to go."""
 MAX_RESULT_BYTES = 130_000_000
 """Of what was collected: a little more than the program's `MAX_JSON`, which bounds it there."""
@@ -231,8 +231,6 @@ class JobdClient:
         base_commit: str,
         hidden: Sequence[str],
         lint: Sequence[str],
-        session_glob: str,
-        max_session_bytes: int,
         timeout_s: int,
         max_change_bytes: int,
         max_changes: int,
@@ -241,8 +239,7 @@ class JobdClient:
     ) -> bool:
         """Start to lint and to compute the change against `base_commit`. False when that had been started before.
 
-        What was `hidden` from the agent is there again. The newest file below the home that matches `session_glob` is
-        collected too.
+        What was `hidden` from the agent is there again.
         """
         answer = await self.call(
             "collect",
@@ -250,8 +247,6 @@ class JobdClient:
             base_commit=base_commit,
             hidden=list(hidden),
             lint=list(lint),
-            session_glob=session_glob,
-            max_session_bytes=max_session_bytes,
             timeout_s=timeout_s,
             max_change_bytes=max_change_bytes,
             max_changes=max_changes,

@@ -6,7 +6,6 @@ is. It raises `HostError` when the machine cannot be asked; `runner.supervisor` 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,9 +14,9 @@ import structlog
 
 from runner import store
 from runner.agent_step import follow_agent, start_agent
-from runner.agents import Launch, Run
+from runner.agents import Run
 from runner.agents.configuration import configures_agents
-from runner.artifacts import BadArtifacts, is_plain, read_report, read_session
+from runner.artifacts import BadArtifacts, is_plain, read_report
 from runner.base_commit import NoBaseCommit, choose_base_commit, read_base_commit
 from runner.bench import Bench, end, explain, follow, keep_way, move_on, update_job
 from runner.environment import Profile
@@ -140,20 +139,19 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
     poll = await follow(bench, client, job, "collect")
     profile = bench.profiles[job.repository]
     if poll.state is StageState.ABSENT:
-        limits, launch = profile.limits, _describe_launch(bench, job)
+        limits = profile.limits
         await client.collect(
             job.id,
             base_commit=job.base_commit or "",
             # Whoever cancelled waits, and nothing will be made of the diff as it is.
             lint=() if job.cancel_requested_at else profile.lint,
-            hidden=launch.hidden,
-            session_glob=launch.session_glob if job.has_agent else "",
+            # What is the same for every run of the job's agent.
+            hidden=bench.agents[job.agent].launch(Run(session_id="")).hidden,
             timeout_s=limits.collect_timeout_s,
             max_change_bytes=limits.max_change_bytes,
             max_changes=limits.max_changes,
             max_text_bytes=limits.max_text_bytes,
             max_log_bytes=limits.max_log_bytes,
-            max_session_bytes=limits.max_session_bytes,
         )
         return job
     if poll.state is StageState.RUNNING:
@@ -164,32 +162,24 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
     return await _finish(bench, client, job, profile, failure)
 
 
-def _describe_launch(bench: Bench, job: Job) -> Launch:
-    """What is the same for every run of the job's agent."""
-    return bench.agents[job.agent].launch(Run(session_id=""))
-
-
 async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, failure: str | None) -> Job:
     """Read what was collected, distrustfully, and end the job with it."""
-    report, session = None, None
+    report = None
     try:
         result = await client.result(job.id)
         report = await _tell_origin(bench, job, read_report(job, result, profile))
-        tally, _, _ = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
-        glob, limit = _describe_launch(bench, job).session_glob, profile.limits.max_session_bytes
-        session = read_session(result, tally.session_id, glob, limit)
     except (BadArtifacts, JobdError) as error:
         failure = failure or f"the result could not be read: {error}"
     if job.cancel_requested_at:
         failure = failure or f"cancelled by {job.canceller}"
-        return await end(bench, job, JobState.CANCELLED, failure, report, session)
+        return await end(bench, job, JobState.CANCELLED, failure, report)
     if report and not report.body.strip():
         failure = failure or "the agent ended without writing a report"
     if report and (left := find_unresolved(job, report.changes)):
         failure = failure or f"conflicts are left in {len(left)} file{'s' * (len(left) != 1)}"
-    if report and not failure and (verifying := await begin_verification(bench, job, report, session)):
+    if report and not failure and (verifying := await begin_verification(bench, job, report)):
         return verifying
-    return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report, session)
+    return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report)
 
 
 async def _tell_origin(bench: Bench, job: Job, report: Report) -> Report:

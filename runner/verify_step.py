@@ -14,7 +14,6 @@ from typing import Any
 import structlog
 
 from runner import store
-from runner.agents import Session
 from runner.base_commit import read_base_commit
 from runner.bench import Bench, end, explain, follow, keep_way, log_move
 from runner.characters import make_storable
@@ -72,7 +71,7 @@ def plan_checks(report: Report) -> list[tuple[Kind, str, str]]:
     return [*found, *((Kind.TESTS, path, "\n".join(names)) for path, names in [*tests][:MAX_TEST_FILES])]
 
 
-async def begin_verification(bench: Bench, job: Job, report: Report, session: Session | None) -> Job | None:
+async def begin_verification(bench: Bench, job: Job, report: Report) -> Job | None:
     """Store what came out of a run, and go on to verify it; None, and nothing is stored, where there is nothing to."""
     profile = bench.profiles[job.repository]
     planned = await _plan(job, report) if profile.verification.runs else []
@@ -85,8 +84,6 @@ async def begin_verification(bench: Bench, job: Job, report: Report, session: Se
     async with bench.db.write() as connection:
         moved = await store.move_job(connection, job, JobState.VERIFYING, bench.now())
         await store.insert_report(connection, report)
-        if session:
-            await store.save_session(connection, job.id, session)
         await add_checks(connection, job.id, planned)
     return log_move(moved)
 

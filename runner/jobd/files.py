@@ -23,8 +23,7 @@ A character takes at most twelve bytes in JSON: two escaped halves.
 MAX_JSON = 128_000_000
 """Bytes of the longest file of ours that is read, however large somebody has made it; and so of what is written.
 
-A patch and texts of control characters alone grow sixfold in JSON, to 55 MB with the limits that operators start from;
-a session in Base64 comes on top.
+A patch and texts of control characters alone grow sixfold in JSON, to 55 MB with the limits that operators start from.
 """
 
 

@@ -28,7 +28,7 @@ COLLECTED = {
         "pr_title": "Mend it",
         "repro": "import a",
     },
-    **{"patch": render_patch([CHANGE]), "problems": [], "session": None},
+    **{"patch": render_patch([CHANGE]), "problems": []},
     "changes": [
         {"path": "a.py", "mode": "100644", "old_mode": None, "content": base64.b64encode(b"a = 1\n").decode()},
     ],
