@@ -31,6 +31,7 @@ from bot.webhook import Webhook, make_web_application
 from handlers import ROUTER
 from handlers.case_labels import show_cases
 from handlers.context import Context
+from handlers.history import GitHubHistory
 from handlers.inbox import Inbox
 from handlers.outbox import post_replies
 from handlers.outcomes import report_jobs
@@ -267,6 +268,7 @@ class Service:
             gauge=Gauge(spool, settings.price_list(), now),
             now=now,
             gateway=gateway,
+            history=GitHubHistory(self.context.github, now),
         )
         refresher = Refresher(bench, roster.machines)
         supervisor = Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s, self._pace.orphans_s)

@@ -13,6 +13,7 @@ from handlers import casebook
 from handlers.case import Case
 from handlers.casebook import Pull
 from handlers.context import Context
+from handlers.history import is_on_branch
 from handlers.own_rules import PATH, narrow
 from handlers.ports import PullRequest, TreeEntry
 from handlers.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
@@ -113,7 +114,7 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
     found = await context.github.find_pull_request(job.repository, pull.branch, where)
     if found:
         return found
-    await _check_may_open(context, approved.rules, pull)
+    await _check_may_open(context, approved, pull)
     await _check_room(context, approved.rules)
     if not await context.github.create_branch(where, pull.branch, sha):
         at = await context.github.fetch_branch_sha(where, pull.branch)
@@ -145,7 +146,7 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
         parents = await _choose_parents(context, job, earlier)
         pull = await _commit(context, replace(pull, branch=branch), approved, parents)
     if at != pull.commit_sha:
-        await _check_may_open(context, approved.rules, pull)
+        await _check_may_open(context, approved, pull)
         if not await context.github.move_branch(approved.where, branch, pull.commit_sha or ""):
             raise moved
     # Read as late as can be: people may edit it at any time.
@@ -173,8 +174,23 @@ async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list
     )
 
 
-async def _check_may_open(context: Context, rules: RepositoryRules, pull: Pull) -> None:
-    """That the approver still may, also by the repository's own rules: since the note hours may have passed."""
+async def _check_base(context: Context, job: Job) -> None:
+    """That the base branch has the base commit just now: a pull request brings in all that the commit comes from."""
+    commit = job.base_commit or ""
+    if not await is_on_branch(context.github, job.repository, job.base_branch, commit):
+        raise PullAbandoned(
+            f"commit `{commit[:10]}`, which the diff begins from, is not on `{job.base_branch}`, so a pull request "
+            "would hold more than the diff: `/ptq rebase` brings the diff onto the newest commit"
+        )
+
+
+async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> None:
+    """That the approver still may, also by the repository's own rules, and that the base is what it was.
+
+    Since the note, and since the commit was made, hours may have passed.
+    """
+    await _check_base(context, approved.job)
+    rules = approved.rules
     rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
     if rules.fault:
         raise PullAbandoned(f"`{PATH}` on the default branch cannot be understood: {rules.fault}")
@@ -242,6 +258,7 @@ async def _check(context: Context, job: Job, report: Report) -> None:
 async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Sequence[str]) -> Pull:
     """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
     rules, job, where = approved.rules, approved.job, approved.where
+    await _check_base(context, job)
     await _check(context, job, approved.report)
     entries = [await _entry(context, where, change) for change in approved.report.changes]
     tree = await context.github.create_tree(where, job.base_commit or "", entries)

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from runner.agents import Session
 from runner.agents.configuration import configures_agents
 from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_invisible
 from runner.environment import Limits, Profile
@@ -23,8 +22,6 @@ from runner.patch import Untrue, check_patch, list_bare_returns
 
 LINK, SUBMODULE = "120000", "160000"
 MODES = ("100644", "100755", LINK, SUBMODULE)
-
-SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,99}")
 
 MAX_PATH = 4096
 """Characters of a path, and of a link's target: Linux knows no longer ones."""
@@ -63,26 +60,6 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile) -> Report:
         refusals=_first(refusals),
         warnings=_first([*_read_problems(raw), *find_warnings(changes)]),
     )
-
-
-def read_session(raw: Mapping[str, Any], session_id: str | None, glob: str, limit: int) -> Session | None:
-    """The agent's own memory of its run, for a later attempt; None when there is none that could be used.
-
-    The id becomes an argument of a command line, and the path a place below a home.
-    """
-    found = raw.get("session")
-    if not isinstance(found, Mapping) or not glob or not SESSION_ID.fullmatch(session_id or ""):
-        return None
-    path = found.get("path")
-    if not isinstance(path, str) or str(session_id) not in path.rpartition("/")[2]:
-        return None  # Another session's, such as that of an agent's own agent.
-    try:
-        content = _decode(found.get("content"), "the session")
-    except BadArtifacts:  # It is a help for later; the result does not stand or fall with it.
-        return None
-    if not isinstance(path, str) or ".." in path.split("/") or not fnmatchcase(path, glob.replace("/**/", "/*")):
-        return None
-    return Session(session_id or "", path, content) if content and len(content) <= limit else None
 
 
 def _read_text(raw: Mapping[str, Any], name: str, limit: int | None = None) -> str:

@@ -49,7 +49,7 @@ class Limits:
     max_log_bytes: int = 50_000_000
     """An agent that prints more is ended: what cannot be read cannot be judged."""
     max_session_bytes: int = 10_000_000
-    """The agent's own memory of a run, which a later attempt resumes; a larger one is not kept."""
+    """Of no effect any more: no run goes on from the memory of an earlier one."""
     max_text_bytes: int = 200_000
     """Each of report, worklog, repro."""
     max_change_bytes: int = 2_000_000

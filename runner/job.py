@@ -111,7 +111,7 @@ class Job:
     skills: tuple[str, ...] = ()
     """Names of the skills that the issue's labels bring."""
     follows: str | None = None
-    """The earlier attempt that this one carries on from: its edits, its worklog, its session."""
+    """The earlier attempt that this one carries on from: its edits and its texts."""
     replaces: str | None = None
     """The job in whose place this one was made, by itself: it was lost, or left conflicts. Its machine is the last
     resort."""

@@ -255,7 +255,7 @@ checks = Table(
     Column("trouble", Text),
 )
 
-sessions = Table(
+sessions = Table(  # Neither read nor written any more: no run resumes what an agent could have written.
     "sessions",
     metadata,
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),

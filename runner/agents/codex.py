@@ -44,7 +44,7 @@ class CodexAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
-        model, resume = run.model or self.spec.model, run.resume
+        model = run.model or self.spec.model
         own = {TOKEN_VARIABLE: run.token} if run.token else {}
         options = [
             *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
@@ -55,15 +55,12 @@ class CodexAgent:
             *(["-c", f'model_reasoning_effort="{self.spec.thinking}"'] if self.spec.thinking else []),
             *(["--model", model] if model else []),
         ]
-        thread = ["resume", resume.id] if resume else []
         return Launch(
-            (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, *thread, "-"),
+            (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, "-"),
             {**own, **self.spec.env},
             prompt_on_stdin=True,
-            files={resume.path: resume.content} if resume else {},
             skills_folder=".codex/skills",
             tail=Tail(SESSIONS, '"token_count"'),
-            session_glob=SESSIONS,
         )
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:

@@ -50,16 +50,6 @@ class AgentSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """A backend's own memory of a run, as a file below its home. An agent may have written it: it is data."""
-
-    id: str
-    path: str
-    """Below the home, as it lay there."""
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Tail:
     """A file that a backend writes while it runs, and that says what its output does not."""
 
@@ -82,9 +72,6 @@ class Run:
 
     model: str | None = None
     """In place of the configured one."""
-
-    resume: Session | None = None
-    """The session of an earlier run to go on from."""
 
     skills: tuple[str, ...] = ()
     """Names of the skills that are laid out below `Launch.skills_folder`."""
@@ -126,8 +113,6 @@ class Launch:
     """Where below the home the backend looks for skills, each a folder of its own; empty when it knows none."""
 
     tail: Tail | None = None
-    session_glob: str = ""
-    """Which files below the home are its session, of which the newest is carried over; empty when it has none."""
 
 
 class Agent(Protocol):

@@ -81,9 +81,9 @@ async def test_a_second_attempt_carries_on_where_the_first_one_stopped(tmp_path:
         await world.comment("/ptq retry and mark the module")
         report = await world.wait_for_report(count=2)
         assert "Diff: 2 files" in report, "the first attempt's edit and the second's"
-        resumed = json.dumps(story.endpoint.requests[first])
-        assert "Done." in resumed, "it remembers what it said"
-        assert "and mark the module" in resumed
+        asked = json.dumps(story.endpoint.requests[first])
+        assert '"role": "assistant"' not in asked, "it has no memory but its brief, whoever wrote into the old one"
+        assert "and mark the module" in asked
         second, one = await world.jobs()
         assert (second.attempt, second.follows, second.base_commit) == (2, one.id, one.base_commit)
         meter = await story.read_meter(second)

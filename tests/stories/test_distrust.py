@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from tests.support.jobd import GIT, Repository
 from tests.support.no_namespaces import write_interpreter
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
@@ -89,6 +92,55 @@ async def test_a_diff_that_adds_a_secret_or_a_hidden_line_end_is_refused_by_name
         await world.comment(f"/ptq pr\n\n{NOTE}")
         await world.settle()
         assert world.pulls() == []
+
+
+LIAR = """#!/bin/bash
+set -o pipefail
+[ -f "{lie}.in" ] || exec {python} "$@"
+sed -u -f "{lie}.in" | {python} "$@" | sed -u -f "{lie}.out"
+"""
+"""An interpreter on a machine that calls one commit by another's name in all that it answers."""
+
+
+def push_as_stranger(world: World, folder: Path) -> str:
+    """The head of a stranger's pull request, which whoever knows its name can fetch from the base repository."""
+    subprocess.run([*GIT, "clone", "--quiet", str(world.playground.git_dir), str(folder)], check=True)
+    fork = Repository(folder)
+    head = fork.commit({"evil.py": "import os\n"})
+    fork.git("push", "--quiet", "origin", "HEAD:refs/pull/99/head")
+    return head
+
+
+async def test_a_machine_cannot_bring_a_strangers_commits_into_our_branch(tmp_path: Path) -> None:
+    python, lie = tmp_path / "python-that-lies", tmp_path / "lie"
+    python.write_text(LIAR.format(lie=lie, python=sys.executable))
+    python.chmod(0o755)
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX, python=str(python)) as world:
+        base, strangers = world.playground.base_commit, push_as_stranger(world, tmp_path / "fork")
+        Path(f"{lie}.out").write_text(f"s/{base}/{strangers}/g\n")
+        Path(f"{lie}.in").write_text(f"s/{strangers}/{base}/g\n")
+        await start(world)
+        report = await world.wait_for_report()
+        assert f"the machine checked out commit {strangers[:10]}, which is not on main" in report
+        assert "/ptq pr" not in report
+        assert "ptq/" not in world.git("branch", "--list")
+
+
+async def test_no_pull_request_is_opened_once_the_base_branch_has_lost_the_base_commit(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        world.commit({"news.txt": "news\n"})
+        await start(world)
+        await world.wait_for_report()
+        world.git("update-ref", "refs/heads/main", "main~1")  # As a forced push does.
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        refusal = await world.wait_for_reply("could not be carried out")
+        assert "is not on `main`" in refusal
+        assert "`/ptq rebase`" in refusal
+        assert "ptq/" not in world.git("branch", "--list")
+        await world.comment("/ptq rebase")
+        await world.wait_for_report(2)
+        await world.comment(f"/ptq pr {world.digest()}\n\nNow on what is there. {NOTE}")
+        await world.wait_for_pull()
 
 
 async def test_a_log_that_an_agent_has_blown_up_is_not_swallowed(tmp_path: Path) -> None:
