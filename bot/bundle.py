@@ -13,6 +13,8 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from sqlalchemy import make_url
+
 from bot.config import Settings
 from bot.job_commands import NO_LOG, read_log, show_job
 from bot.machine_commands import list_machines
@@ -53,7 +55,10 @@ async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
 
 def describe_configuration(settings: Settings) -> str:
     """The configuration as JSON: secrets are stars, and whatever else holds one is redacted."""
-    return redact(settings.model_dump_json(indent=2), settings.secret_values()) + "\n"
+    database = make_url(settings.server.database_url).render_as_string(hide_password=True)
+    server = settings.server.model_copy(update={"database_url": database})
+    shown = settings.model_copy(update={"server": server})
+    return redact(shown.model_dump_json(indent=2), settings.secret_values()) + "\n"
 
 
 def describe_program() -> str:

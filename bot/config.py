@@ -16,6 +16,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, get_args
+from urllib.parse import quote
 
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -173,10 +174,17 @@ class Settings(Table):
         ]
         notify = [self.notify.url.get_secret_value()] if self.notify.url else []
         client = [secret] if (secret := self.dashboard.read_client_secret()) else []
-        database = [password] if (password := self.server.database_password()) else []
+        database = self.server.database_passwords()
         proxy = [given, given.partition(":")[2]] if (given := self.proxy.read_credentials()) else []
         own = (*self.webhook_secrets(), *notify, *client, *database, *filter(None, proxy), self.private_key())
-        return frozenset((*env, *keys, *own))
+        return frozenset(form for secret in (*env, *keys, *own) for form in spell_in_addresses(secret))
+
+
+def spell_in_addresses(secret: str) -> tuple[str, ...]:
+    """A secret as it is, and as addresses have it: percent-encoded, with hexadecimal digits in either case. Pure."""
+    encoded = [quote(secret, safe=safe) for safe in ("", "/", "!$&'()*+,;=~/:")] if "\n" not in secret else []
+    lower = [re.sub("%..", lambda found: found[0].lower(), form) for form in encoded]
+    return tuple(dict.fromkeys((secret, *encoded, *lower)))
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:

@@ -36,7 +36,7 @@ MAX_LOGGED = 100
 """Of one job's connections: an agent can make as many as it likes."""
 TLS_PORT = 443
 PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
-"""All that is assigned for global use: neither local addresses, old and new, nor 64:ff9b::/96, which stands for IPv4."""
+"""All that is assigned for global use: no local addresses, old and new, and not 64:ff9b::/96, which stands for IPv4."""
 NOT_PUBLIC = tuple(
     map(
         ipaddress.ip_network,

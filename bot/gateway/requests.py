@@ -296,8 +296,8 @@ def _find_foreign(api: Api, asked: Mapping[str, Any]) -> Iterator[str]:
     yield from (name for field, name in ELSEWHERE.items() if asked.get(field))
     if SEARCHING.search(asked["model"]):
         yield "web_search"
-    if api is Api.RESPONSES:
-        for item in _read_items(asked):
+    if api is Api.RESPONSES and not isinstance(asked.get("input"), str):
+        for item in _read_objects(asked, "input"):
             kind = _read_kind(item) or _read_untyped(item)
             if kind not in OWN_ITEMS:
                 yield "stored" if kind == REFERENCE else kind
@@ -313,10 +313,9 @@ def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
         tool = tools.pop()
         # Anthropic's carry the day of their version.
         kind = re.sub(r"_\d{8}$", "", _read_kind(tool))
-        environment = {} if tool.get("environment") is None else tool["environment"]
-        if not isinstance(environment, dict):
+        if not isinstance(environment := tool.get("environment"), dict | None):
             raise NotAllowed("the environment of a tool must be an object")
-        place = environment.get("type", "local")
+        place = (environment or {}).get("type", "local")
         if kind == GROUP:
             tools.extend(_read_objects(tool, "tools"))
         elif kind not in OWN_TOOLS[api] and (kind, tool.get("execution")) != SEARCH:
@@ -325,16 +324,9 @@ def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
             yield "code_execution"
 
 
-def _read_items(asked: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The items of the Responses API's `input`, which may also be one text. Raises `NotAllowed`."""
-    return [] if isinstance(asked.get("input"), str) else _read_objects(asked, "input")
-
-
 def _read_objects(holder: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     """The objects of a list that may be left out. Raises `NotAllowed`: what we cannot read, the vendor might."""
-    found = holder.get(name)
-    if found is None:
-        return []
+    found = [] if holder.get(name) is None else holder[name]
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise NotAllowed(f"{name} must be a list of objects")
     return [*found]
