@@ -6,7 +6,6 @@ The brief and the results are not in it. The logs are: what agents and strangers
 from __future__ import annotations
 
 import io
-import os
 import platform
 import tarfile
 import time
@@ -22,6 +21,7 @@ from handlers.report import is_confidential
 from handlers.sanitize import redact
 from runner import store
 from runner.db import open_beside
+from runner.own_files import open_private
 from runner.spool import STAGES
 
 PROGRAMS = ("ptq-bot", "aiohttp", "asyncssh", "gidgethub", "SQLAlchemy", "aiosqlite", "asyncpg", "uvloop")
@@ -73,13 +73,9 @@ def describe_program() -> str:
 
 
 def _write(target: Path, folder: str, files: dict[str, str]) -> None:
-    with open(target, "xb", opener=_open_private) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+    with open(target, "xb", opener=open_private) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in files.items():
             content = text.encode(errors="backslashreplace")
             member = tarfile.TarInfo(f"{folder}/{name}")
             member.size, member.mtime = len(content), int(time.time())
             archive.addfile(member, io.BytesIO(content))
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -170,17 +170,17 @@ async def _find_addresses(wanted: Wanted, *, is_public: bool) -> list[str]:
     """
     found = await asyncio.get_running_loop().getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(row[4][0]) for row in found))
-    if is_public and not all(map(is_public, addresses)):
+    if is_public and not all(map(is_public_address, addresses)):
         raise NotConnected(403, f"{wanted.host} leads to no public address")
     return addresses
 
 
-def is_public(address: str) -> bool:
+def is_public_address(address: str) -> bool:
     """Whether an address, which may have a zone, leads to the public network, and embeds no other address. Pure."""
     read = ipaddress.ip_address(address)
     if isinstance(read, ipaddress.IPv6Address):
         if read.ipv4_mapped:
-            return is_public(str(read.ipv4_mapped))
+            return is_public_address(str(read.ipv4_mapped))
         if read.scope_id or read not in PUBLIC_V6:
             return False
     return read.is_global and not read.is_multicast and not any(read in network for network in NOT_PUBLIC)

@@ -22,7 +22,7 @@ from bot.gateway.packages import (
     Wanted,
     connect_first,
     find_host,
-    is_public,
+    is_public_address,
     read_wanted,
 )
 from runner.environment import Profile
@@ -184,7 +184,7 @@ async def test_the_end_of_names_leads_to_no_private_address(tmp_path: Path) -> N
     ],
 )
 def test_an_address_that_is_local_or_stands_for_another_is_not_public(address: str, *, expected: bool) -> None:
-    assert is_public(address) is expected
+    assert is_public_address(address) is expected
 
 
 async def test_of_several_addresses_one_that_leads_nowhere_is_passed_over(tmp_path: Path) -> None:
