@@ -167,6 +167,8 @@ class Service:
             stack.push_async_callback(loop.cancel)
         wire = asyncio.create_task(database.on_change(bell.ring_here), name="wire")
         stack.push_async_callback(_cancel, wire)
+        warning = asyncio.create_task(roster.warn_of_open_machines(), name="warning")
+        stack.push_async_callback(_cancel, warning)
         stack.push_async_callback(self._finish, listener, inbox, loops)
 
     def _clean_up(self, database: Database, inbox: Inbox, claims: Claims, spool: Spool) -> list[Loop]:

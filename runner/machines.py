@@ -74,7 +74,7 @@ class Machine:
     min_free_gb: float = 0.0
     """With less than so many GB (of 10^9 bytes) free on its workspace's disk it gets no new jobs."""
     private: tuple[str, ...] = ()
-    """Folders there that no job sees."""
+    """Folders and files there that no sealed job sees."""
 
 
 @dataclass(frozen=True, slots=True)

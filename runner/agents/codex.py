@@ -48,9 +48,9 @@ class CodexAgent:
         own = {TOKEN_VARIABLE: run.token} if run.token else {}
         options = [
             *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-            # Its tools see our variables, and not the operator's, such as the model's key.
+            # Its tools see all variables but secrets, such as the model's key.
             *("-c", 'shell_environment_policy.inherit="all"'),
-            *("-c", f"shell_environment_policy.exclude={json.dumps(sorted({*self.spec.env, *own}))}"),
+            *("-c", f"shell_environment_policy.exclude={json.dumps(sorted({*self.spec.secret_names, *own}))}"),
             *(GATEWAY if run.token else ()),
             *(["-c", f'model_reasoning_effort="{self.spec.thinking}"'] if self.spec.thinking else []),
             *(["--model", model] if model else []),

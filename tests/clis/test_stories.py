@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,18 @@ async def test_codex_does_not_show_the_model_key_to_its_tools(tmp_path: Path) ->
         log = await story.read_log(job)
         assert "PTQ_OUTPUT_DIR" in log
         assert KEY not in log
+
+
+@EACH_KIND
+async def test_the_operators_path_reaches_the_commands_of_an_agent_and_codex_withholds_secrets(
+    tmp_path: Path, kind: str
+) -> None:
+    path = f"/opt/node-of-the-operators/bin:{os.environ['PATH']}"
+    env = f'PATH = {json.dumps(path)}\nBILLING = "Zx9kQ2mW7pL4tR8vN1cB"\n'
+    async with open_story(tmp_path, kind, WORK, Run("ls; env"), Say("Done."), more_toml=env) as story:
+        assert "It is mended" in await story.world.wait_for_report()
+        (job,) = await story.world.jobs()
+        log = await story.read_log(job)
+        assert "widgets" in log, "`ls` is found"
+        assert "/venv/bin:/opt/node-of-the-operators/bin:" in log
+        assert ("BILLING=" in log) is (kind != "codex")
