@@ -220,7 +220,7 @@ def render_pause_ended(login: str) -> str:
 
 def render_pause_kept(login: str, label: str, least: Role, *, put_back: bool) -> str:
     """That label was taken off by somebody who may not end a pause."""
-    named = f"`{one_line(label, 50)}`"
+    named = show_code(label, (), 50)
     now = f"so {named} is back on this issue" if put_back else f"put {named} on this issue and take it off to end it"
     return f"New jobs are still paused: only people with {least.word} access can end a pause, @{login}, {now}."
 

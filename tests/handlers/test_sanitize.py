@@ -208,7 +208,12 @@ def test_a_line_never_opens_a_block_of_code() -> None:
 
 def test_a_title_is_cut_before_it_is_read() -> None:
     read: list[int] = []
-    spy = Rule("spy", lambda text: (read.append(len(text)), text)[1])
+
+    def note_length(text: str) -> str:
+        read.append(len(text))
+        return text
+
+    spy = Rule("spy", note_length)
     assert one_line("word " * 40_000, 60, [spy]).endswith("word…")
     assert read == [120]
 
