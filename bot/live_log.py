@@ -23,8 +23,8 @@ from runner.spool import STAGES, Spool
 MAX_STREAMS = 1_000
 """Readers at once in this process."""
 
-MAX_PER_PERSON = 30
-"""Streams at once of one person who has signed in: more tabs than anybody reads."""
+SHARE_OF_PERSON = 0.03
+"""Of all streams, for one person who has signed in: more tabs than anybody reads."""
 
 STALL_S = 30.0
 """A reader that takes nothing for so long is dropped. It comes back by itself, where it was."""
@@ -72,6 +72,7 @@ class LiveLogs:
         self._decided, self._spool, self._logs = decided, spool, logs
         self._max_streams = max_streams
         self._max_of_strangers = max_streams // 2 if people_sign_in else max_streams
+        self._max_of_person = max(int(max_streams * SHARE_OF_PERSON), 1)
         self._streams: Counter[str | None] = Counter()
         self._channels: dict[tuple[str, str], tuple[Channel, asyncio.Task[None]]] = {}
         self._is_closing = False
@@ -102,7 +103,7 @@ class LiveLogs:
         return response
 
     def _has_room(self, login: str | None) -> bool:
-        most = self._max_of_strangers if login is None else MAX_PER_PERSON
+        most = self._max_of_strangers if login is None else self._max_of_person
         return self._streams[login] < most and self._streams.total() < self._max_streams
 
     async def close(self, _: object = None) -> None:

@@ -89,7 +89,7 @@ async def take_over(
     log.info("hold.taken", **taken.job.log_context(), person=login)
     before = taken.before.person if taken.before and taken.before.person != login else None
     return hold_replies.render_taken_over(
-        last, taken.job, taken.hold, len(keys), before, context.public_url, signs_in=context.signs_in
+        last, taken.job, taken.hold, len(keys), before, context.find_page_root(taken.job), signs_in=context.signs_in
     )
 
 
@@ -156,7 +156,7 @@ async def release(
                 connection,
                 held,
                 secret=context.db.secret,
-                public_url=context.public_url,
+                public_url=context.find_page_root(held),
                 now=now,
                 requested_at=written_at,
             )
@@ -164,7 +164,7 @@ async def release(
         return hold_replies.render_not_released(str(refused), context.secrets)
     await store.add_event(connection, held.id, now, f"released by @{login}")
     log.info("hold.released", **held.log_context(), person=hold.person, by=login)
-    return hold_replies.render_released(hold.person, job, context.public_url)
+    return hold_replies.render_released(hold.person, job, context.find_page_root(held))
 
 
 async def _is_for_operator(connection: AsyncConnection, job: Job) -> bool:

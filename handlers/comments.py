@@ -180,17 +180,18 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
 
 
 async def _status(request: Request, command: Command) -> None:
-    job, url = await request.fetch_last_job(), request.context.public_url
+    job = await request.fetch_last_job()
+    pages = request.context.find_page_root(job) if job else ""
     async with request.context.db.read() as connection:
         hold = await describe_hold(connection, request.context, request.rules, request.number)
     if job is None or not job.active:
         confidential = job is not None and await request.is_confidential(job)
-        await request.reply(replies.render_idle(url, job, confidential=confidential) + hold)
+        await request.reply(replies.render_idle(pages, job, confidential=confidential) + hold)
         return
     async with request.context.db.read() as connection:
         queued_before = await store.count_queued_before(connection, job)
         meter = await store.fetch_meter(connection, job.id)
-    body = status_comment.render_status(job, url, queued_before, meter, request.context.secrets)
+    body = status_comment.render_status(job, pages, queued_before, meter, request.context.secrets)
     await request.reply(body + (status_comment.render_heading(meter, request.context.secrets) if meter else "") + hold)
 
 
@@ -208,7 +209,7 @@ async def _cancel(request: Request, command: Command) -> None:
     is_meant = job is not None and was_requested_before(job, request.event.comment.created_at)
     goes_on = job is not None and is_meant and await ask_to_end(context, job.id, request.event.sender.login)
     if job and goes_on:
-        await request.reply(replies.render_cancelling(job, context.public_url))
+        await request.reply(replies.render_cancelling(job, context.find_page_root(job)))
     if too_early:
         raise TooEarly
     if not goes_on:

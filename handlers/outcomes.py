@@ -92,7 +92,9 @@ async def _report(context: Context, job_id: str) -> None:
     if job is None:
         return
     ended = await _read_ended(context, job)
-    draft, is_approvable = _render(context, ended), approvable(job, ended.report, context.secrets)
+    has_page = bool(context.find_page_root(job))
+    draft = _render(context, ended)
+    is_approvable = approvable(job, ended.report, context.secrets, has_page=has_page)
     is_concern = ended.report is not None and is_confidential(ended.report.body)
     async with context.db.write() as connection:
         if await store.fetch_job(connection, job_id) != job:
@@ -140,7 +142,7 @@ async def _follow_up(
     except NotStarted as refused:
         return f"{refused.reply} {draft.next_step}"
     log.info("job.replaced", **job.log_context(), by=again.id)
-    return replies.render_started_again(again, context.public_url)
+    return replies.render_started_again(again, context.find_page_root(job))
 
 
 async def render_report(context: Context, job: Job) -> str:
@@ -157,14 +159,14 @@ def _render(context: Context, ended: _Ended) -> Draft:
             ended.report,
             ended.meter,
             model=context.model_of(job),
-            public_url=context.public_url,
+            public_url=context.find_page_root(job),
             secrets=context.secrets,
             checks=ended.checks,
             key_on_machine=context.leaves_key(job),
         )
     except Exception:
         log.exception("report.not_rendered", **job.log_context())
-        return Draft(replies.render_unrenderable(job, context.public_url))
+        return Draft(replies.render_unrenderable(job, context.find_page_root(job)))
 
 
 async def _refresh(context: Context, status: Reply) -> None:
@@ -191,18 +193,19 @@ def _is_early(context: Context, status: Reply, body: str) -> bool:
 
 
 async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple[str, bool]:
+    pages = context.find_page_root(job)
     if job.active:
         queued_before = await store.count_queued_before(connection, job)
         meter = await store.fetch_meter(connection, job.id) if job.state is JobState.RUNNING else None
-        return status_comment.render_status(job, context.public_url, queued_before, meter, context.secrets), False
+        return status_comment.render_status(job, pages, queued_before, meter, context.secrets), False
     report = await casebook.fetch_job_reply(connection, job.id, "report")
     again = await store.fetch_successor(connection, job.id) if report is None else None
     if again:
-        return status_comment.render_tried_again(job, again, context.public_url), True
+        return status_comment.render_tried_again(job, again, pages), True
     if report is None or not (report.comment_url or report.abandoned):
         # The moment between the end and the posted report: the report is what people should see first.
-        return status_comment.render_reporting(job, context.public_url), False
+        return status_comment.render_reporting(job, pages), False
     result = await store.fetch_report(connection, job.id)
     confidential = result is not None and is_confidential(result.body)
     url = report.comment_url
-    return status_comment.render_finished_status(job, context.public_url, url, confidential=confidential), True
+    return status_comment.render_finished_status(job, pages, url, confidential=confidential), True

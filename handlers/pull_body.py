@@ -62,7 +62,7 @@ def render_pull_body(
     what people wrote there themselves (`find_edits`): that follows the note, and ours follows both.
     `Fixes #N` is ours; whatever an agent wrote cannot close anything.
     """
-    url = job_url(public_url, job.id)
+    url = job_url(public_url, job.id) if public_url else ""
     author = author or job
     note, fixes = redact(pull.note, secrets), f"Fixes #{job.issue_number}"
     disclosure = f"---\n\n{_render_disclosure(pull, job, author, model, url)}"
@@ -78,7 +78,7 @@ def render_pull_body(
 
 def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> list[str]:
     """Report, repro and worklog, each folded away; what an agent says stands in a quote."""
-    notice, script = f"… (cut: [all of it is here]({url}))", redact(report.repro, secrets)
+    notice, script = f"… (cut: [all of it is here]({url}))" if url else "… (cut)", redact(report.repro, secrets)
     parts = (
         (Label.AGENTS_REPORT, quote(report.body, secrets, MAX_COMMENT, notice)),
         (Label.AGENTS_REPRO, fence(script, "python") if script.strip() else ""),
@@ -101,8 +101,8 @@ def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url
     agent = f"`{author.agent}`" + (f" ({model})" if model else "")
     base = f"{'and rebased ' * (author != job)}on base `{(job.base_commit or '')[:10]}`"
     return (
-        f"{Label.WRITTEN} {_name_authors(author, f', {agent},')} {base} "
-        f"([log]({url})). @{pull.approver} read it and approved digest "
+        f"{Label.WRITTEN} {_name_authors(author, f', {agent},')} {base}"
+        f"{f' ([log]({url}))' if url else ''}. @{pull.approver} read it and approved digest "
         f"`{pull.digest[:DIGEST_SHOWN]}` with [the note above]({pull.note_url})."
     )
 
@@ -114,7 +114,7 @@ def _name_authors(job: Job, named: str) -> str:
 
 def _fit(parts: Sequence[str], room: int, url: str) -> list[str]:
     """The collapsed parts, the first ones whole as far as there is room for them; what does not fit is linked."""
-    elsewhere = f"(A part that is too long for this text [is here]({url}).)"
+    elsewhere = f"(A part that is too long for this text [is here]({url}).)" if url else "(A part is too long.)"
     room -= len(parts) * (len(elsewhere) + 2)
     fitted = []
     for part in parts:

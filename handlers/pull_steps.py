@@ -76,7 +76,8 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     rules = context.rules_for(job.repository)
     if rules is None:
         raise PullAbandoned("the operator of this App no longer has this repository set up")
-    if report.digest != pull.digest or not approvable(job, report, context.secrets):
+    has_page = bool(context.find_page_root(job))
+    if report.digest != pull.digest or not approvable(job, report, context.secrets, has_page=has_page):
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
     title = render_pull_title(pull, report, case.title, context.secrets)
     approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
@@ -204,7 +205,7 @@ async def _render_body(context: Context, pull: Pull, approved: _Approved, edits:
     async with context.db.read() as connection:
         author, checks = await store.fetch_author(connection, job), await fetch_checks(connection, job.id)
         meter = await store.fetch_meter(connection, author.id)
-    secrets, url = context.secrets, context.public_url
+    secrets = context.secrets
     model = name_model(author, meter, context.model_of(author), secrets)
     template = await _fetch_template(context, job)
     return render_pull_body(
@@ -216,7 +217,7 @@ async def _render_body(context: Context, pull: Pull, approved: _Approved, edits:
         edits=edits,
         author=author,
         model=model,
-        public_url=url,
+        public_url=context.find_page_root(job),
         secrets=secrets,
     )
 

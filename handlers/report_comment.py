@@ -17,7 +17,7 @@ from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import find_command
 from handlers.sanitize import collapse, cut, fence, make_safe_line, redact, show_code
 from handlers.shown_patch import show_patch
-from handlers.status_comment import job_url
+from handlers.status_comment import job_url, link_job
 from handlers.verified import Outcome, find_outcome, name_outcome, render_checks
 from handlers.voice import Headline, Label, Mark, quote
 from runner.characters import decode_exactly, show_invisible
@@ -37,6 +37,9 @@ MAX_TEXT = 12_000
 """Characters of report and of worklog, each; the job's page has the rest."""
 
 MAX_SUMMARY = 3_000
+MAX_DIFF_WITHOUT_PAGE = 30_000
+"""Characters of a diff for which the comment of a job without a page has room in any case."""
+
 MAX_DOUBTS = 6_000
 MAX_DOUBT = 800
 """Characters of one of them: it may name two paths, and says what is wrong behind them."""
@@ -82,14 +85,15 @@ class Draft:
         return f"{self.above}\n\n{Label.NEXT_STEP.bold} {next_step}\n\n{self.below}"
 
 
-def approvable(job: Job, report: Report | None, secrets: Collection[str]) -> bool:
-    """Whether a human note may turn this report into a pull request."""
+def approvable(job: Job, report: Report | None, secrets: Collection[str], *, has_page: bool = True) -> bool:
+    """Whether a human note may turn this report into a pull request: the whole diff can be read somewhere."""
     return (
         job.state is JobState.SUCCEEDED
         and report is not None
         and report.digest is not None
         and not is_confidential(report.body)
         and not find_secrets(report, secrets)
+        and (has_page or len(show_patch(report.patch, secrets).text) <= MAX_DIFF_WITHOUT_PAGE)
     )
 
 
@@ -128,10 +132,12 @@ def draft_report(
     above = [_render_head(job, headline, secrets), _render_findings(job, parsed, secrets)]
     above.append(render_checks(job, checks, report, public_url, secrets))
     above += [_render_doubts(report, secrets)] if report else []
-    step = _choose_next_step(job, report, checks, secrets)
+    step = _choose_next_step(job, report, checks, secrets, has_page=bool(public_url))
     shown_model = name_model(job, meter, model, secrets)
     below = _render_facts(job, meter, shown_model, public_url, key_on_machine=key_on_machine)
-    texts = [_render_texts(job, report, secrets)] if report else []
+    # The job's page has both; where there is none, the diff comes first.
+    is_long = report is not None and len(show_patch(report.patch, secrets).text) > MAX_DIFF_WITHOUT_PAGE // 2
+    texts = [_render_texts(job, report, secrets)] if report and (public_url or not is_long) else []
     spare = MAX_STEP if job.state is not JobState.SUCCEEDED else len(f"{Label.NEXT_STEP.bold} \n\n")
     room = MAX_COMMENT - MAX_MARKER - spare - sum(len(part) + 2 for part in (*above, *texts, step, below))
     diff = [_render_diff(job, report, public_url, secrets, room)] if report else []
@@ -203,7 +209,7 @@ def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[
     added, removed = count_lines(report.patch)
     summary = f"{Label.DIFF} {len(report.changes)} file{'s' * (len(report.changes) != 1)}, +{added} −{removed}"
     apply = fence(f"curl -fsSL {job_url(public_url, job.id)}/patch | git apply", "sh")
-    apply = f"{Label.CHECKOUT}\n\n{apply}" if shown.is_exact else ""
+    apply = f"{Label.CHECKOUT}\n\n{apply}" if shown.is_exact and public_url else ""
     whole = _fold_diff(summary, shown.text, apply)
     if len(whole) <= room:
         return whole
@@ -212,8 +218,15 @@ def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[
     ]
     more = [f"and {len(report.changes) - MAX_LISTED} more"] if len(report.changes) > MAX_LISTED else []
     listed = cut(fence("\n".join([*names, *more])), max(room - 600, 200), "…")
-    page = f"{Label.TOO_LONG}: [read it on the job's page]({job_url(public_url, job.id)})."
+    where = link_job(public_url, job.id, "read it on the job's page") if public_url else _NO_PAGE
+    page = f"{Label.TOO_LONG}: {where}."
     return "\n\n".join(part for part in (f"**{summary}**", page, apply, listed) if part)
+
+
+_NO_PAGE = (
+    "a job of a private repository has a page only where people can sign in, so nobody could read this diff whole, and "
+    "it cannot become a pull request. The operator of this App can set sign-in up, or ask for a smaller change"
+)
 
 
 def _fold_diff(summary: str, patch: str, more: str) -> str:
@@ -246,8 +259,10 @@ _AFTER_A_LOOK: Mapping[Outcome, str] = {
 """What people can do once the service has looked itself."""
 
 
-def _choose_next_step(job: Job, report: Report | None, checks: Sequence[Check], secrets: Collection[str]) -> str:
-    if report and approvable(job, report, secrets):
+def _choose_next_step(
+    job: Job, report: Report | None, checks: Sequence[Check], secrets: Collection[str], *, has_page: bool
+) -> str:
+    if report and approvable(job, report, secrets, has_page=has_page):
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
         return (
             f"If you agree with this diff, reply with the line below and, under it, {NOTE_PLACEHOLDER}. "
@@ -301,7 +316,6 @@ def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: C
 
 
 def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, *, key_on_machine: bool) -> str:
-    url = job_url(public_url, job.id)
     facts = [f"machine `{job.machine}`"] if job.machine else []
     agent = f"agent `{job.agent}`" + (f" ({model})" if model else "")
     facts.append(agent if job.has_agent else "by hand" if job.by_hand else "no agent")
@@ -313,7 +327,7 @@ def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: 
         facts.append("its model's key was on the machine")
     if job.base_commit:
         facts.append(f"base `{job.base_commit[:10]}`")
-    facts.append(f"[log and diff]({url})")
+    facts += [link_job(public_url, job.id, "log and diff")] if public_url else []
     return f"<sub>{' · '.join(facts)}</sub>"
 
 

@@ -216,7 +216,7 @@ async def _create(
     if plan.gives_way:
         await _give_way(connection, context, plan.gives_way, request.requested_by)
     job = _draft_job(context, rules, request, snapshot, plan)
-    await open_job(connection, context.public_url, job, request.issue.title)
+    await open_job(connection, context.find_page_root(job), job, request.issue.title)
     await add_checks(connection, job.id, scripts)
     return job
 
@@ -309,7 +309,7 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
         created_at=now,
         changed_at=now,
     )
-    await open_job(connection, context.public_url, again, title)
+    await open_job(connection, context.find_page_root(again), again, title)
     await copy_checks(connection, lost.id, again.id)
     return again
 

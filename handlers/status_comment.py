@@ -43,11 +43,27 @@ def job_url(public_url: str, job_id: str) -> str:
     return f"{public_url}/jobs/{job_id}"
 
 
+def find_page_root(job: Job, public_url: str, *, signs_in: bool) -> str:
+    """Below which address the job has its page; empty where it has none.
+
+    Without sign-in nobody can prove that they may read a private repository, so its jobs have no pages.
+    """
+    return "" if job.private and not signs_in else public_url
+
+
+def link_job(public_url: str, job_id: str, words: str, fragment: str = "") -> str:
+    """The words as a link to a job's page; the words alone where it has none (`find_page_root`)."""
+    return f"[{words}]({job_url(public_url, job_id)}{fragment})" if public_url else words
+
+
+def _join_page(text: str, public_url: str, job_id: str, words: str) -> str:
+    return f"{text} · {link_job(public_url, job_id, words)}" if public_url else text
+
+
 def render_status(
     job: Job, public_url: str, queued_before: int, meter: Meter | None = None, secrets: Collection[str] = ()
 ) -> str:
     """The status comment of a job that is under way; with a `meter` it says what the agent has taken and done last."""
-    page = f"[live log]({job_url(public_url, job.id)})"
     head = f"{Label.PTQ.bold} · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
     if job.cancel_requested_at:
         phase = f"cancelling, as {job.canceller} asked"
@@ -57,7 +73,7 @@ def render_status(
         phase = f"queued, {place}"
     else:
         phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
-    lines = [head, f"{Label.NOW.bold} {phase} · {page}"]
+    lines = [head, _join_page(f"{Label.NOW.bold} {phase}", public_url, job.id, "live log")]
     if job.trouble:
         lines.append(f"{Label.HELD_UP.bold} {make_safe_line(job.trouble, secrets, 300)}")
     if job.state is JobState.QUEUED and not job.by_hand:
@@ -101,16 +117,15 @@ def drop_progress(status: str) -> str:
 
 def render_reporting(job: Job, public_url: str) -> str:
     """The status comment of a job that has ended and whose report is not posted yet."""
-    page = f"[job]({job_url(public_url, job.id)})"
-    return f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}: writing the report · {page}"
+    head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}: writing the report"
+    return _join_page(head, public_url, job.id, "job")
 
 
 def render_tried_again(job: Job, again: Job, public_url: str) -> str:
     """The status comment of a rebase that left conflicts, and in whose place another one tries: the report is its."""
-    attempt = f"[attempt {again.attempt}]({job_url(public_url, again.id)})"
-    page = f"[job]({job_url(public_url, job.id)})"
+    attempt = link_job(public_url, again.id, f"attempt {again.attempt}")
     head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
-    return f"{head}: conflicts are left, so {attempt} tries again · {page}"
+    return _join_page(f"{head}: conflicts are left, so {attempt} tries again", public_url, job.id, "job")
 
 
 def render_finished_status(job: Job, public_url: str, report_url: str | None, *, confidential: bool = False) -> str:
@@ -120,4 +135,4 @@ def render_finished_status(job: Job, public_url: str, report_url: str | None, *,
     head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
     if confidential:
         return f"{head}: ended · {report}"
-    return f"{head}: {job.state} · {report} · [job]({job_url(public_url, job.id)})"
+    return _join_page(f"{head}: {job.state} · {report}", public_url, job.id, "job")

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from handlers.repros import THE_ISSUE
 from handlers.sanitize import redact, show_code
-from handlers.status_comment import job_url
+from handlers.status_comment import link_job
 from handlers.voice import Headline, Label, Mark
 from runner.job import Job, JobState, Report
 from runner.new_names import find_new_names
@@ -122,10 +122,11 @@ def _judge(job: Job, check: Check, report: Report | None) -> Finding:
 
 
 def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: Collection[str]) -> str:
-    link = f"[{'tests' if check.kind is Kind.TESTS else 'script'}]({job_url(public_url, job.id)}#check-{check.number})"
+    words = "tests" if check.kind is Kind.TESTS else "script"
+    link = f" ({link_job(public_url, job.id, words, f'#check-{check.number}')})" if public_url else ""
     said = "; ".join(_say(check, finding, secrets))
     mark = Mark.GOOD if finding.verdict in GOOD else Mark.OPEN if finding.verdict in OPEN else Mark.DOUBT
-    return f"- {mark} {_name(check, secrets)}: {said} ({link})"
+    return f"- {mark} {_name(check, secrets)}: {said}{link}"
 
 
 def _name(check: Check, secrets: Collection[str]) -> str:

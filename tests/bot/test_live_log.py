@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from unittest.mock import patch
 
 import aiohttp
 import pytest
@@ -17,7 +16,6 @@ import pytest
 from bot.live_channel import KEPT, encode
 from runner import store
 from runner.job import Job, JobState
-from tests.support.dashboard import Browser, open_dashboard
 from tests.support.site import SECRET, Site, make_report, open_site
 
 PATIENCE_S = 20.0
@@ -342,23 +340,6 @@ async def test_more_readers_than_there_may_be_are_asked_to_come_back_later(tmp_p
         await wait_until_nobody_watches(site, job)
         async with follow(site) as reader:
             await reader.until("state")
-
-
-async def test_strangers_leave_half_of_the_streams_to_people_who_sign_in_and_nobody_takes_all(tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path, max_streams=4) as dashboard, AsyncExitStack() as streams:
-        job = await dashboard.add(state=JobState.RUNNING)
-        stranger, alice, bob = [
-            await streams.enter_async_context(dashboard.browser(who)) for who in (None, "alice", "bob")
-        ]
-
-        async def open_stream(browser: Browser) -> int:
-            url = f"{dashboard.url}/jobs/{job.id}/log/agent/events"
-            return (await streams.enter_async_context(browser.session.get(url))).status
-
-        assert [await open_stream(stranger) for _ in range(3)] == [200, 200, 503]
-        with patch("bot.live_log.MAX_PER_PERSON", 1):
-            assert [await open_stream(alice) for _ in range(2)] == [200, 503]
-            assert await open_stream(bob) == 200
 
 
 async def test_a_slow_reader_holds_up_nobody_and_is_told_what_it_has_missed(site: Site) -> None:

@@ -85,7 +85,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_not_again: [replies.render_not_again("another job on this issue is under way")],
     replies.render_unrenderable: [replies.render_unrenderable(DONE, URL)],
     replies.render_shortened: [replies.render_shortened(URL, "0123456789"), replies.render_shortened(URL, None)],
-    replies.render_busy: [replies.render_busy(f"{URL}/jobs/1"), replies.render_busy(f"{URL}/jobs/1", ending=True)],
+    replies.render_busy: [replies.render_busy(URL, "1"), replies.render_busy(URL, "1", ending=True)],
     replies.render_option_refused: [replies.render_option_refused("`--model` lacks a name", OFFERS, ["gpu-1"])],
     replies.render_nothing_to_retry: [replies.render_nothing_to_retry()],
     replies.render_retry_refused: [replies.render_retry_refused()],
