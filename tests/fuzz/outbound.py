@@ -102,7 +102,7 @@ def find_faults(text: str) -> list[str]:
     number = crc32(text.encode(errors="replace"))
     limit = 1 + number % (2 * len(text) + 2)
     whole, part = make_safe(text, ()), make_safe(text, (), limit)
-    faults = [*judge(whole, hard_breaks=number % 3 > 0), *judge(part, hard_breaks=number % 5 > 1)]
+    faults: list[str] = [*judge(whole, hard_breaks=number % 3 > 0), *judge(part, hard_breaks=number % 5 > 1)]
     line, code = make_safe_line(text, (), 200), show_code(text, ())
     faults += judge(f"{line}\n\n- {line}, {code}\n\n| a | b |\n|---|---|\n| {code} | c |", hard_breaks=True)
     if len(part) > limit:
