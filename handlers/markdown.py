@@ -126,8 +126,8 @@ def _measure(text: str) -> int:
 
 
 _TICKS = re.compile(r"`+")
-_ADDRESS = re.compile(r"(?:://|www\.|mailto:|xmpp:)\S*", re.IGNORECASE)
-"""A bare address may take the backticks in it, up to the next space."""
+_ADDRESS = re.compile(r"(?:://|www\.|mailto:|xmpp:)[^ \t]*", re.IGNORECASE)
+"""A bare address may take the backticks in it, up to the next space; others than those of ASCII belong to it."""
 
 _OF_RULED_LINE = frozenset(" \t|:>*+-.)0123456789")
 _DEFINITION = re.compile(r"[ \t>*+.)0-9-]*\[")

@@ -10,7 +10,7 @@ from html import unescape
 from urllib.parse import unquote
 from zlib import crc32
 
-from handlers.sanitize import collapse, defuse, fence, make_safe
+from handlers.sanitize import collapse, defuse, fence, make_safe, make_safe_line, show_code
 from tests.support.github_markdown import render_github
 
 _OURS_BEFORE = "### Done\n\n**Root cause**\n\n"
@@ -41,7 +41,8 @@ _CLOSING = re.compile(
     re.IGNORECASE,
 )
 _THREAD = re.compile(
-    r"(?<![\w.-])(?:www\.)?github\.(?:com|example)\.?(?::\d*)?/+[^/\s]+/+[^/\s]+/+(?:issues|pull|discussions)/+\d",
+    r"(?:(?<![\w.-])(?:www\.)?github\.com|://github\.example)\.?(?::\d*)?"
+    r"/+[^/\s]+/+[^/\s]+/+(?:issues|pull|discussions)/+\d",
     re.IGNORECASE,
 )
 
@@ -101,7 +102,9 @@ def find_faults(text: str) -> list[str]:
     number = crc32(text.encode(errors="replace"))
     limit = 1 + number % (2 * len(text) + 2)
     whole, part = make_safe(text, ()), make_safe(text, (), limit)
-    faults = [*judge(whole, hard_breaks=number % 3 > 0), *judge(part, hard_breaks=number % 5 > 1)]
+    faults: list[str] = [*judge(whole, hard_breaks=number % 3 > 0), *judge(part, hard_breaks=number % 5 > 1)]
+    line, code = make_safe_line(text, (), 200), show_code(text, ())
+    faults += judge(f"{line}\n\n- {line}, {code}\n\n| a | b |\n|---|---|\n| {code} | c |", hard_breaks=True)
     if len(part) > limit:
         faults.append(f"{len(part)} characters are more than {limit}")
     if defuse(whole) != whole:
