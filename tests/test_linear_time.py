@@ -177,9 +177,9 @@ def test_every_rule_takes_linear_time(name: str) -> None:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_everything_that_reads_strangers_text_takes_linear_time(name: str) -> None:
-    assert find_slow(WHOLE[name], PATTERNS[::2], 1_000) == []
+    assert find_slow(WHOLE[name], PATTERNS[::4], 1_000) == []
 
 
 def test_a_quadratic_rule_is_found() -> None:
     quadratic = re.compile("@+(?=[A-Za-z0-9])")
-    assert find_slow(partial(quadratic.sub, ""), PATTERNS, 4_000) == [found for found in PATTERNS if found.piece == "@"]
+    assert [found.piece for found in find_slow(partial(quadratic.sub, ""), PATTERNS[::2][:20], 2_000)] == ["@"]

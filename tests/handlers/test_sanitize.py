@@ -10,11 +10,13 @@ from markdown_it import MarkdownIt
 
 from handlers.sanitize import (
     REDACTED,
+    Rule,
     close_fence,
     collapse,
     cut,
     defuse,
     fence,
+    make_safe_line,
     one_line,
     redact,
     show_code,
@@ -136,7 +138,79 @@ def test_a_long_text_is_defused_in_little_time(piece: str) -> None:
     assert len(cut(defuse(redact(text)), 60_000, "…")) <= 60_000
 
 
+REPORT = """\
+## Summary
+
+The loop in [`rows.py`](https://example.com/rows.py) ends *early*, **not** late: `range(n - 1) | None`.
+
+1. Install:
+
+   ```sh
+   pip install -e .
+   ```
+
+2. Run it:
+   - with `pytest -k rows`
+     ```console
+     $ pytest
+       1 failed
+     ```
+     which fails
+   - twice
+
+| File | Lines |
+|------|-------|
+| `rows.py` | 3 |
+
+> It said `IndexError`.
+
+~~~c++
+std::vector<int> rows;
+~~~
+"""
+
+
+def test_an_honest_report_looks_as_its_author_meant_it() -> None:
+    shown = render_github(defuse(REPORT), hard_breaks=False)
+    for part in (
+        "<h2>Summary</h2>",
+        '<a href="https://example.com/rows.py"><code>rows.py</code></a> ends <em>early</em>, <strong>not</strong>',
+        "<code>range(n - 1) | None</code>",
+        "<ol>\n<li>Install:</li>\n</ol>",
+        '<pre><code class="language-sh">pip install -e .\n</code></pre>\n<ol start="2">\n<li>Run it:',
+        '<pre><code class="language-console">$ pytest\n  1 failed\n</code></pre>',
+        "</pre>\n<p>which fails</p>\n<ul>\n<li>twice</li>",
+        "<td><code>rows.py</code></td>\n<td>3</td>",
+        "<blockquote>\n<p>It said <code>IndexError</code>.</p>\n</blockquote>",
+        '<pre><code class="language-c++">std::vector&lt;int&gt; rows;\n</code></pre>',
+    ):
+        assert part in shown
+
+
+def test_a_fence_holds_more_backticks_than_github_counts() -> None:
+    """GitHub's parser counts up to 255 and would take any longer run for the end."""
+    ran = f"```\n{'`' * 300}\n<img src=x>"
+    assert "<img" not in render_github(fence(ran))
+    assert fence(ran) == "````\n```\n⟨U+0060 × 300⟩\n<img src=x>\n````"
+
+
+def test_the_summary_of_a_fold_is_no_code() -> None:
+    """GitHub reads it as HTML, where backticks are only backticks."""
+    assert "<img" not in render_github(collapse("`<img src=x>`", "x"))
+
+
+def test_a_line_never_opens_a_block_of_code() -> None:
+    assert make_safe_line("```sh @octocat", (), 50) == "&#96;&#96;&#96;sh octocat"
+
+
 # Titles
+
+
+def test_a_title_is_cut_before_it_is_read() -> None:
+    read: list[int] = []
+    spy = Rule("spy", lambda text: (read.append(len(text)), text)[1])
+    assert one_line("word " * 40_000, 60, [spy]).endswith("word…")
+    assert read == [120]
 
 
 @given(hostile_text, st.integers(min_value=1, max_value=50))
