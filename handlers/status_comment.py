@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 from handlers.costs import describe_meter
 from handlers.rules import PRESETS
-from handlers.sanitize import REDACTED, make_safe_line, redact, show_code
-from handlers.voice import Label
+from handlers.sanitize import REDACTED, make_safe_line, redact
+from handlers.voice import Label, show_words
 from runner.job import Job, JobState
 from runner.meter import Meter
 
@@ -92,9 +92,8 @@ def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
     for secret in secrets:
         before, head, _ = words.partition(secret[:_SECRET_HEAD]) if len(secret) > _SECRET_HEAD else (words, "", "")
         words = before + REDACTED * bool(head)
-    step = " ".join(words.split())
     counts = [describe_meter(meter)] if meter.turns or meter.tokens else []
-    return " · ".join([*counts, *([show_code(step, (), MAX_LAST_STEP)] if step else [])])
+    return " · ".join([*counts, *([show_words(words, (), MAX_LAST_STEP)] if words.strip() else [])])
 
 
 _DELICATE = re.compile(

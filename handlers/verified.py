@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 
 from handlers.repros import THE_ISSUE
-from handlers.sanitize import redact, show_code
+from handlers.sanitize import redact
 from handlers.status_comment import link_job
-from handlers.voice import Headline, Label, Mark
+from handlers.voice import Headline, Label, Mark, show_words
 from runner.job import Job, JobState, Report
 from runner.new_names import find_new_names
 from runner.verification import Check, Finding, Kind, Side, Verdict, judge
@@ -131,33 +131,27 @@ def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: 
 
 def _name(check: Check, secrets: Collection[str]) -> str:
     if check.kind is Kind.ISSUE:
-        where = "" if check.origin == THE_ISSUE else f", {_quote(check.origin, MAX_ORIGIN, secrets)}"
+        where = "" if check.origin == THE_ISSUE else f", {show_words(check.origin, secrets, MAX_ORIGIN)}"
         return f"**the issue's repro**{where}"
     if check.kind is Kind.AGENT:
         return "**the agent's repro**"
     names = check.script.split("\n")
-    where = _quote(check.origin, MAX_ORIGIN, secrets)
+    where = show_words(check.origin, secrets, MAX_ORIGIN)
     return f"**{len(names)} regression test{'s' * (len(names) != 1)}** in {where}"
 
 
 def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[str]:
     """The counts, then what speaks against it."""
     if total := finding.total.get(Side.BASE):
-        how = f" ({_quote(finding.failure, MAX_FAILURE, secrets)})" if finding.failure else ""
+        how = f" ({show_words(finding.failure, secrets, MAX_FAILURE)})" if finding.failure else ""
         yield f"fails on base {finding.failed[Side.BASE]} of {total}{how}"
     if total := finding.total.get(Side.CHANGED):
-        how = f" (fails: {_quote(finding.other_failure, MAX_FAILURE, secrets)})" if finding.other_failure else ""
+        how = f" (fails: {show_words(finding.other_failure, secrets, MAX_FAILURE)})" if finding.other_failure else ""
         yield f"passes with the change {total - finding.failed[Side.CHANGED]} of {total}{how}"
     if finding.verdict not in GOOD:
-        reason = f": {_quote(check.trouble, MAX_FAILURE, secrets)}" if check.trouble else ""
+        reason = f": {show_words(check.trouble, secrets, MAX_FAILURE)}" if check.trouble else ""
         if finding.verdict is Verdict.NAMES_PATCH:
-            names = (_quote(name, MAX_FAILURE, secrets) for name in finding.new_names[:MAX_NAMES])
+            names = (show_words(name, secrets, MAX_FAILURE) for name in finding.new_names[:MAX_NAMES])
             reason = f": {', '.join(names)}"
         is_part = finding.verdict is Verdict.NOT_RUN and any(finding.total.values())
         yield f"**not verified**: {'not all of it was run' if is_part else _DOUBTS[finding.verdict]}{reason}"
-
-
-def _quote(text: str, limit: int, secrets: Collection[str]) -> str:
-    """Somebody's words on one line, as code: nothing in there is Markdown."""
-    line = " ".join(redact(text, secrets).split())
-    return show_code(line, (), limit) if line else "no words"

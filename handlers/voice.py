@@ -14,7 +14,7 @@ from functools import cache
 
 from handlers.report import OUTCOMES
 from handlers.sanitize import cut, make_safe, redact
-from runner.characters import drop_invisible
+from runner.characters import drop_invisible, show_invisible
 
 SPEAKER = "agent:"
 """What stands before a line of an agent's that begins like one of ours."""
@@ -92,6 +92,15 @@ def quote(text: str, secrets: Collection[str], limit: int, notice: str) -> str:
     lines, is_whole = _clip(cut(safe, max(room - _LONGEST_PREFIX, 0), "").rstrip("\n"), room)
     is_whole = is_whole and len(whole) <= room and len(safe) <= room - _LONGEST_PREFIX
     return "\n".join(lines if is_whole else [*lines, "", notice])
+
+
+def show_words(text: str, secrets: Collection[str], limit: int) -> str:
+    """Somebody's words as code within a line of ours, at most `limit` characters of them: nothing in there is Markdown.
+
+    Unlike `sanitize.show_code`, which is for names, it writes no sign out that people can read, and fits no table.
+    """
+    line = " ".join(show_invisible(redact(text, secrets)).split()).replace("`", "\u02bc")
+    return f"`{line if len(line) <= limit else f'{line[: limit - 1]}…'}`" if line else "no words"
 
 
 _LONGEST_PREFIX = len(f"> {SPEAKER} ")

@@ -243,11 +243,11 @@ class Watched(Collection[str]):
 class Transactions:
     """Stands before a database's transactions that write: whether one is open, and what comes just before the next."""
 
-    def __init__(self, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, desk: Desk) -> None:
         self.open = 0
         self.before: Callable[[AsyncConnection], Awaitable[object]] | None = None
-        self._write = db.write
-        monkeypatch.setattr(db, "write", self.write)
+        self.read, self._write = desk.db.read, desk.db.write
+        desk.context = replace(desk.context, db=cast("Database", self), secrets=Watched(lambda: self.open > 0))
 
     @asynccontextmanager
     async def write(self, **options: Any) -> AsyncIterator[AsyncConnection]:
@@ -263,37 +263,31 @@ class Transactions:
                 self.open -= 1
 
 
-async def test_nothing_is_rendered_while_a_transaction_keeps_others_from_writing(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def assert_rendered_outside(desk: Desk) -> None:
+    assert isinstance(desk.context.secrets, Watched)
+    assert desk.context.secrets.looks
+    assert not any(desk.context.secrets.looks)
+
+
+async def test_nothing_is_rendered_while_a_transaction_keeps_others_from_writing(database_url: str) -> None:
     async with open_desk(database_url) as desk:
-        transactions = Transactions(desk.db, monkeypatch)
-        secrets = Watched(lambda: transactions.open > 0)
-        desk.context = replace(desk.context, secrets=secrets)
+        Transactions(desk)
         await desk.add(ended(), replace(found(HOSTILE), worklog=HOSTILE))
         assert (await desk.reply("report")).body.startswith("### Fix staged")
-        assert secrets.looks
-        assert not any(secrets.looks)
+        assert_rendered_outside(desk)
 
 
-async def test_a_status_is_rendered_before_its_transaction_too(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_status_is_rendered_before_its_transaction_too(database_url: str) -> None:
     async with open_desk(database_url) as desk:
-        transactions = Transactions(desk.db, monkeypatch)
-        secrets = Watched(lambda: transactions.open > 0)
-        desk.context = replace(desk.context, secrets=secrets)
+        Transactions(desk)
         await desk.add(running(trouble="the machine does not answer"))
         assert "Held up" in (await desk.reply("status")).body
-        assert secrets.looks
-        assert not any(secrets.looks)
+        assert_rendered_outside(desk)
 
 
-async def test_a_job_that_changed_while_its_report_was_rendered_is_reported_as_it_is_then(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_that_changed_while_its_report_was_rendered_is_reported_as_it_is_then(database_url: str) -> None:
     async with open_desk(database_url) as desk:
-        transactions = Transactions(desk.db, monkeypatch)
+        transactions = Transactions(desk)
         async with desk.db.write() as connection:
             job = ended(state=JobState.LOST, failure="machine gpu-1 is gone")
             case = Case(job.case_key, job.repository, job.issue_number, "It breaks", CaseState.ACTIVE, NOON, NOON)

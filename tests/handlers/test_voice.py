@@ -14,7 +14,7 @@ import pytest
 import handlers
 from handlers.pull_body import render_commit_message
 from handlers.report_comment import HEADLINES
-from handlers.voice import SPEAKER, mark_forgery, quote
+from handlers.voice import SPEAKER, mark_forgery, quote, show_words
 from runner.artifacts import show_path
 from runner.job import REBASE, FileChange, JobState
 from runner.verification import Kind
@@ -157,6 +157,12 @@ def test_a_quote_keeps_its_limit_and_its_end(text: str, limit: int) -> None:
     assert outside[-3:] == ["<p>", "PROBE", "</p>"]
 
 
+def test_words_stay_readable_in_their_code() -> None:
+    assert show_words("ls | `head`\n@a\u202e", (), 60) == "`ls | \u02bchead\u02bc @a⟨U+202E⟩`"
+    assert show_words("x" * 70, (), 60) == f"`{'x' * 59}…`"
+    assert show_words(" \n", (), 60) == "no words"
+
+
 def test_nothing_to_quote_is_no_quote() -> None:
     assert quote(" \n", (), 100, "…") == ""
 
@@ -211,7 +217,7 @@ def list_code(path: Path) -> Iterator[str]:
 
 def test_no_sentence_puts_a_strangers_words_between_backticks() -> None:
     """`sanitize.show_code` is for those: a backtick in them would end the code, and what follows would be live."""
-    sources = [path for path in SOURCES if path.name != "sanitize.py"]
+    sources = [path for path in SOURCES if path.name not in ("sanitize.py", "voice.py")]
     found = {f"{path.name}: {code}" for path in sources for code in list_code(path) if code not in OURS}
     assert found == set()
 
