@@ -105,7 +105,7 @@ def test_images_and_links_are_listed_once_each_with_what_they_are() -> None:
     snapshot = freeze(
         comment(1, "see https://a.example/x(1), <https://b.example> and [c](javascript:run)"),
         comment(2, "later https://d.example", created=5),
-        body="![](shots/1.png) <img src='https://e.example/2.png'>\n\n<a\nhref=/f>f</a>\n\n`https://code.example`",
+        body="![](shots/1.png) <img src='https://e.example/2.png'>\n\n<a href=/f>f</a>\n\n`https://code.example`",
     )
     assert snapshot.links == (
         *("image: shots/1.png", "image: https://e.example/2.png", "link: /f"),
