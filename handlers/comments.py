@@ -79,8 +79,10 @@ class Request:
 async def on_issue_comment_created(event: sansio.Event, context: Context) -> None:
     """Carry out the commands of a new comment. Bots and we ourselves command nothing."""
     created = IssueCommentCreated.model_validate(event.data)
+    if created.sender.is_bot:
+        return
     commands = parse_commands(created.comment.body or "")
-    if not commands or created.sender.is_bot:
+    if not commands:
         return
     thread = created.issue.number
     admission = await admit(context, created.repository, thread, created.sender, _find_right(commands))
@@ -104,8 +106,10 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
 async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None:
     """Say once that a command does nothing which came into a comment by an edit; strangers hear nothing."""
     edited = IssueCommentEdited.model_validate(event.data)
+    if edited.sender.is_bot:
+        return
     commands = parse_commands(edited.comment.body or "")
-    if not commands or edited.sender.is_bot or commands == parse_commands(edited.old_body):
+    if not commands or commands == parse_commands(edited.old_body):
         return
     rules = context.rules_for(edited.repository.full_name)
     if rules is None or await context.github.fetch_role(rules.name, edited.sender.login) < rules.who_may_start:

@@ -49,7 +49,7 @@ _MAX_TICKS = 80
 _URL = re.compile(r"(?:://|www\.)[^\s<]*", re.IGNORECASE)
 """A bare address: backticks in it are part of it."""
 
-_TAG = re.compile(
+TAG = re.compile(
     r"<(/?)([A-Za-z][A-Za-z0-9-]*+)"
     r"((?:[ \t]++[A-Za-z_:][\w.:-]*+(?:[ \t]*+=[ \t]*+(?:\"[^\"<]*+\"|'[^'<]*+'|[^\s\"'=<>`]++))?+)*+)[ \t]*+/?>",
     re.ASCII,
@@ -80,7 +80,7 @@ _KNOWN_TAG = re.compile(
 )
 """Tags that GitHub shows with what is in them; others it drops, and `rp` browsers hide."""
 
-_RAW_TEXT = re.compile(r"script|style|textarea|title|xmp|iframe|noembed|noframes|noscript|plaintext", re.IGNORECASE)
+RAW_TEXT = re.compile(r"script|style|textarea|title|xmp|iframe|noembed|noframes|noscript|plaintext", re.IGNORECASE)
 """Elements in which a browser reads no tags and no comments."""
 
 _ADDRESSES = {"a": "href", "img": "src", "source": "src", "video": "src"}
@@ -168,8 +168,8 @@ class Editor:
             return "" if comments else dropped, end, trust
         if not html and (found := _ADDRESS.match(line, at)):
             return found[0], found.end(), Trust.CERTAIN
-        if found := _TAG.match(line, at):
-            return self._show_tag(found), found.end(), Trust.LOST if _RAW_TEXT.fullmatch(found[2]) else Trust.CERTAIN
+        if found := TAG.match(line, at):
+            return self._show_tag(found), found.end(), Trust.LOST if RAW_TEXT.fullmatch(found[2]) else Trust.CERTAIN
         if found := _LOOSE_TAG.match(line, at):
             return f"⟨{found[0]}⟩" if "unknown tags" in self._steps else found[0], found.end(), Trust.CERTAIN
         following = line[at + 1 : at + 2]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
 from html import unescape
 
-from handlers.hidden_parts import FOLDED, FOOTNOTE, STEPS, Editor, Trust
+from handlers.hidden_parts import FOLDED, FOOTNOTE, RAW_TEXT, STEPS, TAG, Editor, Trust
 from runner.characters import show_invisible
 
 __all__ = ["BEYOND", "DRAWN", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "reveal"]
@@ -38,6 +38,7 @@ _FENCE = re.compile(r"(`{3,}(?=[^`]*$)|~{3,})[ \t]*(\S{0,20})")
 _DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 _BLANKS = r"[ \t\v\f]*+"
 _DELIMITERS = re.compile(rf"[ \t\v\f>]*+\|?+{_BLANKS}:?-++:?{_BLANKS}(?:\|{_BLANKS}:?-++:?{_BLANKS})*+\|?{_BLANKS}")
+_ENTITY = re.compile(r"&[^&;\s]{1,32};")
 _HEADING = re.compile(r"#{1,6}(?:[ \t]|$)")
 _RULER = re.compile(r"([-*_])[ \t]*(?:\1[ \t]*){2,}$")
 _MARKER = re.compile(r"([-+*]|\d{1,9}[.)])( *)(\t|[^ ]|$)")
@@ -46,9 +47,6 @@ _PLAIN = re.compile(r"[^\W\d_]|[\[\"'(]")
 
 _HTML = re.compile(r"<[A-Za-z/!?]")
 _ADDRESS = re.compile(r"<(?:[A-Za-z][A-Za-z0-9.+-]{1,31}:|[^\s<>@]+@)[^\s<>]*>")
-_LONE_TAG = re.compile(
-    r"</?(?!pre\b|script\b|style\b|textarea\b)[A-Za-z][A-Za-z0-9-]*(?: [^<>`]*)?>[ \t]*$", re.IGNORECASE
-)
 _HTML_BLOCK = re.compile(
     r"</?(?:address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl"
     r"|dt|fieldset|figcaption|figure|footer|form|h[1-6]|head|header|hr|html|li|link|main|menu|nav|ol|p|section|summary"
@@ -190,7 +188,8 @@ class _Page:
         return line[: fence.end()] + rest + self._name_drawing(fence)
 
     def _name_drawing(self, fence: re.Match[str]) -> str:
-        return f" {DRAWN}" if "drawings" in self._steps and _DRAWN.match(unescape(fence[2])) else ""
+        language = _ENTITY.sub(lambda entity: unescape(entity[0]), fence[2])
+        return f" {DRAWN}" if "drawings" in self._steps and _DRAWN.match(language) else ""
 
     def _show_line(self, at: int) -> str:
         line = self._lines[at]
@@ -224,7 +223,9 @@ class _Page:
             self._in_pre = False
         cut = self._find_cells_beyond(line)
         in_table = "|" in line and (self._columns is not None or self._is_head(at))
-        certain = self._trust is Trust.CERTAIN and not html and not in_table
+        if in_table:
+            self._trust = max(self._trust, Trust.NO_CODE)
+        certain = self._trust is Trust.CERTAIN and not html
         shown, trust = self._editor.edit(line[:cut], certain=certain, html=html)
         if cut is not None:
             more, worse = self._editor.edit(line[cut:], certain=False, html=html)
@@ -244,7 +245,7 @@ class _Page:
             self._in_pre = not ends and not self._lost
             if not self._in_pre:
                 self._html = Html.MAYBE
-        elif at_top and (_HTML_BLOCK.match(rest) or (self._fresh and _LONE_TAG.match(rest))):
+        elif at_top and (_HTML_BLOCK.match(rest) or (self._fresh and _is_lone_tag(rest))):
             self._html = Html.YES
         else:
             self._html = Html.MAYBE
@@ -304,6 +305,14 @@ class _Page:
         row = re.compile(rf"[ \t>]*+\|?+(?:(?:\\.|[^|\\])*+\|){{{self._columns}}}(?=.*[^\s|])")
         found = row.match(line)
         return found.end() if found else None
+
+
+def _is_lone_tag(rest: str) -> bool:
+    """Whether a line is a tag and nothing else, with which raw HTML begins."""
+    tag = TAG.fullmatch(rest.rstrip(" \t"))
+    if tag is None or RAW_TEXT.fullmatch(tag[2]) or tag[2].lower() == "pre":
+        return False
+    return not (tag[1] and tag[3])
 
 
 def _measure(line: str) -> int:
