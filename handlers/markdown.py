@@ -1,8 +1,13 @@
-"""Markdown as GitHub reads it, as far as several modules here have to know."""
+"""Markdown, as far as several modules here have to know it: its blocks, and what in it may be meant as code. Pure."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -28,3 +33,168 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark")
     parser.core.ruler.disable("inline")
     return parser
+
+
+LINE_START = r"^([ \t]*+(?:(?:[>*+-]|[0-9]{1,9}[.)])[ \t]*+)*+"
+"""The start of a line and the marks of quotes, lists and emphasis. Its group is left open."""
+
+
+# What may be meant as code. Parsers disagree about where code is, so nothing here tells where it is: these functions
+# say what to write anew as code, and whoever calls them leaves no other mark of code in the text.
+
+_OPENER = re.compile(rf"{LINE_START})(`{{3,}}+(?=[^`]*$)|~{{3,}}+)(.*)")
+_CLOSER = re.compile(r"([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+")
+_MAX_QUOTES = 20
+"""Marks of quotes that are taken off a line of code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A fenced block of code: the first word behind its opening, and its lines without their quotes and indentation."""
+
+    info: str
+    lines: Sequence[str]
+
+
+def split_fences(text: str) -> Iterator[Fence | Sequence[str]]:
+    """What an author probably means by a text: fenced code, and the lines between, none of them blank at either end.
+
+    A fence is whatever looks like one, at any depth, and goes on to a line that may close it or to the end. What
+    follows it is moved left, because there is no list any more in which it stands.
+    """
+    lines = text.split("\n")
+    prose: list[str] = []
+    at, moves = 0, False
+    while at < len(lines):
+        opener = _OPENER.match(lines[at])
+        at += 1
+        if opener is None:
+            prose.append(lines[at - 1])
+            continue
+        if any(map(str.isdigit, opener[1])):
+            # The number of a step that is nothing but code.
+            prose.append(opener[1].rstrip())
+        yield from _trim(prose, moves=moves)
+        prose, moves = [], True
+        code, at = _read_fence(lines, at, opener)
+        yield Fence("".join(opener[3].split()[:1]).lower(), code)
+    yield from _trim(prose, moves=moves)
+
+
+def _read_fence(lines: Sequence[str], start: int, opener: re.Match[str]) -> tuple[Sequence[str], int]:
+    """The code of a fence whose first line is at `start`, and where the text goes on."""
+    quotes = re.compile(rf"(?:[ \t]*+>){{0,{min(opener[1].count('>'), _MAX_QUOTES)}}}+")
+    width = _measure(opener[1].rpartition(">")[2])
+    code: list[str] = []
+    for at in range(start, len(lines)):
+        line = quotes.sub("", lines[at], count=1)
+        closer = _CLOSER.fullmatch(line)
+        if closer and closer[2].startswith(opener[2]) and _measure(closer[1]) <= width + 3:
+            return code, at + 1
+        code.append(_dedent(line, width))
+    return code, len(lines)
+
+
+def _trim(lines: list[str], *, moves: bool) -> Iterator[Sequence[str]]:
+    """The lines without blank ones at their ends, if any is left. With `moves`, those that are at least as far to the
+    right as the first begin where the margin is."""
+    written = [place for place, line in enumerate(lines) if line.strip(" \t")]
+    if not written:
+        return
+    lines = lines[written[0] : written[-1] + 1]
+    if moves and (width := _measure_indent(lines[0])):
+        count = next((at for at, line in enumerate(lines) if line.strip(" \t") and _measure_indent(line) < width), None)
+        lines[:count] = [_dedent(line, width) for line in lines[:count]]
+    yield lines
+
+
+def _dedent(line: str, width: int) -> str:
+    """The line without its first `width` columns, as far as they are blank."""
+    at = column = 0
+    while column < width and line.startswith((" ", "\t"), at):
+        column += 4 - column % 4 if line[at] == "\t" else 1
+        at += 1
+    return " " * (column - width) + line[at:]
+
+
+def _measure_indent(line: str) -> int:
+    return _measure(line[: len(line) - len(line.lstrip(" \t"))])
+
+
+def _measure(text: str) -> int:
+    return len(text.expandtabs(4))
+
+
+_TICKS = re.compile(r"`+")
+_ADDRESS = re.compile(r"(?:://|www\.|mailto:|xmpp:)[^ \t]*", re.IGNORECASE)
+"""A bare address may take the backticks in it, up to the next space; others than those of ASCII belong to it."""
+
+_OF_RULED_LINE = frozenset(" \t|:>*+-.)0123456789")
+_DEFINITION = re.compile(r"[ \t>*+.)0-9-]*\[")
+
+Span = tuple[int, int, str]
+"""Where a code span starts and ends in its line, and the code."""
+
+
+def find_spans(lines: Sequence[str]) -> Iterator[tuple[str, Sequence[Span]]]:
+    """Each line, with what in it can be written as a code span that every parser sees, if no other backtick is left.
+
+    Not what goes over the end of a line, stands in an address, or may be cut by a table or used up by a link's
+    definition. Whoever calls this breaks up links that have more to them than an address, and definitions.
+    """
+    for is_blank, paragraph in groupby(lines, key=lambda line: not line.strip(" \t")):
+        block = list(paragraph)
+        has_table = not is_blank and any("-" in line and _OF_RULED_LINE.issuperset(line) for line in block)
+        has_definition = not is_blank and any(map(_DEFINITION.match, block))
+        for line in block:
+            pairs = _pair_ticks(line) if "`" in line else ()
+            addresses = [found.span() for found in _ADDRESS.finditer(line)] if pairs else ()
+            yield (
+                line,
+                [
+                    (start, end, code)
+                    for start, end, code in pairs
+                    if code.strip(" \t")
+                    and "``" not in code
+                    and not (has_table and "|" in code)
+                    and not (has_definition and "]:" in code)
+                    and not line.endswith("\\", 0, start)
+                    and not _is_within(addresses, start)
+                ],
+            )
+
+
+def _is_within(ranges: Sequence[tuple[int, int]], place: int) -> bool:
+    """Whether one of some ranges, in order and apart from each other, has this place in it."""
+    at = bisect_right(ranges, place, key=lambda found: found[0])
+    return at > 0 and place < ranges[at - 1][1]
+
+
+def _pair_ticks(line: str) -> Sequence[Span]:
+    """The code spans of a line, by CommonMark's rule: the next run of as many backticks ends one."""
+    return [
+        (opener.start(), closer.end(), line[opener.end() : closer.start()])
+        for opener, closer in _pair_runs(line)
+        if closer
+    ]
+
+
+def find_half_span(line: str) -> int:
+    """Where the first backtick stands to which none belongs, or else the length of the line."""
+    return next((opener.start() for opener, closer in _pair_runs(line) if closer is None), len(line))
+
+
+def _pair_runs(line: str) -> Iterator[tuple[re.Match[str], re.Match[str] | None]]:
+    """Each run of backticks that opens code, or would, with the one that closes it."""
+    runs = list(_TICKS.finditer(line))
+    closers: list[int | None] = [None] * len(runs)
+    later: dict[int, int] = {}
+    for place in reversed(range(len(runs))):
+        length = len(runs[place][0])
+        closers[place] = later.get(length)
+        later[length] = place
+    place = 0
+    while place < len(runs):
+        closer = closers[place]
+        yield runs[place], None if closer is None else runs[closer]
+        place = 1 + (place if closer is None else closer)

@@ -7,17 +7,11 @@ wrote a text and where it goes. What a reader cannot see is decided in `runner.c
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import accumulate, pairwise
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-
-from handlers.markdown import AnyLink
+from handlers.markdown import LINE_START, Fence, find_half_span, find_spans, parse_blocks, split_fences
 from runner.characters import show_invisible
 
 REDACTED = "[redacted]"
@@ -103,11 +97,10 @@ def find_open(text: str, secrets: Collection[str]) -> int:
     places = [len(text) - len(head) for head in _find_heads(frozenset(secrets)) if text.endswith(head)]
     if "-----BEGIN " in text:
         heads = [found.span() for found in re.finditer(_PEM_BEGIN, text)]
-        # Closed by its end, and by the beginning of whatever comes next.
+        # Its end closes it, and so does the next beginning.
         places += [at for at, end in heads[-1:] if not re.search(rf"{_PEM_END}|-----BEGIN ", text[end:])]
-    shift = max(len(text) - _LONGEST_HEADER, 0)
-    if header := _HEADER_BEGUN.search(text[shift:]):
-        places.append(shift + header.start())
+    if header := _HEADER_BEGUN.search(text, max(len(text) - _LONGEST_HEADER, 0)):
+        places.append(header.start())
     return min(places, default=len(text))
 
 
@@ -126,182 +119,134 @@ def _find_live(secrets: frozenset[str]) -> Sequence[str]:
     return sorted(live, key=len, reverse=True)
 
 
-# Where the code is
-
-_MAX_TICKS = 80
-"""GitHub's parser takes a longer run of backticks for text."""
-
-_TICKS = re.compile(r"`+")
-_TICKS_OR_ESCAPE = re.compile(r"\\.|`+", re.DOTALL)
-_UNSURE = re.compile(r"\]\(|\]\[|\]:|\[\^|\$|://|www\.|^[ \t|:]*-[ \t|:-]*$", re.MULTILINE)
-"""Links, footnotes, mathematics, bare addresses, rows of a table: what may claim a backtick before it can open code."""
-
-
-class _Blocks(AnyLink):
-    """CommonMark's blocks alone. Tables are paragraphs (`_UNSURE`)."""
-
-    def normalizeLink(self, url: str) -> str:  # noqa: N802
-        return url
-
-
-@cache
-def _parser() -> MarkdownIt:
-    return _Blocks("commonmark", {"html": False}).disable(["inline", "text_join", "html_block"])
-
-
-def _shadow(text: str) -> str:
-    """The text as Markdown reads it once each `<` is escaped, character for character."""
-    return text.replace("<", "&")
-
-
-def _find_code(text: str) -> list[tuple[int, int]]:
-    """Where code stands for sure, as offsets: the insides of fences, and spans within one line.
-
-    Where GitHub's parser could come to another view than ours the answer is "no code": a mark too many in code is
-    ugly, a live mention in what only looked like code is not.
-    """
-    environment: dict[str, object] = {}
-    tokens = _parser().parse(_shadow(text), environment)
-    lines = _shadow(text).split("\n")
-    offsets = _find_offsets(lines)
-    plain = not environment.get("references")
-    found: list[tuple[int, int]] = []
-    for before, token in pairwise([Token("", "", 0), *tokens]):
-        first, last = token.map or (0, 0)
-        if token.type == "fence":
-            found.append((offsets[first + 1], offsets[last]))
-        elif token.type == "inline" and plain and _is_running_text(before):
-            found += _find_spans(token.content, lines[first:last], offsets[first:last])
-    return [(start, min(end, len(text))) for start, end in found]
-
-
-def _find_offsets(lines: Sequence[str]) -> list[int]:
-    """Where each line starts in the text, and where one more would."""
-    return [0, *accumulate(len(line) + 1 for line in lines)]
-
-
-def _is_running_text(opening: Token) -> bool:
-    return opening.type == "paragraph_open" or (opening.type == "heading_open" and opening.markup.startswith("#"))
-
-
-def _find_spans(content: str, lines: list[str], offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """The code spans of a block, as offsets into the whole text. `lines` are the block's, with their prefixes."""
-    inner = content.split("\n")
-    if "`" not in content or len(inner) != len(lines) or _UNSURE.search(content):
-        return
-    starts = _find_offsets(inner)
-    for start, end in _pair_ticks(content):
-        place = bisect_left(starts, start + 1) - 1
-        shown, line = inner[place].strip(" \t"), lines[place].rstrip(" \t")
-        if end < starts[place + 1] and line.endswith(shown):
-            shift = offsets[place] + len(line) - len(inner[place].rstrip(" \t")) - starts[place]
-            yield start + shift, end + shift
-
-
-def _pair_ticks(content: str) -> Iterator[tuple[int, int]]:
-    """CommonMark's rule: a run of backticks opens code that the next run of the same length closes."""
-    closers: dict[int, list[int]] = defaultdict(list)
-    for run in _TICKS.finditer(content):
-        closers[len(run[0])].append(run.start())
-    at = 0
-    while opener := _TICKS_OR_ESCAPE.search(content, at):
-        at, length = opener.end(), len(opener[0])
-        if opener[0].startswith("\\") or length > _MAX_TICKS:
-            continue
-        place = bisect_left(closers[length], at)
-        if place < len(closers[length]):
-            at = closers[length][place] + length
-            yield opener.start(), at
-
-
-def _find_closer(text: str) -> str:
-    """What would close the fence that is open at the end of the text; empty where none is."""
-    tokens = _parser().parse(_shadow(text))
-    if not tokens or tokens[-1].type != "fence" or tokens[-1].level:
-        return ""
-    first, last = tokens[-1].map or (0, 0)
-    mark = tokens[-1].markup
-    closing = re.compile(rf" {{0,3}}{mark}{mark[0]}*[ \t]*")
-    closed = last - first > 1 and closing.fullmatch(text.split("\n")[last - 1])
-    return "" if closed else mark
-
-
-def close_fence(text: str) -> str:
-    """The text, with the fence closed that it leaves open, if any: what follows it then stands outside."""
-    closer = _find_closer(text)
-    newline = "" if text.endswith("\n") or not closer else "\n"
-    return f"{text}{newline}{closer}"
-
-
 # Prose
-
-_LINE_START = r"^([ \t]*+(?:(?:[>*+-]|\d{1,9}[.)])[ \t]*+)*+"
-"""The start of a line and the marks of quotes, lists and emphasis. Its group is left open."""
 
 _FIELDS = (
     "Summary|Test Plan|Reviewers?|Reviewed By|Approved By|Subscribers|CC|Auditors|Tasks|Maniphest Tasks|Tags"
     "|JIRA Issues|Revert Plan|Blame Revision|Differential Revision|Differential Version|Pulled By"
     "|Pull Request resolved|Change-Id|fbshipit-source-id|ghstack-source-id|[a-z][a-z-]{0,40}-by"
 )
-_CLOSING = r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?![A-Za-z0-9])[^A-Za-z0-9#]*+"
+_KEYWORD = r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?![A-Za-z0-9])"
 _SLASH = r"(?:\\?/){1,3}"
 """Markdown drops a backslash before a slash or a dot, and browsers read some slashes as one."""
-_THREAD = rf"{_SLASH}[\w.\\-]+{_SLASH}[\w.\\-]+{_SLASH}(?:issues|pull|discussions|[^\s/]*%[^\s/]*){_SLASH}"
-_DRAWN = r"^([ \t>*+-]*(?:\d{1,9}[.)][ \t]*)?(?:`{3,}|~{3,})[ \t]*)(?:mermaid|geojson|topojson|stl|math)\b"
+_THREAD = rf"{_SLASH}[\w.\\-]+{_SLASH}[\w.\\-]+{_SLASH}(?:issues|pull|discussions|[^\s/%]*+%[^\s/]*+){_SLASH}"
+
+_MARKS = {"<": "lt", "`": "#96", "$": "#36", "~": "#126"}
+_OUR_ENTITIES = rf"(?:{'|'.join(_MARKS.values())}|gt|amp|quot|#8203);"
+_ADDRESS_OF_LINK = r"(?:[^\s()<>`\\\ue000]++|\([^\s()<>`\\\ue000]*+\))*+\)"
+
+
+_EVEN = r"(?<!\\)((?:\\\\)*+)"
+"""The backslashes before a mark that escape each other."""
+
+
+def _spell(name: str, mark: str) -> Rule:
+    """A rule that spells out a mark, so that it is none. The backslash of an escaped one would escape the spelling."""
+    pattern = re.compile(rf"{_EVEN}\\?({mark})")
+    return Rule(name, partial(pattern.sub, lambda found: found[1] + "".join(f"&{_MARKS[char]};" for char in found[2])))
+
 
 RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible, in_code=True),
-    # A picture may link anywhere, and its source is not seen.
-    Rule("drawings", partial(re.compile(_DRAWN, re.MULTILINE | re.IGNORECASE).sub, r"\1text"), in_code=True),
-    Rule("open fences", close_fence, in_code=True),
-    # `&#64;` becomes a live @ after Markdown is rendered; only our own mark and the harmless ones stay.
-    _replace("entities", r"&(?!(?:lt|gt|amp|quot|#8203);)(?=#?[0-9A-Za-z]{1,40};)", "&amp;"),
-    _replace("html", r"\\?<", "&lt;"),
+    # `&#64;` becomes a live @ after Markdown is rendered; only our own marks and the harmless ones stay.
+    _replace("entities", rf"{_EVEN}(?:\\&|&(?!{_OUR_ENTITIES}))(?=#?[0-9A-Za-z]{{1,40}};)", r"\1&amp;"),
+    _spell("html", "<"),
+    # Every fence and every span is one that we write, so that no parser sees code in another place than we do.
+    _spell("marks of code", "`"),
+    _spell("fences of tildes", "~{3,}"),
+    # What GitHub draws, nobody reads as it is written.
+    _spell("mathematics", r"\$"),
     _replace("mentions", r"(?<![A-Za-z0-9])@(?=[A-Za-z0-9])", f"@{_GAP}"),
-    _replace("closing keywords", rf"({_CLOSING}(?:#+|GH-))(?!8203;)(?=\d)", rf"\1{_GAP}", re.IGNORECASE),
+    _replace(
+        "closing keywords",
+        rf"({_KEYWORD}(?:[^A-Za-z0-9#&]++|&(?:{_OUR_ENTITIES})?)*+(?:#++|GH-))(?=\d)",
+        rf"\1{_GAP}",
+        re.IGNORECASE,
+    ),
     _replace("images", r"!(?=\[)", f"!{_GAP}"),
-    _replace("references to other repositories", r"(?<=[\w.\\-])#(?=\d)", f"#{_GAP}"),
+    # The words of a footnote would stand at the very end of our comment, below what is ours.
+    _replace("footnotes", r"\[(?=\^)", f"[{_GAP}"),
+    # Nobody sees a definition, and brackets in our own words would lead where it says.
+    _replace("definitions of links", r"\](?=[:\[])", f"]{_GAP}"),
+    # A title or an address over several lines takes backticks of ours with it.
+    _replace("links with more than an address", rf"\](?=\()(?!\({_ADDRESS_OF_LINK})", f"]{_GAP}"),
+    _replace(
+        "references to other repositories",
+        r"((?<=[\w.\\-])#|(?<![A-Za-z0-9])GH-)(?=\d)",
+        rf"\1{_GAP}",
+        re.IGNORECASE,
+    ),
     # GitHub's own way to link a thread without leaving a mark in it.
     _replace(
         "links to threads",
-        rf"(?<![\w.-])(?:www\\?\.)?github\\?\.com(?={_THREAD}\d)",
+        rf"(?<![A-Za-z0-9.-])(?:www\\?\.)?github\\?\.com(?={_THREAD}[\d%])",
         "redirect.github.com",
         re.IGNORECASE,
     ),
     _replace(
         "links to threads elsewhere",
-        rf"(://(?!redirect\.github\.com/)[^\s/]+{_THREAD})(?=\d)",
+        rf"(://(?!redirect\.github\.com/)[^\s/]+{_THREAD})(?=[\d%])",
         rf"\1{_GAP}",
         re.IGNORECASE,
     ),
-    _replace("commands", rf"{_LINE_START})/(?=[A-Za-z])", r"\1\\/", re.MULTILINE),
+    _replace("commands", rf"{LINE_START})/(?=[A-Za-z])", r"\1\/", re.MULTILINE),
     _replace(
         "field labels",
-        rf"{_LINE_START}(?:{_FIELDS})[ \t]*):",
-        r"\1\\:",
+        rf"{LINE_START}(?:{_FIELDS})[ \t]*):",
+        r"\1\:",
         re.MULTILINE | re.IGNORECASE,
     ),
 )
-"""What makes text safe to post as Markdown, in this order.
+"""What makes text safe to post as Markdown, in this order. None of them makes or moves a line."""
 
-None of them adds a space, a bracket or a backtick, so the text keeps the structure in which its code was found.
-"""
+_SPAN = "\ue000"
+"""Stands for a code span while the rules are applied. No text holds it: invisible characters are written out."""
+
+_LANGUAGES = re.compile(
+    r"asm|bash|bat|c|c\+\+|cc|cfg|cmake|cmd|conf|console|cpp|cs|css|csv|cu|cuda|cxx|cython|diff"
+    r"|dockerfile|fish|fortran|glsl|go|gradle|h|haskell|hip|hpp|html|http|ini|java|javascript|jinja"
+    r"|js|json|json5|jsonc|jsonl|jsx|julia|kotlin|latex|llvm|log|lua|make|makefile|markdown|md"
+    r"|metal|mlir|nasm|ninja|nix|none|objc|ocaml|output|patch|perl|php|plain|plaintext|powershell"
+    r"|proto|protobuf|ps1|ptx|py|pycon|pyi|pytb|python|python3|pyx|r|rb|rs|rst|ruby|rust|scala"
+    r"|sh|shell|sql|starlark|swift|tex|text|toml|traceback|triton|ts|tsx|txt|typescript|vim|wgsl"
+    r"|xml|yaml|yml|zig|zsh"
+)
+"""Words behind a fence that colour it. Others may make GitHub draw what is in it, now or one day."""
 
 
 def defuse(text: str, rules: Sequence[Rule] = RULES) -> str:
-    """Markdown in which nothing notifies, closes, commands, embeds or hides. What stands in code stays readable."""
+    """Markdown in which nothing notifies, closes, commands, embeds or hides. What its author wrote as code stays so.
+
+    The text is not searched for code, but written anew: its fences at the margin, its spans each in a line, and every
+    other mark of code spelt out. So nothing depends on where a parser would have seen code.
+    """
     text = _normalise_newlines(text)
     for rule in rules:
-        if rule.in_code:
-            text = rule.apply(text)
-    parts, at = [], 0
-    for start, end in [*_find_code(text), (len(text), len(text))]:
-        prose = text[at:start]
-        for rule in rules:
-            prose = prose if rule.in_code else rule.apply(prose)
-        parts += [prose, text[start:end]]
-        at = end
-    return "".join(parts)
+        text = rule.apply(text) if rule.in_code else text
+    parts = [
+        fence("".join(f"{line}\n" for line in part.lines), part.info if _LANGUAGES.fullmatch(part.info) else "")
+        if isinstance(part, Fence)
+        else _defuse_prose(part, rules)
+        for part in split_fences(text)
+    ]
+    return "\n\n".join(parts)
+
+
+def _defuse_prose(lines: Sequence[str], rules: Sequence[Rule] = RULES) -> str:
+    hidden, spans = [], []
+    for line, found in find_spans(lines):
+        parts, at = [], 0
+        for start, end, code in found:
+            parts += [line[at:start], _SPAN]
+            ticks = "``" if "`" in code else "`"
+            spans.append(f"{ticks}{code}{ticks}")
+            at = end
+        hidden.append("".join([*parts, line[at:]]))
+    prose = "\n".join(hidden)
+    for rule in rules:
+        prose = prose if rule.in_code else rule.apply(prose)
+    shown = iter(spans)
+    return re.sub(_SPAN, lambda _: next(shown, ""), prose)
 
 
 def _normalise_newlines(text: str) -> str:
@@ -310,19 +255,22 @@ def _normalise_newlines(text: str) -> str:
 
 # Plain text
 
+_TO_CI = r"[^\[\]]{0,40}skip[^\[\]]{0,40}|\s*(?:no|without)[\s_-]*(?:ci|cd|build|deploy|actions?|checks?|tests?)\s*"
+
 TITLE_RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible),
-    _replace("mentions", r"(?<![A-Za-z0-9])@+(?=[A-Za-z0-9])", ""),
+    _replace("mentions", r"(?<!@)(?:(?<![A-Za-z0-9])@++|@{2,}+)(?=[A-Za-z0-9])", ""),
     _replace(
         "closing keywords",
-        rf"({_CLOSING}(?:GH(?=-))?)[#-]+(?=\d)",
+        rf"({_KEYWORD}[^A-Za-z0-9#]*+(?:GH(?=-))?)[#-]+(?=\d)",
         r"\1 ",
         re.IGNORECASE,
     ),
-    _replace("references to other repositories", r"(?<=[\w.-])#+(?=\d)", " "),
-    _replace("links to threads", rf"({_THREAD})(?=\d)", r"\1 ", re.IGNORECASE),
-    # In a commit's message they keep GitHub Actions from running.
-    _replace("words to CI", r"\[(skip ci|ci skip|no ci|skip actions|actions skip)\]", r"(\1)", re.IGNORECASE),
+    _replace("references to other repositories", r"(?<=[\w.-])#++(?=\d)", " "),
+    _replace("links to threads", rf"({_THREAD})(?=[\d%])", r"\1 ", re.IGNORECASE),
+    # In a commit's message they keep GitHub Actions and the CI of others from running.
+    _replace("words to CI", rf"\[({_TO_CI})\]|\*\*\*({_TO_CI})\*\*\*", r"(\1\2)", re.IGNORECASE),
+    _replace("options to CI", r"(skip-checks)\s{0,9}:(?=\s{0,9}true)|--(?=skip-ci|ci-skip)", r"\1 ", re.IGNORECASE),
     _replace("commands", r"^/+(?=\w+(?:\s|$))", ""),
 )
 
@@ -330,62 +278,119 @@ TITLE_RULES: tuple[Rule, ...] = (
 def one_line(text: str, limit: int, rules: Sequence[Rule] = TITLE_RULES) -> str:
     """A title of at most `limit` characters: no line breaks or control characters, no mention, no command.
 
-    For plain text (titles, commit messages), where an escape would be seen; as Markdown it needs `defuse` on top.
+    For plain text (titles, commit messages), where an escape would be seen; as Markdown it needs `make_safe_line`.
     """
-    line = " ".join(text.split())
+    whole = " ".join(text.split())
+    # The rules need not read what is cut off anyway. They may take away some of what they read.
+    line = whole[: 2 * limit]
+    is_cut = line != whole
     for rule in rules:
         line = rule.apply(line)
     line = " ".join(line.split())
-    return line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
+    return line if len(line) <= limit and not is_cut else f"{line[: limit - 1].rstrip()}…"
 
 
 def make_safe(text: str, secrets: Collection[str], limit: int | None = None, notice: str = "…") -> str:
     """Somebody's Markdown as it may be posted: without secrets, nothing live in it, of at most `limit` characters."""
-    safe = defuse(redact(text, secrets))
-    return safe if limit is None else cut(safe, limit, notice)
+    text = redact(text, secrets)
+    if limit is None or len(text) <= limit:
+        safe = defuse(text)
+        return safe if limit is None else cut(safe, limit, notice)
+    return _shorten(defuse(text[:limit]), limit, notice)
 
 
 def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
     """Somebody's words as one line of Markdown that may be posted, of some `limit` characters: no mark is counted."""
-    return defuse(one_line(redact(text, secrets), limit))
+    return _defuse_prose([one_line(redact(text, secrets), limit)])
 
 
 # Shapes
 
+_NEVER_IN_CODE = re.compile(r"[`|\t\r\n]|^ | $")
+_TICKS = re.compile(r"`+")
+_MAX_TICKS = 250
+"""GitHub's parser counts no more than 255 backticks of a fence: one more would end a fence that is longer still."""
+
+
+def show_code(text: str, secrets: Collection[str], limit: int = 300) -> str:
+    """A stranger's path or name as one code span, also in a list item and a table cell. Put no backtick around it.
+
+    What could end the span or a cell is written out, as `⟨U+0060⟩`, and so is a space at either end.
+    """
+    line = show_invisible(redact(text, secrets)[: limit + 1])
+    shown = _NEVER_IN_CODE.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", line) or "⟨empty⟩"
+    return f"`{shown if len(shown) <= limit else f'{shown[: limit - 1]}…'}`"
+
 
 def fence(text: str, info: str = "") -> str:
-    """The text as a code block that nothing inside can end."""
-    text = _normalise_newlines(text)
+    """The text as a code block that nothing inside can end. A run of backticks too long to count is written out."""
+    text = re.sub(rf"`{{{_MAX_TICKS},}}", lambda run: f"⟨U+0060 × {len(run[0])}⟩", _normalise_newlines(text))
     ticks = "`" * max(3, 1 + max((len(run) for run in _TICKS.findall(text)), default=0))
     newline = "" if text.endswith("\n") else "\n"
     return f"{ticks}{info}\n{text}{newline}{ticks}"
 
 
+def close_fence(text: str) -> str:
+    """What a person wrote, with the fence closed that it leaves open, if any: what follows it then stands outside."""
+    tokens = parse_blocks(text)
+    if not tokens or tokens[-1].type != "fence" or tokens[-1].level:
+        return text
+    first, last = tokens[-1].map or (0, 0)
+    mark = tokens[-1].markup
+    closing = re.compile(rf" {{0,3}}{mark}{mark[0]}*[ \t]*")
+    if last - first > 1 and closing.fullmatch(text.split("\n")[last - 1]):
+        return text
+    newline = "" if text.endswith("\n") else "\n"
+    return f"{text}{newline}{mark}"
+
+
+def _end_fence(text: str) -> str:
+    """The same for text whose fences are all of our making. No parser is asked, for a parser may be deceived."""
+    mark = ""
+    for line in text.split("\n"):
+        if not mark and line.startswith("```"):
+            mark = line[: len(line) - len(line.lstrip("`"))]
+        elif mark == line:
+            mark = ""
+    return f"{text}\n{mark}" if mark else text
+
+
 def collapse(summary: str, markdown: str) -> str:
-    """The Markdown folded away under a one-line summary."""
-    title = defuse(one_line(summary, 200))
-    return f"<details>\n<summary>{title}</summary>\n\n{close_fence(markdown)}\n\n</details>"
+    """The Markdown folded away under a one-line summary. Its fences are of our making, as in `cut`."""
+    # No Markdown in there: GitHub reads it as HTML.
+    title = one_line(summary, 200)
+    for rule in RULES:
+        title = rule.apply(title)
+    return f"<details>\n<summary>{title}</summary>\n\n{_end_fence(markdown)}\n\n</details>"
 
 
 def cut(text: str, limit: int, notice: str) -> str:
-    """At most `limit` characters: the whole text, or as much as fits and below it the notice, outside any fence."""
-    if len(text) <= limit:
-        return text
-    code = _find_code(text)
+    """At most `limit` characters: the whole text, or as much as fits and below it the notice, outside any fence.
+
+    The text is ours or went through `defuse`: every backtick in it is a mark of code, and every fence is `fence`'s.
+    """
+    return text if len(text) <= limit else _shorten(text, limit, notice)
+
+
+def _shorten(text: str, limit: int, notice: str) -> str:
     room = limit - len(notice) - 2
     while room > 0:
-        head = _shorten(text, room, code)
-        whole = f"{close_fence(head)}\n\n{notice}"
+        head = _end_fence(_take(text, room))
+        whole = f"{head}\n\n{notice}" if head else notice
         if len(whole) <= limit:
             return whole
         room -= len(whole) - limit
     return notice[:limit]
 
 
-def _shorten(text: str, room: int, code: list[tuple[int, int]]) -> str:
+def _take(text: str, room: int) -> str:
     """The first `room` characters or fewer: up to the end of a line if one is near, and never half a code span."""
-    for start, end in code:
-        if start < room < end and "\n" not in text[start:end]:
-            room = start
+    if len(text) <= room:
+        return text
     line_end = text.rfind("\n", 0, room + 1)
-    return text[: line_end if line_end > room * 0.8 else room].rstrip("\n")
+    if line_end > room * 0.8:
+        return text[:line_end].rstrip("\n")
+    line = text[line_end + 1 : room]
+    # Of `fixes &#126;` there may be `fixes &#1` left.
+    line = re.sub(r"&#?\w{0,6}\Z", "", line[: find_half_span(line)])
+    return f"{text[: line_end + 1]}{line}".rstrip("\n")

@@ -4,16 +4,19 @@ ours around it stays ours."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from html.parser import HTMLParser
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import unescape
 from urllib.parse import unquote
 from zlib import crc32
 
-from handlers.sanitize import collapse, fence, make_safe
+from handlers.sanitize import collapse, defuse, fence, make_safe, make_safe_line, show_code
 from tests.support.github_markdown import render_github
 
 _OURS_BEFORE = "### Done\n\n**Root cause**\n\n"
-_OURS_AFTER = f"\n\n{collapse('Our diff', fence('+ours', 'diff'))}\n\nour last words"
+_LAST_WORDS = "our last words"
+_OURS_AFTER = f"\n\n{collapse('Our diff', fence('+ours', 'diff'))}\n\n{_LAST_WORDS}"
+_OUR_DIFF = '\n<pre><code class="language-diff">+ours\n</code></pre>\n'
 
 _INLINE = {"br", "code", "em", "strong", "del", "a", "input"}
 _BLOCKS = {
@@ -25,6 +28,10 @@ _BLOCKS |= {"table", "thead", "tbody", "tr", "th", "td"}
 _ATTRIBUTES = {"a": {"href"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}, "code": {"class"}}
 _ATTRIBUTES["input"] = {"type", "checked", "disabled"}
 _VOID = {"br", "hr", "input", "img"}
+_PIECE = re.compile(r'<(/?)([a-z0-9]+)((?: [a-z-]+="[^"<>]*")*)(?: /)?>|([^<]+)|<')
+"""An element of those that the parser writes, text, or what is none of that: HTML as it stood in the source."""
+
+_ATTRIBUTE = re.compile(r' ([a-z-]+)="([^"]*)"')
 _DRAWN = re.compile(r"language-(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 
 _MENTION = re.compile(r"(?<![A-Za-z0-9])@[A-Za-z0-9]")
@@ -34,99 +41,85 @@ _CLOSING = re.compile(
     re.IGNORECASE,
 )
 _THREAD = re.compile(
-    r"(?<![\w-])(?<!redirect\.)github\.(?:com|example)\.?(?::\d*)?/+[^/\s]+/+[^/\s]+/+(?:issues|pull|discussions)/+\d",
+    r"(?:(?<![\w.-])(?:www\.)?github\.com|://github\.example)\.?(?::\d*)?"
+    r"/+[^/\s]+/+[^/\s]+/+(?:issues|pull|discussions)/+\d",
     re.IGNORECASE,
 )
 
 
-class _Reader(HTMLParser):
-    """Reads rendered HTML, and notes what is wrong with it."""
+@dataclass
+class _Rendered:
+    """Rendered HTML, read, and what is wrong with it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.faults: list[str] = []
-        self.stack: list[str] = []
-        self.nodes = [""]
-        """The texts outside code, as GitHub's filters see them: one for each run without a tag in it."""
-        self.blocks = [""]
-        """The same for each block, with NUL in the place of code."""
-        self.last_words: list[str] = []
-        """The elements around our last words."""
+    faults: list[str]
+    nodes: list[str]
+    """The texts outside code, as GitHub's filters see them: one for each run without a tag in it."""
+    blocks: list[str]
+    """The same for each block, with NUL in the place of code."""
+    last_words: Sequence[str] = ()
+    """The elements around our last words."""
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.nodes.append("")
+
+def _read(html: str) -> _Rendered:
+    read = _Rendered([], [], [""])
+    stack: list[str] = []
+    for piece in _PIECE.finditer(html):
+        closing, tag, attributes, text = piece.groups()
+        if text is not None:
+            if "code" not in stack and "pre" not in stack:
+                read.nodes.append(unescape(text))
+                read.blocks[-1] += read.nodes[-1]
+            if text.strip() == _LAST_WORDS:
+                read.last_words = tuple(stack)
+            continue
+        if tag is None or tag not in _BLOCKS | _INLINE:
+            read.faults.append(f"HTML: {html[piece.start() :][:60]!r}")
+            continue
         if tag in _BLOCKS:
-            self.blocks.append("")
-        if tag == "code":
-            self.blocks[-1] += "\0"
-        if tag not in _BLOCKS | _INLINE:
-            self.faults.append(f"the element {tag}")
-        for name, value in attrs:
-            if name not in _ATTRIBUTES.get(tag, ()) or (name == "class" and _DRAWN.match(value or "")):
-                self.faults.append(f"the attribute {name}={value!r} of {tag}")
-            if name == "href" and _THREAD.search(unquote((value or "").replace("\\", "/"))):
-                self.faults.append(f"a link to the thread {value!r}")
-        if tag not in _VOID:
-            self.stack.append(tag)
+            read.blocks.append("")
+        elif tag == "code" and not closing:
+            read.blocks[-1] += "\0"
+        if closing and stack[-1:] == [tag]:
+            stack.pop()
+        elif closing:
+            read.faults.append(f"the element {tag} ends in {stack}")
+        elif tag not in _VOID:
+            stack.append(tag)
+        read.faults += [fault for found in _ATTRIBUTE.findall(attributes) if (fault := _judge_attribute(tag, *found))]
+    return read
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
 
-    def handle_endtag(self, tag: str) -> None:
-        self.nodes.append("")
-        if tag in _BLOCKS:
-            self.blocks.append("")
-        if self.stack[-1:] != [tag]:
-            self.faults.append(f"the element {tag} ends in {self.stack}")
-        else:
-            self.stack.pop()
-
-    def handle_data(self, data: str) -> None:
-        if "code" not in self.stack and "pre" not in self.stack:
-            self.nodes[-1] += data
-            self.blocks[-1] += data
-        if data == "our last words":
-            self.last_words = list(self.stack)
-
-    def handle_comment(self, data: str) -> None:
-        self.faults.append(f"the comment {data[:40]!r}")
-
-    def handle_decl(self, decl: str) -> None:
-        self.faults.append(f"the declaration {decl[:40]!r}")
-
-    def unknown_decl(self, data: str) -> None:
-        self.faults.append(f"the declaration {data[:40]!r}")
-
-    def handle_pi(self, data: str) -> None:
-        self.faults.append(f"the instruction {data[:40]!r}")
+def _judge_attribute(tag: str, name: str, value: str) -> str:
+    if name not in _ATTRIBUTES.get(tag, ()) or (name == "class" and _DRAWN.match(value)):
+        return f"the attribute {name}={value!r} of {tag}"
+    if name == "href" and _THREAD.search(unquote(unescape(value).replace("\\", "/"))):
+        return f"a link to the thread {value!r}"
+    return ""
 
 
 def find_faults(text: str) -> list[str]:
     """What is wrong with a comment of ours that holds the text, whole and cut."""
-    limit = 1 + crc32(text.encode(errors="replace")) % (2 * len(text) + 2)
-    faults = []
-    for most in (None, limit):
-        safe = make_safe(text, (), most)
-        faults += _judge(safe)
-        if most is not None and len(safe) > most:
-            faults.append(f"it has {len(safe)} characters of {most}")
-        if make_safe(safe, (), most) != safe:
-            faults.append("what is safe is changed again")
+    number = crc32(text.encode(errors="replace"))
+    limit = 1 + number % (2 * len(text) + 2)
+    whole, part = make_safe(text, ()), make_safe(text, (), limit)
+    faults: list[str] = [*judge(whole, hard_breaks=number % 3 > 0), *judge(part, hard_breaks=number % 5 > 1)]
+    line, code = make_safe_line(text, (), 200), show_code(text, ())
+    faults += judge(f"{line}\n\n- {line}, {code}\n\n| a | b |\n|---|---|\n| {code} | c |", hard_breaks=True)
+    if len(part) > limit:
+        faults.append(f"{len(part)} characters are more than {limit}")
+    if defuse(whole) != whole:
+        faults.append("what is safe is changed again")
     return faults
 
 
-def _judge(safe: str) -> Iterator[str]:
-    for hard_breaks in (True, False):
-        html = render_github(f"{_OURS_BEFORE}{safe}{_OURS_AFTER}", hard_breaks=hard_breaks)
-        reader = _Reader()
-        reader.feed(html)
-        reader.close()
-        yield from reader.faults
-        if html.count('<pre lang="diff">') + html.count('<code class="language-diff">+ours') != 1:
-            yield "our diff is not shown as we wrote it"
-        if html.count("<details>") != 1 or reader.last_words != ["p"]:
-            yield "what follows is not outside"
-        for node in reader.nodes:
-            yield from (f"live: {found[0]!r}" for pattern in (_MENTION, _REFERENCE) for found in pattern.finditer(node))
-        for block in reader.blocks:
-            yield from (f"live: {found[0]!r}" for pattern in (_CLOSING, _THREAD) for found in pattern.finditer(block))
+def judge(safe: str, *, hard_breaks: bool = True) -> Iterator[str]:
+    """What is wrong with a comment of ours that holds this defused text."""
+    html = render_github(f"{_OURS_BEFORE}{safe}{_OURS_AFTER}", hard_breaks=hard_breaks)
+    read = _read(html)
+    yield from read.faults
+    if html.count(_OUR_DIFF) != 1 or html.count("<details>") != 1 or read.last_words != ("p",):
+        yield f"what follows does not stand outside: {html[-200:]!r}"
+    for node in read.nodes:
+        yield from (f"live: {found[0]!r}" for pattern in (_MENTION, _REFERENCE) for found in pattern.finditer(node))
+    for block in read.blocks:
+        yield from (f"live: {found[0]!r}" for pattern in (_CLOSING, _THREAD) for found in pattern.finditer(block))

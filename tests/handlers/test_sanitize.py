@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import html
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,14 +10,18 @@ from markdown_it import MarkdownIt
 
 from handlers.sanitize import (
     REDACTED,
+    Rule,
     close_fence,
     collapse,
     cut,
     defuse,
     fence,
+    make_safe_line,
     one_line,
     redact,
+    show_code,
 )
+from tests.support.github_markdown import render_github
 from tests.support.readers import MENTION, ends_outside, find_live, github_reads
 
 PIECES = [
@@ -131,7 +138,77 @@ def test_a_long_text_is_defused_in_little_time(piece: str) -> None:
     assert len(cut(defuse(redact(text)), 60_000, "…")) <= 60_000
 
 
+REPORT = """\
+## Summary
+
+The loop in [`rows.py`](https://example.com/rows.py) ends *early*, **not** late: `range(n - 1) | None`.
+
+1. Install:
+
+   ```sh
+   pip install -e .
+   ```
+
+2. Run it:
+   - with `pytest -k rows`
+     ```console
+     $ pytest
+       1 failed
+     ```
+     which fails
+   - twice
+
+| File | Lines |
+|------|-------|
+| `rows.py` | 3 |
+
+> It said `IndexError`.
+
+~~~c++
+std::vector<int> rows;
+~~~
+"""
+
+
+def test_an_honest_report_looks_as_its_author_meant_it() -> None:
+    shown = render_github(defuse(REPORT), hard_breaks=False)
+    for part in (
+        "<h2>Summary</h2>",
+        '<a href="https://example.com/rows.py"><code>rows.py</code></a> ends <em>early</em>, <strong>not</strong>',
+        "<code>range(n - 1) | None</code>",
+        "<ol>\n<li>Install:</li>\n</ol>",
+        '<pre><code class="language-sh">pip install -e .\n</code></pre>\n<ol start="2">\n<li>Run it:',
+        '<pre><code class="language-console">$ pytest\n  1 failed\n</code></pre>',
+        "</pre>\n<p>which fails</p>\n<ul>\n<li>twice</li>",
+        "<td><code>rows.py</code></td>\n<td>3</td>",
+        "<blockquote>\n<p>It said <code>IndexError</code>.</p>\n</blockquote>",
+        '<pre><code class="language-c++">std::vector&lt;int&gt; rows;\n</code></pre>',
+    ):
+        assert part in shown
+
+
+def test_a_fence_holds_more_backticks_than_github_counts() -> None:
+    """GitHub's parser counts up to 255 and would take any longer run for the end."""
+    ran = f"```\n{'`' * 300}\n<img src=x>"
+    assert "<img" not in render_github(fence(ran))
+    assert fence(ran) == "````\n```\n⟨U+0060 × 300⟩\n<img src=x>\n````"
+
+
+def test_the_summary_of_a_fold_is_no_code() -> None:
+    """GitHub reads it as HTML, where backticks are only backticks."""
+    assert "<img" not in render_github(collapse("`<img src=x>`", "x"))
+
+
+def test_a_line_never_opens_a_block_of_code() -> None:
+    assert make_safe_line("```sh @octocat", (), 50) == "&#96;&#96;&#96;sh octocat"
+
+
 # Titles
+
+
+def test_a_title_is_cut_before_it_is_read() -> None:
+    count = Rule("count", lambda text: f"{len(text)} characters")
+    assert one_line("word " * 40_000, 60, [count]) == "120 characters…"
 
 
 @given(hostile_text, st.integers(min_value=1, max_value=50))
@@ -186,3 +263,30 @@ def test_a_cut_never_leaves_half_of_a_code_span() -> None:
 
 def test_a_notice_longer_than_the_limit_is_cut_itself() -> None:
     assert cut("x" * 50, 4, "(shortened)") == "(sho"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("src/a b.py", "`src/a b.py`"),
+        ("a`<img src=x>`b", "`a⟨U+0060⟩<img src=x>⟨U+0060⟩b`"),
+        ("a|b\\", "`a⟨U+007C⟩b\\`"),
+        ("a\n\n/ptq cancel\t\r", "`a⟨U+000A⟩⟨U+000A⟩/ptq cancel⟨U+0009⟩⟨U+000D⟩`"),
+        ("\u202egnp.py\0", "`⟨U+202E⟩gnp.py⟨U+0000⟩`"),
+        (" a ", "`⟨U+0020⟩a⟨U+0020⟩`"),
+        ("", "`⟨empty⟩`"),
+        ("hunter22.txt", "`[redacted].txt`"),
+        ("x" * 70, f"`{'x' * 59}…`"),
+    ],
+)
+def test_a_path_is_one_code_span_whatever_it_holds(text: str, shown: str) -> None:
+    assert show_code(text, ["hunter22"], 60) == shown
+
+
+@given(hostile_text)
+def test_a_path_stays_code_in_a_list_and_in_a_table(text: str) -> None:
+    code = show_code(text, ())
+    for frame in (f"- {code}, and\n", f"| a | b |\n|---|---|\n| {code} | c |\n"):
+        spans = re.findall("<code>(.*?)</code>", render_github(frame))
+        assert len(spans) == 1
+        assert html.unescape(spans[0]) == code.strip("`")

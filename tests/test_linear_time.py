@@ -1,0 +1,185 @@
+"""What reads strangers' text takes no more than linear time, whatever they write: for twice as much, 2.5 times at most.
+
+Measured in the time of this process's CPU, so that other work on the machine counts for little.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+
+from handlers.commands import Command, UnknownCommand, parse_commands
+from handlers.hidden_text import reveal
+from handlers.note import find_note_fault, parse_note
+from handlers.pull_template import render_template
+from handlers.report import is_confidential, parse_report
+from handlers.sanitize import (
+    KEY_SHAPES,
+    RULES,
+    TITLE_RULES,
+    collapse,
+    cut,
+    defuse,
+    find_open,
+    make_safe,
+    make_safe_line,
+    one_line,
+    redact,
+    show_code,
+)
+from handlers.transcript import drop_colours, redact_log
+from runner.agents.lines import parse_line
+from runner.gauge import is_concern
+from runner.job import FileChange
+from runner.new_names import find_new_names
+from runner.regression_tests import find_tests
+from runner.signature import count_tests, find_signature, name_failure
+from tests.support.jobs import make_job
+from tests.support.site import make_report
+
+Function = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A text of any length: a piece many times, between a beginning and an end."""
+
+    head: str
+    piece: str
+    tail: str
+
+    def make(self, size: int) -> str:
+        return f"{self.head}{self.piece * (size // len(self.piece))}{self.tail}"
+
+
+PIECES = (
+    *("@", "#", "/", "\\", "`", "``a", "```\n", "~", "~~~\n", "<", "<a ", "<!--", "<!-- -->", "&", "&#64;"),
+    *("&a", "&#", "[", "]", "](", "](a", "](((", "![", "[^", "[^1]: ", "]:", "[a]: b\n", "[a][b]", "(", "$"),
+    *("|", "|-", "| a |\n", "-", "- ", "- a\n", "> ", ">", "* ", "*", "**a", "_", "1. ", "1.", "1) a\n  "),
+    *("\t", "    a\n", " ", "\n", " \n", ":", "a", "a ", "a.", "a-", "a_", "aA1", "0", "0 ", "0x", "é"),
+    *("\u200b", "\r", "\r\n", "\0", "\ue000", ".", "-----", "fix ", "fix", "fixes:#", "fix&#8203;", "closes\n"),
+    *("GH-", "a/b#", "[skip", "***no", "skip-checks:", "--", "--title ", "://", "http://", "http://a:"),
+    *("https://github.com/", "github.com/a/b/", "%", "github.com/a/b/%", "www.", "www.a`", "summary:"),
+    *("Summary", "signed-off-by", "a-by", "-by", "Reviewers ", "\x1b[", "\x1b[0", '"', "'", "\\n", '\\"'),
+    *("{", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "-----BEGIN A PRIVATE KEY-----\nAAAAAAAAAAAAAAAA\n"),
+    *("BEGIN ", "ghp_", "sk-", "sk-a", "eyJ", "eyJaaaaaaaa.", "AKIA", "hf_", "xoxb-", "authorization: "),
+    *("authorization: bearer ", "npm_", "pypi-AgE", "glpat-", "sk_live_", "hooks.slack.com/services/"),
+    *("ptq-0123456789-", "AIza", "hunter2", "hunter", "/ptq", "/ptq fix\n", "wrote:\n", "On 1 wrote"),
+    *("security ", "concern\n", "outcome ", "# Summary\n", "=\n", "security_", "self.a", "def a", "a = "),
+    *("assert ", "AError", "AError: ", "FAILED a - ", "Ran 1 test in ", "in 1.", "1 passed "),
+)
+PATTERNS = [
+    Pattern(head, piece, tail) for piece in dict.fromkeys(PIECES) for head, tail in (("fix x ", "!\n"), ("", ""))
+]
+
+_SECRETS = ("hunter22", "hunter\nhunter\nhunter33")
+_JOB = make_job()
+
+
+def _read_notes(text: str) -> None:
+    for command in (Command("pr", text, ""), Command("pr", "", text)):
+        parse_note(command)
+    find_note_fault(text, [text])
+
+
+def _render_template(text: str) -> str:
+    return render_template(text, _JOB, make_report(body=text), ())
+
+
+def _find_names(text: str) -> list[str]:
+    patch = "".join(f"+{line}\n" for line in text.split("\n"))
+    return find_new_names(text, [FileChange("a.py", "100644", text.encode(errors="replace"), None)], patch, text)
+
+
+def _find_tests(text: str) -> list[object]:
+    return [*find_tests([FileChange("tests/test_a.py", "100644", text.encode(errors="replace"), None)], "")]
+
+
+RULES_BY_NAME: dict[str, Function] = {
+    f"{kind}: {rule.name}": rule.apply
+    for kind, rules in (("secret", KEY_SHAPES), ("post", RULES), ("title", TITLE_RULES))
+    for rule in rules
+}
+WHOLE: dict[str, Function] = {
+    "redact": lambda text: redact(text, _SECRETS),
+    "find_open": lambda text: find_open(text, _SECRETS),
+    "defuse": defuse,
+    "make_safe": lambda text: make_safe(text, _SECRETS),
+    "make_safe, cut": lambda text: make_safe(text, _SECRETS, len(text) - 10),
+    "make_safe_line": lambda text: make_safe_line(text, _SECRETS, len(text)),
+    "one_line": lambda text: one_line(text, len(text)),
+    "show_code": lambda text: show_code(text, _SECRETS, len(text)),
+    "cut": lambda text: cut(text, len(text) // 2, "…"),
+    "collapse": lambda text: collapse(text, text),
+    "parse_commands": parse_commands,
+    "reveal": reveal,
+    "parse_report": parse_report,
+    "is_confidential": is_confidential,
+    "notes": _read_notes,
+    "template": _render_template,
+    "name_failure": lambda text: name_failure(text, 1, timed_out=False),
+    "find_signature": lambda text: find_signature(text, 1, timed_out=False),
+    "count_tests": count_tests,
+    "find_new_names": _find_names,
+    "find_tests": _find_tests,
+    "drop_colours": drop_colours,
+    "redact_log": lambda text: redact_log(text, redact),
+    "parse_line": parse_line,
+    "is_concern": lambda text: is_concern(text.encode(errors="replace")),
+}
+
+
+def test_there_are_enough_patterns() -> None:
+    assert len(PATTERNS) >= 2 * 120
+    assert UnknownCommand in {type(found) for found in parse_commands("/ptq nothing")}
+
+
+def _measure(function: Function, text: str, times: int) -> float:
+    """Seconds of CPU, of the fastest of some runs."""
+
+    def run() -> float:
+        began = time.process_time()
+        function(text)
+        return time.process_time() - began
+
+    return min(run() for _ in range(times))
+
+
+def _grows_faster(function: Function, pattern: Pattern, size: int) -> bool:
+    """Whether twice as much takes more than 2.5 times as long, each time it is tried."""
+    while _measure(function, pattern.make(size), 1) < 0.004:
+        size *= 2
+    return all(
+        _measure(function, pattern.make(2 * size), 3) > 2.5 * _measure(function, pattern.make(size), 3)
+        for _ in range(4)
+    )
+
+
+def find_slow(function: Function, patterns: Sequence[Pattern], size: int) -> list[Pattern]:
+    """The patterns on which a function takes more than linear time: looked for among those that take far longer than
+    others."""
+    took = {pattern: _measure(function, pattern.make(size), 1) for pattern in patterns}
+    usual = statistics.median(took.values())
+    suspects = [pattern for pattern in patterns if took[pattern] > 5 * usual + 0.001]
+    return [pattern for pattern in suspects if _grows_faster(function, pattern, size // 4)]
+
+
+@pytest.mark.parametrize("name", RULES_BY_NAME)
+def test_every_rule_takes_linear_time(name: str) -> None:
+    assert find_slow(RULES_BY_NAME[name], PATTERNS, 4_000) == []
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_everything_that_reads_strangers_text_takes_linear_time(name: str) -> None:
+    assert find_slow(WHOLE[name], PATTERNS[::4], 1_000) == []
+
+
+def test_a_quadratic_rule_is_found() -> None:
+    quadratic = re.compile("@+(?=[A-Za-z0-9])")
+    assert [found.piece for found in find_slow(partial(quadratic.sub, ""), PATTERNS[::2][:20], 2_000)] == ["@"]
