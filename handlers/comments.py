@@ -82,6 +82,8 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
     if is_from_bot(event.data):
         return
     created = IssueCommentCreated.model_validate(event.data)
+    if created.sender.is_bot:
+        return
     commands = parse_commands(created.comment.body or "")
     if not commands:
         return
@@ -109,6 +111,8 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
     if is_from_bot(event.data):
         return
     edited = IssueCommentEdited.model_validate(event.data)
+    if edited.sender.is_bot:
+        return
     commands = parse_commands(edited.comment.body or "")
     if not commands or commands == parse_commands(edited.old_body):
         return

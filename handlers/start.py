@@ -6,6 +6,7 @@ Nothing else creates a job but `handlers.by_hand`, for people who work in an env
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from secrets import token_hex
@@ -331,7 +332,9 @@ async def open_job(connection: AsyncConnection, public_url: str, job: Job, title
 async def freeze(context: Context, rules: RepositoryRules, request: StartRequest) -> Snapshot:
     """The issue as it stood when somebody asked, with its comments as GitHub has them. Raises what the port raises."""
     issue = request.issue
-    return freeze_issue(
+    # In a thread, because a hostile issue takes its time, and all else goes on meanwhile.
+    return await asyncio.to_thread(
+        freeze_issue,
         repository=rules.name,
         issue_number=issue.number,
         title=issue.title,
