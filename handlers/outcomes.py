@@ -141,15 +141,28 @@ async def render_report(connection: AsyncConnection, context: Context, job: Job,
 
 async def _refresh(context: Context, status: Reply) -> None:
     """Let the status comment say what is so now; its last word is the link to the report."""
+    # Most say it already. For those nobody waits for the one turn to write that there is.
+    async with context.db.read() as connection:
+        if await _find_news(connection, context, status) is None:
+            return
     async with context.db.write() as connection:
-        job = await store.fetch_job(connection, status.job_id or "")
-        if job is None:
+        news = await _find_news(connection, context, status)
+        if news is None:
             return
-        body, final = await _say(connection, context, job)
-        if (body, final) == (status.body, status.final) or _is_early(context, status, body):
-            return
+        body, final = news
         await casebook.change_reply(connection, status, body=body, final=final, changed_at=context.now())
     context.ring()
+
+
+async def _find_news(connection: AsyncConnection, context: Context, status: Reply) -> tuple[str, bool] | None:
+    """What a status comment should say now, and whether that is its last word; None where it may stay as it is."""
+    job = await store.fetch_job(connection, status.job_id or "")
+    if job is None:
+        return None
+    body, final = await _say(connection, context, job)
+    if (body, final) == (status.body, status.final) or _is_early(context, status, body):
+        return None
+    return body, final
 
 
 def _is_early(context: Context, status: Reply, body: str) -> bool:
