@@ -29,8 +29,8 @@ async def list_in_turn(database: Database, replies: Sequence[Reply]) -> list[str
             await casebook.insert_reply(connection, reply)
     found: list[str] = []
     async with database.read() as connection:
-        while reply := await casebook.fetch_next_reply(connection, NOON + timedelta(hours=1), found):
-            found.append(reply.id)
+        while following := await casebook.fetch_next_reply(connection, NOON + timedelta(hours=1), found):
+            found.append(following.id)
     return found
 
 
