@@ -47,8 +47,8 @@ CANCELS_AT_ONCE = 4
 """Lanes for cancels are no part of the others: eight slow issues must not delay one."""
 
 MAX_ATTEMPTS = 3
-MAX_ATTEMPTS_WITHOUT_GITHUB = 18
-"""With the back-off below, GitHub may be away for more than an hour."""
+MAX_ATTEMPTS_IN_OUTAGES = 18
+"""With the back-off below, GitHub or the database may be away for more than an hour."""
 
 SUSPECT_DEATHS, MAX_DEATHS = 2, 25
 """How often the service may die amid a delivery, or lose its claim, before that is worked alone, and before it is set
@@ -208,7 +208,7 @@ class Inbox:
                 asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
                 wait_s = max(asked_s, min(2.0**delivery.attempts, 600.0))
                 log.warning("delivery.waits_for_github", reason=str(error), wait_s=wait_s)
-                await self._retry(delivery, str(error), wait_s, MAX_ATTEMPTS_WITHOUT_GITHUB)
+                await self._retry(delivery, str(error), wait_s, MAX_ATTEMPTS_IN_OUTAGES)
             except ValidationError as error:
                 # The same bytes will never parse better; field names say enough, values may be secret.
                 fields = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors(include_input=False))
@@ -218,7 +218,9 @@ class Inbox:
                 raise  # No fault of the delivery: it was no attempt.
             except Exception as error:
                 log.exception("delivery.failed", attempt=delivery.attempts + 1)
-                await self._retry(delivery, repr(error), 2.0**delivery.attempts, MAX_ATTEMPTS)
+                # An outage of the database is no more a fault of the delivery than one of GitHub.
+                attempts = MAX_ATTEMPTS_IN_OUTAGES if self._db.is_passing(error) else MAX_ATTEMPTS
+                await self._retry(delivery, repr(error), min(2.0**delivery.attempts, 600.0), attempts)
             else:
                 await self._record(delivery, state="done", finished_at=self._now())
 

@@ -67,8 +67,7 @@ async def post_replies(context: Context, settles: timedelta = SETTLES) -> None:
     while True:
         # Looked up anew each time: writes are slow by GitHub's own rules, and a report may have come meanwhile.
         async with context.db.read() as connection:
-            due = await casebook.fetch_due_replies(connection, context.now())
-        reply = next((reply for reply in due if reply.id not in tried), None)
+            reply = await casebook.fetch_next_reply(connection, context.now(), tried)
         if reply is None:
             return
         tried.add(reply.id)

@@ -62,10 +62,10 @@ class Worth(Enum):
     """
 
     REPORT = 100
-    """Reports, and every step of a pull request."""
+    """What people wait for: the first word on a job, its report, and every step of a pull request."""
     REPLY = 90
     STATUS = 80
-    """The first and the last word of a status comment."""
+    """The last word of a status comment."""
     LIVE = 50
     """What is in between, reactions, and labels: lost or late without harm."""
 

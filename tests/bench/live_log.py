@@ -21,6 +21,7 @@ from bot.demo.loopback import find_free_port
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.pace import Pace
+from tests.bench import needs
 from tests.bench.figures import find_percentile
 from tests.bench.servers import SERVE, Installation
 from tests.support.machines import find_or_skip_sshd
@@ -149,8 +150,8 @@ async def find_log(jobs: Path) -> Path:
 def main() -> int:
     """Measure, print, judge: the exit status."""
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        print("the bench needs two cores: one for the service, one for everything else", file=sys.stderr)
+    wanted = [needs.two_cores("one for the service, one for everything else"), needs.quiet_machine()]
+    if not needs.may_run([*wanted, needs.memory(1_000), needs.sshd()]):
         return 2
     os.sched_setaffinity(0, {cores[-1]})
     with tempfile.TemporaryDirectory(prefix="ptq-bench-", ignore_cleanup_errors=True, dir="/var/tmp") as name:

@@ -140,7 +140,7 @@ class Connection:
 
 
 def run_round(port: int, requests: Iterator[Request], seconds: float, connections: int) -> Round:
-    """Send for so many seconds, then wait for what is under way."""
+    """Send for so many seconds, or until there is nothing more to send; then wait for what is under way."""
     latencies, opened = list[float](), [Connection(port) for _ in range(connections)]
     by_number = {connection.socket.fileno(): connection for connection in opened}
     poller = select.epoll()
@@ -158,10 +158,11 @@ def run_round(port: int, requests: Iterator[Request], seconds: float, connection
             if (latency := connection.receive()) is None:
                 continue
             latencies.append(latency)
-            if time.perf_counter() - began < seconds:
-                connection.send(next(requests).with_id())
-            else:
+            request = next(requests, None) if time.perf_counter() - began < seconds else None
+            if request is None:
                 under_way -= 1
+            else:
+                connection.send(request.with_id())
     ended = time.perf_counter()
     poller.close()
     for connection in opened:

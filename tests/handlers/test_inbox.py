@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from gidgethub import sansio
 from gidgethub.routing import Router
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from bot.deliveries import work_again
 from handlers.context import Context
@@ -172,6 +172,21 @@ async def test_a_delivery_that_keeps_failing_is_set_aside_and_the_next_one_goes_
         row = await desk.row("poison")
         assert (row.state, row.error) == ("failed", "RuntimeError('no')")
         assert await count_deliveries(desk.database, ("pending", "failed")) == {"pending": 0, "failed": 1}
+
+
+async def test_an_outage_of_the_database_sets_nothing_aside(postgres_url: str) -> None:
+    async def work(_word: str) -> None:
+        if len(desk.worked) <= MAX_ATTEMPTS + 1:
+            async with desk.database.write() as connection:
+                await connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    async with open_desk(postgres_url, work) as desk:
+        await desk.bring("label")
+        for _ in range(MAX_ATTEMPTS + 2):
+            await desk.settle()
+            desk.clock.forward(60)
+        assert (await desk.row("label")).state == "done"
+        assert len(desk.worked) == MAX_ATTEMPTS + 2
 
 
 async def test_a_delivery_waits_for_as_long_as_github_asks(database_url: str) -> None:

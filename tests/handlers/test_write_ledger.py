@@ -62,12 +62,25 @@ async def test_a_write_counts_from_its_end(replicas: Replicas) -> None:
     replicas.clock.forward(20)
     for turn in turns:
         await one.settle(turn)
+    with pytest.raises(OverBudget):
+        await one.reserve("octo", Worth.REPORT)
     replicas.clock.forward(54)
     with pytest.raises(OverBudget) as caught:
         await another.reserve("octo", Worth.REPORT)
     assert caught.value.retry_after_s == 6
     replicas.clock.forward(2)
     assert (await another.reserve("octo", Worth.REPORT)).wait_s == 4
+
+
+async def test_a_write_takes_one_turn_to_write_to_the_database(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, taken = replicas.ledgers[0], list[int]()
+    write = ledger._db.write
+    monkeypatch.setattr(ledger._db, "write", lambda: taken.append(1) or write())  # type: ignore[func-returns-value]
+    for _ in range(3):
+        await ledger.settle(await ledger.reserve("octo", Worth.REPORT))
+    assert len(taken) == 3
 
 
 async def test_a_write_whose_replica_died_counts_as_long_as_it_may_have_taken(replicas: Replicas) -> None:
