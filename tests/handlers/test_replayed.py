@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 from gidgethub import sansio
+from sqlalchemy import select
 
-from handlers import ROUTER, casebook
+from handlers import ROUTER
 from handlers.commands import COMMANDS
 from handlers.comments import VERBS
 from handlers.context import Context
@@ -24,6 +25,7 @@ from runner import store
 from runner.agents import AgentSpec
 from runner.job import Job, JobState
 from runner.pauses import fetch_pauses
+from runner.schema import replies
 from tests.handlers.asked import NAME, render_commented, render_payload
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, open_database
@@ -81,8 +83,8 @@ class Thread:
 
     async def replies(self) -> list[str]:
         async with self.context.db.read() as connection:
-            due = await casebook.fetch_due_replies(connection, self.clock())
-        return [reply.body for reply in due if reply.kind == "reply"]
+            rows = await connection.execute(select(replies.c.body).where(replies.c.kind == "reply"))
+        return [row.body for row in rows]
 
     async def is_paused(self) -> bool:
         async with self.context.db.read() as connection:
