@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.browser import find_chromium
-from tests.support.sshd import find_sshd
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +80,9 @@ def disk(folder: Path, gigabytes: float) -> Need:
     return Need(what, free >= gigabytes, "make room there, or name another folder with --folder, or a smaller --scale")
 
 
-def sshd() -> Need:
+def sshd(program: Path | None) -> Need:
     """OpenSSH's server."""
-    return Need("OpenSSH's sshd", find_sshd() is not None, "apt-get install openssh-server")
+    return Need("OpenSSH's sshd", program is not None, "apt-get install openssh-server")
 
 
 def chromium() -> Need:

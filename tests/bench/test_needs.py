@@ -38,11 +38,8 @@ def test_free_memory_is_what_programs_can_have() -> None:
     assert read_free_memory("") == 0
 
 
-def test_the_bench_of_the_gateway_says_that_it_has_no_sshd(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(needs, "find_sshd", lambda: None)
-    assert bench_gateway() == 2
+def test_the_bench_of_the_gateway_says_that_it_has_no_sshd(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_gateway(sshd=None) == 2
     assert "MISSING  OpenSSH's sshd: apt-get install openssh-server" in capsys.readouterr().err
 
 

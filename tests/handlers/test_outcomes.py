@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -104,12 +105,12 @@ async def test_the_numbers_of_a_status_change_at_most_every_other_minute(databas
         assert "4 turns" in await desk.count(4)
 
 
-async def test_a_pass_without_news_takes_no_turn_to_write(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pass_without_news_takes_no_turn_to_write(database_url: str) -> None:
     async with open_desk(database_url) as desk:
         await desk.add(running())
         await report_jobs(desk.context)
-        monkeypatch.setattr(desk.db, "write", lambda: pytest.fail("somebody else has to wait for this turn"))
-        await report_jobs(desk.context)
+        async with desk.db.write(), asyncio.timeout(30):  # There is one turn, and we have it.
+            await report_jobs(desk.context)
 
 
 async def test_what_is_news_does_not_wait_for_the_numbers(database_url: str) -> None:

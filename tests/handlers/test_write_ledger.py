@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from handlers.budget import Budget
 from handlers.ports import GitHubUnavailable, OverBudget, Worth
@@ -72,12 +72,9 @@ async def test_a_write_counts_from_its_end(replicas: Replicas) -> None:
     assert (await another.reserve("octo", Worth.REPORT)).wait_s == 4
 
 
-async def test_a_write_takes_one_turn_to_write_to_the_database(
-    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger, taken = replicas.ledgers[0], list[int]()
-    write = ledger._db.write
-    monkeypatch.setattr(ledger._db, "write", lambda: taken.append(1) or write())  # type: ignore[func-returns-value]
+async def test_a_write_takes_one_turn_to_write_to_the_database(replicas: Replicas) -> None:
+    ledger, taken = replicas.ledgers[0], list[object]()
+    event.listen(ledger._db.engine.sync_engine, "begin", taken.append)
     for _ in range(3):
         await ledger.settle(await ledger.reserve("octo", Worth.REPORT))
     assert len(taken) == 3

@@ -20,8 +20,7 @@ from tests.bench.gateway import client, model
 from tests.bench.gateway.stalls import is_stalled, watching
 from tests.bench.processes import read_cpu_s, read_memory
 from tests.bench.servers import SERVE, Installation
-from tests.support.machines import find_or_skip_sshd
-from tests.support.sshd import OpenSshServer
+from tests.support.sshd import OpenSshServer, find_sshd
 
 PATIENCE_S = 180.0
 MAX_ADDED_MS = 3.0
@@ -41,11 +40,11 @@ output = 2.0
 """
 
 
-async def run(folder: Path, core: int) -> tuple[dict[str, Any], float, int]:
+async def run(folder: Path, core: int, sshd: Path) -> tuple[dict[str, Any], float, int]:
     """What the agent found, and what the service took for the streams: CPU seconds, and bytes more than before."""
     url = f"http://127.0.0.1:{(port := find_free_port())}"
     command = json.dumps([sys.executable, client.__file__, url])
-    ssh = OpenSshServer(folder / "sshd", find_or_skip_sshd())
+    ssh = OpenSshServer(folder / "sshd", sshd)
     await ssh.start()
     server = await asyncio.create_subprocess_exec(sys.executable, "-m", model.__name__, str(port))
     # A model is as far from a machine as we are: both ways leave the machine's core.
@@ -87,17 +86,17 @@ async def wait_for(jobs: Path, name: str, every_s: float = 0.05) -> Path:
     return found[0]
 
 
-def main() -> int:
-    """Measure, print, judge: the exit status."""
+def main(sshd: Path | None) -> int:
+    """Measure, print, judge: the exit status. `sshd` is OpenSSH's server, where there is one."""
     cores = sorted(os.sched_getaffinity(0))
     wanted = [needs.two_cores("one for the service and the model, one for the machine"), needs.quiet_machine()]
-    if not needs.may_run([*wanted, needs.memory(1_000), needs.sshd(), needs.real_time()]):
+    if not needs.may_run([*wanted, needs.memory(1_000), needs.sshd(sshd), needs.real_time()]) or not sshd:
         return 2
     os.sched_setaffinity(0, {cores[-1]})
     with tempfile.TemporaryDirectory(prefix="ptq-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with watching({cores[0], cores[-1]} if needs.may_go_first() else ()) as stalls:
-            found, cpu_s, memory = asyncio.run(run(folder, cores[0]))
+            found, cpu_s, memory = asyncio.run(run(folder, cores[0], sshd))
     calm = {way: [one for one in asked if not is_stalled(stalls, *one[:2])] for way, (asked, _) in found.items()}
     share = 1 - sum(map(len, calm.values())) / (2 * client.FIRST_BYTES)
     print(f"{share:.1%} of the requests are left out: a core was not ours meanwhile, {len(stalls)} times in all.\n")
@@ -130,4 +129,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(find_sshd()))
