@@ -77,6 +77,15 @@ PIECES = (
 PATTERNS = [
     Pattern(head, piece, tail) for piece in dict.fromkeys(PIECES) for head, tail in (("fix x ", "!\n"), ("", ""))
 ]
+PATTERNS += [
+    *(Pattern("https://github.com/a/b/", "%", "!"), Pattern("fixes ", "#", "x"), Pattern("x](", "a", "\n")),
+    *(
+        Pattern("x](", "(a)", "\n"),
+        Pattern("* ", "`a` ", "https://"),
+        Pattern("```\n", "\t", "x"),
+        Pattern("/", "a", "!"),
+    ),
+]
 
 _SECRETS = ("hunter22", "hunter\nhunter\nhunter33")
 _JOB = make_job()
