@@ -19,6 +19,7 @@ from handlers.ports import PullRequest, TreeEntry
 from handlers.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
 from handlers.pull_template import FOLDERS, choose_template
 from handlers.report_comment import approvable, name_model
+from handlers.sanitize import show_code
 from handlers.rules import RepositoryRules
 from runner import store
 from runner.artifacts import describe_bare_return
@@ -180,7 +181,7 @@ async def _check_base(context: Context, job: Job) -> None:
     commit = job.base_commit or ""
     if not await is_on_branch(context.github, job.repository, job.base_branch, commit):
         raise PullAbandoned(
-            f"commit `{commit[:10]}`, which the diff begins from, is not on `{job.base_branch}`, so a pull request "
+            f"commit `{commit[:10]}`, which the diff begins from, is not on {show_code(job.base_branch, ())}, so a pull request "
             "would hold more than the diff: `/ptq rebase` brings the diff onto the newest commit"
         )
 

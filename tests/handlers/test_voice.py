@@ -217,7 +217,7 @@ def list_code(path: Path) -> Iterator[str]:
 
 def test_no_sentence_puts_a_strangers_words_between_backticks() -> None:
     """`sanitize.show_code` is for those: a backtick in them would end the code, and what follows would be live."""
-    sources = [path for path in SOURCES if path.name not in ("sanitize.py", "voice.py")]
+    sources = [path for path in SOURCES if path.name not in ("sanitize.py", "voice.py", "hidden_parts.py")]
     found = {f"{path.name}: {code}" for path in sources for code in list_code(path) if code not in OURS}
     assert found == set()
 
