@@ -46,7 +46,7 @@ _TICKS = re.compile(r"`+")
 _MAX_TICKS = 80
 """GitHub's parser takes longer runs for text."""
 
-_URL = re.compile(r"(?:://|www\.)[^\s<]*", re.IGNORECASE)
+_URL = re.compile(r"(?:://|www\.)[^ \t\v\f<]*", re.IGNORECASE)
 """A bare address: backticks in it are part of it."""
 
 TAG = re.compile(
@@ -54,7 +54,7 @@ TAG = re.compile(
     r"((?:[ \t]++[A-Za-z_:][\w.:-]*+(?:[ \t]*+=[ \t]*+(?:\"[^\"<]*+\"|'[^'<]*+'|[^\s\"'=<>`]++))?+)*+)[ \t]*+/?>",
     re.ASCII,
 )
-_LOOSE_TAG = re.compile(r"</?[A-Za-z][^<>\"'`]*>")
+_LOOSE_TAG = re.compile(r"</?([A-Za-z][^\s<>\"'`/]*+)[^<>\"'`]*>")
 """Text in a paragraph, a tag in raw HTML."""
 
 _BOGUS = re.compile(r"<(?:\?[^<>`]*\?|!\[CDATA\[[^<>`]*\]\]|![A-Za-z][^<>`]*)>")
@@ -171,7 +171,11 @@ class Editor:
         if found := TAG.match(line, at):
             return self._show_tag(found), found.end(), Trust.LOST if RAW_TEXT.fullmatch(found[2]) else Trust.CERTAIN
         if found := _LOOSE_TAG.match(line, at):
-            return f"⟨{found[0]}⟩" if "unknown tags" in self._steps else found[0], found.end(), Trust.CERTAIN
+            return (
+                self._show_loose_tag(found),
+                found.end(),
+                Trust.LOST if RAW_TEXT.fullmatch(found[1]) else Trust.CERTAIN,
+            )
         following = line[at + 1 : at + 2]
         if not following.isascii() or not (following.isalpha() or following in ("/", "!", "?")) or not following:
             return "<", at + 1, Trust.CERTAIN
@@ -186,6 +190,10 @@ class Editor:
         if line.startswith("</", at) and not line[at + 2 : at + 3].isalpha():
             return Trust.CERTAIN
         return Trust.MARKED
+
+    def _show_loose_tag(self, found: re.Match[str]) -> str:
+        shown = f"⟨{found[0]}⟩" if "unknown tags" in self._steps else found[0]
+        return shown + FOLDED * (found[0].lower().startswith("<details") and "folded parts" in self._steps)
 
     def _show_tag(self, found: re.Match[str]) -> str:
         """A tag with what a page shows something of: where it leads, and that it is not folded."""
