@@ -21,7 +21,7 @@ RUN /opt/ptq/bin/pip install --quiet --disable-pip-version-check --constraint co
 # Only `kind = "local"` needs git, and that is for a machine of your own, not for an image.
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/ptq /opt/ptq
-RUN useradd --system --uid 10001 --home-dir /var/lib/ptq --create-home ptq
+RUN useradd --system --uid 10001 --home-dir /var/lib/ptq --create-home ptq && chmod 0700 /var/lib/ptq
 USER ptq
 WORKDIR /var/lib/ptq
 VOLUME /var/lib/ptq

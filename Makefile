@@ -5,7 +5,7 @@ DESCRIPTIONS := .cache/npm/.ready
 # Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 
-.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz lint setup clean
+.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz hostile lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -27,6 +27,10 @@ test-agents: setup $(DESCRIPTIONS)
 # Replicas, machines and GitHub break while 200 jobs run; ARGS="--seed N --jobs M" repeats a run.
 chaos: setup $(DESCRIPTIONS)
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# Plays every hostile text against a running service; `/healthz` has to answer soon all the while. It needs two cores.
+hostile: setup
+	$(BIN)/python -m tests.hostile $(ARGS)
 
 # Nasty texts against GitHub's own Markdown parser; ARGS="--seed N --texts M" repeats a run.
 fuzz: setup

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Coroutine
 from typing import TypeVar
 
 from bot.beside import Refused
 from bot.bundle import NotBundled
-from bot.command_options import give_up
+from bot.command_options import give_up, write
 from bot.deliveries import NotReplayed
 from bot.job_commands import NotDone
 from bot.machine_commands import UnknownMachine
 from bot.machine_edits import NotChanged
 from bot.pause_commands import UnknownRepository
-from bot.reports import UnknownJob, show_for_terminal
+from bot.reports import UnknownJob
 from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.takeover import HoldRefused
 from runner.db_errors import DatabaseError
 
 Value = TypeVar("Value")
+
+FAILURES = (
+    *(DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, NotChanged, NotDone, Refused),
+    *(GitHubError, GitHubUnavailable),
+)
 
 INTERRUPTED = 130
 """A shell's exit status for what Ctrl-C has ended."""
@@ -37,15 +41,7 @@ def wait_for(answering: Coroutine[None, None, Value], interrupted: str = "Stoppe
         return asyncio.run(answering)
     except (UnknownMachine, UnknownRepository) as error:
         give_up(f"ptq-bot: {error}", status=2)
-    except (DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, NotChanged, NotDone, Refused) as error:
+    except FAILURES as error:
         give_up(f"ptq-bot: {error}")
-    except (GitHubError, GitHubUnavailable) as error:
-        give_up(f"ptq-bot: {show_for_terminal(str(error))}")
     except KeyboardInterrupt:
-        give_up(f"\n{show_for_terminal(interrupted)}", status=INTERRUPTED)
-
-
-def write(text: str) -> None:
-    """Print an answer, whatever is in it."""
-    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
-    sys.stdout.buffer.flush()
+        give_up(f"\n{interrupted}", status=INTERRUPTED)

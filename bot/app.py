@@ -21,7 +21,7 @@ from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
 from bot.github import AppGitHub
 from bot.github.session import open_session
-from bot.listener import Listener
+from bot.listener import Listener, raise_file_limit
 from bot.metrics import Metrics
 from bot.notify import Notifier
 from bot.pace import Pace
@@ -31,6 +31,7 @@ from bot.webhook import Webhook, make_web_application
 from handlers import ROUTER
 from handlers.case_labels import show_cases
 from handlers.context import Context
+from handlers.history import GitHubHistory
 from handlers.inbox import Inbox
 from handlers.outbox import post_replies
 from handlers.outcomes import report_jobs
@@ -148,10 +149,11 @@ class Service:
         stack.push_async_callback(supervisor.stop)
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
         label_rest = timedelta(seconds=self._pace.label_rest_s)
+        settles = timedelta(seconds=self._pace.settles_s)
         parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
             ("supervisor", supervisor.step, self._pace.poll_s),
             ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
-            ("outbox", claims.keeping("outbox", lambda: post_replies(context)), sweep_s),
+            ("outbox", claims.keeping("outbox", lambda: post_replies(context, settles)), sweep_s),
             ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), sweep_s),
             ("labels", claims.keeping("labels", lambda: show_cases(context, label_rest)), sweep_s),
             ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
@@ -165,6 +167,8 @@ class Service:
             stack.push_async_callback(loop.cancel)
         wire = asyncio.create_task(database.on_change(bell.ring_here), name="wire")
         stack.push_async_callback(_cancel, wire)
+        warning = asyncio.create_task(roster.warn_of_open_machines(), name="warning")
+        stack.push_async_callback(_cancel, warning)
         stack.push_async_callback(self._finish, listener, inbox, loops)
 
     def _clean_up(self, database: Database, inbox: Inbox, claims: Claims, spool: Spool) -> list[Loop]:
@@ -266,6 +270,7 @@ class Service:
             gauge=Gauge(spool, settings.price_list(), now),
             now=now,
             gateway=gateway,
+            history=GitHubHistory(self.context.github, now),
         )
         refresher = Refresher(bench, roster.machines)
         supervisor = Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s, self._pace.orphans_s)
@@ -335,6 +340,7 @@ async def serve(settings: Settings, read: Callable[[], Settings], pace: Pace | N
 
     A second SIGTERM or SIGINT ends the process as a kill does: what must not be lost is in the database.
     """
+    raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

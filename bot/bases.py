@@ -15,7 +15,7 @@ from handlers.sanitize import redact
 from runner.environment import Profile
 from runner.host_errors import HostError
 from runner.hosts import open_host
-from runner.jobd_answers import JobdError, StageState
+from runner.jobd_answers import MAX_WORD, JobdError, StageState, read_text
 from runner.jobd_client import JobdClient
 from runner.machines import Machine, eligible
 
@@ -89,8 +89,9 @@ async def _follow(client: JobdClient, job_id: str, show: Callable[[str], None]) 
         if poll.state is StageState.RUNNING or poll.log:
             await asyncio.sleep(0 if poll.log else POLL_S)
         elif poll.state is StageState.DONE:
-            about = poll.result.get("base") or {}
-            return True, f"its base is at commit {str(about.get('commit'))[:64]} ({poll.result.get('way')})"
+            about = found if isinstance(found := poll.result.get("base"), dict) else {}
+            commit, way = read_text(about.get("commit"), 64), read_text(poll.result.get("way"), MAX_WORD)
+            return True, f"its base is at commit {commit} ({way})"
         else:
             return False, poll.message or "the machine does not say how it ended"
 

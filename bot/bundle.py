@@ -6,12 +6,13 @@ The brief and the results are not in it. The logs are: what agents and strangers
 from __future__ import annotations
 
 import io
-import os
 import platform
 import tarfile
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from sqlalchemy import make_url
 
 from bot.config import Settings
 from bot.job_commands import NO_LOG, read_log, show_job
@@ -20,6 +21,7 @@ from handlers.report import is_confidential
 from handlers.sanitize import redact
 from runner import store
 from runner.db import open_beside
+from runner.own_files import open_private
 from runner.spool import STAGES
 
 PROGRAMS = ("ptq-bot", "aiohttp", "asyncssh", "gidgethub", "SQLAlchemy", "aiosqlite", "asyncpg", "uvloop")
@@ -53,7 +55,10 @@ async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
 
 def describe_configuration(settings: Settings) -> str:
     """The configuration as JSON: secrets are stars, and whatever else holds one is redacted."""
-    return redact(settings.model_dump_json(indent=2), settings.secret_values()) + "\n"
+    database = make_url(settings.server.database_url).render_as_string(hide_password=True)
+    server = settings.server.model_copy(update={"database_url": database})
+    shown = settings.model_copy(update={"server": server})
+    return redact(shown.model_dump_json(indent=2), settings.secret_values()) + "\n"
 
 
 def describe_program() -> str:
@@ -68,13 +73,9 @@ def describe_program() -> str:
 
 
 def _write(target: Path, folder: str, files: dict[str, str]) -> None:
-    with open(target, "xb", opener=_open_private) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+    with open(target, "xb", opener=open_private) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in files.items():
             content = text.encode(errors="backslashreplace")
             member = tarfile.TarInfo(f"{folder}/{name}")
             member.size, member.mtime = len(content), int(time.time())
             archive.addfile(member, io.BytesIO(content))
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -6,6 +6,8 @@ import asyncio
 import re
 import shlex
 import sys
+import traceback
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,10 +19,10 @@ from rich.console import Console
 from bot import db_commands, machine_cli
 from bot.answering import print_answer as _print
 from bot.answering import wait_for as _wait_for
-from bot.answering import write as _write
 from bot.app import serve as serve_until_stopped
 from bot.bundle import make_bundle
 from bot.command_options import Config, give_up, load
+from bot.command_options import write as _write
 from bot.config import load_settings
 from bot.deliveries import read_deliveries, replay
 from bot.doctor.examination import examine
@@ -33,7 +35,7 @@ from bot.off_thread_commands import Order, describe_order, give_order
 from bot.off_thread_commands import follow as follow_job
 from bot.pause_commands import pause as pause_jobs
 from bot.pause_commands import resume as resume_jobs
-from bot.reports import read_costs, read_report, show_for_terminal
+from bot.reports import read_costs, read_report
 from bot.setup_commands import setup
 from bot.sweep_commands import Wish, name_sweep
 from bot.sweep_commands import sweep as sweep_issues
@@ -132,14 +134,14 @@ def sweep(
     """See which issues of a backlog still reproduce, without an agent and without a word on them, a few at a time."""
     settings = load(config)
     wish = Wish(repo, label, limit, at_once, name or name_sweep(label), comment)
-    show = partial(typer.echo, nl=False, err=as_json)
+    show = partial(_write, err=as_json)
     summary = _wait_for(
         sweep_issues(settings, wish, show, dry=dry_run),
         f"What is under way goes on. To go on with the rest: the same command, with --name {shlex.quote(wish.name)}",
     )
     _write(redact((render_json if as_json else render_text)(summary), settings.secret_values()))
     if not (dry_run or summary.is_complete):
-        give_up(f"To go on: the same command, with --name {show_for_terminal(shlex.quote(wish.name))}")
+        give_up(f"To go on: the same command, with --name {shlex.quote(wish.name)}")
 
 
 @app.command()
@@ -163,7 +165,7 @@ def run(
     job = _wait_for(give_order(settings, Order(repo, words, preset, ref, options, by)), "It may have been given.")
     _write(describe_order(settings, job))
     if follow:
-        show = partial(typer.echo, nl=False, err=True)
+        show = partial(_write, err=True)
         text, succeeded = _wait_for(follow_job(settings, job, show), "The job goes on.")
         _write(text)
         if not succeeded:
@@ -325,12 +327,15 @@ def demo(
         told = set_up_demo(console) if setup else play_demo(console) if play else run_demo(keep=keep, console=console)
         asyncio.run(told)
     except DemoFailed as error:
-        console.print(f"[bold red]The demo stopped:[/] {error}")
-        raise typer.Exit(1) from None
+        give_up(f"The demo stopped: {error}")
     except asyncio.CancelledError:
         console.print("Stopped.")
 
 
-def main() -> None:
-    """The console script."""
-    app()
+def main(start: Callable[[], object] = app) -> None:
+    """The console script. A fault of ours is told without what would command a terminal."""
+    try:
+        start()
+    except Exception:
+        _write(traceback.format_exc(), err=True)
+        sys.exit(1)

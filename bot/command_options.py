@@ -1,4 +1,4 @@
-"""What the commands of the command line have in common: how they are given the configuration, and how they fail.
+"""What the commands of the command line have in common: their configuration, how they print, and how they fail.
 
 Exit status 2 means that the configuration or the command itself is wrong.
 """
@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from bot.config import ConfigError, Settings, load_settings
+from bot.reports import show_for_terminal
 
 Config = Annotated[Path, typer.Option(help="The configuration, ptq.toml.")]
 
@@ -24,7 +25,18 @@ def load(config: Path) -> Settings:
         give_up(str(error), status=2)
 
 
+def write(text: str, *, err: bool = False) -> None:
+    """Print a text, whoever wrote it: no character of it reaches the terminal as a command, or stays unseen.
+
+    Nothing else in this program prints.
+    """
+    stream = sys.stderr if err else sys.stdout
+    stream.flush()
+    stream.buffer.write(show_for_terminal(text).encode(errors="backslashreplace"))
+    stream.buffer.flush()
+
+
 def give_up(reason: str, status: int = 1) -> NoReturn:
     """End the program with one sentence."""
-    print(reason, file=sys.stderr)
+    write(f"{reason}\n", err=True)
     raise typer.Exit(status) from None

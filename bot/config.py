@@ -16,8 +16,9 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, get_args
+from urllib.parse import quote
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 from pydantic_core import ErrorDetails
 
 from bot.contradictions import find_contradictions, name_key
@@ -111,12 +112,34 @@ class Settings(Table):
     notify: NotifyTable = NotifyTable()
     recovery: RecoveryTable = RecoveryTable()
     retention: RetentionTable = RetentionTable()
+    _file: Path | None = PrivateAttr(None)
+    """Where it was read from."""
 
     def machine_list(self) -> tuple[Machine, ...]:
         """The machines, in the order of the file."""
         machines = (table.as_machine() for table in self.machines)
-        own = (str(self.server.data_dir.absolute()),)
+        own = tuple(map(str, self.private_places()))
         return tuple(replace(machine, private=own) if machine.kind == "local" else machine for machine in machines)
+
+    def private_places(self) -> tuple[Path, ...]:
+        """What no job on this host may see: our configuration, database, data and keys.
+
+        The first two are written anew now and then, so the whole folder counts where it is not the system's.
+        """
+        rewritten = [path for path in (self._file, self.server.database_file()) if path]
+        whole = {form for path in rewritten for form in (path.absolute(), path.resolve())}  # Links may lead elsewhere.
+        places = {path if is_shared(path.parent) else path.parent for path in whole}
+        return tuple(sorted(places | {path.absolute() for path in (self.server.data_dir, *self.key_files())}))
+
+    def key_files(self) -> tuple[Path, ...]:
+        """The files that hold keys and passwords."""
+        own = (self.github.private_key_file, self.dashboard.client_secret_file, self.proxy.credentials_file)
+        named = (*own, *(machine.client_key_file for machine in self.machines))
+        return tuple(dict.fromkeys(path for path in named if path))
+
+    def secret_files(self) -> tuple[Path, ...]:
+        """All files with secrets: the configuration, those with keys, and the database."""
+        return tuple(path for path in (self._file, *self.key_files(), self.server.database_file()) if path)
 
     def agent_specs(self) -> tuple[AgentSpec, ...]:
         """The agents."""
@@ -173,10 +196,26 @@ class Settings(Table):
         ]
         notify = [self.notify.url.get_secret_value()] if self.notify.url else []
         client = [secret] if (secret := self.dashboard.read_client_secret()) else []
-        database = [password] if (password := self.server.database_password()) else []
+        database = self.server.database_passwords()
         proxy = [given, given.partition(":")[2]] if (given := self.proxy.read_credentials()) else []
         own = (*self.webhook_secrets(), *notify, *client, *database, *filter(None, proxy), self.private_key())
-        return frozenset((*env, *keys, *own))
+        return frozenset(form for secret in (*env, *keys, *own) for form in spell_in_addresses(secret))
+
+
+SHARED = ("/usr/local", "/usr/local/etc", "/var/lib", "/var/local", "/var/tmp", "/etc/opt")  # noqa: S108
+"""Folders that many programs keep things in, besides those right below the root."""
+
+
+def is_shared(folder: Path) -> bool:
+    """Whether a folder is the system's, so that jobs need what else is in it. Pure."""
+    return len(folder.parts) <= 2 or str(folder) in SHARED
+
+
+def spell_in_addresses(secret: str) -> tuple[str, ...]:
+    """A secret as it is, and as addresses have it: percent-encoded, with hexadecimal digits in either case. Pure."""
+    encoded = [quote(secret, safe=safe) for safe in ("", "/", "!$&'()*+,;=~/:")] if "\n" not in secret else []
+    lower = [re.sub("%..", lambda found: found[0].lower(), form) for form in encoded]
+    return tuple(dict.fromkeys((secret, *encoded, *lower)))
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -187,6 +226,7 @@ def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
     settings = None
     try:
         settings = Settings.model_validate(values)
+        settings._file = path
     except ValidationError as error:
         problems = describe_problems(error)
     problems += find_contradictions(values)

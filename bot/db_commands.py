@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from bot.command_options import Config, give_up, load
+from bot.command_options import Config, give_up, load, write
 from runner.db import Database
 from runner.db_errors import DatabaseError
 
@@ -29,7 +29,7 @@ def upgrade(config: Config) -> None:
     """Bring the database to the schema of this version. Stop the service first, and make a backup."""
     database = Database(load(config).server.database_url)
     before, after = _run(database, database.upgrade())
-    print(f"schema {after}: nothing to do" if before == after else f"upgraded from schema {before} to {after}")
+    write(f"schema {after}: nothing to do\n" if before == after else f"upgraded from schema {before} to {after}\n")
 
 
 @app.command()
@@ -39,7 +39,7 @@ def backup(
     """Copy the database as it is at this moment; the service may run meanwhile. For SQLite."""
     database = Database(load(config).server.database_url)
     _run(database, database.back_up(file))
-    print(f"copied to {file}")
+    write(f"copied to {file}\n")
 
 
 def _run(database: Database, work: Coroutine[None, None, Value]) -> Value:

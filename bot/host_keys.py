@@ -12,6 +12,7 @@ import asyncssh
 
 from runner import ssh
 from runner.host_errors import HostError
+from runner.own_files import make_private_folder, open_private
 from runner.ssh import DEFAULT_PORT
 
 FETCH_S = 15.0
@@ -83,6 +84,6 @@ def remember(path: Path, key: HostKey) -> None:
         return
     before = path.read_text() if path.exists() else ""
     newline = "" if before.endswith("\n") or not before else "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
+    make_private_folder(path.parent)
+    with open(path, "a", opener=open_private) as file:
         file.write(f"{newline}{key.line}")

@@ -1,4 +1,4 @@
-"""Where requests come in: it listens, and closes without losing a connection that was just being taken.
+"""Where requests come in: it listens, bounds connections, and closes without losing one that was just being taken.
 
 It refuses to know what is answered.
 """
@@ -6,27 +6,81 @@ It refuses to know what is answered.
 from __future__ import annotations
 
 import asyncio
+import resource
+from typing import cast
 
+import structlog
 from aiohttp import web
+
+log = structlog.get_logger()
 
 BACKLOG = 128
 """Connections that may wait to be taken; aiohttp's own number."""
+
+MAX_CONNECTIONS = 4_000
+"""Open at once. Where the process can have fewer than twice as many files open, half of those."""
+
+HEAD_S = 10.0
+"""Seconds that the first head of a connection may take to arrive. GitHub waits no longer for a whole answer."""
+
+MAX_HEAD = 65_536
+"""Bytes of a head after which aiohttp judges it: it refuses longer lines and fields by itself."""
+
+IDLE_S = 75.0
+"""Seconds that a connection may wait for its next request: longer than the proxies in front usually keep one."""
+
+WARN_S = 60.0
+"""Between two warnings that connections are turned away."""
+
+_TURNED_AWAY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Type: text/plain\r\n"
+    b"Content-Length: 21\r\nConnection: close\r\n\r\ntoo many connections\n"
+)
+
+
+def raise_file_limit() -> None:
+    """Let the process open as many files as it is allowed to: each connection is one, and so is each SSH connection."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, 4 * MAX_CONNECTIONS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _count_allowed() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
 
 
 class Listener:
     """Listens from `open` on; `close` may be called again."""
 
-    def __init__(self, application: web.Application, grace_s: float) -> None:
+    def __init__(
+        self,
+        application: web.Application,
+        grace_s: float,
+        *,
+        max_connections: int | None = None,
+        head_s: float = HEAD_S,
+    ) -> None:
         # Compressed bodies are refused by their header; nothing may be unpacked before that.
-        self._runner = web.AppRunner(application, access_log=None, auto_decompress=False, shutdown_timeout=grace_s)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            auto_decompress=False,
+            shutdown_timeout=grace_s,
+            keepalive_timeout=IDLE_S,
+        )
+        self._max_connections = max_connections or _count_allowed()
+        self._head_s = head_s
         self._server: asyncio.Server | None = None
+        self._arriving: set[_Arriving] = set()
+        self._warned_at = float("-inf")
 
     async def open(self, host: str, port: int) -> str:
         """The address that it listens at. Raises `OSError` when it is not to be had."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        assert self._runner.server is not None
-        self._server = await loop.create_server(self._runner.server, host, port, backlog=BACKLOG)
+        self._server = await loop.create_server(lambda: _Arriving(self), host, port, backlog=BACKLOG)
         name, number = self._server.sockets[0].getsockname()[:2]
         return f"http://{f'[{name}]' if ':' in name else name}:{number}"
 
@@ -39,4 +93,76 @@ class Listener:
                 asyncio.get_running_loop().remove_reader(listening)
             await asyncio.sleep(0)
             self._server.close()
+        for arriving in list(self._arriving):
+            arriving.abort()
         await self._runner.cleanup()
+
+    def _admit(self, arriving: _Arriving) -> float | None:
+        """How many seconds a new connection has for its head; None where there are too many connections already."""
+        assert self._runner.server is not None
+        if len(self._arriving) + len(self._runner.server.connections) >= self._max_connections:
+            now = asyncio.get_running_loop().time()
+            if now >= self._warned_at + WARN_S:
+                self._warned_at = now
+                log.warning("listener.full", connections=self._max_connections)
+            return None
+        self._arriving.add(arriving)
+        return self._head_s
+
+    def _forget(self, arriving: _Arriving) -> None:
+        self._arriving.discard(arriving)
+
+    def _make_handler(self) -> asyncio.Protocol:
+        assert self._runner.server is not None
+        return self._runner.server()
+
+
+class _Arriving(asyncio.Protocol):
+    """A connection until the head of its first request is there; from then on it is aiohttp's.
+
+    aiohttp bounds the time between two requests (`keepalive_timeout`), but not the time before the first one.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._head = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        head_s = self._listener._admit(self)
+        if head_s is None:
+            self._transport.write(_TURNED_AWAY)
+            self._transport.close()
+            return
+        self._timer = asyncio.get_running_loop().call_later(head_s, self.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._timer is None or self._transport is None:
+            return
+        # The end of the head may be in two parts.
+        searched = max(len(self._head) - 3, 0)
+        self._head += data
+        if self._head.find(b"\r\n\r\n", searched) < 0 and len(self._head) < MAX_HEAD:
+            return
+        self._end()
+        handler = self._listener._make_handler()
+        self._transport.set_protocol(handler)
+        handler.connection_made(self._transport)
+        handler.data_received(bytes(self._head))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def abort(self) -> None:
+        """End it without an answer: nobody has asked anything."""
+        self._end()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._listener._forget(self)

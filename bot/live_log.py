@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from runner.spool import STAGES, Spool
 
 MAX_STREAMS = 1_000
 """Readers at once in this process."""
+
+SHARE_OF_PERSON = 0.03
+"""Of all streams, for one person who has signed in: more tabs than anybody reads."""
 
 STALL_S = 30.0
 """A reader that takes nothing for so long is dropped. It comes back by itself, where it was."""
@@ -36,8 +40,9 @@ RETRY_MS = 2_000
 class Decisions:
     """What is decided elsewhere: who may read, and what a job looks like."""
 
-    find: Callable[[web.Request], Awaitable[Job]]
-    """The job of a request, for whoever may read it. Raises `web.HTTPException`."""
+    find: Callable[[web.Request], Awaitable[tuple[str | None, Job]]]
+    """Who asks (None for somebody who has not signed in), and the job, if they can read it. Raises
+    `web.HTTPException`."""
     look: Callable[[str, bool], Awaitable[View]]
     """How a job stands now, where its log may read as if nobody should see it."""
     draw: Callable[..., str]
@@ -54,10 +59,21 @@ def read_offset(request: web.Request) -> int:
 class LiveLogs:
     """The handler, with a channel for each log that somebody follows just now."""
 
-    def __init__(self, decided: Decisions, spool: Spool, logs: JobLogs, max_streams: int = MAX_STREAMS) -> None:
+    def __init__(
+        self,
+        decided: Decisions,
+        spool: Spool,
+        logs: JobLogs,
+        max_streams: int = MAX_STREAMS,
+        *,
+        people_sign_in: bool = False,
+    ) -> None:
+        """Where `people_sign_in`, half of the streams are kept for them: strangers cannot take them all."""
         self._decided, self._spool, self._logs = decided, spool, logs
         self._max_streams = max_streams
-        self._streams = 0
+        self._max_of_strangers = max_streams // 2 if people_sign_in else max_streams
+        self._max_of_person = max(int(max_streams * SHARE_OF_PERSON), 1)
+        self._streams: Counter[str | None] = Counter()
         self._channels: dict[tuple[str, str], tuple[Channel, asyncio.Task[None]]] = {}
         self._is_closing = False
 
@@ -67,23 +83,28 @@ class LiveLogs:
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """Stream a log from an offset on, until it ends, or its reader has gone."""
-        job, stage = await self._decided.find(request), request.match_info["stage"]
+        (login, job), stage = await self._decided.find(request), request.match_info["stage"]
         if stage not in STAGES:
             raise web.HTTPNotFound(text="this job has no such log\n", headers=self._decided.headers)
-        if self._streams >= self._max_streams or self._is_closing:
+        if self._is_closing or not self._has_room(login):
             headers = {**self._decided.headers, "Retry-After": "30"}
-            raise web.HTTPServiceUnavailable(text="too many follow a log just now: try again soon\n", headers=headers)
+            raise web.HTTPServiceUnavailable(text="too many live logs are open: try again soon\n", headers=headers)
         # A proxy must not gather the answer before it passes it on: nginx looks for this header.
         headers = {**self._decided.headers, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
-        self._streams += 1
+        self._streams[login] += 1
         try:
             async with self._join(job, stage) as channel:
                 await response.prepare(request)
                 await _send_all(request, response, channel)
         finally:
-            self._streams -= 1
+            self._streams[login] -= 1
+            self._streams += Counter()  # Drops people who have no stream any more.
         return response
+
+    def _has_room(self, login: str | None) -> bool:
+        most = self._max_of_strangers if login is None else self._max_of_person
+        return self._streams[login] < most and self._streams.total() < self._max_streams
 
     async def close(self, _: object = None) -> None:
         """Let every reader go: the service stops."""

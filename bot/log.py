@@ -13,6 +13,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from bot.log_counter import COUNTED
+from bot.reports import show_for_terminal
 from handlers.sanitize import redact
 
 MIN_LINE = 16
@@ -22,6 +23,7 @@ shorter line would be found in innocent words."""
 
 def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
     """Set up structlog and the standard library's logging alike."""
+    as_json = structlog.processors.JSONRenderer(default=str)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -33,7 +35,7 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
         # Tracebacks become text first, so that what they quote is redacted like everything else.
         structlog.processors.format_exc_info,
         partial(_redact_event, spell_out(secrets)),
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(default=str),
+        *([_show_event, structlog.dev.ConsoleRenderer()] if sys.stderr.isatty() else [as_json]),
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -64,6 +66,23 @@ def spell_out(secrets: Collection[str]) -> frozenset[str]:
 
 def _redact_event(secrets: frozenset[str], _logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
     return {_redact_name(secrets, name): _redact(secrets, value) for name, value in event.items()}
+
+
+TRACEBACKS = ("exception", "stack")
+"""What has several lines in a terminal; any other value stays in its line, so that it cannot look like another one."""
+
+
+def _show_event(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """An event that is fit for a terminal. JSON needs none of this: it writes such characters out itself."""
+    return {_show(name): _show(value, lines=name in TRACEBACKS) for name, value in event.items()}
+
+
+def _show(value: Any, *, lines: bool = False) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    # What is made of several values is written as Python writes it, which leaves some invisible characters.
+    text = show_for_terminal(str(value))
+    return text if lines else text.replace("\n", "⟨U+000A⟩")
 
 
 @lru_cache(1024)

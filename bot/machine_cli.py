@@ -12,7 +12,7 @@ import typer
 
 from bot.answering import print_answer
 from bot.bases import prepare_bases
-from bot.command_options import Config, give_up, load
+from bot.command_options import Config, give_up, load, write
 from bot.host_keys import HostKey
 from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
 from bot.machine_edits import NewMachine, add_machine, remove_machine
@@ -50,8 +50,8 @@ def _confirm(fingerprint: str | None, key: HostKey) -> bool:
         if key.fingerprint != fingerprint:
             give_up(f"ptq-bot: its key is {key.fingerprint}, and not the one that you expect: nothing was changed")
         return True
-    typer.echo(f"{key.host} shows this key: {key.public.split()[0]} {key.fingerprint}", err=True)
-    typer.echo("There, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` and the like print it.", err=True)
+    write(f"{key.host} shows this key: {key.public.split()[0]} {key.fingerprint}\n", err=True)
+    write("There, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` and the like print it.\n", err=True)
     if not sys.stdin.isatty():
         give_up(f"ptq-bot: nobody is here to confirm it; if it is right: --fingerprint {key.fingerprint}")
     return typer.confirm("Is it that machine's own?", err=True)
@@ -83,7 +83,7 @@ def prepare_(
 ) -> None:
     """Make the bases of a machine's environments now, or bring them up to date, and show how it goes."""
     try:
-        made = asyncio.run(prepare_bases(load(config), name, repo, partial(typer.echo, nl=False)))
+        made = asyncio.run(prepare_bases(load(config), name, repo, write))
     except UnknownMachine as error:
         give_up(f"ptq-bot: {error}", status=2)
     if not made:

@@ -25,6 +25,7 @@ from runner.db import open_beside
 from runner.db_errors import NoDatabase
 from runner.machine_states import fetch_machine_states, resume
 from runner.machines import USABLE
+from runner.own_files import open_private
 from runner.ssh import DEFAULT_PORT, parse_hop
 
 RELOAD = "A running service takes it over by SIGHUP: `systemctl reload ptq-bot`, or `kill -HUP` with its process id.\n"
@@ -148,7 +149,8 @@ def _restoring(path: Path) -> Iterator[None]:
     except BaseException:
         path.unlink(missing_ok=True)
         if before is not None:
-            path.write_bytes(before)
+            with open(path, "wb", opener=open_private) as file:
+                file.write(before)
         raise
 
 

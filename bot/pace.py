@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bot.github import Timings
+from handlers.outbox import SETTLES
 from runner.claims import LASTS_S
 from runner.ssh import SILENCE_S
 from runner.sweep import INTERVAL_S
@@ -21,6 +22,8 @@ class Pace:
     """How long an issue keeps the label that says where it stands, at least."""
     recover_s: float = 300.0
     """How often GitHub is asked for what never arrived here."""
+    settles_s: float = SETTLES.total_seconds()
+    """How long GitHub may take to store a comment whose sender got no answer."""
     in_flight_s: float = 30.0
     """How long a webhook may be under way: a label that is younger is left to it."""
     grace_s: float = 10.0

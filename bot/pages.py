@@ -97,8 +97,8 @@ class Pages:
         self._desk = Desk.set_up(context, door or Door())
         drawing = self._desk.drawing
         self._logs = JobLogs(context.db, spool, agents, drawing.secrets)
-        decided = Decisions(self._find_job, self._look, drawing.draw, HEADERS)
-        self.live = LiveLogs(decided, spool, self._logs, max_streams)
+        decided = Decisions(self._find_reader, self._look, drawing.draw, HEADERS)
+        self.live = LiveLogs(decided, spool, self._logs, max_streams, people_sign_in=self._desk.oauth is not None)
         """To be closed when the service stops."""
 
     def routes(self) -> list[web.RouteDef]:
@@ -246,13 +246,13 @@ class Pages:
         return View(job, False, {part: draw("job.html", part, **values) for part in ("state", "history")})
 
     async def show_patch(self, request: web.Request) -> web.Response:
-        """The raw patch, for `git apply`."""
+        """The patch as it is shown, which is the patch itself, for `git apply`, where nothing had to be written out."""
         report, withheld = await self._fetch_result(*await self._find(request))
         if withheld:
             return withheld
         if report is None or not report.patch:
             raise web.HTTPNotFound(text="this job has no patch\n", headers=HEADERS)
-        return web.Response(text=self._redact(report.patch), headers=HEADERS)
+        return web.Response(text=await asyncio.to_thread(self._show, "patch", report.patch), headers=HEADERS)
 
     async def send_artifact(self, request: web.Request) -> web.Response:
         """A text that came out of a job, to keep: whatever is in it, browsers take it for a file of plain text."""
@@ -264,7 +264,8 @@ class Pages:
         if not text.strip():
             raise web.HTTPNotFound(text="this job has no such file\n", headers=HEADERS)
         named = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return web.Response(text=self._redact(text), headers={**HEADERS, **named})
+        shown = await asyncio.to_thread(self._show, ARTIFACTS[name], text)
+        return web.Response(text=shown, headers={**HEADERS, **named})
 
     async def show_log(self, request: web.Request) -> web.Response:
         """The log of a stage as the machine gave it, but for secrets, colours and what nobody sees."""
@@ -282,8 +283,9 @@ class Pages:
         visit = self._desk.visits.read(request)
         return visit, await self._desk.find_job(request, visit)
 
-    async def _find_job(self, request: web.Request) -> Job:
-        return (await self._find(request))[1]
+    async def _find_reader(self, request: web.Request) -> tuple[str | None, Job]:
+        visit, job = await self._find(request)
+        return visit.login, job
 
     async def _fetch_result(self, visit: Visit, job: Job) -> tuple[Report | None, web.Response | None]:
         """What came of a job, and what stands in its place for those who may not read it."""
@@ -297,8 +299,9 @@ class Pages:
             return None
         return self._desk.drawing.render("confidential.html", visit, **describe_withheld(job))
 
-    def _redact(self, text: str) -> str:
-        return self._desk.drawing.redact(text)
+    def _show(self, field: str, text: str) -> str:
+        drawing = self._desk.drawing
+        return drawing.show_patch(text).text if field == "patch" else drawing.redact(text)
 
 
 async def send_static(request: web.Request) -> web.StreamResponse:

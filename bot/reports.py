@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from bot.config import Settings
 from handlers.sanitize import redact
+from handlers.shown_patch import show_patch
 from handlers.verified import render_checks
 from runner import store
 from runner.characters import show_invisible
@@ -33,17 +34,26 @@ async def read_report(settings: Settings, job_id: str) -> str:
     if job is None:
         raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     # Its own secrets stay hidden; what only looks like one may be the very thing that the report is about.
-    seen = render_checks(job, checks, report, settings.server.public_url, settings.secret_values())
-    return show_for_terminal(redact(render_report(job, report, seen), settings.secret_values(), shapes=()))
+    secrets = settings.secret_values()
+    seen = render_checks(job, checks, report, settings.server.public_url, secrets)
+    return show_for_terminal(render_report(job, report, seen, secrets=secrets))
 
 
-def render_report(job: Job, report: Report | None, seen: str = "") -> str:
-    """A job, what the service saw itself, and its texts, each below its title. Pure."""
+def render_report(job: Job, report: Report | None, seen: str = "", *, secrets: Collection[str] = ()) -> str:
+    """A job, what the service saw itself, and its texts, each below its title, without the `secrets`. Pure."""
     head = f"{job.case_key} · {job.preset} attempt {job.attempt}, asked for by @{job.requested_by} · {job.state}"
     failure = [job.failure] if job.failure else []
-    texts = [(title, text.strip("\n")) for title, text in (report.texts() if report else ())]
-    shown = [f"=== {title} ===\n\n{text}" for title, text in texts if text.strip()] or ["Nothing was collected."]
-    return "\n\n".join([f"job {job.id} · {head}", *failure, *([seen] if seen else []), *shown]) + "\n"
+    texts = [(title, text) for title, text in (report.texts() if report else ()) if text.strip()]
+    shown = [f"=== {title} ===\n\n{_show(title, text, secrets)}" for title, text in texts]
+    above = redact("\n\n".join([f"job {job.id} · {head}", *failure, *([seen] if seen else [])]), secrets, shapes=())
+    return "\n\n".join([above, *(shown or ["Nothing was collected."])]) + "\n"
+
+
+def _show(title: str, text: str, secrets: Collection[str]) -> str:
+    if title != "Diff":
+        return redact(text, secrets, shapes=()).strip("\n")
+    shown = show_patch(text, secrets, shapes=())
+    return "\n".join([*shown.remarks(), shown.text.strip("\n")])
 
 
 def show_for_terminal(text: str) -> str:

@@ -8,6 +8,7 @@ known to the jobs that have it. Everything else in the file needs a restart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -20,7 +21,9 @@ from runner import store
 from runner.caps import Caps, Scope
 from runner.db import Database
 from runner.environment import Profile
+from runner.host_errors import HostError
 from runner.hosts import Host, open_host
+from runner.jobd_answers import JobdError
 from runner.jobd_client import JobdClient
 from runner.machines import Machine
 
@@ -120,6 +123,16 @@ class Roster:
         for name in gone:
             if name not in leased:
                 await self._hosts[name][1].close()
+
+    async def warn_of_open_machines(self) -> None:
+        """Say in the log which machines are this host and cannot keep jobs from the service's own files."""
+        for machine in self.machines.values():
+            if machine.kind == "local":
+                # One that cannot be asked just now will be asked again before it gets a job.
+                with suppress(HostError, JobdError):
+                    found = await self.clients[machine.name].capabilities()
+                    if not found.sealed:
+                        log.warning("machine.jobs_can_read_our_files", machine=machine.name, reason=found.words)
 
     async def close(self) -> None:
         """Close every connection."""

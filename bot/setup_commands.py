@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
-from bot.command_options import give_up
+from bot.command_options import give_up, write
 from bot.listener import Listener
 from bot.log import configure_logging
-from bot.reports import show_for_terminal
 from bot.setup.notes import Unusable
 from bot.setup.server import Setup
 
@@ -32,9 +30,9 @@ def setup(
     """Create the GitHub App, add machines and agents, and write ptq.toml: on a page on this host."""
     configure_logging((), level="CRITICAL")  # The page says what is wrong.
     try:
-        asyncio.run(set_up(config, partial(typer.echo, nl=False), port))
+        asyncio.run(set_up(config, write, port))
     except (Unusable, OSError) as error:
-        give_up(f"ptq-bot: {show_for_terminal(str(error))}")
+        give_up(f"ptq-bot: {error}")
 
 
 async def set_up(config: Path, show: Callable[[str], None], port: int = 0) -> None:

@@ -205,6 +205,7 @@ class _Sweep:
             preset=VERIFY,
             requested_by=self._by,
             triggered_at=self._context.now(),
+            by_our_clock=True,
             trigger=self._trigger,
             posts=self._wish.posts,
         )

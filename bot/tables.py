@@ -247,10 +247,15 @@ class ServerTable(Table):
         """Whether somebody else takes them for us, whose answer to GitHub does not mean that we have them."""
         return self.webhook_url is not None
 
-    def database_password(self) -> str | None:
-        """The password in `database_url`, where there is one."""
+    def database_file(self) -> Path | None:
+        """Where SQLite keeps the database; None for PostgreSQL."""
+        return Path(self.database_url.removeprefix(SQLITE)) if self.database_url.startswith(SQLITE) else None
+
+    def database_passwords(self) -> tuple[str, ...]:
+        """The password in `database_url`, as the server is told it and as it stands there, perhaps percent-encoded."""
+        found = POSTGRESQL.fullmatch(self.database_url)
         password = make_url(self.database_url).password
-        return str(password) if password else None
+        return (str(password), found[2][1:]) if password and found and found[2] else ()
 
 
 class AgentGatewayTable(Table):

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import structlog
 from aiohttp import web
 
-from handlers.events import find_lane
+from handlers.events import find_lane, find_time
 from handlers.inbox import Inbox
+from handlers.missed import KEPT
 from handlers.receiving import NotStored
 from runner.loops import Bell
 
@@ -47,8 +49,17 @@ class Refused(Exception):  # noqa: N818
 class Webhook:
     """The endpoint, with the secrets that a signature may be made with (several, so that they can be rotated)."""
 
-    def __init__(self, inbox: Inbox, secrets: Sequence[str], bell: Bell, *, body_s: float = BODY_S) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        secrets: Sequence[str],
+        bell: Bell,
+        *,
+        body_s: float = BODY_S,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._inbox = inbox
+        self._now = now
         self._secrets = [secret.encode() for secret in secrets]
         self._bell = bell
         self._body_s = body_s
@@ -62,14 +73,15 @@ class Webhook:
             event, delivery_id, signature = read_headers(request)
             body = await _read_body(request, self._body_s)
             check_signature(body, signature, self._secrets)
-            lane = read_lane(body)
+            subject = read_subject(body)
+            check_age(subject, self._now())
         except Refused as refusal:
             log.warning("delivery.refused", status=refusal.status, reason=str(refusal))
             return _answer(refusal.status, error=str(refusal))
         if event == "ping":
             return _answer(200, message="pong")
         try:
-            stored = await self._inbox.receive(delivery_id, event, lane, body)
+            stored = await self._inbox.receive(delivery_id, event, find_lane(subject), body)
         except NotStored as error:
             log.error("delivery.not_stored", delivery=delivery_id, event_name=event, reason=str(error))
             return _answer(503, error=str(error), delivery=delivery_id)
@@ -132,43 +144,58 @@ def check_signature(body: bytes, signature: str, secrets: Sequence[bytes]) -> No
         raise Refused(401, "the signature does not match: check the webhook secret on both sides")
 
 
+def check_age(subject: Mapping[str, Any], now: datetime) -> None:
+    """Raise `Refused` for an event that is older than GitHub can redeliver: somebody else kept it and sends it again.
+
+    Not 410: some forwarders end a subscription at that.
+    """
+    at = find_time(subject)
+    if at and now - at > KEPT:
+        raise Refused(
+            422,
+            f"this event is from {at:%F %R} UTC, and GitHub sends nothing older than {KEPT.days} days: "
+            "ptq-bot replay works a stored delivery again",
+        )
+
+
 class _Repository(msgspec.Struct):
     full_name: str
 
 
-class _Subject(msgspec.Struct):
+class _Issue(msgspec.Struct):
     number: int
+    created_at: str | None = None
+    updated_at: str | None = None
 
 
 class _Comment(msgspec.Struct):
     body: str
+    created_at: str | None = None
+    updated_at: str | None = None
 
 
-class _Lane(msgspec.Struct):
-    """The fields of `find_lane`, in the shape that they have in what GitHub sends."""
+class _Subject(msgspec.Struct):
+    """The fields of `find_lane` and `find_time`, in the shape that they have in what GitHub sends."""
 
     repository: _Repository
-    issue: _Subject
+    issue: _Issue
     comment: _Comment | None = None
 
-    def as_payload(self) -> dict[str, Any]:
-        payload = {"repository": {"full_name": self.repository.full_name}, "issue": {"number": self.issue.number}}
-        return payload | ({"comment": {"body": self.comment.body}} if self.comment else {})
+
+_DECODER = msgspec.json.Decoder(_Subject)
 
 
-_DECODER = msgspec.json.Decoder(_Lane)
+def read_subject(body: bytes) -> Mapping[str, Any]:
+    """What a delivery is about, and when that was: the payload, or that part of it. Raises `Refused` when the body is
+    not a JSON object.
 
-
-def read_lane(body: bytes) -> str:
-    """The lane of a delivery. Raises `Refused` when the body is no JSON object.
-
-    What is shaped as usual is read without building the rest of it; everything else goes the long way.
+    The usual shape is read without building the rest of it; everything else goes the long way.
     """
     try:
-        payload = _DECODER.decode(body.decode()).as_payload()
+        found: dict[str, Any] = msgspec.to_builtins(_DECODER.decode(body.decode()))
     except ValueError:
-        payload = parse_body(body)
-    return find_lane(payload)
+        return parse_body(body)
+    return found
 
 
 def parse_body(body: bytes) -> dict[str, Any]:

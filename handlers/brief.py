@@ -24,7 +24,7 @@ from handlers.hidden_text import reveal
 from handlers.report import OUTCOMES, SECURITY_CONCERN
 from handlers.rules import COMMANDED, Preset, RepositoryRules
 from handlers.snapshot import Snapshot, SnapshotComment
-from runner.environment import PROTECTED_PATHS
+from runner.environment import NAMED_PATHS
 
 MAX_STEERING = 10_000
 """Characters."""
@@ -92,7 +92,7 @@ def render_brief(
         "preset": preset,
         "rules": rules,
         "outcomes": _choose_outcomes(preset),
-        "protected_paths": PROTECTED_PATHS,
+        "protected_paths": NAMED_PATHS,
         "nonce": choose_nonce(nonce, (*_texts_of(snapshot, earlier), advice)),
         "steering": Untrusted(advice, "the maintainer who asked"),
         "skills": skills,
@@ -124,7 +124,7 @@ def _render_words(
     values = {
         "preset": preset,
         "rules": rules,
-        "protected_paths": PROTECTED_PATHS,
+        "protected_paths": NAMED_PATHS,
         "nonce": choose_nonce(nonce, (words,)),
         "steering": None,
         "skills": (),

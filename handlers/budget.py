@@ -7,8 +7,10 @@ Pure, but for the port by which the client asks for a turn. It refuses to know w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from handlers.ports import Worth
@@ -46,6 +48,16 @@ class Turn:
     wait_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Something that is to be written. `case` is the issue that it is about."""
+
+    id: str
+    case: str
+    worth: Worth
+    since: datetime
+
+
 class WriteBudget(Protocol):
     """Where every write of an account gets its turn first. One is shared by all who write as the same App."""
 
@@ -76,3 +88,17 @@ def plan_write(ages_s: Sequence[float], worth: Worth, budget: Budget) -> Plan:
 def count_share(most: int, worth: Worth) -> int:
     """How many of `most` writes may have been made when one of this worth still goes; at least 1."""
     return max(1, -(-most * worth.percent // 100))
+
+
+def take_turns(waiting: Iterable[Waiting]) -> list[Waiting]:
+    """In which order they are written: what is worth more goes first.
+
+    Within one worth every case gets a turn before any case gets a second one, and what came first goes first. So a
+    case with much to say holds up no other, and none of them starves.
+    """
+    places: list[tuple[int, int, datetime, str, Waiting]] = []
+    turns: Counter[tuple[str, Worth]] = Counter()
+    for one in sorted(waiting, key=lambda one: (one.since, one.id)):
+        places.append((-one.worth.percent, turns[one.case, one.worth], one.since, one.id, one))
+        turns[one.case, one.worth] += 1
+    return [place[-1] for place in sorted(places, key=lambda place: place[:-1])]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -89,7 +89,7 @@ async def take_over(
     log.info("hold.taken", **taken.job.log_context(), person=login)
     before = taken.before.person if taken.before and taken.before.person != login else None
     return hold_replies.render_taken_over(
-        last, taken.job, taken.hold, len(keys), before, context.public_url, signs_in=context.signs_in
+        last, taken.job, taken.hold, len(keys), before, context.find_page_root(taken.job), signs_in=context.signs_in
     )
 
 
@@ -129,9 +129,15 @@ async def _find_sealing(connection: AsyncConnection, context: Context, rules: Re
 
 
 async def release(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int, login: str, how: str
+    connection: AsyncConnection,
+    context: Context,
+    rules: RepositoryRules,
+    number: int,
+    login: str,
+    how: str,
+    written_at: datetime,
 ) -> str:
-    """End the hold that has to do with an issue, whoever has it, or not. What whoever asked is told."""
+    """End the hold that has to do with an issue, whoever has it, or not. What whoever asked, at that time, is told."""
     now = context.now()
     found = await takeover.find_held(connection, f"{rules.name}#{number}", now)
     if found is None:
@@ -146,13 +152,19 @@ async def release(
         if how == DROP:
             await takeover.drop(connection, held, login, now)
         else:
-            url = context.public_url
-            job, _ = await takeover.release(connection, held, secret=context.db.secret, public_url=url, now=now)
+            job, _ = await takeover.release(
+                connection,
+                held,
+                secret=context.db.secret,
+                public_url=context.find_page_root(held),
+                now=now,
+                requested_at=written_at,
+            )
     except HoldRefused as refused:
         return hold_replies.render_not_released(str(refused), context.secrets)
     await store.add_event(connection, held.id, now, f"released by @{login}")
     log.info("hold.released", **held.log_context(), person=hold.person, by=login)
-    return hold_replies.render_released(hold.person, job, context.public_url)
+    return hold_replies.render_released(hold.person, job, context.find_page_root(held))
 
 
 async def _is_for_operator(connection: AsyncConnection, job: Job) -> bool:

@@ -18,7 +18,7 @@ from handlers.brief import render_task
 from handlers.hurdles import NotStarted
 from handlers.options import Choice
 from handlers.rules import RepositoryRules
-from handlers.start import ASKED_FOR, open_job
+from handlers.start import ASKED_FOR, CLOCK_SKEW, open_job
 from runner import store
 from runner.check_rows import copy_checks
 from runner.holds import Hold, end_hold, save_hold
@@ -92,6 +92,7 @@ async def start_worktree(
         state=JobState.QUEUED,
         created_at=now,
         changed_at=now,
+        requested_at=now,
         follows=source.follows,
         by_hand=True,
         name=name,
@@ -110,12 +111,19 @@ async def find_origin(connection: AsyncConnection, held: Job) -> Job:
 
 
 async def start_collecting(
-    connection: AsyncConnection, held: Job, hold: Hold, *, secret: bytes, public_url: str, now: datetime
+    connection: AsyncConnection,
+    held: Job,
+    hold: Hold,
+    *,
+    secret: bytes,
+    public_url: str,
+    now: datetime,
+    requested_at: datetime | None = None,
 ) -> Job:
     """Create the job that takes over the held environment, and its slot, and only collects what is there.
 
-    It is an attempt on the issue that the environment has to do with, if any. Raises `NotStarted` while another job of
-    that is active.
+    It is an attempt on the issue that the environment has to do with, if any. `requested_at` is when a comment asked
+    for it; None where the operator does. Raises `NotStarted` while another job of that is active.
     """
     origin = await find_origin(connection, held)
     case = await casebook.fetch_case(connection, origin.case_key)
@@ -129,6 +137,7 @@ async def start_collecting(
         "agent": held.agent,
         "model": None,
         "posts": Posts.ALL,
+        "requested_at": requested_at or now - CLOCK_SKEW,
     }
     job = await _adopt(connection, origin, held, f"by hand after {held.id}", by_person, secret=secret, now=now)
     if job.has_thread:
@@ -159,6 +168,7 @@ async def start_task(
         "prompt": render_task(held.name or held.id, rules, task, token_hex(8)),
         "follows": None,
         "name": held.name,
+        "requested_at": now,
     }
     job = await _adopt(connection, held, held, f"task after {held.id}", given, secret=secret, now=now)
     await _insert(connection, job)

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Row, Select, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from handlers.budget import Waiting, take_turns
 from handlers.case import LABELS, Case, CaseState
 from handlers.ports import Worth
 from runner import store
@@ -48,6 +49,13 @@ class Reply:
     final: bool = False
     changed_at: datetime | None = None
     """When `body` last became another one; None while it is the first."""
+    quiet_since: datetime | None = None
+    """Since when nobody sends it, so that an unanswered attempt settles; None: whoever sent it may have died at it."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether an attempt to post it has had no answer, not even a refusal."""
+        return self.comment_id is None and self.attempts > self.refusals
 
     @property
     def marker(self) -> str:
@@ -63,9 +71,14 @@ class Reply:
     @property
     def worth(self) -> Worth:
         """How much bringing it to GitHub is worth to people now."""
-        if self.kind == "status":
-            return Worth.LIVE if self.comment_id and not self.final else Worth.STATUS
-        return Worth.REPORT if self.kind == "report" else Worth.REPLY
+        return find_worth(self.kind, is_posted=self.comment_id is not None, final=self.final)
+
+
+def find_worth(kind: str, *, is_posted: bool, final: bool) -> Worth:
+    """How much it is worth to bring the next text of a comment to GitHub; `is_posted` says that its first is there."""
+    if kind == "status" and is_posted:
+        return Worth.STATUS if final else Worth.LIVE
+    return Worth.REPLY if kind == "reply" else Worth.REPORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +199,29 @@ async def fetch_reports_of(connection: AsyncConnection, repository: str, issue_n
     return [_reply(row) for row in await connection.execute(query)]
 
 
-async def fetch_due_replies(connection: AsyncConnection, now: datetime) -> list[Reply]:
-    """Replies that GitHub does not show as they should stand, in the order of their worth to people."""
+async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Reply | None:
+    """The reply whose turn it is, of those that GitHub does not show as they should stand; those `tried` are left out.
+
+    Only the one is read whole: this is asked again after every write, and reports are long.
+    """
     unposted = or_(replies.c.comment_id.is_(None), replies.c.posted_body != replies.c.body)
-    query = select(replies).where(unposted, replies.c.abandoned.is_(None), replies.c.next_attempt_at <= now)
-    due = [_reply(row) for row in await connection.execute(query.order_by(replies.c.created_at))]
-    return sorted(due, key=lambda reply: -reply.worth.percent)
+    is_due = (unposted, replies.c.abandoned.is_(None), replies.c.next_attempt_at <= now)
+    heads = (replies.c[name] for name in ("id", "kind", "repository", "issue_number", "comment_id", "final"))
+    rows = await connection.execute(select(*heads, replies.c.created_at).where(*is_due))
+    waiting = [
+        Waiting(
+            row.id,
+            f"{row.repository}#{row.issue_number}",
+            find_worth(row.kind, is_posted=row.comment_id is not None, final=row.final),
+            row.created_at,
+        )
+        for row in rows
+        if row.id not in tried
+    ]
+    if not waiting:
+        return None
+    first = select(replies).where(replies.c.id == take_turns(waiting)[0].id)
+    return _reply((await connection.execute(first)).one())
 
 
 async def fetch_replies_of_job(connection: AsyncConnection, job_id: str) -> list[Reply]:

@@ -26,6 +26,10 @@ from runner.job import REBASE, VERIFY
 MAX_COMMANDS = 5
 """Commands that one comment may give; the rest is ignored."""
 
+MAX_READ = 4_000
+"""Characters of a comment in which commands are looked for. Anybody may write one, and the time to parse it grows
+faster than its length."""
+
 MAX_WORD = 30
 """Characters of an unknown command that we repeat."""
 
@@ -180,11 +184,22 @@ COMMANDS: Mapping[str, CommandSpec] = {
 def parse_commands(comment: str) -> list[Command | UnknownCommand]:
     """The commands of a comment in their order, at most `MAX_COMMANDS`. Never raises, whatever the text."""
     source = comment.encode(errors="replace").decode().replace("\r\n", "\n").replace("\r", "\n")
-    if "/ptq" not in source.casefold():
+    near = _cut(source)
+    if not _COMMAND.search(near):
         return []
-    lines = source.split("\n")
-    starts, end = _find_starts(source, lines)
+    lines, read = source.split("\n"), near.split("\n")
+    starts, end = _find_starts(near, read)
+    end = len(lines) if end == len(read) else end
     return [_read(lines, start, stop) for start, stop in pairwise([*starts, end])][:MAX_COMMANDS]
+
+
+def _cut(source: str) -> str:
+    """The lines in which commands may stand."""
+    if len(source) <= MAX_READ:
+        return source
+    # Of a last line that is too long the beginning is enough to see a command.
+    near = source[:MAX_READ]
+    return near[: near.rfind("\n")] if near.count("\n") else near
 
 
 def _read(lines: Sequence[str], start: int, stop: int) -> Command | UnknownCommand:
@@ -198,16 +213,19 @@ def _read(lines: Sequence[str], start: int, stop: int) -> Command | UnknownComma
 
 # Where commands stand
 
-_COMMAND = re.compile(r" {0,3}/ptq(?!\S)", re.IGNORECASE)
+_COMMAND = re.compile(r"^ {0,3}/ptq(?!\S)", re.IGNORECASE | re.MULTILINE)
 _WROTE = "wrote|schrieb|a écrit|escribió|ha scritto|schreef|skrev|escreveu|napisał|написал"
 _FORWARDED = re.compile(
     r"\s*(?:-{2,}\s?(?:original message|forwarded message|begin forwarded message)\s?-{2,}"
-    rf"|(?=.{{0,600}}(?:\d[:.]\d\d|\b20\d\d\b|@))[^\n]{{1,300}}\n?[^\n]{{0,300}}\b(?:{_WROTE})\b[^\n]{{0,200}}:"
     r"|(?:from|von|de|da|van|från|fra|od)\s?:[^\n]+\n[^\n:]{1,30}:[^\n]*"
     r"|(?:reply to this email directly|you are receiving this because|message id:)[^\n]*(?:\n[^\n]*)?)\s*",
     re.IGNORECASE | re.DOTALL,
 )
 """What mail programs write above the message that somebody answers, and GitHub below its own."""
+
+_ATTRIBUTED = re.compile(rf"\S\s+(?:{_WROTE})\b[^\n]{{0,200}}:\s*\Z", re.IGNORECASE)
+_DATED = re.compile(r"\d[:.]\d\d|\b20\d\d\b|@")
+"""`On 1 March 2026, alice wrote:`, in several languages."""
 
 _RULE_OF_MAIL = re.compile(r"_{10,}")
 """The line that Outlook draws above the message that somebody answers."""
@@ -236,7 +254,8 @@ class _OpenElements:
 
 @cache
 def _parser() -> MarkdownIt:
-    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    # Without images, which take longest: for us they are links.
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("image")
 
 
 def _find_starts(source: str, lines: Sequence[str]) -> tuple[list[int], int]:
@@ -283,7 +302,13 @@ def _find_firsts(children: Sequence[Token], elements: _OpenElements) -> Iterator
 def _is_forwarded(lines: Sequence[str], number: int, last: int) -> bool:
     """Whether somebody else's message begins at this line; its head may be folded into two."""
     heads = (lines[number], "\n".join(lines[number : min(number + 2, last)]))
-    return any(len(head) <= _MAX_FORWARDED and _FORWARDED.fullmatch(head) for head in heads)
+    return any(len(head) <= _MAX_FORWARDED and _begins_mail(head) for head in heads)
+
+
+def _begins_mail(head: str) -> bool:
+    if head.rstrip().endswith(":") and _ATTRIBUTED.search(head) and _DATED.search(head):
+        return True
+    return _FORWARDED.fullmatch(head) is not None
 
 
 # Help
@@ -299,7 +324,8 @@ def render_help(rules: RepositoryRules | None = None) -> str:
     options = ", ".join(f"`--{name} NAME`" for name in NAMES)
     foot = (
         f"Options are {options} and `--{ANYWAY}`; they stand before the advice. "
-        f"A command begins a line of its own. A comment may hold {MAX_COMMANDS}; an edited comment does nothing."
+        f"A command begins a line of its own, in the first {MAX_READ:,} characters of a comment. A comment may hold "
+        f"{MAX_COMMANDS}; an edited comment does nothing."
     )
     return "\n".join([*head, *rows, "", foot])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from gidgethub import sansio
 from gidgethub.routing import Router
@@ -13,7 +14,7 @@ from handlers import casebook, replies, status_comment
 from handlers.by_comment import describe_hold, release, take_over
 from handlers.commands import COMMANDS, Command, Right, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
-from handlers.events import IssueCommentCreated, IssueCommentEdited
+from handlers.events import IssueCommentCreated, IssueCommentEdited, is_from_bot
 from handlers.inbox import TooEarly, has_earlier
 from handlers.options import read_options
 from handlers.outbox import reply_once, was_answered, write_reply
@@ -78,9 +79,13 @@ class Request:
 @router.register("issue_comment", action="created")
 async def on_issue_comment_created(event: sansio.Event, context: Context) -> None:
     """Carry out the commands of a new comment. Bots and we ourselves command nothing."""
+    if is_from_bot(event.data):
+        return
     created = IssueCommentCreated.model_validate(event.data)
+    if created.sender.is_bot:
+        return
     commands = parse_commands(created.comment.body or "")
-    if not commands or created.sender.is_bot:
+    if not commands:
         return
     thread = created.issue.number
     admission = await admit(context, created.repository, thread, created.sender, _find_right(commands))
@@ -103,9 +108,13 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
 @router.register("issue_comment", action="edited")
 async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None:
     """Say once that a command does nothing which came into a comment by an edit; strangers hear nothing."""
+    if is_from_bot(event.data):
+        return
     edited = IssueCommentEdited.model_validate(event.data)
+    if edited.sender.is_bot:
+        return
     commands = parse_commands(edited.comment.body or "")
-    if not commands or edited.sender.is_bot or commands == parse_commands(edited.old_body):
+    if not commands or commands == parse_commands(edited.old_body):
         return
     rules = context.rules_for(edited.repository.full_name)
     if rules is None or await context.github.fetch_role(rules.name, edited.sender.login) < rules.who_may_start:
@@ -134,7 +143,7 @@ async def _carry_out(request: Request, command: Command | UnknownCommand) -> Non
         await request.reply(replies.render_unknown_command(command.word, command.suggestion))
         await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
         return
-    await _VERBS[command.verb](request, command)
+    await VERBS[command.verb](request, command)
 
 
 async def _start(request: Request, command: Command) -> None:
@@ -175,37 +184,45 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
 
 
 async def _status(request: Request, command: Command) -> None:
-    job, url = await request.fetch_last_job(), request.context.public_url
+    job = await request.fetch_last_job()
+    pages = request.context.find_page_root(job) if job else ""
     async with request.context.db.read() as connection:
         hold = await describe_hold(connection, request.context, request.rules, request.number)
     if job is None or not job.active:
         confidential = job is not None and await request.is_confidential(job)
-        await request.reply(replies.render_idle(url, job, confidential=confidential) + hold)
+        await request.reply(replies.render_idle(pages, job, confidential=confidential) + hold)
         return
     async with request.context.db.read() as connection:
         queued_before = await store.count_queued_before(connection, job)
         meter = await store.fetch_meter(connection, job.id)
-    body = status_comment.render_status(job, url, queued_before, meter, request.context.secrets)
+    body = status_comment.render_status(job, pages, queued_before, meter, request.context.secrets)
     await request.reply(body + (status_comment.render_heading(meter, request.context.secrets) if meter else "") + hold)
 
 
 async def _cancel(request: Request, command: Command) -> None:
     """End the job of this issue; and once all that came before is worked, the one that it may have started meanwhile.
 
-    Raises `TooEarly` until then. However often it is worked, it is answered once.
+    A job that was requested after the comment was written goes on: the delivery may be late, or a copy of an old one.
+    Raises `TooEarly` until everything earlier is worked. However often it is worked, it is answered once.
     """
     context = request.context
     # Asked first: what is done by now has left its job where the next line finds it.
     async with context.db.read() as connection:
         too_early = await has_earlier(connection, request.delivery)
     job = await request.fetch_last_job()
-    goes_on = job is not None and await ask_to_end(context, job.id, request.event.sender.login)
+    is_meant = job is not None and was_requested_before(job, request.event.comment.created_at)
+    goes_on = job is not None and is_meant and await ask_to_end(context, job.id, request.event.sender.login)
     if job and goes_on:
-        await request.reply(replies.render_cancelling(job, context.public_url))
+        await request.reply(replies.render_cancelling(job, context.find_page_root(job)))
     if too_early:
         raise TooEarly
     if not goes_on:
         await request.reply(replies.render_nothing_to_cancel())
+
+
+def was_requested_before(job: Job, written_at: datetime) -> bool:
+    """Whether a comment written then can be about a job. GitHub's times are whole seconds: the same one counts."""
+    return job.requested_at.replace(microsecond=0) <= written_at
 
 
 async def ask_to_end(context: Context, job_id: str, login: str) -> bool:
@@ -237,7 +254,7 @@ async def _results(request: Request, command: Command) -> None:
     async with context.db.read() as connection:
         reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
         job = await store.fetch_job(connection, reports[0].job_id or "") if reports else None
-        body = replies.render_again(await render_report(connection, context, job)) if job else None
+    body = replies.render_again(await render_report(context, job)) if job else None
     await request.reply(body or replies.render_no_results())
 
 
@@ -252,15 +269,15 @@ async def _takeover(request: Request, command: Command) -> None:
 
 async def _release(request: Request, command: Command) -> None:
     context, rules, login = request.context, request.rules, request.event.sender.login
-    how = command.argument.strip("`").casefold()
-    await request.answer(lambda connection: release(connection, context, rules, request.number, login, how))
+    how, written_at = command.argument.strip("`").casefold(), request.event.comment.created_at
+    await request.answer(lambda connection: release(connection, context, rules, request.number, login, how, written_at))
 
 
 async def _help(request: Request, command: Command) -> None:
     await request.reply(render_help(request.rules))
 
 
-_VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
+VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
     "repro": _start,
     "diagnose": _start,
     "fix": _start,

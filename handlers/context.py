@@ -8,6 +8,7 @@ from datetime import datetime
 
 from handlers.ports import GitHub
 from handlers.rules import PRESETS, Preset, RepositoryRules
+from handlers.status_comment import find_page_root
 from runner.agents import AgentSpec
 from runner.agents.skills import Skill
 from runner.caps import Caps, Scope
@@ -53,6 +54,10 @@ class Context:
     def machines_for(self, rules: RepositoryRules, *, private: bool) -> list[str]:
         """The names of the machines that jobs of a repository may run on."""
         return [machine.name for machine in eligible(self.machines.values(), needs(rules.requires, private=private))]
+
+    def find_page_root(self, job: Job) -> str:
+        """Below which address a job has its page; empty where it has none."""
+        return find_page_root(job, self.public_url, signs_in=self.signs_in)
 
     def model_of(self, job: Job) -> str | None:
         """The model that a job asks for: disclosed wherever its work is shown. None leaves it to the agent.

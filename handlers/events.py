@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 CANCEL_LANE = "/cancel"
 """What the name of a lane for cancels ends with; before it stands the lane of the issue."""
@@ -110,12 +110,14 @@ class _Edits(_Value):
 class IssueCommentEdited(IssueCommentCreated):
     """`issue_comment` with action `edited`."""
 
-    changes: _Edits
+    changes: _Edits | None = None
+    """Forwarders and other servers may leave it out."""
 
     @property
     def old_body(self) -> str:
-        """What stood there before."""
-        return self.changes.body.value if self.changes.body else self.comment.body or ""
+        """The text before the edit; today's where the payload does not say."""
+        edited = self.changes.body if self.changes else None
+        return edited.value if edited else self.comment.body or ""
 
 
 class IssueClosed(_Value):
@@ -124,6 +126,29 @@ class IssueClosed(_Value):
     issue: Issue
     repository: Repository
     sender: User
+
+
+def is_from_bot(payload: Mapping[str, Any]) -> bool:
+    """Whether an App caused an event, perhaps this one. Read first: what is ignored need not be well-formed."""
+    try:
+        return User.model_validate(payload.get("sender")).is_bot
+    except ValidationError:
+        return False
+
+
+def find_time(payload: Mapping[str, Any]) -> datetime | None:
+    """When an event happened: the newest of GitHub's times in its payload; None where there are none."""
+    things = [payload.get(name) for name in ("issue", "comment", "pull_request")]
+    texts = [thing.get(name) for thing in things if isinstance(thing, Mapping) for name in ("created_at", "updated_at")]
+    return max(filter(None, map(_read_time, texts)), default=None)
+
+
+def _read_time(text: object) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return time.replace(tzinfo=time.tzinfo or UTC) if time else None
 
 
 _ASKS_TO_CANCEL = re.compile(r"/ptq\s+cancel", re.IGNORECASE)

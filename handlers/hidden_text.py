@@ -1,333 +1,321 @@
-"""What a stranger wrote, as somebody sees it who reads the rendered page.
+"""What a stranger wrote, as far as a reader of the rendered page sees it.
 
-What a maintainer could not see must not steer an agent: it is removed, or marked as unseen. Every rule is one named
-step, so that a test can switch one off. Refuses to know who wrote a text and where it goes.
+What a maintainer could not see must not steer an agent: it is removed, or marked. A text keeps its bytes only in a
+fence that GitHub certainly shows as code; everywhere else every rule applies, and a line of which we cannot say what
+the page shows carries a mark. Time is linear in the text. Refuses to know who wrote a text and where it goes.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Collection, Iterator, Sequence
+from enum import IntEnum
+from html import unescape
 
-from markdown_it.rules_block import StateBlock
-from markdown_it.rules_block import reference as read_definition
-from markdown_it.rules_inline import StateInline
-from markdown_it.rules_inline import html_inline as read_tag
-from markdown_it.rules_inline import image as read_image
-from markdown_it.rules_inline import link as read_link
-from markdown_it.token import Token
-
-from handlers.markdown import AnyLink
+from handlers.hidden_parts import FOLDED, FOOTNOTE, RAW_TEXT, STEPS, TAG, Editor, Trust
 from runner.characters import show_invisible
 
-STEPS = (
-    "comments",
-    "images",
-    "links",
-    "definitions",
-    "attributes",
-    "unknown tags",
-    "folded parts",
-    "footnotes",
-    "cells",
-    "info strings",
-    "drawings",
-    "invisible characters",
+__all__ = ["BEYOND", "DRAWN", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "reveal"]
+
+UNSEEN, DRAWN, BEYOND = "⟨perhaps unseen⟩", "⟨drawn⟩", "⟨beyond the table⟩"
+"""Our marks, beside those of parts of lines: of a line that the page may not show, of a block that it shows as a
+picture, and before the cells of a row for which its table has no column."""
+
+_PREFIX = r"(?:[ \t]|>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[\^[^\] \t\0]+\]:|\[[ xX]\](?=[ \t]))*+"
+"""What lists, quotes, footnotes and tasks put before a line."""
+
+_CONTAINERS = re.compile(_PREFIX)
+_LABEL = r"\[(?!\^[^\] \t\n\0]+\]:)(?:[^\[\]\\]|\\.)*+"
+_DEFINITION = re.compile(rf"^{_PREFIX}{_LABEL}\]:", re.MULTILINE | re.DOTALL)
+_MAYBE_DEFINITION = re.compile(rf"{_LABEL}\\?(?:\]:|$)")
+_NO_DEFINITION = re.compile(
+    r"\[[^\[\]\\]+\]:[ \t]*[^\s<]\S*[ \t]+(?:[^\s\"'(]|\"[^\"\\]*\"[ \t]*\S|'[^'\\]*'[ \t]*\S|\([^()\\]*\)[ \t]*\S)"
 )
-"""What is done: `links` have titles, `definitions` are those of links; the words of a fence behind its first are its
-info string."""
+"""`[rank0]: Traceback (most recent call last):` is none, because more follows than an address and a title."""
 
-FOLDED, FOOTNOTE, DRAWN, BEYOND = "⟨folded⟩", "⟨footnote⟩", "⟨drawn⟩", "⟨beyond the table⟩"
-"""Our marks, at what a page shows only to who unfolds it, at its very end if at all, as a picture, or not: the cells of
-a row for which its table has no column."""
+_FOOTNOTE = re.compile(r"\[\^[^\] \t\n\0]+\]:")
+_FENCE = re.compile(r"(`{3,}(?=[^`]*$)|~{3,})[ \t]*(\S{0,20})")
+_DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
+_BLANKS = r"[ \t\v\f]*+"
+_DELIMITERS = re.compile(rf"[ \t\v\f>]*+\|?+{_BLANKS}:?-++:?{_BLANKS}(?:\|{_BLANKS}:?-++:?{_BLANKS})*+\|?{_BLANKS}")
+_ENTITY = re.compile(r"&[^&;\s]{1,32};")
+_HEADING = re.compile(r"#{1,6}(?:[ \t]|$)")
+_RULER = re.compile(r"([-*_])[ \t]*(?:\1[ \t]*){2,}$")
+_MARKER = re.compile(r"([-+*]|\d{1,9}[.)])( *)(\t|[^ ]|$)")
+_PLAIN = re.compile(r"[^\W\d_]|[\[\"'(]")
+"""How a line begins that continues a paragraph for certain."""
 
-_OPENER = re.compile(r"<!--|<\?|<!(?=[A-Za-z\[])")
-"""HTML that browsers show nothing of: comments end with `-->`, and what they treat as comments ends with `>`.
-See "bogus comment state" in the HTML standard, section 13.2.5."""
-
-_TAG = re.compile(r"<(/?)([A-Za-z][^\s/>]{0,99}+)((?:\"[^\"]*+\"|'[^']*+'|[^>\"']{1,50}+){0,100}+)>")
-"""Bounded, for a text may open thousands of tags and close none."""
-
-_OPEN_TAG = re.compile(r"</?[A-Za-z]")
-_ATTRIBUTE = re.compile(r"([^\s=/\"'>]+)(?:\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s\"'>]+))?")
-
-_KNOWN_TAG = re.compile(
-    r"a|abbr|b|bdo|blockquote|br|caption|cite|code|dd|del|details|dfn|div|dl|dt|em|figcaption|figure|h[1-6]|hr|i|img|ins"
-    r"|kbd|li|mark|ol|p|picture|pre|q|rt|ruby|s|samp|small|source|span|strike|strong|sub|summary|sup|table|tbody|td"
-    r"|tfoot|th|thead|time|tr|tt|ul|var|video|wbr",
+_HTML = re.compile(r"<[A-Za-z/!?]")
+_ADDRESS = re.compile(r"<(?:[A-Za-z][A-Za-z0-9.+-]{1,31}:|[^\s<>@]+@)[^\s<>]*>")
+_HTML_BLOCK = re.compile(
+    r"</?(?:address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl"
+    r"|dt|fieldset|figcaption|figure|footer|form|h[1-6]|head|header|hr|html|li|link|main|menu|nav|ol|p|section|summary"
+    r"|table|tbody|td|tfoot|th|thead|tr|ul)(?:[ \t>]|/>|$)",
     re.IGNORECASE,
 )
-"""Tags that GitHub shows with what is in them; others it drops, and `rp` browsers hide."""
+_PRE = re.compile(r"<pre(?:[ \t>]|$)", re.IGNORECASE)
+_PRE_ENDS = re.compile(r"</(?:pre|script|style|textarea)>", re.IGNORECASE)
 
-_DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
-_INFO = re.compile(r"((?:`{3,}|~{3,})[ \t]*\S{0,20})([^\n]*)")
-_FOOTNOTE = re.compile(r"^([ \t>*+-]*)(?=\[\^[^\]\s]+\]:)", re.MULTILINE)
-_DELIMITERS = re.compile(r"[ \t>]*+\|?+[ \t]*+:?-++:?[ \t]*+(?:\|[ \t]*+:?-++:?[ \t]*+)*+\|?[ \t]*+")
+UNSURE = -1
+"""The indentation of a list of which we cannot say where it ends."""
 
-_SUSPECT = re.compile(r"<[A-Za-z/!?]|!\[|\]\(|\]\[")
-_MAY_CLAIM_BACKTICK = re.compile(
-    r"\$[^$]*`[^$]*\$|\]\([^)\n]*`|\]\[[^\]\n]*`|\[\^|\]:|^[ \t|:>]*-[ \t|:-]*$|(?:://|www\.)\S*`|`{81}", re.MULTILINE
-)
-"""Mathematics, links, footnotes, tables, bare addresses, runs of backticks too long for GitHub: where its parser may
-use up a backtick that opens a code span for ours."""
 
-_IMAGE = re.compile(r"!\[(?:[^\[\]\\]|\\.|\[[^\[\]]*+\]){0,999}+\](?=[(\[])", re.DOTALL)
-_TITLE = re.compile(r"(\]\(\s*(?:<[^<>\n]*+>|[^\s()]++))\s++(?:\"[^\"]*+\"|'[^']*+'|\([^()]*+\))\s*+(?=\))")
+class Html(IntEnum):
+    """Whether the lines up to the next blank one are raw HTML."""
 
-Edit = tuple[int, int, str]
-"""What stands in the place of a part, given by its offsets."""
+    NO = 0
+    MAYBE = 1
+    YES = 2
 
 
 def reveal(text: str, steps: Collection[str] = STEPS) -> str:
     """The text as far as a reader of the page sees it, and with every invisible character written out.
 
-    Comments, the alt text of images, titles and definitions of links, attributes and info strings go; folded parts,
-    footnotes, drawings and unknown tags are marked. What stands in code is seen, and stays.
+    Comments, the alt text of images, titles of links, attributes and info strings go; folded parts, footnotes,
+    drawings and unknown tags are marked. Lines with definitions, and all that the page may not show, are marked at
+    their beginning. What stands in code is seen, and stays.
     """
     lines = re.sub(r"\r\n?", "\n", text).split("\n")
-    shown = "\n".join(_drop_hidden(lines, steps))
+    shown = "\n".join(_Page(lines, steps).show())
     return show_invisible(shown) if "invisible characters" in steps else shown
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Lines from `start` up to `end`, and what is seen of them: None where that is nothing at all."""
+class _Page:
+    """Walks the lines. A line that begins at column 0 is in no list, quote or footnote, unless it continues a
+    paragraph there: so what opens a fence at column 0 does so for certain, outside of raw HTML."""
 
-    start: int
-    end: int
-    shown: str | None
-    ends: bool = True
-    """Whether what they hide ends in them."""
+    def __init__(self, lines: Sequence[str], steps: Collection[str]) -> None:
+        text = "\n".join(lines)
+        self._lines = lines
+        self._steps = steps
+        self._defines = "definitions" in steps and _DEFINITION.search(text) is not None
+        self._has_footnotes = "footnotes" in steps and _FOOTNOTE.search(text) is not None
+        self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
+        self._lost = False
+        """Whether raw HTML is open of which we do not know where it ends."""
+        self._begin()
 
+    def _begin(self) -> None:
+        """Nothing is open: what comes is at the top level."""
+        self._list: int | None = None
+        self._in_footnote = self._in_pre = False
+        self._end_paragraph()
+        self._after_blank = True
 
-def _drop_hidden(lines: Sequence[str], steps: Collection[str]) -> Iterator[str]:
-    """The text in pieces: code as it is, running text without its hidden parts, everything else read as HTML."""
-    done = 0
-    for block in [*_read_blocks(lines, steps), _Block(len(lines), len(lines), None)]:
-        between = _strip_html("\n".join(lines[done : block.start]), steps) if block.start > done else None
-        for shown, ends in (between or (None, True), (block.shown, block.ends)):
-            if shown is not None:
-                yield shown
-            if not ends:
-                # Browsers show nothing of what follows, whatever it is.
+    def _end_paragraph(self) -> None:
+        self._trust, self._html = Trust.CERTAIN, Html.NO
+        self._columns: int | None = None
+        self._fresh, self._in_paragraph = True, False
+
+    def show(self) -> Iterator[str]:
+        """The lines that are left."""
+        at = 0
+        while at < len(self._lines):
+            line = self._lines[at]
+            if not line.strip(" \t"):
+                self._end_paragraph()
+                self._after_blank = True
+                yield line
+                at += 1
+                continue
+            end = at if self._lost or self._in_pre else self._find_block_end(at)
+            if end > at:
+                yield from self._show_block(at, end)
+                self._begin()
+                at = end
+                continue
+            yield self._show_line(at)
+            self._after_blank = False
+            at += 1
+
+    def _find_block_end(self, at: int) -> int:
+        """Where the fence or the comment of whole lines ends that begins here; `at` itself if none does."""
+        line = self._lines[at]
+        indent = _measure(line)
+        rest = line[indent:]
+        fence, comment = _FENCE.match(rest), rest.startswith("<!--")
+        in_list = self._list is not None and 0 < self._list <= indent
+        if indent > 3 or in_list or not (fence or comment):
+            return at
+        if self._html is Html.YES:
+            return at
+        if self._html is Html.MAYBE or (indent and self._list == UNSURE):
+            self._lost = True
+            return at
+        if fence:
+            return self._find_fence_end(at, fence[1])
+        return self._find_comment_end(at, indent)
+
+    def _find_fence_end(self, at: int, opener: str) -> int:
+        closer = re.compile(rf" {{0,3}}{re.escape(opener)}{re.escape(opener[0])}*[ \t]*")
+        for number in range(at + 1, len(self._lines)):
+            if closer.fullmatch(self._lines[number]):
+                return number + 1
+        return len(self._lines)
+
+    def _find_comment_end(self, at: int, indent: int) -> int:
+        if "comments" not in self._steps:
+            return at
+        for number in range(at, len(self._lines)):
+            line = self._lines[number]
+            end = line.find("-->", indent + 2 if number == at else 0)
+            early = line.find("--!>", 0, end if end >= 0 else len(line))
+            if early >= 0:
+                self._lost = True
+                return at
+            if end >= 0:
+                return number + 1
+        return len(self._lines)
+
+    def _show_block(self, at: int, end: int) -> Iterator[str]:
+        first = self._lines[at]
+        if fence := _FENCE.match(first, _measure(first)):
+            yield self._show_info(first, fence)
+            yield from self._lines[at + 1 : end]
+            return
+        last = self._lines[end - 1]
+        closed = last.find("-->", len(first) - len(first.lstrip(" ")) + 2 if end - 1 == at else 0)
+        if closed < 0:
+            return
+        # What is behind a comment on its last line is raw HTML.
+        shown, trust = self._editor.edit(last[closed + 3 :], certain=False, html=True)
+        self._lost = trust is Trust.LOST
+        yield UNSEEN + shown if trust >= Trust.MARKED else shown
+
+    def _show_info(self, line: str, fence: re.Match[str]) -> str:
+        """A line that opens a fence, as far as readers need it."""
+        rest = "" if "info strings" in self._steps else line[fence.end() :]
+        return line[: fence.end()] + rest + self._name_drawing(fence)
+
+    def _name_drawing(self, fence: re.Match[str]) -> str:
+        language = _ENTITY.sub(lambda entity: unescape(entity[0]), fence[2])
+        return f" {DRAWN}" if "drawings" in self._steps and _DRAWN.match(language) else ""
+
+    def _show_line(self, at: int) -> str:
+        line = self._lines[at]
+        prefix = (_CONTAINERS.match(line) or [""])[0]
+        self._look_for_html(line, prefix)
+        self._look_for_definition(line, prefix)
+        self._follow_list(line)
+        footnote = self._in_footnote = self._in_footnote and not (self._after_blank and line[0] not in " \t")
+        if self._has_footnotes and "[^" in prefix:
+            self._in_footnote = True
+        self._count_columns(at)
+        shown = self._edit(at, prefix)
+        self._fresh = self._html is Html.NO and bool(_HEADING.match(line))
+        if self._trust >= Trust.MARKED or self._lost:
+            return UNSEEN + shown
+        return FOOTNOTE + shown if footnote else shown
+
+    def _edit(self, at: int, prefix: str) -> str:
+        line = self._lines[at]
+        drawn = ""
+        if fence := _FENCE.match(line, len(prefix)):
+            # For all we know it is a line of a paragraph, and its backticks open a code span.
+            self._trust = max(self._trust, Trust.NO_CODE)
+            if not {"<", "["} & set(line[fence.start() :]):
+                shown = self._show_info(line, fence)
+                return shown.replace("[^", f"{FOOTNOTE}[^", 1) if self._has_footnotes and "[^" in prefix else shown
+            self._trust = max(self._trust, Trust.MARKED)
+            drawn = self._name_drawing(fence)
+        html = self._lost or self._in_pre or self._html is not Html.NO
+        if self._in_pre and _PRE_ENDS.search(line):
+            self._in_pre = False
+        cut = self._find_cells_beyond(line)
+        in_table = "|" in line and (self._columns is not None or self._is_head(at))
+        if in_table:
+            self._trust = max(self._trust, Trust.NO_CODE)
+        certain = self._trust is Trust.CERTAIN and not html
+        shown, trust = self._editor.edit(line[:cut], certain=certain, html=html)
+        if cut is not None:
+            more, worse = self._editor.edit(line[cut:], certain=False, html=html)
+            shown, trust = f"{shown}{BEYOND}{more}", max(trust, worse)
+        self._trust = max(self._trust, trust)
+        self._lost = self._lost or self._trust is Trust.LOST
+        return shown + drawn
+
+    def _look_for_html(self, line: str, prefix: str) -> None:
+        rest = line[len(prefix) :]
+        if self._lost or self._in_pre or self._html is Html.YES or not _HTML.match(rest) or _ADDRESS.match(rest):
+            return
+        at_top = not prefix or (not prefix.strip(" ") and len(prefix) < 4 and self._list is None)
+        if _PRE.match(rest):
+            ends = _PRE_ENDS.search(rest)
+            self._lost = not ends and not (at_top and self._html is Html.NO)
+            self._in_pre = not ends and not self._lost
+            if not self._in_pre:
+                self._html = Html.MAYBE
+        elif at_top and (_HTML_BLOCK.match(rest) or (self._fresh and _is_lone_tag(rest))):
+            self._html = Html.YES
+        else:
+            self._html = Html.MAYBE
+
+    def _look_for_definition(self, line: str, prefix: str) -> None:
+        """A definition is displayed nowhere, and may go on below."""
+        if self._fresh and not prefix and _PLAIN.match(line):
+            self._in_paragraph = True
+            if _NO_DEFINITION.match(line):
                 return
-        done = block.end
+            self._in_paragraph = line[0] != "["
+        elif self._in_paragraph and _PLAIN.match(line, len(line) - len(line.lstrip(" \t"))):
+            return
+        else:
+            self._in_paragraph = False
+        if self._defines and _MAYBE_DEFINITION.match(line, len(prefix)):
+            self._trust = max(self._trust, Trust.MARKED)
 
+    def _follow_list(self, line: str) -> None:
+        """Keep account of how deep a line has to be indented to stand in the list at the top level."""
+        indent = _measure(line)
+        rest = line[indent:]
+        if self._html is not Html.NO or self._lost or self._in_pre:
+            self._list = UNSURE if self._html is Html.MAYBE else None
+            return
+        known = self._list
+        if (indent > 3 and known is None) or (known == UNSURE and indent) or (known and indent >= known > 0):
+            return
+        marker = _MARKER.match(rest)
+        if _HEADING.match(rest) or _RULER.match(rest):
+            self._list = None
+        elif marker and (marker[2] or not marker[3].strip(" ")):
+            self._list = self._measure_item(indent, marker)
+        elif known is not None:
+            self._list = None if self._after_blank and not indent else UNSURE
 
-def _read_blocks(lines: Sequence[str], steps: Collection[str]) -> Iterator[_Block]:
-    text = "\n".join(lines)
-    for token in _parser().parse(text):
-        start, end = token.map or (0, 0)
-        source = "\n".join(lines[start:end])
-        if token.type == "fence":
-            yield _Block(start, end, _show_fence(source, token, steps))
-        elif token.type == "code_block" and "[^" not in text:
-            # What we take for indented code may be a paragraph of a GitHub footnote.
-            yield _Block(start, end, source)
-        elif token.type == "inline":
-            yield _Block(start, end, _show_running_text(source, token, steps))
-        elif token.type == "definition" and "definitions" in steps:
-            yield _Block(start, end, None)
-        elif token.type == "html_block":
-            # Without the marks of a quote, which would end a tag of several lines.
-            content = token.content.removesuffix("\n")
-            shown, ends = _strip_html(content, steps, in_block=True)
-            yield _Block(start, end, source if shown == content else shown, ends)
+    def _measure_item(self, indent: int, marker: re.Match[str]) -> int:
+        name, blanks, content = marker.groups()
+        interrupts = name in "-+*" or int(name[:-1]) == 1 or self._after_blank or (self._list or 0) > 0
+        if not interrupts or content in ("", "\t"):
+            return UNSURE
+        return indent + len(name) + (len(blanks) if len(blanks) < 5 else 1)
 
+    def _is_head(self, at: int) -> bool:
+        return at + 1 < len(self._lines) and _DELIMITERS.fullmatch(self._lines[at + 1]) is not None
 
-def _show_fence(source: str, token: Token, steps: Collection[str]) -> str:
-    mark = f" {DRAWN}" if "drawings" in steps and _DRAWN.match(token.info.strip()) else ""
-    return _INFO.sub(lambda found: found[1] + ("" if "info strings" in steps else found[2]) + mark, source, count=1)
+    def _count_columns(self, at: int) -> None:
+        line = self._lines[at]
+        if not self._after_blank and at and _DELIMITERS.fullmatch(line):
+            columns = line.strip(" \t\v\f|>").count("|") + 1
+            self._columns = min(columns, self._columns or columns)
 
-
-def _show_running_text(source: str, token: Token, steps: Collection[str]) -> str:
-    shown = None if _is_doubtful(token) else _change(source, token.content, _list_edits(token, steps))
-    shown = _strip_everything(source, steps) if shown is None else shown
-    shown = _FOOTNOTE.sub(rf"\1{FOOTNOTE}", shown) if "footnotes" in steps else shown
-    return _mark_cells(shown) if "cells" in steps and "|" in shown else shown
-
-
-def _mark_cells(shown: str) -> str:
-    """A paragraph that may be a table for GitHub, with our mark before the cells that it leaves out."""
-    lines = shown.split("\n")
-    place = next((at for at, line in enumerate(lines) if at and _DELIMITERS.fullmatch(line)), len(lines))
-    for line in lines[place : place + 1]:
-        columns = line.strip(" \t|>").count("|") + 1
-        row = re.compile(rf"^([ \t>]*+\|?+(?:(?:\\.|[^|\\])*+\|){{{columns}}})(?=.*[^\s|])")
-        lines[place + 1 :] = [row.sub(rf"\1{BEYOND}", after, count=1) for after in lines[place + 1 :]]
-    return "\n".join(lines)
-
-
-def _is_doubtful(token: Token) -> bool:
-    """Whether GitHub's parser may not see the code spans that ours sees, and they hold what it would hide."""
-    spans = [child.content for child in token.children or () if child.type == "code_inline"]
-    return any(map(_SUSPECT.search, spans)) and bool(_MAY_CLAIM_BACKTICK.search(token.content))
-
-
-def _list_edits(token: Token, steps: Collection[str]) -> Iterator[Edit]:
-    """What to change in the content of a block, in order. Whatever stands in an image's alt text goes with that."""
-    for child in token.children or ():
-        if child.type != "hidden":
-            continue
-        step, start, end = child.meta["hidden"]
-        if step == "tags":
-            found = _TAG.fullmatch(token.content, start, end)
-            yield start, end, _show_tag(found, steps) if found else ""
-        elif step in steps:
-            yield start, end, child.content
-
-
-def _change(source: str, content: str, edits: Iterable[Edit]) -> str | None:
-    """A block's source with its content edited; None where the content cannot be found in it."""
-    starts, shifts, at, inner = [], [], 0, 0
-    for line, shown in zip(source.split("\n"), content.split("\n"), strict=False):
-        # The marks of quotes and lists stand before it.
-        found = line.rfind(shown.strip())
-        if found < 0:
+    def _find_cells_beyond(self, line: str) -> int | None:
+        """Where the cells begin for which the table has no column; None where there are none."""
+        if self._columns is None or "cells" not in self._steps:
             return None
-        starts.append(inner)
-        shifts.append(at + found - (len(shown) - len(shown.lstrip())) - inner)
-        at, inner = at + len(line) + 1, inner + len(shown) + 1
-    parts, done = [], 0
-    for start, end, shown in edits:
-        first, last = (offset + shifts[bisect(starts, offset) - 1] for offset in (start, end))
-        parts += [source[done:first], shown]
-        done = last
-    return "".join([*parts, source[done:]])
+        row = re.compile(rf"[ \t>]*+\|?+(?:(?:\\.|[^|\\])*+\|){{{self._columns}}}(?=.*[^\s|])")
+        found = row.match(line)
+        return found.end() if found else None
 
 
-def _strip_everything(source: str, steps: Collection[str]) -> str:
-    """Where hidden parts cannot be told from code: without what looks like one."""
-    shown, _ = _strip_html(source, steps)
-    shown = _IMAGE.sub("![]", shown) if "images" in steps else shown
-    return _TITLE.sub(r"\1", shown) if "links" in steps else shown
-
-
-def _strip_html(text: str, steps: Collection[str], *, in_block: bool = False) -> tuple[str, bool]:
-    """The text as far as a browser shows it, and whether what is hidden ends in it. `in_block`: all of it is HTML."""
-    kept, at, ends = [], 0, True
-    while "comments" in steps and (opener := _OPENER.search(text, at)):
-        kept.append(text[at : opener.start()])
-        at = _find_end(text, opener.start())
-        if at < 0:
-            ends = text[opener.start() :][:4] != "<!--"
-            at = len(text)
-    shown = "".join([*kept, text[at:]])
-    if "attributes" in steps and in_block and (left := _OPEN_TAG.search(shown, _find_last_tag(shown))):
-        shown, ends = shown[: left.start()], False
-    return _show_tags(shown, steps), ends
-
-
-def _find_last_tag(html: str) -> int:
-    """Where the last whole tag ends."""
-    return max((found.end() for found in _TAG.finditer(html)), default=0)
-
-
-def _show_tags(html: str, steps: Collection[str]) -> str:
-    return _TAG.sub(lambda found: _show_tag(found, steps), html)
-
-
-def _show_tag(found: re.Match[str], steps: Collection[str]) -> str:
-    """A tag with what a page shows something of: where it leads, and that it is not folded."""
-    closing, name, rest = found.groups()
-    attributes = {key.lower(): value for key, value in _ATTRIBUTE.findall(rest)}
-    kept = "".join(f" {key}={attributes[key]}" for key in ("href", "src") if attributes.get(key))
-    kept += " open" * ("open" in attributes)
-    tag = f"<{closing}{name}{kept if 'attributes' in steps else rest}>"
-    if not _KNOWN_TAG.fullmatch(name):
-        return f"⟨{tag}⟩" if "unknown tags" in steps else tag
-    folded = name.lower() == "details" and not closing and "open" not in attributes
-    return tag + FOLDED * (folded and "folded parts" in steps)
-
-
-def _find_end(text: str, start: int) -> int:
-    """Where the hidden HTML that starts here ends; -1 when none starts, or when it does not end."""
-    if not (opener := _OPENER.match(text, start)):
-        return -1
-    closer = "-->" if opener[0] == "<!--" else ">"
-    # From the second character on: `<!-->` is a whole comment.
-    found = text.find(closer, start + 2)
-    return found + len(closer) if found >= 0 else -1
-
-
-# The parser
-
-Read = Callable[[StateInline, bool], bool]
-
-
-def _read_hidden_html(state: StateInline, silent: bool) -> bool:
-    """An inline rule of the parser; its own misses comments such as `<!-- a --->`."""
-    end = _find_end(state.src, state.pos)
-    if end < 0:
+def _is_lone_tag(rest: str) -> bool:
+    """Whether a line is a tag and nothing else, with which raw HTML begins."""
+    tag = TAG.fullmatch(rest.rstrip(" \t"))
+    if tag is None or RAW_TEXT.fullmatch(tag[2]) or tag[2].lower() == "pre":
         return False
-    if not silent:
-        _note(state, "comments", state.pos, end, "")
-    state.pos = end
-    return True
+    return not (tag[1] and tag[3])
 
 
-def _note(state: StateInline, step: str, start: int, end: int, shown: str) -> None:
-    token = state.push("hidden", "", 0)
-    token.content, token.meta = shown, {"hidden": (step, start, end)}
-
-
-def _read_tag(state: StateInline, silent: bool) -> bool:
-    start = state.pos
-    found = read_tag(state, silent)
-    if found and not silent:
-        _note(state, "tags", start, state.pos, "")
-    return found
-
-
-def _read_image(state: StateInline, silent: bool) -> bool:
-    start = state.pos
-    found = read_image(state, silent)
-    if found and not silent:
-        _note(state, "images", start, state.pos, f"![]{_render_target(state.tokens[-1], 'src')}")
-    return found
-
-
-def _read_link(state: StateInline, silent: bool) -> bool:
-    start, before = state.pos, len(state.tokens)
-    found = read_link(state, silent)
-    if found and not silent:
-        opening = next(token for token in state.tokens[before:] if token.type == "link_open")
-        label_end = state.md.helpers.parseLinkLabel(_at(state, start), start, True)
-        by_name = state.src[label_end + 1 : label_end + 2] != "(" or "label" in opening.meta
-        if by_name or "title" in opening.attrs:
-            # A link by the name of a definition needs its address: definitions are not shown.
-            step = "definitions" if by_name else "links"
-            _note(state, step, label_end + 1, state.pos, _render_target(opening, "href"))
-    return found
-
-
-def _at(state: StateInline, pos: int) -> StateInline:
-    """The same text, to be read from another place."""
-    again = StateInline(state.src, state.md, state.env, [])
-    again.pos, again.posMax = pos, state.posMax
-    return again
-
-
-def _render_target(token: Token, name: str) -> str:
-    address = str(token.attrs[name])
-    return f"(<{address}>)" if set(address) & set("()") else f"({address})"
-
-
-def _read_definition(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """A block rule of the parser; what it takes for the definition of a link named `^1` is a footnote of GitHub's."""
-    at = state.bMarks[start] + state.tShift[start]
-    return not state.src.startswith("[^", at) and read_definition(state, start, end, silent)
-
-
-@cache
-def _parser() -> AnyLink:
-    parser = AnyLink("commonmark", {"inline_definitions": True, "store_labels": True})
-    parser.inline.ruler.before("html_inline", "hidden_html", _read_hidden_html)
-    parser.inline.ruler.at("html_inline", _read_tag)
-    parser.inline.ruler.at("image", _read_image)
-    parser.inline.ruler.at("link", _read_link)
-    parser.block.ruler.at("reference", _read_definition)
-    return parser
+def _measure(line: str) -> int:
+    """How many spaces a line begins with; a tab counts as four."""
+    indent = len(line) - len(line.lstrip(" "))
+    return 4 if line[indent : indent + 1] == "\t" and indent < 4 else indent

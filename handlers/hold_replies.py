@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from handlers.sanitize import make_safe_line
-from handlers.status_comment import job_url
+from handlers.status_comment import link_job
+from handlers.voice import Label
 from runner.holds import Hold
 from runner.job import Job
 
@@ -26,10 +27,10 @@ def render_taken_over(
         before_that, when = "It is being ended. ", "once its report is here"
     where = "Where to is for the operator of this App to tell: `ptq-bot holds` shows it."
     if signs_in:
-        where = f"Where to is on [its page]({job_url(public_url, held.id)}), once you have signed in there."
+        where = f"Where to is on {link_job(public_url, held.id, 'its page')}, once you have signed in there."
     which = "the SSH key that GitHub has of you" if keys == 1 else f"{keys} SSH keys that GitHub has of you"
     lines = [
-        f"@{hold.person}, [this job]({job_url(public_url, job.id)}) is yours {time}; its slot stays taken meanwhile."
+        f"@{hold.person}, {link_job(public_url, job.id, 'this job')} is yours {time}; its slot stays taken meanwhile."
         + f" Until now `{before}` held it." * bool(before),
         f"{before_that}You are let in {when}, by {which}. {where} `/ptq status` says whether you may enter yet.",
         "`/ptq release` has your edits collected and reported here, `/ptq release drop` throws them away. "
@@ -50,7 +51,8 @@ def render_held(hold: Hold, secrets: Collection[str]) -> str:
     """Who holds an environment, in a status. A person of the operator's need not be one of GitHub's."""
     entered = "who may enter it" if hold.admitted_at else "who cannot enter it yet"
     why = f": {make_safe_line(hold.trouble, secrets, 300)}" if hold.trouble else ""
-    return f"**Held** for `{hold.person}` until {_render_time(hold)}, {entered}{why}. `/ptq release` gives it back."
+    head = f"{Label.HELD.bold} `{hold.person}` until {_render_time(hold)}"
+    return f"{head}, {entered}{why}. `/ptq release` gives it back."
 
 
 def render_not_made(worktree: Job, secrets: Collection[str]) -> str:
@@ -113,5 +115,5 @@ def render_released(person: str, collecting: Job | None, public_url: str) -> str
     head = f"Nobody enters the environment any more that was held for `{person}`."
     if collecting is None:
         return f"{head} What was edited in it is dropped."
-    url = job_url(public_url, collecting.id)
-    return f"{head} What was edited in it comes as [attempt {collecting.attempt}]({url}), whose report follows."
+    attempt = link_job(public_url, collecting.id, f"attempt {collecting.attempt}")
+    return f"{head} What was edited in it comes as {attempt}, whose report follows."

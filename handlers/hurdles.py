@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers import casebook, replies, status_comment
+from handlers import casebook, replies
 from handlers.context import Context
 from handlers.earlier import EarlierAttempt, recall
 from handlers.events import Issue
@@ -124,7 +124,8 @@ async def check_free(
         if active and active.state is JobState.QUEUED and active.posts is not Posts.ALL and posts is Posts.ALL:
             return active
         ending = bool(active and active.cancel_requested_at)
-        raise Busy(replies.render_busy(status_comment.job_url(context.public_url, case.active_job_id), ending=ending))
+        pages = context.find_page_root(active) if active else ""
+        raise Busy(replies.render_busy(pages, case.active_job_id, ending=ending))
     return None
 
 

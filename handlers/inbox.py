@@ -3,6 +3,8 @@
 Deliveries of one lane (one issue) are worked one after the other in the order in which they came, lanes side by side.
 A delivery that keeps failing is set aside with its error and blocks nobody else.
 
+What came before under another id is not worked again: ids are not signed, so only the content tells what a delivery is.
+
 A cancel has a lane beside its issue's, so that nothing slow delays it, and yet keeps its place in the order: what came
 after it on its issue waits for it, and as long as something that came before it is not done, its handler may say
 `TooEarly` to be called again. So it ends what runs at once, and also what an earlier delivery starts meanwhile.
@@ -45,8 +47,8 @@ CANCELS_AT_ONCE = 4
 """Lanes for cancels are no part of the others: eight slow issues must not delay one."""
 
 MAX_ATTEMPTS = 3
-MAX_ATTEMPTS_WITHOUT_GITHUB = 18
-"""With the back-off below, GitHub may be away for more than an hour."""
+MAX_ATTEMPTS_IN_OUTAGES = 18
+"""With the back-off below, GitHub or the database may be away for more than an hour."""
 
 SUSPECT_DEATHS, MAX_DEATHS = 2, 25
 """How often the service may die amid a delivery, or lose its claim, before that is worked alone, and before it is set
@@ -56,7 +58,7 @@ MIN_POSTPONED_S, MAX_POSTPONED_S = 0.5, 30.0
 """How many seconds a delivery that came too early waits before it is worked again."""
 
 
-_FIELDS = ("sequence", "id", "event", "lane", "body", "attempts", "begun", "received_at")
+_FIELDS = ("sequence", "id", "event", "lane", "body", "digest", "attempts", "begun", "received_at")
 _TAKEN = (
     select(*(deliveries.c[name] for name in _FIELDS))
     .where(deliveries.c.sequence.in_(bindparam("sequences", expanding=True)))
@@ -77,6 +79,8 @@ class Delivery:
     event: str
     lane: str
     body: bytes
+    digest: str | None
+    """The same for copies under other ids; None for a delivery from before an upgrade."""
     attempts: int
     begun: int
     """How often its work was begun, and nobody has seen the end of it."""
@@ -193,7 +197,10 @@ class Inbox:
             try:
                 if await self._is_deadly(delivery):
                     return
-                await self._dispatch(delivery, context)
+                if original := await self._find_original(delivery):
+                    log.warning("delivery.copied", original=original)
+                else:
+                    await self._dispatch(delivery, context)
             except TooEarly:
                 await self._postpone(delivery)
             except (GitHubUnavailable, GitHubError) as error:
@@ -201,7 +208,7 @@ class Inbox:
                 asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
                 wait_s = max(asked_s, min(2.0**delivery.attempts, 600.0))
                 log.warning("delivery.waits_for_github", reason=str(error), wait_s=wait_s)
-                await self._retry(delivery, str(error), wait_s, MAX_ATTEMPTS_WITHOUT_GITHUB)
+                await self._retry(delivery, str(error), wait_s, MAX_ATTEMPTS_IN_OUTAGES)
             except ValidationError as error:
                 # The same bytes will never parse better; field names say enough, values may be secret.
                 fields = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors(include_input=False))
@@ -211,7 +218,9 @@ class Inbox:
                 raise  # No fault of the delivery: it was no attempt.
             except Exception as error:
                 log.exception("delivery.failed", attempt=delivery.attempts + 1)
-                await self._retry(delivery, repr(error), 2.0**delivery.attempts, MAX_ATTEMPTS)
+                # An outage of the database is no more a fault of the delivery than one of GitHub.
+                attempts = MAX_ATTEMPTS_IN_OUTAGES if self._db.is_passing(error) else MAX_ATTEMPTS
+                await self._retry(delivery, repr(error), min(2.0**delivery.attempts, 600.0), attempts)
             else:
                 await self._record(delivery, state="done", finished_at=self._now())
 
@@ -225,6 +234,17 @@ class Inbox:
         if delivery.sequence <= self._last_before:  # What came later has not ended us, and needs no other commit.
             await self._record(delivery, begun=delivery.begun + 1)
         return False
+
+    async def _find_original(self, delivery: Delivery) -> str | None:
+        """The id under which the same event came before. GitHub signs no ids, so anyone who has read a delivery can
+        send it again under a new one."""
+        if delivery.digest is None:
+            return None
+        before = select(deliveries.c.id).where(
+            deliveries.c.digest == delivery.digest, deliveries.c.sequence < delivery.sequence
+        )
+        async with self._db.read() as connection:
+            return (await connection.execute(before.limit(1))).scalar_one_or_none()
 
     async def _dispatch(self, delivery: Delivery, context: Context) -> None:
         payload = json.loads(delivery.body)

@@ -12,15 +12,15 @@ from handlers import casebook, replies
 from handlers.case import close_issue
 from handlers.commands import Right
 from handlers.context import Context
-from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, User
-from handlers.outbox import was_answered, write_reply
+from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, Repository, User, is_from_bot
+from handlers.outbox import reply_once, was_answered, write_reply
 from handlers.own_rules import narrow
-from handlers.permissions import admit
-from handlers.ports import GitHubError
+from handlers.permissions import admit, ask_live
+from handlers.ports import GitHubError, NotFound
 from handlers.rules import RepositoryRules
 from handlers.start import StartRequest, start_job
 from runner import store
-from runner.pauses import Pause, begin_pause, end_pause
+from runner.pauses import Pause, begin_pause, end_pause, fetch_pauses
 
 log = structlog.get_logger()
 
@@ -35,7 +35,12 @@ OUR_PREFIX = "ptq"
 
 @router.register("issues", action="labeled")
 async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
-    """Start the preset that the label stands for. Issue templates label for strangers, so the sender is checked."""
+    """Start the preset that the label stands for. Issue templates label for strangers, so the sender is checked.
+
+    GitHub is asked whether the label is still on: the delivery may be late, or a copy.
+    """
+    if is_from_bot(event.data):
+        return
     labeled = IssueLabeled.model_validate(event.data)
     label = labeled.label.name
     rules = context.rules_for(labeled.repository.full_name)
@@ -44,14 +49,14 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
         return
     preset = _preset_of(rules, label) if rules else None
     asks = preset if rules else label.lower().startswith(OUR_PREFIX)
-    if not asks or labeled.sender.is_bot or labeled.issue.pull_request:
+    if not asks or labeled.issue.pull_request:
         return
     admission = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, Right.START)
     if admission is None:
         return
     # The repository itself may want it to stand for another preset, or for none.
     rules = admission.rules
-    if (preset := _preset_of(rules, label)) is None:
+    if (preset := _preset_of(rules, label)) is None or not await _is_on(context, rules.name, labeled):
         return
     at = await _find_time(context, rules.name, labeled)
     await start_job(context, rules, draft_request(labeled, preset, at))
@@ -59,15 +64,26 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
 
 @router.register("issues", action="unlabeled")
 async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
-    """Take a pause back, or what the label asked for, if that has not begun. Whoever may label may do so."""
+    """End a pause, or cancel what the label asked for if that has not begun.
+
+    Anyone who can label may cancel so; a pause ends only for those who may pause. GitHub is asked whether the label is
+    off: the delivery may be late, or a copy.
+    """
+    if not event.data.get("label"):
+        return  # The label was deleted from the repository.
     unlabeled = IssueUnlabeled.model_validate(event.data)
     rules = context.rules_for(unlabeled.repository.full_name)
     if rules is None:
         return
-    number, sender = unlabeled.issue.number, unlabeled.sender
-    if is_pause(rules, unlabeled.label.name):
-        await resume_repository(context, rules, number, f"delivery {event.delivery_id}", sender.login)
-    elif _preset_of(rules, unlabeled.label.name):
+    number, sender, label = unlabeled.issue.number, unlabeled.sender, unlabeled.label.name
+    if not (is_pause(rules, label) or _preset_of(rules, label)):
+        return
+    if await _is_on(context, rules.name, unlabeled) is not False:
+        return
+    if is_pause(rules, label):
+        trigger = f"delivery {event.delivery_id}"
+        await lift_pause(context, rules, unlabeled.repository, number, trigger, sender)
+    else:
         # The repository itself may have had it stand for another preset.
         rules = await narrow(context, rules, unlabeled.repository)
         if preset := _preset_of(rules, unlabeled.label.name):
@@ -98,6 +114,15 @@ async def _take_back(context: Context, repository: str, number: int, sender: Use
     context.ring()
 
 
+async def _is_on(context: Context, repository: str, labeled: IssueLabeled) -> bool | None:
+    """Whether the label is on its issue just now; None where the issue is gone."""
+    try:
+        issue = await context.github.fetch_issue(repository, labeled.issue.number)
+    except NotFound:
+        return None
+    return any(label.name.casefold() == labeled.label.name.casefold() for label in issue.labels)
+
+
 def is_pause(rules: RepositoryRules, label: str) -> bool:
     """Whether a label lets nothing new begin in the repository."""
     return label.casefold() == rules.pause_label.casefold()
@@ -106,7 +131,9 @@ def is_pause(rules: RepositoryRules, label: str) -> bool:
 async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled) -> None:
     """Let nothing new begin in the repository, for somebody who may start jobs there."""
     number, sender = labeled.issue.number, labeled.sender
-    if sender.is_bot or await admit(context, labeled.repository, number, sender, Right.START) is None:
+    if await admit(context, labeled.repository, number, sender, Right.START) is None:
+        return
+    if not await _is_on(context, rules.name, labeled):
         return
     at = await _find_time(context, rules.name, labeled)
     await pause_repository(context, rules, number, name_trigger(labeled.label.name, at), sender.login)
@@ -125,10 +152,29 @@ async def pause_repository(context: Context, rules: RepositoryRules, number: int
     context.ring()
 
 
-async def resume_repository(
-    context: Context, rules: RepositoryRules, number: int, trigger: str, login: str | None = None
+async def lift_pause(
+    context: Context, rules: RepositoryRules, repository: Repository, number: int, trigger: str, by: User
 ) -> None:
-    """End the pause for the label on an issue, if there is one; without a login nobody knows who took it off."""
+    """End the pause for a label that somebody took off an issue, if they may pause; else put the label back.
+
+    GitHub lets people with triage access take labels off. A bot's removal is left as it is: two bots that undo each
+    other would never stop. The pause goes on in both cases.
+    """
+    async with context.db.read() as connection:
+        paused = [pause.origin for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
+    if f"#{number}" not in paused:
+        return
+    if (await ask_live(context, rules, repository, by.login, Right.START)).may(Right.START):
+        await _resume_repository(context, rules, number, trigger, by.login)
+        return
+    log.warning("repository.not_resumed", repository=rules.name, by=by.login)
+    body = replies.render_pause_kept(by.login, rules.pause_label, rules.who_may_start, put_back=not by.is_bot)
+    await reply_once(context, rules.name, number, f"#{number} may not resume @{by.login}", body)
+    if not by.is_bot:
+        await context.github.add_label(rules.name, number, rules.pause_label)
+
+
+async def _resume_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
     async with context.db.write() as connection:
         if not await end_pause(connection, rules.name, f"#{number}"):
             return

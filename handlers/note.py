@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from handlers.commands import Command
-from handlers.sanitize import close_fence, fence, make_safe_line
+from handlers.sanitize import close_fence, fence, make_safe_line, show_code
 from runner.characters import is_invisible
 from runner.job import DIGEST_SHOWN
 
@@ -130,7 +130,7 @@ def find_option_fault(note: NoteText) -> str | None:
     if note.unknown is None:
         return None
     return (
-        f"`{make_safe_line(note.unknown, (), 40)}` is no option of `/ptq pr`: its only one is `--title`, before the "
+        f"{show_code(note.unknown, (), 40)} is no option of `/ptq pr`: its only one is `--title`, before the "
         f"note. {TITLE_EXAMPLE}; what belongs to your note can stand below that line."
     )
 

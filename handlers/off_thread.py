@@ -87,6 +87,7 @@ async def start_off_thread(
         state=JobState.QUEUED,
         created_at=now,
         changed_at=now,
+        requested_at=now,
     )
     if not await store.insert_job(connection, job):
         raise NotStarted("somebody else is giving a task just now: try again")

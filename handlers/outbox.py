@@ -1,7 +1,9 @@
 """Puts our replies on GitHub and keeps them as they should stand: looks before it posts, then only edits.
 
 A comment is posted at most once however often this runs: the attempt is committed before the request, and after a
-lost answer our own marker is looked for (and honoured only in a comment of ours) before anything is posted again.
+lost answer our own marker is looked for (and honoured only in a comment of ours) before anything is posted again. The
+process that sent a request may have died, or given up, while GitHub was still at it, so a comment is missing only when
+`SETTLES` after that it is not there.
 """
 
 from __future__ import annotations
@@ -32,6 +34,11 @@ CLOCK_SKEW = timedelta(minutes=10)
 """How far our clock and GitHub's may be apart when we look for a comment of ours."""
 
 
+SETTLES = timedelta(seconds=15)
+"""Until GitHub has certainly stored what it was sent, or never will. It ends each request after 10 seconds:
+https://docs.github.com/en/rest/using-the-rest-api/troubleshooting-the-rest-api#timeouts"""
+
+
 async def write_reply(
     connection: AsyncConnection, context: Context, repository: str, issue_number: int, occasion: str, body: str
 ) -> None:
@@ -54,19 +61,18 @@ async def reply_once(context: Context, repository: str, issue_number: int, occas
     context.ring()
 
 
-async def post_replies(context: Context) -> None:
+async def post_replies(context: Context, settles: timedelta = SETTLES) -> None:
     """Bring every reply that is due to GitHub, the worthiest first. One that fails waits; the others go on."""
     tried: set[str] = set()
     while True:
         # Looked up anew each time: writes are slow by GitHub's own rules, and a report may have come meanwhile.
         async with context.db.read() as connection:
-            due = await casebook.fetch_due_replies(connection, context.now())
-        reply = next((reply for reply in due if reply.id not in tried), None)
+            reply = await casebook.fetch_next_reply(connection, context.now(), tried)
         if reply is None:
             return
         tried.add(reply.id)
         with structlog.contextvars.bound_contextvars(**reply.log_context()):
-            await _post(context, reply)
+            await _post(context, reply, settles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +112,24 @@ async def list_troubles(connection: AsyncConnection, job: Job) -> list[str]:
     return given_up + [f"{name} waits: {thing.trouble}." for name, thing in things if thing.trouble]
 
 
-async def _post(context: Context, reply: Reply) -> None:
+class _StillMissing(Exception):  # noqa: N818 - what is the case
+    """An earlier attempt may still get through, so nothing was sent."""
+
+
+async def _post(context: Context, reply: Reply, settles: timedelta) -> None:
     attempt = await _change(context, reply, attempts=min(reply.attempts + 1, MAX_COUNTED))
     try:
-        comment = await _bring(context, attempt, seen_before=reply.attempts > 0)
+        found = await _find(context, reply, settles) if reply.is_in_doubt else None
+        comment = await _bring(context, attempt, found)
+    except _StillMissing:
+        since = reply.quiet_since or context.now()
+        await _change(context, attempt, attempts=reply.attempts, quiet_since=since, next_attempt_at=since + settles)
     except OverBudget as error:
         await _await_turn(context, attempt, reply.attempts, error)
     except ClaimLost:
         raise
     except Exception as error:
-        await _put_off(context, attempt, error)
+        await _put_off(context, attempt, error, settles)
     else:
         await _change(
             context,
@@ -136,11 +150,12 @@ async def _await_turn(context: Context, reply: Reply, attempts: int, error: Over
     """Nothing was sent, so this was no attempt. A live edit is dropped: what is said in a minute will be newer."""
     trouble = None if reply.worth is Worth.LIVE else describe_trouble(error)
     at = context.now() + min(timedelta(seconds=error.retry_after_s), BUDGET_WAIT)
-    await _change(context, reply, attempts=attempts, trouble=trouble, next_attempt_at=at)
+    since = reply.quiet_since
+    await _change(context, reply, attempts=attempts, trouble=trouble, next_attempt_at=at, quiet_since=since)
     log.info("reply.waits_for_turn", reply=reply.id, kind=reply.kind, wait_s=round(error.retry_after_s))
 
 
-async def _put_off(context: Context, reply: Reply, error: Exception) -> None:
+async def _put_off(context: Context, reply: Reply, error: Exception, settles: timedelta) -> None:
     """Try again later, or in a short form where the text is at fault; or never, where GitHub keeps saying no."""
     verdict = judge(error, attempts=reply.attempts, refusals=reply.refusals, editing=reply.comment_id is not None)
     names = {"reply": reply.id, "kind": reply.kind, "reason": str(error)}
@@ -160,28 +175,34 @@ async def _put_off(context: Context, reply: Reply, error: Exception) -> None:
         return
     is_ours = not isinstance(error, (GitHubError, GitHubUnavailable))
     log.warning("reply.waits_for_github", **names, wait_s=verdict.wait_s, exc_info=is_ours)
-    at = context.now() + timedelta(seconds=verdict.wait_s)
-    await _change(context, reply, refusals=verdict.refusals, trouble=verdict.trouble, next_attempt_at=at)
+    now, wait = context.now(), timedelta(seconds=verdict.wait_s)
+    if reply.comment_id is None and not isinstance(error, GitHubError):
+        wait = max(wait, settles)
+    changes = {"refusals": verdict.refusals, "trouble": verdict.trouble}
+    await _change(context, reply, **changes, next_attempt_at=now + wait, quiet_since=now)
 
 
-async def _bring(context: Context, reply: Reply, *, seen_before: bool) -> Comment:
+async def _bring(context: Context, reply: Reply, found: Comment | None) -> Comment:
     text = f"{reply.marker}\n{reply.body}"
-    if reply.comment_id is None and seen_before and (found := await _find(context, reply)):
-        if found.body == text:
-            return found
-        return await context.github.update_comment(reply.repository, found.id, text, reply.worth)
-    if reply.comment_id is None:
-        return await context.github.create_comment(reply.repository, reply.issue_number, text, reply.worth)
-    return await context.github.update_comment(reply.repository, reply.comment_id, text, reply.worth)
+    if found and found.body == text:
+        return found
+    if comment_id := found.id if found else reply.comment_id:
+        return await context.github.update_comment(reply.repository, comment_id, text, reply.worth)
+    if reply.quiet_since:  # This attempt may get lost like the last one.
+        await _change(context, reply, quiet_since=None)
+    return await context.github.create_comment(reply.repository, reply.issue_number, text, reply.worth)
 
 
-async def _find(context: Context, reply: Reply) -> Comment | None:
-    """The comment that an earlier attempt left, if it got through."""
+async def _find(context: Context, reply: Reply, settles: timedelta) -> Comment | None:
+    """The comment that an earlier attempt left, if it got through. Raises `_StillMissing` while it still may."""
     since = reply.created_at - CLOCK_SKEW
     comments = await context.github.list_comments(reply.repository, reply.issue_number, since=since)
     login = await context.github.own_login()
     ours = (comment for comment in comments if comment.author == login and comment.body.startswith(reply.marker))
-    return next(ours, None)
+    found = next(ours, None)
+    if found is None and (reply.quiet_since is None or context.now() < reply.quiet_since + settles):
+        raise _StillMissing
+    return found
 
 
 async def _change(context: Context, reply: Reply, **changes: object) -> Reply:

@@ -8,10 +8,11 @@ what should be posted; `handlers.outbox` posts it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers import casebook, replies, status_comment
@@ -22,7 +23,7 @@ from handlers.hurdles import NotStarted
 from handlers.notifications import draft_concern
 from handlers.rebase import is_to_be_tried_again
 from handlers.report import is_confidential
-from handlers.report_comment import approvable, render_report_comment, render_usual_step
+from handlers.report_comment import Draft, approvable, draft_report
 from handlers.start import start_again
 from handlers.verified import find_outcome
 from runner import store
@@ -30,7 +31,9 @@ from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
 from runner.holds import clear_hold, refuse_hold
 from runner.job import Job, JobState, Posts, Report
+from runner.meter import Meter
 from runner.notifications import insert_notification
+from runner.verification import Check
 
 log = structlog.get_logger()
 
@@ -62,92 +65,122 @@ async def report_jobs(context: Context) -> None:
             log.exception("status.failed", reply=status.id)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A job that has ended and all that is said of it, as it was read together. Only the job can still change."""
+
+    job: Job
+    report: Report | None
+    meter: Meter | None
+    checks: Sequence[Check]
+
+
+async def _read_ended(context: Context, job: Job) -> _Ended:
+    async with context.db.read() as connection:
+        report, meter = await store.fetch_report(connection, job.id), await store.fetch_meter(connection, job.id)
+        return _Ended(job, report, meter, await fetch_checks(connection, job.id))
+
+
 async def _report(context: Context, job_id: str) -> None:
     """Write the report, move the case, and tell the operator what is for them alone, in one transaction.
 
-    There is none of a rebase that left conflicts and is tried again: the last one tells of all.
+    What costs time is done before that: nobody else can write meanwhile. Where the job has changed since, the next
+    pass begins anew. There is no report of a rebase that left conflicts and is tried again: the last one tells of all.
     """
-    async with context.db.write() as connection:
+    async with context.db.read() as connection:
         job = await store.fetch_job(connection, job_id)
-        if job is None or await casebook.fetch_job_reply(connection, job_id, "report"):
+    if job is None:
+        return
+    ended = await _read_ended(context, job)
+    has_page = bool(context.find_page_root(job))
+    draft = _render(context, ended)
+    is_approvable = approvable(job, ended.report, context.secrets, has_page=has_page)
+    is_concern = ended.report is not None and is_confidential(ended.report.body)
+    async with context.db.write() as connection:
+        if await store.fetch_job(connection, job_id) != job:
             return
-        report = await store.fetch_report(connection, job_id)
+        if await casebook.fetch_job_reply(connection, job_id, "report"):
+            return
         case = await casebook.fetch_case(connection, job.case_key)
         if job.posts is not Posts.ALL and (case is None or case.active_job_id != job_id):
             return
         if case:
-            is_approvable = approvable(job, report, context.secrets)
             await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
-        next_step = await _follow_up(connection, context, job, report, case.title if case else "")
-        if await _is_posted(connection, job):
-            body, reply_id = await render_report(connection, context, job, next_step), f"report {job_id}"
-            reply = casebook.draft_reply(casebook.derive_reply_id(reply_id), "report", job, body, context.now())
+        next_step = await _follow_up(connection, context, ended, draft, case.title if case else "")
+        if await _is_posted(connection, ended):
+            body, reply_id = draft.finish(next_step), casebook.derive_reply_id(f"report {job_id}")
+            reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
             await casebook.insert_reply(connection, reply)
-        if report is None or not is_confidential(report.body):
-            await clear_hold(connection, job.id)
-        else:
+        if ended.report and is_concern:
             await refuse_hold(connection, job.id)
-            await insert_notification(connection, draft_concern(job, report, context.now()))
+            await insert_notification(connection, draft_concern(job, ended.report, context.now()))
+        else:
+            await clear_hold(connection, job.id)
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
     context.ring()
 
 
-async def _is_posted(connection: AsyncConnection, job: Job) -> bool:
+async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
     """Whether the thread gets the report of a job that has ended."""
+    job = ended.job
     if job.rebases and job.state is JobState.FAILED and await store.fetch_successor(connection, job.id):
         return False
     if job.posts is not Posts.FINDING:
         return job.posts is Posts.ALL
-    return find_outcome(job, await fetch_checks(connection, job.id)).is_definite
+    return find_outcome(job, ended.checks).is_definite
 
 
 async def _follow_up(
-    connection: AsyncConnection, context: Context, job: Job, report: Report | None, title: str
+    connection: AsyncConnection, context: Context, ended: _Ended, draft: Draft, title: str
 ) -> str | None:
     """Start a job again that was lost, or left conflicts, and say so, or say why not; None after any other end."""
-    if job.state is not JobState.LOST and not await is_to_be_tried_again(connection, job, report):
+    job = ended.job
+    if job.state is not JobState.LOST and not await is_to_be_tried_again(connection, job, ended.report):
         return None
     try:
         again = await start_again(connection, context, job, title)
     except NotStarted as refused:
-        return f"{refused.reply} {render_usual_step(job, report, context.secrets)}"
+        return f"{refused.reply} {draft.next_step}"
     log.info("job.replaced", **job.log_context(), by=again.id)
-    return replies.render_started_again(again, context.public_url)
+    return replies.render_started_again(again, context.find_page_root(job))
 
 
-async def render_report(connection: AsyncConnection, context: Context, job: Job, next_step: str | None = None) -> str:
-    """The report of a job that has ended; or, whatever an agent wrote that makes us stumble, a few words in its place.
+async def render_report(context: Context, job: Job) -> str:
+    """The report of a job that has ended, as it is now."""
+    return _render(context, await _read_ended(context, job)).finish()
 
-    `next_step` is given where it does not follow from the job alone.
-    """
+
+def _render(context: Context, ended: _Ended) -> Draft:
+    """The report; or, whatever an agent wrote that makes us stumble, a few words in its place."""
+    job = ended.job
     try:
-        return render_report_comment(
+        return draft_report(
             job,
-            await store.fetch_report(connection, job.id),
-            await store.fetch_meter(connection, job.id),
+            ended.report,
+            ended.meter,
             model=context.model_of(job),
-            public_url=context.public_url,
+            public_url=context.find_page_root(job),
             secrets=context.secrets,
-            checks=await fetch_checks(connection, job.id),
-            next_step=next_step,
+            checks=ended.checks,
             key_on_machine=context.leaves_key(job),
         )
-    except SQLAlchemyError:
-        raise
     except Exception:
         log.exception("report.not_rendered", **job.log_context())
-        return replies.render_unrenderable(job, context.public_url)
+        return Draft(replies.render_unrenderable(job, context.find_page_root(job)))
 
 
 async def _refresh(context: Context, status: Reply) -> None:
     """Let the status comment say what is so now; its last word is the link to the report."""
-    async with context.db.write() as connection:
+    async with context.db.read() as connection:
         job = await store.fetch_job(connection, status.job_id or "")
         if job is None:
             return
         body, final = await _say(connection, context, job)
-        if (body, final) == (status.body, status.final) or _is_early(context, status, body):
-            return
+    if (body, final) == (status.body, status.final) or _is_early(context, status, body):
+        return
+    async with context.db.write() as connection:
+        if await store.fetch_job(connection, job.id) != job:
+            return  # The next pass says how things stand then.
         await casebook.change_reply(connection, status, body=body, final=final, changed_at=context.now())
     context.ring()
 
@@ -160,18 +193,19 @@ def _is_early(context: Context, status: Reply, body: str) -> bool:
 
 
 async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple[str, bool]:
+    pages = context.find_page_root(job)
     if job.active:
         queued_before = await store.count_queued_before(connection, job)
         meter = await store.fetch_meter(connection, job.id) if job.state is JobState.RUNNING else None
-        return status_comment.render_status(job, context.public_url, queued_before, meter, context.secrets), False
+        return status_comment.render_status(job, pages, queued_before, meter, context.secrets), False
     report = await casebook.fetch_job_reply(connection, job.id, "report")
     again = await store.fetch_successor(connection, job.id) if report is None else None
     if again:
-        return status_comment.render_tried_again(job, again, context.public_url), True
+        return status_comment.render_tried_again(job, again, pages), True
     if report is None or not (report.comment_url or report.abandoned):
         # The moment between the end and the posted report: the report is what people should see first.
-        return status_comment.render_reporting(job, context.public_url), False
+        return status_comment.render_reporting(job, pages), False
     result = await store.fetch_report(connection, job.id)
     confidential = result is not None and is_confidential(result.body)
     url = report.comment_url
-    return status_comment.render_finished_status(job, context.public_url, url, confidential=confidential), True
+    return status_comment.render_finished_status(job, pages, url, confidential=confidential), True

@@ -62,10 +62,10 @@ class Worth(Enum):
     """
 
     REPORT = 100
-    """Reports, and every step of a pull request."""
+    """What people wait for: the first word on a job, its report, and every step of a pull request."""
     REPLY = 90
     STATUS = 80
-    """The first and the last word of a status comment."""
+    """The last word of a status comment."""
     LIVE = 50
     """What is in between, reactions, and labels: lost or late without harm."""
 
@@ -185,6 +185,9 @@ class GitHub(Protocol):
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         """Each time that `label` was put on the issue, oldest first, as far as its timeline tells."""
+
+    async def find_remover(self, repository: str, issue_number: int, label: str) -> User | None:
+        """Who took `label` off the issue; None where it is on, or the timeline does not tell (it may lag)."""
 
     async def add_label(self, repository: str, issue_number: int, label: str) -> None:
         """Put a label on an issue, and make it where the repository lacks it. One that is there stays."""

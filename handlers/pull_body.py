@@ -9,9 +9,10 @@ from handlers.casebook import Pull
 from handlers.ports import Person
 from handlers.pull_template import render_template
 from handlers.report_comment import MAX_COMMENT
-from handlers.sanitize import close_fence, collapse, cut, fence, make_safe, one_line, redact
+from handlers.sanitize import close_fence, collapse, cut, fence, one_line, redact
 from handlers.status_comment import job_url
 from handlers.verified import render_checks
+from handlers.voice import Label, quote
 from runner.job import DIGEST_SHOWN, Job, Report
 from runner.verification import Check
 
@@ -36,7 +37,7 @@ def render_commit_message(title: str, job: Job, pull: Pull, signer: Person | Non
 
     `job` is the one in which the change was written.
     """
-    approval = f"Approved by {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
+    approval = f"{Label.APPROVED} {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
     written = f"For issue #{job.issue_number}. Written by {_name_authors(job, f' ({job.agent})')}."
     sign_off = f"\nSigned-off-by: {signer.name} <{signer.email}>\n" if signer else ""
     return f"{title}\n\n{written}\n{approval}\n{sign_off}"
@@ -61,13 +62,11 @@ def render_pull_body(
     what people wrote there themselves (`find_edits`): that follows the note, and ours follows both.
     `Fixes #N` is ours; whatever an agent wrote cannot close anything.
     """
-    url = job_url(public_url, job.id)
+    url = job_url(public_url, job.id) if public_url else ""
     author = author or job
     note, fixes = redact(pull.note, secrets), f"Fixes #{job.issue_number}"
     disclosure = f"---\n\n{_render_disclosure(pull, job, author, model, url)}"
-    found = collapse("The agent's report", make_safe(report.body, secrets))
-    repro = collapse("Repro", fence(redact(report.repro, secrets), "python")) if report.repro.strip() else ""
-    worklog = collapse("Worklog", make_safe(report.worklog, secrets)) if report.worklog.strip() else ""
+    found, repro, worklog = _render_agents_texts(report, secrets, url)
     seen = render_checks(job, checks, report, public_url, secrets)
     headings = render_template(template, job, report, secrets)
     edits = close_fence(cut(redact(edits, secrets), MAX_EDITS, "… (GitHub keeps all of this text among its edits)"))
@@ -75,6 +74,17 @@ def render_pull_body(
     room = MAX_COMMENT - sum(len(part) + 2 for part in (above, headings, seen, fixes, disclosure))
     found, repro, worklog = _fit([found, repro, worklog], room, url)
     return "\n\n".join(part for part in (above, headings, seen, found, fixes, repro, worklog, disclosure) if part)
+
+
+def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> list[str]:
+    """Report, repro and worklog, each folded away; what an agent says stands in a quote."""
+    notice, script = f"… (cut: [all of it is here]({url}))" if url else "… (cut)", redact(report.repro, secrets)
+    parts = (
+        (Label.AGENTS_REPORT, quote(report.body, secrets, MAX_COMMENT, notice)),
+        (Label.AGENTS_REPRO, fence(script, "python") if script.strip() else ""),
+        (Label.AGENTS_WORKLOG, quote(report.worklog, secrets, MAX_COMMENT, notice)),
+    )
+    return [collapse(title, shown) if shown else "" for title, shown in parts]
 
 
 def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str:
@@ -91,8 +101,8 @@ def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url
     agent = f"`{author.agent}`" + (f" ({model})" if model else "")
     base = f"{'and rebased ' * (author != job)}on base `{(job.base_commit or '')[:10]}`"
     return (
-        f"The change was written by {_name_authors(author, f', {agent},')} {base} "
-        f"([log]({url})). @{pull.approver} read it and approved digest "
+        f"{Label.WRITTEN} {_name_authors(author, f', {agent},')} {base}"
+        f"{f' ([log]({url}))' if url else ''}. @{pull.approver} read it and approved digest "
         f"`{pull.digest[:DIGEST_SHOWN]}` with [the note above]({pull.note_url})."
     )
 
@@ -104,7 +114,7 @@ def _name_authors(job: Job, named: str) -> str:
 
 def _fit(parts: Sequence[str], room: int, url: str) -> list[str]:
     """The collapsed parts, the first ones whole as far as there is room for them; what does not fit is linked."""
-    elsewhere = f"(A part that is too long for this text [is here]({url}).)"
+    elsewhere = f"(A part that is too long for this text [is here]({url}).)" if url else "(A part is too long.)"
     room -= len(parts) * (len(elsewhere) + 2)
     fitted = []
     for part in parts:

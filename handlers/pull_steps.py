@@ -13,6 +13,7 @@ from handlers import casebook
 from handlers.case import Case
 from handlers.casebook import Pull
 from handlers.context import Context
+from handlers.history import is_on_branch
 from handlers.own_rules import PATH, narrow
 from handlers.ports import PullRequest, TreeEntry
 from handlers.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
@@ -20,9 +21,10 @@ from handlers.pull_template import FOLDERS, choose_template
 from handlers.report_comment import approvable, name_model
 from handlers.rules import RepositoryRules
 from runner import store
+from runner.artifacts import describe_bare_return
 from runner.check_rows import fetch_checks
 from runner.job import FileChange, Job, Report
-from runner.patch import Untrue, check_patch, list_bases
+from runner.patch import Untrue, check_patch, list_bare_returns, list_bases
 
 MAX_NAMED = 10
 """Pull requests that are named where there are too many."""
@@ -74,7 +76,8 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     rules = context.rules_for(job.repository)
     if rules is None:
         raise PullAbandoned("the operator of this App no longer has this repository set up")
-    if report.digest != pull.digest or not approvable(job, report, context.secrets):
+    has_page = bool(context.find_page_root(job))
+    if report.digest != pull.digest or not approvable(job, report, context.secrets, has_page=has_page):
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
     title = render_pull_title(pull, report, case.title, context.secrets)
     approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
@@ -112,7 +115,7 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
     found = await context.github.find_pull_request(job.repository, pull.branch, where)
     if found:
         return found
-    await _check_may_open(context, approved.rules, pull)
+    await _check_may_open(context, approved, pull)
     await _check_room(context, approved.rules)
     if not await context.github.create_branch(where, pull.branch, sha):
         at = await context.github.fetch_branch_sha(where, pull.branch)
@@ -144,7 +147,7 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
         parents = await _choose_parents(context, job, earlier)
         pull = await _commit(context, replace(pull, branch=branch), approved, parents)
     if at != pull.commit_sha:
-        await _check_may_open(context, approved.rules, pull)
+        await _check_may_open(context, approved, pull)
         if not await context.github.move_branch(approved.where, branch, pull.commit_sha or ""):
             raise moved
     # Read as late as can be: people may edit it at any time.
@@ -172,8 +175,23 @@ async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list
     )
 
 
-async def _check_may_open(context: Context, rules: RepositoryRules, pull: Pull) -> None:
-    """That the approver still may, also by the repository's own rules: since the note hours may have passed."""
+async def _check_base(context: Context, job: Job) -> None:
+    """That the base branch has the base commit just now: a pull request brings in all that the commit comes from."""
+    commit = job.base_commit or ""
+    if not await is_on_branch(context.github, job.repository, job.base_branch, commit):
+        raise PullAbandoned(
+            f"commit `{commit[:10]}`, which the diff begins from, is not on `{job.base_branch}`, so a pull request "
+            "would hold more than the diff: `/ptq rebase` brings the diff onto the newest commit"
+        )
+
+
+async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> None:
+    """That the approver still may, also by the repository's own rules, and that the base is what it was.
+
+    Since the note, and since the commit was made, hours may have passed.
+    """
+    await _check_base(context, approved.job)
+    rules = approved.rules
     rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
     if rules.fault:
         raise PullAbandoned(f"`{PATH}` on the default branch cannot be understood: {rules.fault}")
@@ -187,7 +205,7 @@ async def _render_body(context: Context, pull: Pull, approved: _Approved, edits:
     async with context.db.read() as connection:
         author, checks = await store.fetch_author(connection, job), await fetch_checks(connection, job.id)
         meter = await store.fetch_meter(connection, author.id)
-    secrets, url = context.secrets, context.public_url
+    secrets = context.secrets
     model = name_model(author, meter, context.model_of(author), secrets)
     template = await _fetch_template(context, job)
     return render_pull_body(
@@ -199,7 +217,7 @@ async def _render_body(context: Context, pull: Pull, approved: _Approved, edits:
         edits=edits,
         author=author,
         model=model,
-        public_url=url,
+        public_url=context.find_page_root(job),
         secrets=secrets,
     )
 
@@ -231,13 +249,17 @@ async def _check(context: Context, job: Job, report: Report) -> None:
             for path in list_bases(report.patch, report.changes)
         }
         check_patch(report.patch, report.changes, {path: file for path, file in files.items() if file is not None})
+        returns = list_bare_returns(report.patch)
     except Untrue as error:
         raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
+    if returns:
+        raise PullAbandoned(describe_bare_return(returns[0]))
 
 
 async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Sequence[str]) -> Pull:
     """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
     rules, job, where = approved.rules, approved.job, approved.where
+    await _check_base(context, job)
     await _check(context, job, approved.report)
     entries = [await _entry(context, where, change) for change in approved.report.changes]
     tree = await context.github.create_tree(where, job.base_commit or "", entries)

@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from handlers.markdown import parse_blocks
 from handlers.report import ParsedReport, parse_report
-from handlers.sanitize import cut, make_safe, make_safe_line, redact
+from handlers.sanitize import cut, make_safe_line, redact
+from handlers.voice import Label, quote
 from runner.job import Job, Report
 
 FOLDERS = (".github", "", "docs")
@@ -29,6 +30,7 @@ MAX_ANSWER = 1_000
 MAX_RENDERED = 20_000
 """Characters of all of it."""
 
+_REST_BELOW = "… (all of it is in the agent's report below)"
 _NAME = re.compile(r"pull_request_template(?:\.md|\.txt)?", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NOTE = re.compile(r"summary|descriptions?|overview|motivation|context|purpose|proposed|why|what\b")
@@ -70,6 +72,5 @@ def _answer(title: str, job: Job, parsed: ParsedReport) -> str:
     answers = ((_ROOT_CAUSE, parsed.root_cause), (_CHANGE, parsed.change), (_TEST, parsed.test))
     for pattern, words in answers:
         if words and pattern.match(title):
-            shown = make_safe(words, (), MAX_ANSWER, "… (all of it is in the agent's report below)")
-            return f"*In the agent's words:*\n\n{shown}"
+            return f"*{Label.AGENTS_WORDS}*\n\n{quote(words, (), MAX_ANSWER, _REST_BELOW)}"
     return "See the note above." if _NOTE.match(title) else "n/a"

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers import casebook, replies
 from handlers.context import Context
 from handlers.earlier import EarlierAttempt, recall
+from handlers.history import leads_to
 from handlers.hurdles import NotStarted
-from handlers.ports import NotFound
 from handlers.report import is_confidential
 from handlers.rules import RepositoryRules
 from runner import store
@@ -85,19 +85,11 @@ async def find_target(context: Context, rules: RepositoryRules, number: int, ont
     elif onto is not None:
         branch = onto
     newest = await context.github.fetch_branch_sha(rules.name, branch) if onto is None or is_branch(branch) else None
-    if newest is None or (commit and not await _is_on(context, rules.name, newest, commit)):
+    if newest is None or (commit and not await leads_to(context.github, rules.name, commit, newest)):
         return Target(branch, objection=replies.render_onto_refused(job.base_branch))
     if (branch, commit or newest) == (job.base_branch, job.base_commit):
         return Target(branch, objection=replies.render_up_to_date(branch, commit or newest))
     return Target(branch, commit)
-
-
-async def _is_on(context: Context, repository: str, newest: str, commit: str) -> bool:
-    """Whether a branch whose newest commit is this one has a commit, which may be any name."""
-    try:
-        return await context.github.contains(repository, newest, commit)
-    except NotFound:
-        return False
 
 
 async def find_task(connection: AsyncConnection, job: Job) -> str:

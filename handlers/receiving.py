@@ -6,12 +6,14 @@ that holds their delivery, and never before. This file refuses to know what a de
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 import structlog
 from sqlalchemy import func, select
 
@@ -47,11 +49,20 @@ class Arrival:
     """A delivery as it came in."""
 
     id: str
-    """`X-GitHub-Delivery`: a redelivery carries the same one."""
+    """`X-GitHub-Delivery`: a redelivery carries the same one. No signature covers it, so a copy may carry another."""
     event: str
     lane: str
     body: bytes
     """The raw bytes that were signed."""
+
+    @property
+    def digest(self) -> str:
+        """The same for the same event and payload, whatever the id, the order of keys and the spaces between them."""
+        try:
+            content = msgspec.json.encode(msgspec.json.decode(self.body), order="sorted")
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+            content = self.body
+        return hashlib.sha256(self.event.encode() + b"\0" + content).hexdigest()
 
 
 @dataclass
@@ -109,7 +120,13 @@ class Receiver:
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
         room = await self._find_room()
         rows = [
-            {"id": arrival.id, "event": arrival.event, "lane": arrival.lane, "body": arrival.body}
+            {
+                "id": arrival.id,
+                "event": arrival.event,
+                "lane": arrival.lane,
+                "body": arrival.body,
+                "digest": arrival.digest,
+            }
             for arrival in batch[:room]
         ]
         taken = await self._db.append(deliveries, rows, "id", common) if rows else []

@@ -36,9 +36,9 @@ from handlers.labels import (
     draft_request,
     find_asked_preset,
     is_pause,
+    lift_pause,
     name_trigger,
     pause_repository,
-    resume_repository,
 )
 from handlers.missed import DueLabel, MissedDelivery, choose_due, choose_missed, find_labels_start, find_start
 from handlers.notifications import NAMED, draft_held
@@ -208,11 +208,21 @@ class Recovery:
         standing = {int(pause.origin[1:]): pause for pause in pauses if pause.origin != OPERATOR}
         for number, pause in standing.items():
             if pause.paused_at <= this.until - self._in_flight and await self._is_off(rules, number):
-                await resume_repository(self._context, rules, number, f"a look at {this.until.isoformat()}")
+                await self._lift_pause(this, rules, number)
         for issue, label, last in await self._list_labelled(this, rules, enabled, rules.pause_label):
             trigger = name_trigger(label.name, last.at)
             if issue.number not in standing and await self._may_start(this, rules, issue, last):
                 await pause_repository(self._context, rules, issue.number, trigger, last.by.login)
+
+    async def _lift_pause(self, this: _Pass, rules: RepositoryRules, number: int) -> None:
+        """End a pause whose label is off, if GitHub says who took it off, and they may."""
+        by = await self._context.github.find_remover(rules.name, number, rules.pause_label)
+        if by is None:
+            reason = "nobody knows who took the label off: ptq-bot resume ends the pause"
+            self._complain(f"the pause by {rules.name}#{number}", reason)
+            return
+        repository, trigger = await self._fetch_repository(this, rules), f"a look at {this.until.isoformat()}"
+        await lift_pause(self._context, rules, repository, number, trigger, by)
 
     async def _is_off(self, rules: RepositoryRules, number: int) -> bool:
         """Whether the label that pauses is not on that issue. It counts as on where nobody can look any more."""
@@ -355,7 +365,7 @@ class Recovery:
         occasion = f"{since:%F %T}" if since else f"{this.until:%F %H}"
         return draft(Kind.RECOVERY, "deliveries", occasion, {**facts, **times}, this.until)
 
-    def _complain(self, about: str, error: Exception) -> None:
+    def _complain(self, about: str, error: Exception | str) -> None:
         """Say once what GitHub refuses, until it no longer does or says something else."""
         if self._complaints.get(about) != str(error):
             self._complaints[about] = str(error)

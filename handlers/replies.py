@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from handlers.rules import Preset, Role
-from handlers.sanitize import make_safe_line, one_line
-from handlers.status_comment import job_url
+from handlers.sanitize import make_safe_line, show_code
+from handlers.status_comment import link_job
 from runner.caps import Scope, Use
 from runner.job import Job, Posts
 from runner.pauses import Pause
@@ -32,7 +32,7 @@ def render_confidential() -> str:
 def render_started_again(again: Job, public_url: str) -> str:
     """What comes after a lost job that was started again."""
     return (
-        f"None is needed: it was started again, once, as [attempt {again.attempt}]({job_url(public_url, again.id)}), "
+        f"None is needed: it was started again, once, as {link_job(public_url, again.id, f'attempt {again.attempt}')}, "
         "on another machine if there is one. `/ptq cancel` ends that."
     )
 
@@ -53,21 +53,27 @@ def render_not_again(why: str) -> str:
 def render_unrenderable(job: Job, public_url: str) -> str:
     """In place of a report that we cannot show."""
     ended = f"`{job.preset}` attempt {job.attempt} has ended ({job.state})"
-    return f"{ended}, and its report cannot be shown here: [read it]({job_url(public_url, job.id)})."
+    if not public_url:
+        return f"{ended}, and its report cannot be shown here. The operator of this App can read it."
+    return f"{ended}, and its report cannot be shown here: {link_job(public_url, job.id, 'read it')}."
 
 
 def render_shortened(public_url: str, job_id: str | None) -> str:
     """In place of a comment that GitHub would not take as it was."""
+    if not public_url:
+        return "What belongs here could not be posted as it is. The operator of this App can read it."
     if job_id is None:
         return f"The answer to this could not be posted as it was. [The jobs]({public_url}/jobs) say what there is."
-    return f"What belongs here could not be posted as it is: [read it]({job_url(public_url, job_id)})."
+    return f"What belongs here could not be posted as it is: {link_job(public_url, job_id, 'read it')}."
 
 
-def render_busy(url: str, *, ending: bool = False) -> str:
+def render_busy(public_url: str, job_id: str, *, ending: bool = False) -> str:
     """A second request while a job is active."""
     if ending:
-        return f"[The job on this issue]({url}) is being cancelled: please ask again when its report is here."
-    return f"One job at a time on an issue: [this one]({url}) is still under way. `/ptq cancel` ends it."
+        job = link_job(public_url, job_id, "The job on this issue")
+        return f"{job} is being cancelled: please ask again when its report is here."
+    job = link_job(public_url, job_id, "this one")
+    return f"One job at a time on an issue: {job} is still under way. `/ptq cancel` ends it."
 
 
 def render_option_refused(why: str, offers: Mapping[str, Sequence[str]], machines: Sequence[str]) -> str:
@@ -155,15 +161,15 @@ def render_onto_refused(base_branch: str) -> str:
     """`/ptq rebase onto` something else than what it takes."""
     return (
         "No job was started: `onto` takes the name of a branch that is there, or the full name of a commit that is on "
-        f"`{one_line(base_branch, 200)}`."
+        f"{show_code(base_branch, (), 200)}."
     )
 
 
 def render_up_to_date(branch: str, commit: str) -> str:
     """`/ptq rebase` of a change that begins from the newest commit already."""
     return (
-        f"The diff on this issue begins from `{commit[:10]}` of `{one_line(branch, 200)}` already, so there is nothing "
-        "to rebase."
+        f"The diff on this issue begins from `{commit[:10]}` of {show_code(branch, (), 200)} already, so there is "
+        "nothing to rebase."
     )
 
 
@@ -208,15 +214,21 @@ def render_paused(pause: Pause) -> str:
 def render_pause_begun(login: str, label: str) -> str:
     """The label that pauses a repository was put on."""
     return (
-        f"No new jobs begin in this repository, as @{login} asked, until the label `{one_line(label, 50)}` is off this "
-        "issue. Those under way go on: `/ptq cancel` ends one."
+        f"No new jobs begin in this repository, as @{login} asked, until the label {show_code(label, (), 50)} is off "
+        "this issue. Those under way go on: `/ptq cancel` ends one."
     )
 
 
-def render_pause_ended(login: str | None) -> str:
-    """That label was taken off; where we were not told by whom, nobody is named."""
-    why = f", as @{login} asked" if login else ": the label that paused them is off this issue"
-    return f"New jobs may begin again{why}."
+def render_pause_ended(login: str) -> str:
+    """That label was taken off."""
+    return f"New jobs may begin again, as @{login} asked."
+
+
+def render_pause_kept(login: str, label: str, least: Role, *, put_back: bool) -> str:
+    """That label was taken off by somebody who may not end a pause."""
+    named = show_code(label, (), 50)
+    now = f"so {named} is back on this issue" if put_back else f"put {named} on this issue and take it off to end it"
+    return f"New jobs are still paused: only people with {least.word} access can end a pause, @{login}, {now}."
 
 
 def render_no_results() -> str:
@@ -239,8 +251,8 @@ def render_idle(public_url: str, last: Job | None, *, confidential: bool = False
     """`/ptq status` while no job is active; how a `confidential` one ended is not said."""
     if last is None:
         return "No job has run on this issue yet. `/ptq help` says how to start one."
-    url, state = job_url(public_url, last.id), "ended" if confidential else str(last.state)
-    return f"No job is active. The last one, `{last.preset}` attempt {last.attempt}, [{state}]({url})."
+    state = link_job(public_url, last.id, "ended" if confidential else str(last.state))
+    return f"No job is active. The last one, `{last.preset}` attempt {last.attempt}, {state}."
 
 
 def render_nothing_to_cancel() -> str:
@@ -252,7 +264,7 @@ def render_cancelling(job: Job, public_url: str) -> str:
     """`/ptq cancel`, heard."""
     is_told = job.posts is Posts.ALL
     follows = "Its report follows when nothing of it is alive." if is_told else "It was a check of the operator's."
-    return f"Cancelling [this job]({job_url(public_url, job.id)}). {follows}"
+    return f"Cancelling {link_job(public_url, job.id, 'this job')}. {follows}"
 
 
 def render_no_diff() -> str:

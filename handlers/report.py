@@ -69,6 +69,14 @@ _LINES_BEFORE_OUTCOME = 3
 _LINES_BEFORE_CONFIDENCE = 30
 """Lines with text among which any one makes a report confidential."""
 
+_MAX_LINES_READ = 1_000
+"""Lines with a letter that are searched for those: a tag is no text, and a line may hold nothing else."""
+
+MAX_PARSED = 20_000
+"""Characters in which sections are looked for: more than a comment shows of a whole report."""
+
+_LETTER = re.compile(r"[^\W\d_]")
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedReport:
@@ -88,11 +96,17 @@ def is_confidential(text: str) -> bool:
     """Whether a report is for the operator alone: it says that a stranger could abuse what it found.
 
     Generous, for what was public once is public for good: any of the first lines that reads as that outcome will do.
+    It looks at the first lines alone, so that it costs milliseconds however long the report is.
     """
-    if parse_report(text).outcome == SECURITY_CONCERN:
+    if _find_outcome(_split_lines(text))[1] == SECURITY_CONCERN:
         return True
-    written = (clauses for line in text.splitlines() if (clauses := _split_clauses(line)))
+    lettered = islice(filter(_LETTER.search, text.splitlines()), _MAX_LINES_READ)
+    written = (clauses for line in lettered if (clauses := _split_clauses(line)))
     return any(_names_concern(*pair) for pair in pairwise([*islice(written, _LINES_BEFORE_CONFIDENCE), []]))
+
+
+def _split_lines(text: str) -> list[str]:
+    return re.sub(r"\r\n?", "\n", text).split("\n")
 
 
 def _split_clauses(line: str) -> list[str]:
@@ -115,8 +129,8 @@ def _names_concern(clauses: list[str], following: list[str]) -> bool:
 
 
 def parse_report(text: str) -> ParsedReport:
-    """Take a report apart; whatever cannot be found is None or empty."""
-    lines = re.sub(r"\r\n?", "\n", text).split("\n")
+    """Take the first `MAX_PARSED` characters of a report apart; whatever cannot be found is None or empty."""
+    lines = _split_lines(text[:MAX_PARSED])
     place, outcome = _find_outcome(lines)
     lines[: place + 1] = [""] * (place + 1)
     sections: dict[str, str] = {}
@@ -134,8 +148,8 @@ def parse_report(text: str) -> ParsedReport:
 
 def _find_outcome(lines: list[str]) -> tuple[int, str | None]:
     """The line that names the outcome (-1 when none does) and the outcome."""
-    written = [(place, line) for place, line in enumerate(lines) if line.strip()]
-    for place, line in written[:_LINES_BEFORE_OUTCOME]:
+    written = ((place, line) for place, line in enumerate(lines) if line.strip())
+    for place, line in islice(written, _LINES_BEFORE_OUTCOME):
         if outcome := _read_outcome(line):
             return place, outcome
     return -1, None

@@ -52,6 +52,8 @@ def extract_repros(texts: Iterable[tuple[str, str]], import_names: Sequence[str]
 
 def _read_scripts(text: str) -> Iterator[str]:
     """The Python code of every fenced block, however deep it stands in lists and quotes."""
+    if "```" not in text and "~~~" not in text:
+        return
     for token in parse_blocks(text):
         if token.type == "fence":
             code = _read_code(token.content)

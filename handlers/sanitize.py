@@ -30,10 +30,12 @@ class Rule:
     name: str
     apply: Callable[[str], str]
     in_code: bool = False
+    pattern: re.Pattern[str] | None = None
 
 
 def _replace(name: str, pattern: str, replacement: str = REDACTED, flags: re.RegexFlag = re.NOFLAG) -> Rule:
-    return Rule(name, partial(re.compile(pattern, flags).sub, replacement))
+    compiled = re.compile(pattern, flags)
+    return Rule(name, partial(compiled.sub, replacement), pattern=compiled)
 
 
 # Secrets

@@ -22,6 +22,9 @@ MAX_BODY = 40_000
 MAX_COMMENT = 10_000
 MAX_ALL_COMMENTS = 60_000
 MAX_COMMENTS = 50
+MAX_READ = 200_000
+"""Characters of all comments, the newest first, that are looked at, however little of them readers see."""
+
 MAX_LABELS = 50
 MAX_LABEL = 100
 
@@ -107,8 +110,11 @@ def freeze_issue(
 
 def _keep_newest(comments: Sequence[Comment]) -> tuple[SnapshotComment, ...]:
     kept: list[SnapshotComment] = []
-    room = MAX_ALL_COMMENTS
+    room, unread = MAX_ALL_COMMENTS, MAX_READ
     for comment in sorted(comments, key=lambda comment: (comment.created_at, comment.id), reverse=True)[:MAX_COMMENTS]:
+        unread -= min(len(comment.body), 2 * MAX_COMMENT)
+        if unread < 0:
+            break
         body = _bound(comment.body, MAX_COMMENT)
         room -= len(body)
         if room < 0:

@@ -6,6 +6,7 @@ Nothing else creates a job but `handlers.by_hand`, for people who work in an env
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from secrets import token_hex
@@ -49,13 +50,16 @@ RETRY = "retry"
 """In place of a preset: carry on from the issue's last attempt, with its preset."""
 
 
+CLOCK_SKEW = timedelta(seconds=60)
+"""How far our clock may be ahead of GitHub's: GitHub refuses our App's signature when it is further ahead."""
+
 AT_ONCE = timedelta(seconds=5)
 """How long after a label what else happens to its issue may be of the same doing, such as another label."""
 
 ASKED_FOR = frozenset(
     (
         *("repository", "private", "issue_number", "preset", "may_change", "agent", "model", "requested_by"),
-        *("clone_url", "base_branch", "prompt", "skills", "follows", "posts"),
+        *("clone_url", "base_branch", "prompt", "skills", "follows", "posts", "requested_at"),
     )
 )
 """What of a job was decided when somebody asked for it."""
@@ -85,7 +89,14 @@ class StartRequest:
     """The pull request of ours in which that was, when it was not on the issue."""
     as_found: bool = False
     """Whether the issue is as we found it afterwards, for nobody told us of the label."""
+    by_our_clock: bool = False
+    """Whether `triggered_at` is the service's time, because nothing on GitHub asked."""
     posts: Posts = Posts.ALL
+
+    @property
+    def requested_at(self) -> datetime:
+        """When it was asked for, by GitHub's clock. From our own clock, the earliest time that this can be."""
+        return self.triggered_at - CLOCK_SKEW if self.by_our_clock else self.triggered_at
 
     @property
     def command(self) -> str:
@@ -206,7 +217,7 @@ async def _create(
     if plan.gives_way:
         await _give_way(connection, context, plan.gives_way, request.requested_by)
     job = _draft_job(context, rules, request, snapshot, plan)
-    await open_job(connection, context.public_url, job, request.issue.title)
+    await open_job(connection, context.find_page_root(job), job, request.issue.title)
     await add_checks(connection, job.id, scripts)
     return job
 
@@ -299,7 +310,7 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
         created_at=now,
         changed_at=now,
     )
-    await open_job(connection, context.public_url, again, title)
+    await open_job(connection, context.find_page_root(again), again, title)
     await copy_checks(connection, lost.id, again.id)
     return again
 
@@ -321,7 +332,9 @@ async def open_job(connection: AsyncConnection, public_url: str, job: Job, title
 async def freeze(context: Context, rules: RepositoryRules, request: StartRequest) -> Snapshot:
     """The issue as it stood when somebody asked, with its comments as GitHub has them. Raises what the port raises."""
     issue = request.issue
-    return freeze_issue(
+    # In a thread, because a hostile issue takes its time, and all else goes on meanwhile.
+    return await asyncio.to_thread(
+        freeze_issue,
         repository=rules.name,
         issue_number=issue.number,
         title=issue.title,
@@ -368,6 +381,7 @@ def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, 
         state=JobState.QUEUED,
         created_at=now,
         changed_at=now,
+        requested_at=request.requested_at,
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Collection
 
 from handlers.costs import describe_meter
 from handlers.rules import PRESETS
-from handlers.sanitize import REDACTED, make_safe_line, one_line, redact
+from handlers.sanitize import REDACTED, make_safe_line, redact
+from handlers.voice import Label, show_words
 from runner.job import Job, JobState
 from runner.meter import Meter
 
@@ -26,7 +27,7 @@ _SECRET_HEAD = 100
 """Characters of a secret that are looked for by themselves: what an agent did last reaches us cut, and so may hold
 no more of one than its beginning."""
 
-_PROGRESS = "\n\n**So far:** "
+_PROGRESS = f"\n\n{Label.SO_FAR.bold} "
 """What parts the numbers, which change all the time, from the rest of a status comment."""
 
 PHASES = {
@@ -42,12 +43,28 @@ def job_url(public_url: str, job_id: str) -> str:
     return f"{public_url}/jobs/{job_id}"
 
 
+def find_page_root(job: Job, public_url: str, *, signs_in: bool) -> str:
+    """Below which address the job has its page; empty where it has none.
+
+    Without sign-in nobody can prove that they may read a private repository, so its jobs have no pages.
+    """
+    return "" if job.private and not signs_in else public_url
+
+
+def link_job(public_url: str, job_id: str, words: str, fragment: str = "") -> str:
+    """The words as a link to a job's page; the words alone where it has none (`find_page_root`)."""
+    return f"[{words}]({job_url(public_url, job_id)}{fragment})" if public_url else words
+
+
+def _join_page(text: str, public_url: str, job_id: str, words: str) -> str:
+    return f"{text} · {link_job(public_url, job_id, words)}" if public_url else text
+
+
 def render_status(
     job: Job, public_url: str, queued_before: int, meter: Meter | None = None, secrets: Collection[str] = ()
 ) -> str:
     """The status comment of a job that is under way; with a `meter` it says what the agent has taken and done last."""
-    page = f"[live log]({job_url(public_url, job.id)})"
-    head = f"**ptq** · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
+    head = f"{Label.PTQ.bold} · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
     if job.cancel_requested_at:
         phase = f"cancelling, as {job.canceller} asked"
     elif job.state is JobState.QUEUED:
@@ -56,9 +73,9 @@ def render_status(
         phase = f"queued, {place}"
     else:
         phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
-    lines = [head, f"**Now:** {phase} · {page}"]
+    lines = [head, _join_page(f"{Label.NOW.bold} {phase}", public_url, job.id, "live log")]
     if job.trouble:
-        lines.append(f"**Held up:** {make_safe_line(job.trouble, secrets, 300)}")
+        lines.append(f"{Label.HELD_UP.bold} {make_safe_line(job.trouble, secrets, 300)}")
     if job.state is JobState.QUEUED and not job.by_hand:
         preset = PRESETS.get(job.preset)
         other = f"The agent will follow the preset `{job.preset}`."
@@ -75,9 +92,8 @@ def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
     for secret in secrets:
         before, head, _ = words.partition(secret[:_SECRET_HEAD]) if len(secret) > _SECRET_HEAD else (words, "", "")
         words = before + REDACTED * bool(head)
-    step = one_line(words, MAX_LAST_STEP).replace("`", "'")
     counts = [describe_meter(meter)] if meter.turns or meter.tokens else []
-    return " · ".join([*counts, *([f"`{step}`"] if step else [])])
+    return " · ".join([*counts, *([show_words(words, (), MAX_LAST_STEP)] if words.strip() else [])])
 
 
 _DELICATE = re.compile(
@@ -90,7 +106,7 @@ def render_heading(meter: Meter, secrets: Collection[str]) -> str:
     """What the agent says in its worklog that it tries, as the last line of a status; or nothing."""
     if not meter.heading or meter.withheld or _DELICATE.search(meter.heading):
         return ""
-    return f"\n\n**Worklog:** {make_safe_line(meter.heading, secrets, MAX_HEADING)}"
+    return f"\n\n{Label.WORKLOG.bold} {make_safe_line(meter.heading, secrets, MAX_HEADING)}"
 
 
 def drop_progress(status: str) -> str:
@@ -100,21 +116,22 @@ def drop_progress(status: str) -> str:
 
 def render_reporting(job: Job, public_url: str) -> str:
     """The status comment of a job that has ended and whose report is not posted yet."""
-    return f"**ptq** · `{job.preset}` attempt {job.attempt}: writing the report · [job]({job_url(public_url, job.id)})"
+    head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}: writing the report"
+    return _join_page(head, public_url, job.id, "job")
 
 
 def render_tried_again(job: Job, again: Job, public_url: str) -> str:
     """The status comment of a rebase that left conflicts, and in whose place another one tries: the report is its."""
-    attempt = f"[attempt {again.attempt}]({job_url(public_url, again.id)})"
-    page = f"[job]({job_url(public_url, job.id)})"
-    return f"**ptq** · `{job.preset}` attempt {job.attempt}: conflicts are left, so {attempt} tries again · {page}"
+    attempt = link_job(public_url, again.id, f"attempt {again.attempt}")
+    head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
+    return _join_page(f"{head}: conflicts are left, so {attempt} tries again", public_url, job.id, "job")
 
 
 def render_finished_status(job: Job, public_url: str, report_url: str | None, *, confidential: bool = False) -> str:
     """The status comment of a job that has ended: one line that links its report, and where that is `confidential`
     says no more."""
     report = f"[report]({report_url})" if report_url else "its report could not be posted"
-    head = f"**ptq** · `{job.preset}` attempt {job.attempt}"
+    head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
     if confidential:
         return f"{head}: ended · {report}"
-    return f"{head}: {job.state} · {report} · [job]({job_url(public_url, job.id)})"
+    return _join_page(f"{head}: {job.state} · {report}", public_url, job.id, "job")

@@ -121,12 +121,20 @@ async def fetch_releasable(connection: AsyncConnection, held: Job, now: datetime
 
 
 async def release(
-    connection: AsyncConnection, held: Job, *, secret: bytes, public_url: str, now: datetime
+    connection: AsyncConnection,
+    held: Job,
+    *,
+    secret: bytes,
+    public_url: str,
+    now: datetime,
+    requested_at: datetime | None = None,
 ) -> tuple[Job, Hold]:
     """End a hold: what the person changed is collected by a new attempt, which is given back. Raises `HoldRefused`."""
     hold = await fetch_releasable(connection, held, now)
     try:
-        job = await start_collecting(connection, held, hold, secret=secret, public_url=public_url, now=now)
+        job = await start_collecting(
+            connection, held, hold, secret=secret, public_url=public_url, now=now, requested_at=requested_at
+        )
     except NotStarted as refused:
         raise HoldRefused(refused.reply) from None
     return job, hold

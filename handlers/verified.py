@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 
 from handlers.repros import THE_ISSUE
-from handlers.sanitize import defuse, one_line, redact
-from handlers.status_comment import job_url
-from runner.characters import show_invisible
+from handlers.sanitize import redact
+from handlers.status_comment import link_job
+from handlers.voice import Headline, Label, Mark, show_words
 from runner.job import Job, JobState, Report
 from runner.new_names import find_new_names
 from runner.verification import Check, Finding, Kind, Side, Verdict, judge
@@ -33,6 +33,13 @@ class Outcome(StrEnum):
         """Whether people learn from it how the issue stands."""
         return self in (Outcome.REPRODUCES, Outcome.GONE)
 
+
+_HEADLINES = {
+    Outcome.REPRODUCES: Headline.STILL_REPRODUCES,
+    Outcome.GONE: Headline.GONE,
+    Outcome.UNSETTLED: Headline.UNSETTLED,
+    Outcome.NOT_VERIFIED: Headline.NOT_VERIFIED,
+}
 
 GOOD = frozenset({Verdict.VERIFIED, Verdict.REPRODUCED})
 OPEN = frozenset({Verdict.NAMES_PATCH, Verdict.UNTRIED})
@@ -72,7 +79,7 @@ def render_checks(
     ]
     if not lines:
         return ""
-    return "\n".join(["**Seen by ptq-bot**, each time in a fresh environment:\n", *lines])
+    return "\n".join([f"{Label.SEEN.bold}, each time in a fresh environment:\n", *lines])
 
 
 def find_outcome(job: Job, checks: Sequence[Check]) -> Outcome:
@@ -89,7 +96,7 @@ def name_outcome(job: Job, checks: Sequence[Check]) -> str:
     """The same as a headline."""
     outcome = find_outcome(job, checks)
     more = f": {job.state}" if outcome is Outcome.NOT_VERIFIED else f" at `{(job.base_commit or '')[:10]}`"
-    return f"{outcome.capitalize()}{more}"
+    return f"{_HEADLINES[outcome]}{more}"
 
 
 def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str]) -> str:
@@ -115,39 +122,36 @@ def _judge(job: Job, check: Check, report: Report | None) -> Finding:
 
 
 def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: Collection[str]) -> str:
-    link = f"[{'tests' if check.kind is Kind.TESTS else 'script'}]({job_url(public_url, job.id)}#check-{check.number})"
+    words = "tests" if check.kind is Kind.TESTS else "script"
+    link = f" ({link_job(public_url, job.id, words, f'#check-{check.number}')})" if public_url else ""
     said = "; ".join(_say(check, finding, secrets))
-    mark = "✅" if finding.verdict in GOOD else "❔" if finding.verdict in OPEN else "⚠️"
-    return f"- {mark} {_name(check, secrets)}: {said} ({link})"
+    mark = Mark.GOOD if finding.verdict in GOOD else Mark.OPEN if finding.verdict in OPEN else Mark.DOUBT
+    return f"- {mark} {_name(check, secrets)}: {said}{link}"
 
 
 def _name(check: Check, secrets: Collection[str]) -> str:
     if check.kind is Kind.ISSUE:
-        where = "" if check.origin == THE_ISSUE else f", {_quote(check.origin, MAX_ORIGIN, secrets)}"
+        where = "" if check.origin == THE_ISSUE else f", {show_words(check.origin, secrets, MAX_ORIGIN)}"
         return f"**the issue's repro**{where}"
     if check.kind is Kind.AGENT:
         return "**the agent's repro**"
     names = check.script.split("\n")
-    return f"**{len(names)} regression test{'s' * (len(names) != 1)}** in {_quote(check.origin, MAX_ORIGIN, secrets)}"
+    where = show_words(check.origin, secrets, MAX_ORIGIN)
+    return f"**{len(names)} regression test{'s' * (len(names) != 1)}** in {where}"
 
 
 def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[str]:
     """The counts, then what speaks against it."""
     if total := finding.total.get(Side.BASE):
-        how = f" ({_quote(finding.failure, MAX_FAILURE, secrets)})" if finding.failure else ""
+        how = f" ({show_words(finding.failure, secrets, MAX_FAILURE)})" if finding.failure else ""
         yield f"fails on base {finding.failed[Side.BASE]} of {total}{how}"
     if total := finding.total.get(Side.CHANGED):
-        how = f" (fails: {_quote(finding.other_failure, MAX_FAILURE, secrets)})" if finding.other_failure else ""
+        how = f" (fails: {show_words(finding.other_failure, secrets, MAX_FAILURE)})" if finding.other_failure else ""
         yield f"passes with the change {total - finding.failed[Side.CHANGED]} of {total}{how}"
     if finding.verdict not in GOOD:
-        reason = f": {_quote(check.trouble, MAX_FAILURE, secrets)}" if check.trouble else ""
+        reason = f": {show_words(check.trouble, secrets, MAX_FAILURE)}" if check.trouble else ""
         if finding.verdict is Verdict.NAMES_PATCH:
-            reason = f": {', '.join(_quote(name, MAX_FAILURE, secrets) for name in finding.new_names[:MAX_NAMES])}"
+            names = (show_words(name, secrets, MAX_FAILURE) for name in finding.new_names[:MAX_NAMES])
+            reason = f": {', '.join(names)}"
         is_part = finding.verdict is Verdict.NOT_RUN and any(finding.total.values())
         yield f"**not verified**: {'not all of it was run' if is_part else _DOUBTS[finding.verdict]}{reason}"
-
-
-def _quote(text: str, limit: int, secrets: Collection[str]) -> str:
-    """Somebody's words, as code: nothing in there is Markdown."""
-    shown = show_invisible(one_line(redact(text, secrets), limit)).replace("`", "ʼ").strip()
-    return defuse(f"`{shown}`") if shown else "no words"

@@ -22,7 +22,7 @@ from runner.calls import Account
 from runner.caps import Caps, Scope, Spent
 from runner.gateway import Reader
 from runner.job import Job, JobState
-from runner.jobd_answers import JobdError, StageState
+from runner.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.jobd_client import JobdClient
 from runner.meter import Meter
 from runner.watch import Watched, bound, find_end, find_warning, is_worth_writing, spent_by
@@ -32,6 +32,8 @@ log = structlog.get_logger()
 SESSIONS = uuid.UUID("6c1f3c2e-6f0d-4b8e-9f0e-5d2f6a1b7c3d")
 """The namespace of the session ids that we choose: the same job always has the same one."""
 
+MAX_EXIT_STATUS = 255
+
 KILL_AFTER_S = 10
 """How much longer than twice its grace an agent may take to end before it is killed without more words."""
 
@@ -39,7 +41,7 @@ KILL_AFTER_S = 10
 async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     """Start the agent, in an environment that is prepared."""
     access = bench.gateway.grant(job)
-    launch = bench.agents[job.agent].launch(await _describe_run(bench, job, access.token if access else ""))
+    launch = bench.agents[job.agent].launch(_describe_run(bench, job, access.token if access else ""))
     launch = access.fill_in(launch) if access else launch
     skills = [bench.skills[name] for name in job.skills if launch.skills_folder and name in bench.skills]
     if access:
@@ -84,18 +86,16 @@ async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope
         return await store.fetch_meter(connection, job.id), spent
 
 
-async def _describe_run(bench: Bench, job: Job, token: str) -> Run:
-    """What is particular to this run: its session, what an earlier one left, and caps that the backend can hold."""
+def _describe_run(bench: Bench, job: Job, token: str) -> Run:
+    """What is particular to this run: its session, which is always new, and caps that the backend can hold.
+
+    The session of an earlier run is never resumed. Its file lies where the agent could write, so that it may hold
+    words in our name that we never said.
+    """
     caps = bench.profiles[job.repository].caps.get(Scope.JOB, Caps())
-    async with bench.db.read() as connection:
-        earlier = await store.fetch_job(connection, job.follows) if job.follows else None
-        session = await store.fetch_session(connection, earlier.id) if earlier else None
-    before = bench.agents.get(earlier.agent) if earlier else None
-    same = before is not None and before.spec.kind == bench.agents[job.agent].spec.kind
     return Run(
         session_id=str(uuid.uuid5(SESSIONS, job.id)),
         model=job.model,
-        resume=session if same else None,
         skills=job.skills,
         max_turns=caps.turns,
         max_cost_usd=caps.cost_usd,
@@ -117,8 +117,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     meter = replace(meter, run_s=min(meter.run_s, _read_run_s(poll.result, meter.run_s)))
     meter = account.correct(meter) if account else meter
     if poll.state is StageState.DONE:
-        exit_status = poll.result.get("exit_status")
-        exit_status = exit_status if isinstance(exit_status, int) else None
+        exit_status = _read_exit_status(poll.result)
         verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(bench, job, poll.result, account))
     else:
         # What it had done by then may still be worth reading.
@@ -132,7 +131,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
             connection, job, JobState.COLLECTING, bench.now(), failure, exit_status=exit_status
         )
     if doubt := poll.result.get("doubt"):
-        log.warning("agent.environment_doubted", **job.log_context(), reason=str(doubt))
+        log.warning("agent.environment_doubted", **job.log_context(), reason=read_text(doubt))
     if meter.unknown_events:
         # A new version of a command line may say things that we should read.
         log.warning("agent.unknown_events", **job.log_context(), agent=job.agent, count=meter.unknown_events)
@@ -142,7 +141,13 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
 def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
     """How long the agent ran, as its machine says: the service may have been away when it ended."""
     run_s = result.get("run_s")
-    return max(run_s, 0.0) if isinstance(run_s, int | float) else otherwise
+    return float(run_s) if isinstance(run_s, int | float) and 0 <= run_s <= MAX_NUMBER else otherwise
+
+
+def _read_exit_status(result: Mapping[str, Any]) -> int | None:
+    """How the agent ended; negative for a signal. None where its machine does not say it."""
+    status = result.get("exit_status")
+    return status if type(status) is int and -MAX_EXIT_STATUS <= status <= MAX_EXIT_STATUS else None
 
 
 def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> Verdict | None:
@@ -153,8 +158,8 @@ def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | 
         return Verdict(Ending(job.stopped_as), job.stop_reason or "")
     if verdict := _find_refusal(account):
         return verdict
-    if objection := result.get("objection"):
-        return Verdict(Ending.CAPPED, str(objection))
+    if objection := read_text(result.get("objection")):
+        return Verdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
         limit_s = bench.profiles[job.repository].limits.timeout_s
         return Verdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")

@@ -14,17 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from runner.agents import Session
 from runner.agents.configuration import configures_agents
-from runner.characters import drop_invisible, make_storable, name_oddities, show_invisible
+from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_invisible
 from runner.environment import Limits, Profile
 from runner.job import FileChange, Job, Report, digest_of
-from runner.patch import Untrue, check_patch
+from runner.patch import Untrue, check_patch, list_bare_returns
 
 LINK, SUBMODULE = "120000", "160000"
 MODES = ("100644", "100755", LINK, SUBMODULE)
-
-SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,99}")
 
 MAX_PATH = 4096
 """Characters of a path, and of a link's target: Linux knows no longer ones."""
@@ -47,7 +44,7 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile) -> Report:
     """The report of a job. Raises `BadArtifacts` when there is no sense to be made of `raw`."""
     limits = profile.limits
     changes = _read_changes(raw, limits)
-    patch = _read_text(raw, "patch")
+    patch = _read_patch(raw)
     refusals = [*find_refusals(job, changes, profile.protected_paths), *_refuse_long(patch, limits)]
     refusals += [] if refusals else _refuse_untrue(patch, changes)
     texts = {name: _read_text(raw, name, limits.max_text_bytes) for name in ("report", "worklog", "pr_title", "repro")}
@@ -65,26 +62,6 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile) -> Report:
     )
 
 
-def read_session(raw: Mapping[str, Any], session_id: str | None, glob: str, limit: int) -> Session | None:
-    """The agent's own memory of its run, for a later attempt; None when there is none that could be used.
-
-    The id becomes an argument of a command line, and the path a place below a home.
-    """
-    found = raw.get("session")
-    if not isinstance(found, Mapping) or not glob or not SESSION_ID.fullmatch(session_id or ""):
-        return None
-    path = found.get("path")
-    if not isinstance(path, str) or str(session_id) not in path.rpartition("/")[2]:
-        return None  # Another session's, such as that of an agent's own agent.
-    try:
-        content = _decode(found.get("content"), "the session")
-    except BadArtifacts:  # It is a help for later; the result does not stand or fall with it.
-        return None
-    if not isinstance(path, str) or ".." in path.split("/") or not fnmatchcase(path, glob.replace("/**/", "/*")):
-        return None
-    return Session(session_id or "", path, content) if content and len(content) <= limit else None
-
-
 def _read_text(raw: Mapping[str, Any], name: str, limit: int | None = None) -> str:
     text = raw.get(name)
     if not isinstance(text, str):
@@ -92,6 +69,17 @@ def _read_text(raw: Mapping[str, Any], name: str, limit: int | None = None) -> s
     if limit is not None and len(text) > limit:
         raise BadArtifacts(f"the text {name!r} is longer than {limit} characters")
     return make_storable(text)  # Here already: what is checked, shown and stored must be one text.
+
+
+def _read_patch(raw: Mapping[str, Any]) -> str:
+    """The patch as git has given it, byte for byte: see `decode_exactly`."""
+    patch = raw.get("patch")
+    if not isinstance(patch, str):
+        raise BadArtifacts("the text 'patch' is missing")
+    try:
+        return decode_exactly(patch.encode(errors="surrogateescape"))
+    except UnicodeEncodeError:  # Our own program gives no such text, and what it is replaced with is no change.
+        return make_storable(patch)
 
 
 def _max_patch(limits: Limits) -> int:
@@ -108,9 +96,14 @@ def _refuse_untrue(patch: str, changes: Sequence[FileChange]) -> list[str]:
     """What can be seen without the base commit; before a pull request opens, all of it is checked."""
     try:
         check_patch(patch, changes)
+        return [describe_bare_return(name) for name in list_bare_returns(patch)]
     except Untrue as error:
         return [f"the diff is not the change: {error}"]
-    return []
+
+
+def describe_bare_return(path: str) -> str:
+    """Why a change that adds a carriage return within a line cannot be proposed."""
+    return f"{show_path(path)} gets a carriage return within a line: some programs end the line there, a diff does not"
 
 
 def _read_problems(raw: Mapping[str, Any]) -> list[str]:
@@ -277,9 +270,13 @@ def _find_collisions(folded: Mapping[FileChange, tuple[str, ...]]) -> Iterable[s
             yield f"{show_path(change.path)} lies in {show_path(file.path)}, which is no folder"
 
 
+_NO_CODE = {ord("`"): "\u02bc", **{ord(char): f"\u27e8U+{ord(char):04X}\u27e9" for char in "\t\n\r"}}
+"""What would end a code span, or its line."""
+
+
 def show_path(path: str) -> str:
-    """A path in a sentence of ours, as code."""
-    shown = show_invisible(path).replace("`", "\u02bc")
+    """A path in a sentence of ours, as code, on one line whatever it holds."""
+    shown = show_invisible(path).translate(_NO_CODE)
     return f"`{shown}`" if len(shown) <= MAX_NOTE else f"`{shown[:MAX_NOTE]}…`"
 
 
@@ -288,6 +285,8 @@ def find_warnings(changes: Iterable[FileChange]) -> Iterable[str]:
     for change in changes:
         if configures_agents(change.path):
             yield f"{show_path(change.path)} configures coding agents"
+        if fold_path(change.path)[-1] == ".gitattributes":
+            yield f"{show_path(change.path)} can change how git shows, converts and merges files"
         for oddity in name_oddities(change.path):
             yield f"{show_path(change.path)} has in its name {oddity}"
         if change.mode == "100755" and change.old_mode != "100755":

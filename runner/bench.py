@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from runner import store
-from runner.agents import Agent, Session
+from runner.agents import Agent
 from runner.agents.skills import Skill
 from runner.calls import Account
 from runner.caps import Spent
@@ -19,6 +19,7 @@ from runner.db import Database
 from runner.environment import Profile
 from runner.gateway import Gateway, Reader
 from runner.gauge import Gauge
+from runner.history import History
 from runner.job import Job, JobState, Report
 from runner.jobd_answers import JobdError, Poll, StageState
 from runner.jobd_client import JobdClient
@@ -44,6 +45,7 @@ class Bench:
     gauge: Gauge
     now: Callable[[], datetime]
     gateway: Gateway
+    history: History
 
 
 UNCONFIGURED = "the service's configuration no longer has this job's repository, agent or machine"
@@ -56,7 +58,6 @@ async def end(
     to: JobState,
     failure: str | None,
     report: Report | None = None,
-    session: Session | None = None,
 ) -> Job:
     """Put a job into a final state, with everything of it that must outlive the spool, in one transaction."""
     account = await _close_account(bench, job) if job.state is JobState.RUNNING else None
@@ -72,8 +73,6 @@ async def end(
             await store.save_log(connection, job.id, stage, compressed)
         if report:
             await store.insert_report(connection, report)
-        if session:
-            await store.save_session(connection, job.id, session)
     bench.spool.drop(job.id)
     bench.gauge.forget(job.id)
     log.info("job.ended", **job.log_context(), state=str(to), failure=failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -43,19 +44,68 @@ def show_invisible(text: str) -> str:
     return text.translate({ord(char): f"⟨{_name(char)}⟩" for char in _find_invisible(text)})
 
 
+# Writing characters out so that they can be read back
+
+_BYTES = 0x10FF00
+"""`_BYTES + n` stands for the byte n where a text holds bytes that are no characters. It is the end of the last private
+plane: a database takes it, and a file that holds such a character itself is read byte by byte there."""
+
+_MARK_BEGUN = re.compile(r"\u27e8(?=U\+|0x)")
+_MARK = re.compile(r"\u27e8(?:U\+([0-9A-F]{4,6})|0x([0-9A-F]{2}))\u27e9")
+_BARE_RETURN = re.compile(r"\r(?!\n)")
+_WRITTEN_RETURN = "\u27e8U+000D\u27e9"
+
+_STAND_INS = {
+    0: chr(_BYTES),
+    **{0xDC00 + byte: chr(_BYTES + byte) for byte in range(0x80, 0x100)},
+    **{char: "".join(chr(_BYTES + byte) for byte in chr(char).encode()) for char in range(_BYTES, _BYTES + 0x100)},
+}
+_UNSTOREABLE = re.compile(r"[\0\udc80-\udcff\U0010ff00-\U0010ffff]")
+
+
+def decode_exactly(content: bytes) -> str:
+    """The bytes as text that a database can hold, and no two contents as the same text.
+
+    UTF-8 is read as it is. Each other byte, and NUL, becomes a stand-in that `escape_invisible` writes as `⟨0xE9⟩`.
+    """
+    text = content.decode(errors="surrogateescape")
+    return text.translate(_STAND_INS) if _UNSTOREABLE.search(text) else text
+
+
+def escape_invisible(text: str) -> str:
+    """The text with everything written out that a reader would not see, so that `unescape_invisible` gives it back.
+
+    An invisible character becomes `⟨U+202E⟩`, and so does a carriage return that no line feed follows: some programs
+    end a line there. A byte that is no character becomes `⟨0xE9⟩`. Where the text itself says `⟨U+` or `⟨0x`, the
+    bracket is written out. The lines, as `\\n` ends them, stay as many.
+    """
+    text = _MARK_BEGUN.sub("\u27e8U+27E8\u27e9", text)
+    marks = {ord(char): f"\u27e8{_name(char)}\u27e9" for char in _find_invisible(text)}
+    marks |= {_BYTES + byte: f"\u27e80x{byte:02X}\u27e9" for byte in range(0x100)}
+    return _BARE_RETURN.sub(_WRITTEN_RETURN, text.translate(marks))
+
+
+def unescape_invisible(text: str) -> str:
+    """What `escape_invisible` was given."""
+    return _MARK.sub(lambda found: chr(int(found[1], 16) if found[1] else _BYTES + int(found[2], 16)), text)
+
+
 def make_storable(text: str) -> str:
     """The text without what a database refuses: what UTF-8 cannot say, and NUL, which PostgreSQL does not take."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def name_oddities(text: str) -> list[str]:
-    """What a reader of `text` would miss: invisible or reordering characters, lines too long to read."""
+    """What a reader of `text` would miss: invisible or reordering characters, line ends that are none for others, lines
+    too long to read."""
     invisible = _find_invisible(text)
     oddities = []
     if reordering := invisible & _BIDIRECTIONAL:
         oddities.append(f"characters that change the order of what is read: {_list(reordering)}")
     if hidden := invisible - _BIDIRECTIONAL:
         oddities.append(f"invisible characters: {_list(hidden)}")
+    if _BARE_RETURN.search(text):
+        oddities.append("a carriage return within a line, where some programs end the line")
     if (longest := max(map(len, text.split("\n")))) > MAX_LINE:
         oddities.append(f"a line of {longest} characters")
     return oddities

@@ -19,7 +19,7 @@ PATIENCE_S = 20.0
 REST_S = 60.0
 """After a silence nobody waits for such an answer again for so long: meanwhile each question costs its patience."""
 
-MAX_ANSWER_BYTES = 16_000_000
+MAX_ANSWER_BYTES = 4_000_000
 """Of one answer. Whoever says more is not listened to any longer."""
 
 

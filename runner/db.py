@@ -143,6 +143,11 @@ class Database:
             kind = UnavailableDatabase if self._kind.is_passing(cause) else DatabaseError
             raise kind(f"the database {self.name}: {_describe(error)}{advice}") from None
 
+    def is_passing(self, error: Exception) -> bool:
+        """Whether this says that the database is out of reach or busy, which may be over a moment later."""
+        is_its_own = isinstance(error, (SQLAlchemyError, OSError, *self._kind.FAILURES))
+        return is_its_own and self._kind.is_passing(_find_cause(error))
+
     async def close(self) -> None:
         """Close every connection."""
         if self._syncing:

@@ -8,8 +8,18 @@ from typing import Literal
 
 from runner.caps import Caps, Scope
 
-PROTECTED_PATHS = (".github/**", ".ci/**", ".gitmodules", "CODEOWNERS")
-"""Paths that no agent may change, unless the operator says otherwise."""
+NAMED_PATHS = (".github/**", ".ci/**", ".gitmodules", "CODEOWNERS")
+"""The protected paths that agents are told by name; the others are the configuration of other CI services."""
+
+PROTECTED_PATHS = (
+    *NAMED_PATHS,
+    *(".gitlab-ci*", ".gitea/**", ".forgejo/**", ".circleci/**", ".buildkite/**", ".teamcity/**", ".semaphore/**"),
+    *("Jenkinsfile*", "azure-pipelines*.y*", ".azure-pipelines/**", "bitbucket-pipelines.y*", ".travis.yml"),
+    *("appveyor.yml", ".appveyor.yml", ".drone.*", ".woodpecker*", ".cirrus.*", "codefresh.y*", "cloudbuild.y*"),
+    *("buildspec*.y*", ".pre-commit-config.yaml"),
+)
+"""Paths that no agent may change, unless the operator says otherwise: who has to review, and what CI services run,
+often with secrets (pre-commit.ci may push to branches)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,7 @@ class Limits:
     max_log_bytes: int = 50_000_000
     """An agent that prints more is ended: what cannot be read cannot be judged."""
     max_session_bytes: int = 10_000_000
-    """The agent's own memory of a run, which a later attempt resumes; a larger one is not kept."""
+    """Of no effect any more: no run goes on from the memory of an earlier one."""
     max_text_bytes: int = 200_000
     """Each of report, worklog, repro."""
     max_change_bytes: int = 2_000_000

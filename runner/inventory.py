@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from runner.jobd_answers import read_number, read_text
 from runner.machines import Devices, Machine
 
 MAX_GPUS = 64
@@ -19,7 +20,6 @@ MAX_TROUBLE = 400
 MAX_STRANGERS = 20
 """Folders of unknown jobs that are remembered by name."""
 
-MAX_NUMBER = 2**62
 GB = 1_000_000_000
 FRESH = timedelta(seconds=60)
 """How old what is written down may be, where nothing but the room on the disk has changed."""
@@ -73,10 +73,10 @@ def parse_inventory(answer: Mapping[str, Any]) -> Inventory:
         raise ValueError("no list of GPUs")
     return Inventory(
         gpus=tuple(map(_parse_gpu, gpus)),
-        gpu_trouble=None if trouble is None else str(trouble)[:MAX_TROUBLE],
-        free_bytes=_parse_number(answer.get("free_bytes")),
-        total_bytes=_parse_number(answer.get("total_bytes")),
-        free_inodes=None if inodes is None else _parse_number(inodes),
+        gpu_trouble=None if trouble is None else read_text(trouble, MAX_TROUBLE),
+        free_bytes=read_number(answer.get("free_bytes")),
+        total_bytes=read_number(answer.get("total_bytes")),
+        free_inodes=None if inodes is None else read_number(inodes),
         sealed=answer.get("sealed") is True,
     )
 
@@ -84,22 +84,17 @@ def parse_inventory(answer: Mapping[str, Any]) -> Inventory:
 def _parse_gpu(told: Any) -> Gpu:
     if not isinstance(told, dict):
         raise ValueError("no GPU")
-    device, uuid, memory = str(told.get("device")), str(told.get("uuid")), told.get("memory_mib")
+    device, uuid = (read_text(told.get(name), MAX_NAME) for name in ("device", "uuid"))
+    memory = told.get("memory_mib")
     if not re.fullmatch(r"[0-9]{1,4}", device) or not re.fullmatch(r"[A-Za-z0-9-]{1,80}", uuid):
         raise ValueError("a GPU without a number or a name")
     return Gpu(
         device=device,
         uuid=uuid,
-        name=str(told.get("name"))[:MAX_NAME],
-        memory_mib=None if memory is None else _parse_number(memory),
-        driver=str(told.get("driver"))[:MAX_NAME],
+        name=read_text(told.get("name"), MAX_NAME),
+        memory_mib=None if memory is None else read_number(memory),
+        driver=read_text(told.get("driver"), MAX_NAME),
     )
-
-
-def _parse_number(told: Any) -> int:
-    if type(told) is not int or not 0 <= told <= MAX_NUMBER:
-        raise ValueError("no number")
-    return told
 
 
 def remember(before: Inventory | None, now: Inventory) -> Inventory:

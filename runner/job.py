@@ -97,6 +97,9 @@ class Job:
     state: JobState
     created_at: datetime
     changed_at: datetime
+    requested_at: datetime
+    """When somebody asked for it, by GitHub's clock: a cancel that was written before is not about this job. One made
+    in the place of another keeps the time of the first request."""
     machine: str | None = None
     base_commit: str | None = None
     started_at: datetime | None = None
@@ -108,7 +111,7 @@ class Job:
     skills: tuple[str, ...] = ()
     """Names of the skills that the issue's labels bring."""
     follows: str | None = None
-    """The earlier attempt that this one carries on from: its edits, its worklog, its session."""
+    """The earlier attempt that this one carries on from: its edits and its texts."""
     replaces: str | None = None
     """The job in whose place this one was made, by itself: it was lost, or left conflicts. Its machine is the last
     resort."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,12 +19,12 @@ import structlog
 from runner.agents import Launch
 from runner.claims import require_claim
 from runner.completed import Completed
-from runner.conversation import Conversation, ConversationLost
+from runner.conversation import MAX_ANSWER_BYTES, Conversation, ConversationLost
 from runner.environment import Limits, Profile, Recipe
 from runner.hosts import Host
 from runner.inventory import Inventory, parse_inventory
 from runner.job import FileChange
-from runner.jobd_answers import MAX_MESSAGE, JobdError, Poll, is_missing, parse_answer, parse_poll
+from runner.jobd_answers import JobdError, Poll, is_missing, parse_answer, parse_poll, read_number, read_text
 from runner.jobd_program import INSTALL, build_program
 from runner.listening import Accept, CannotListen, Listening
 from runner.machines import Devices, Machine
@@ -35,11 +36,17 @@ PATIENCE_S: Mapping[str, float] = {
     **dict.fromkeys(("kill", "dismiss", "adopt"), 120.0),
     "clean": 600.0,
 }
-"""How long a verb may take, where that is longer than a minute: an agent's session takes its time to travel, and large
+"""How long a verb may take, where that is longer than a minute: a large change takes its time to travel, and large
 trees take theirs to go."""
-MAX_ANSWER_BYTES = 130_000_000
-"""The most that the program prints: a little more than its `MAX_JSON`, which bounds what was collected."""
+MAX_RESULT_BYTES = 130_000_000
+"""Of what was collected: a little more than the program's `MAX_JSON`, which bounds it there."""
 MAX_FOLDERS = 1_000
+MAX_VERSION = 200
+"""Characters of what a program says of itself."""
+MAX_CLAUSES = 20
+"""What jobs can reach, as far as it is shown."""
+MAX_SOCKET_PATH = 107
+"""Bytes of a Unix socket's path (unix(7))."""
 
 WAYS: Mapping[str, Sequence[str]] = {
     "auto": ("overlay", "copy", "slot"),
@@ -104,15 +111,18 @@ class JobdClient:
         """What the machine has; the cheapest way to learn whether it works."""
         answer = await self.call("version")
         git = answer.get("git")
-        return Version(python=str(answer.get("python")), git=None if git is None else str(git))
+        return Version(
+            python=read_text(answer.get("python"), MAX_VERSION),
+            git=None if git is None else read_text(git, MAX_VERSION),
+        )
 
     async def capabilities(self) -> Capabilities:
         """Whether it can seal jobs, which is tried there and then."""
         answer = await self.call("capabilities")
-        words, way = (str(answer.get(name))[:MAX_MESSAGE] for name in ("words", "way"))
-        return Capabilities(
-            answer.get("sealed") is True, words, way, [str(clause) for clause in answer.get("open", ())]
-        )
+        words, way = (read_text(answer.get(name)) for name in ("words", "way"))
+        clauses = found if isinstance(found := answer.get("open"), list) else []
+        reachable = [text for clause in clauses[:MAX_CLAUSES] if (text := read_text(clause))]
+        return Capabilities(answer.get("sealed") is True, words, way, reachable)
 
     async def check(self) -> Inventory:
         """What there is on it. Raises `JobdError` also when jobs cannot run there as the operator wants."""
@@ -128,17 +138,17 @@ class JobdClient:
         """Which of these programs are there; those of `versions` are started to say theirs."""
         answer = await self.call("programs", programs=list(programs), versions=list(versions))
         now, told = answer.get("now"), answer.get("programs")
-        if not isinstance(now, float) or not isinstance(told, dict):
+        if not isinstance(now, float) or not math.isfinite(now) or not isinstance(told, dict):
             raise JobdError("internal", "the machine's answer about its programs makes no sense")
         said = {name: told.get(name) for name in (*programs, *versions)}
-        return Programs(now, {name: None if word is None else str(word)[:MAX_MESSAGE] for name, word in said.items()})
+        return Programs(now, {name: None if word is None else read_text(word) for name, word in said.items()})
 
     async def list_jobs(self) -> tuple[str, ...]:
         """The jobs whose folders are there, the oldest first; of very many not all."""
         told = (await self.call("jobs")).get("jobs")
         if not isinstance(told, list):
             raise JobdError("internal", "the machine's answer about its jobs makes no sense")
-        found = [str(job.get("id")) for job in told[:MAX_FOLDERS] if isinstance(job, dict)]
+        found = [read_text(job.get("id"), MAX_VERSION) for job in told[:MAX_FOLDERS] if isinstance(job, dict)]
         return tuple(job_id for job_id in found if re.fullmatch(r"[0-9a-f]{10}", job_id))
 
     async def prepare(
@@ -221,8 +231,6 @@ class JobdClient:
         base_commit: str,
         hidden: Sequence[str],
         lint: Sequence[str],
-        session_glob: str,
-        max_session_bytes: int,
         timeout_s: int,
         max_change_bytes: int,
         max_changes: int,
@@ -231,8 +239,7 @@ class JobdClient:
     ) -> bool:
         """Start to lint and to compute the change against `base_commit`. False when that had been started before.
 
-        What was `hidden` from the agent is there again. The newest file below the home that matches `session_glob` is
-        collected too.
+        What was `hidden` from the agent is there again.
         """
         answer = await self.call(
             "collect",
@@ -240,8 +247,6 @@ class JobdClient:
             base_commit=base_commit,
             hidden=list(hidden),
             lint=list(lint),
-            session_glob=session_glob,
-            max_session_bytes=max_session_bytes,
             timeout_s=timeout_s,
             max_change_bytes=max_change_bytes,
             max_changes=max_changes,
@@ -299,8 +304,11 @@ class JobdClient:
     async def listen(self, job_id: str, accept: Accept) -> Listening:
         """Be the one to whom the job's relay leads, as long as the connection to the machine lives."""
         answer = await self.call("relay", job_id=job_id)
+        path = read_text(answer.get("path"), MAX_SOCKET_PATH + 1)
+        if not path or len(path.encode()) > MAX_SOCKET_PATH:
+            raise JobdError("no_relay", "the machine named no socket for the way to the gateway")
         try:
-            return await self._host.listen(str(answer.get("path")), accept)
+            return await self._host.listen(path, accept)
         except CannotListen as error:
             raise JobdError("no_relay", f"the gateway cannot be reached from the machine: {error}") from error
 
@@ -315,10 +323,10 @@ class JobdClient:
     async def kill(self, job_id: str) -> int:
         """Kill everything that belongs to the job. Returns how many of its processes are still alive."""
         answer = await self.call("kill", job_id=job_id)
-        alive = answer.get("alive")
-        if not isinstance(alive, int):
-            raise JobdError("internal", "the machine did not say what is still alive")
-        return alive
+        try:
+            return read_number(answer.get("alive"))
+        except ValueError:
+            raise JobdError("internal", "the machine did not say what is still alive") from None
 
     async def admit(self, job_id: str, public_key: str, lasts_s: int, context: str) -> None:
         """Let whoever has this key into the job, and nobody else any more, for so many seconds; and tell them of it."""
@@ -362,8 +370,8 @@ class JobdClient:
     async def _run(self, verb: str, body: bytes) -> Completed:
         require_claim(0)
         patience_s = PATIENCE_S.get(verb, 60.0)
-        argv = self._command(verb)
-        return await self._host.run(argv, stdin=body, timeout_s=patience_s, max_output_bytes=MAX_ANSWER_BYTES)
+        limit = MAX_RESULT_BYTES if verb == "result" else MAX_ANSWER_BYTES
+        return await self._host.run(self._command(verb), stdin=body, timeout_s=patience_s, max_output_bytes=limit)
 
     def _command(self, verb: str) -> list[str]:
         return [self._machine.python, "-I", self._path, verb]

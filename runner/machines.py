@@ -21,6 +21,7 @@ FAULTS: Mapping[str, str] = {
     "no_python": "its Python cannot be run",
     "not_sealed": "jobs cannot be sealed there",
     "workspace_unusable": "its workspace cannot be written",
+    "wrong_commit": "it checks out other commits than it is told to",
 }
 """Why a preparation fails through its machine's fault, by the protocol's name, in words of ours: a machine's own may
 hold the last lines of somebody's log."""
@@ -73,7 +74,7 @@ class Machine:
     min_free_gb: float = 0.0
     """With less than so many GB (of 10^9 bytes) free on its workspace's disk it gets no new jobs."""
     private: tuple[str, ...] = ()
-    """Folders there that no job sees."""
+    """Folders and files there that no sealed job sees."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def find_new_names(script: str, changes: Sequence[FileChange], patch: str, known
 def _list_brought(changes: Sequence[FileChange], patch: str) -> Iterator[str]:
     """What may be new in a change: the modules and files that it adds, and what it defines."""
     names = [PurePosixPath(change.path).stem for change in changes if change.mode and not change.old_mode]
-    names += [name for _, text in list_additions(patch) for found in _BROUGHT.findall(text) for name in found]
+    names += [name for text in list_additions(patch) for found in _BROUGHT.findall(text) for name in found]
     for name in names:
         if len(name) >= MIN_NAME and name not in _COMMON and not (name.startswith("__") and name.endswith("__")):
             yield name

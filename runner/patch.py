@@ -1,7 +1,8 @@
 """Whether a patch says all of a change: what people read must be what is proposed, byte for byte. Pure.
 
 The patch and the changes come from the same machine, and an agent may have written either. So the patch is applied:
-on what the base commit really holds it must give the changed files, and it must name no others.
+on what the base commit really holds it must give the changed files, and it must name no others. A patch is text as
+`decode_exactly` gives it, and lines end at line feeds alone: texts are equal only where their bytes are.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal, NamedTuple
 
+from runner.characters import decode_exactly
 from runner.job import FileChange
 
-LINK = "120000"
+LINK, SUBMODULE = "120000", "160000"
 ADDED, DELETED, MODIFIED, RENAMED = "added", "deleted", "modified", "renamed"
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _NO_NEWLINE = "\\ No newline at end of file"
-_HARMLESS = re.compile(r"index [0-9a-f]+\.\.[0-9a-f]+( [0-7]{6})?|(dis)?similarity index \d+%|Binary files .* differ")
+_HARMLESS = re.compile(r"index [0-9a-f]+\.\.[0-9a-f]+( [0-7]{6})?|(dis)?similarity index \d+%")
 _BINARY = "GIT binary patch"
+_BINARY_LINE = re.compile(r"(?:(?:literal|delta) \d+|[A-Za-z][0-9A-Za-z!#$%&()*+;<=>?@^_`{|}~-]+)?")
+"""As git writes a binary content (its `diff.c`, `emit_binary_diff_body`): nothing that reads as words."""
 
 
 class Untrue(Exception):  # noqa: N818 - what it is
@@ -50,12 +55,69 @@ class Section:
         return any(line == _BINARY or line.startswith("Binary files ") for line in self.header)
 
 
-def list_additions(patch: str) -> list[tuple[str, str]]:
-    """What a patch adds to each file, by the name in its header. Raises `Untrue` for what is no patch."""
-    return [
-        (section.header[0].rpartition(" b/")[2], "\n".join(line[1:] for line in section.hunks if line[:1] == "+"))
+class Line(NamedTuple):
+    """A line of a patch, what it is, and the file that it belongs to (empty before the first one)."""
+
+    kind: Literal["header", "hunk", "added", "removed", "context", "remark"]
+    """`remark` is git's own word on a missing line end. What means nothing is taken for a header."""
+    file: str
+    text: str
+
+
+def list_lines(patch: str) -> Iterator[Line]:
+    """Every line of any text, read as a patch."""
+    file, in_hunk = "", False
+    for text in patch.removesuffix("\n").split("\n") if patch else ():
+        if in_hunk and (kind := _KINDS.get(text[:1])):
+            yield Line(kind, file, text)
+        elif text.startswith("@@ "):
+            in_hunk = True
+            yield Line("hunk", file, text)
+        elif in_hunk and text == _NO_NEWLINE:
+            yield Line("remark", file, text)
+        else:
+            if text.startswith("diff --git "):
+                file, in_hunk = _name_file(text), False
+            yield Line("header", file, text)
+
+
+_KINDS: Mapping[str, Literal["added", "removed", "context"]] = {
+    **{"+": "added", "-": "removed", " ": "context"},
+    "": "context",  # Some programs leave out the space of an empty line.
+}
+
+
+def _name_file(line: str) -> str:
+    """The file's name, as the first line of its section has it; both names where it is renamed."""
+    words = line.removeprefix("diff --git ")
+    half = len(words) // 2
+    same = words[:half].removeprefix("a/") == words[half + 1 :].removeprefix("b/")
+    return words[half + 1 :].removeprefix("b/") if same else words
+
+
+def list_additions(patch: str) -> list[str]:
+    """What a patch adds to each file. Raises `Untrue` for what is no patch."""
+    return ["\n".join(line[1:] for line in section.hunks if line[:1] == "+") for section in _split(patch)]
+
+
+def list_bare_returns(patch: str) -> list[str]:
+    """The files to which a patch adds a carriage return that no line feed follows. Raises `Untrue`.
+
+    Python and JavaScript end a line there, and readers of the diff would see the rest without its `+`.
+    """
+    lines = [
+        (section, mark, text)
         for section in _split(patch)
+        for _, _, lines in _read_hunks(section)
+        for mark, text in lines
     ]
+    names = [
+        _name_file(section.header[0]) for section, mark, text in lines if mark == "+" and _BARE_RETURN.search(text)
+    ]
+    return list(dict.fromkeys(names))
+
+
+_BARE_RETURN = re.compile(r"\r(?!\n)")
 
 
 def list_added_lines(patch: str, changes: Sequence[FileChange]) -> dict[str, set[int]]:
@@ -72,7 +134,7 @@ def list_added_lines(patch: str, changes: Sequence[FileChange]) -> dict[str, set
 def list_bases(patch: str, changes: Sequence[FileChange]) -> list[str]:
     """The paths of the base commit on whose content the meaning of the patch depends. Raises `Untrue`."""
     renamed = {section.renamed_from for section in _split(patch)}
-    kept = {change.path for change in changes if not {change.mode, change.old_mode} & {None, LINK}}
+    kept = {change.path for change in changes if change.old_mode not in (None, LINK, SUBMODULE)}
     return sorted(kept | {path for path in renamed if path})
 
 
@@ -118,6 +180,8 @@ def _split(patch: str) -> Iterator[Section]:
         part = lines[start:end]
         body = next((at for at, line in enumerate(part) if line.startswith("@@ ") or line == _BINARY), len(part))
         if part[body : body + 1] == [_BINARY]:
+            if not all(map(_BINARY_LINE.fullmatch, part[body + 1 :])):
+                raise Untrue("the diff has a line that means nothing")
             yield Section(part[: body + 1], [])
         else:
             yield Section(part[:body], part[body:])
@@ -141,6 +205,8 @@ def _check_header(section: Section, change: FileChange, old_path: str, by_path: 
     true |= {f"rename from {_quote(old_path)}", f"rename to {_quote(change.path)}", _BINARY}
     true |= {f"new file mode {change.mode}", f"deleted file mode {old_mode}"}
     true |= {f"old mode {old_mode}", f"new mode {change.mode}"}
+    sides = [[_quote(name), "/dev/null"] for _, name in names]
+    true |= {f"Binary files {old} and {new} differ" for old in sides[0] for new in sides[1]}
     for line in section.header[1:]:
         if line not in true and not _HARMLESS.fullmatch(line):
             raise Untrue(f"the diff of `{change.path}` says something that is not so: {line[:200]}")
@@ -150,33 +216,51 @@ def _check_header(section: Section, change: FileChange, old_path: str, by_path: 
 
 
 def _check_content(section: Section, change: FileChange, old_path: str, base: Mapping[str, bytes] | None) -> None:
-    name, new = f"`{change.path}`", (change.content or b"").decode(errors="replace")
-    if section.kind == DELETED:
-        return
+    name, new, before = f"`{change.path}`", decode_exactly(change.content or b""), None
+    is_link = LINK in ((change.old_mode,) if section.kind == DELETED else (change.mode, change.old_mode))
+    if base is not None and section.kind != ADDED and not is_link:
+        if old_path not in base:
+            raise Untrue(f"{name} is not in the base commit")
+        before = decode_exactly(base[old_path])
     if section.binary:
-        if not change.binary:
-            raise Untrue(f"{name} is text, and the diff does not show it")
-    elif section.kind == ADDED or change.mode == LINK:
-        if "".join(text for _, _, lines in _read_hunks(section) for mark, text in lines if mark != "-") != new:
-            raise Untrue(f"{name} holds something else than the diff shows")
-    elif base is None:
-        _compare_shown(name, section, new)
-    elif old_path not in base:
-        raise Untrue(f"{name} is not in the base commit")
-    elif _apply(name, section, base[old_path].decode(errors="replace")) != new:
-        raise Untrue(f"{name} holds something else than the diff shows")
+        _check_binary(name, section, change, before)
+    elif not _shows(section, name, before, new, is_whole=section.kind == ADDED or is_link):
+        raise Untrue(f"{name} {'held' if section.kind == DELETED else 'holds'} something else than the diff shows")
+
+
+def _shows(section: Section, name: str, before: str | None, new: str, *, is_whole: bool) -> bool:
+    """Whether the hunks are what has become of a file; `is_whole` says that they show all that it holds."""
+    hunks = [*_read_hunks(section)]
+    marks = {mark for _, _, lines in hunks for mark, _ in lines}
+    sides = ["".join(text for _, _, lines in hunks for mark, text in lines if mark != other) for other in "+-"]
+    if section.kind == DELETED:
+        return marks <= {"-"} and before in (None, sides[0])
+    if is_whole:
+        return (marks <= {"+"} or section.kind != ADDED) and sides[1] == new
+    return _fits_shown(hunks, new) if before is None else _apply(name, hunks, before) == new
+
+
+def _check_binary(name: str, section: Section, change: FileChange, before: str | None) -> None:
+    """Only what is no text may be shown as none."""
+    if section.kind != DELETED and not change.binary:
+        raise Untrue(f"{name} is text, and the diff does not show it")
+    if section.kind == DELETED and before is not None and decode_exactly(b"\0") not in before:
+        raise Untrue(f"{name} was text, and the diff does not show it")
 
 
 # Hunks
 
 
-def _read_hunks(section: Section) -> Iterator[tuple[int, int, list[tuple[str, str]]]]:
-    """For each hunk where it starts on the old side, counted from 0, by how much the file has grown before it, and its
-    lines as mark and text, newline included."""
-    hunks: list[tuple[int, list[tuple[str, str]]]] = []
+Hunk = tuple[int, int, list[tuple[str, str]]]
+"""Where it starts on the old side, counted from 0; by how much the file has grown before it; and its lines as mark and
+text, newline included."""
+
+
+def _read_hunks(section: Section) -> Iterator[Hunk]:
+    hunks: list[tuple[re.Match[str], list[tuple[str, str]]]] = []
     for line in section.hunks:
         if found := _HUNK.match(line):
-            hunks.append((int(found[1]) - (found[2] != "0"), []))
+            hunks.append((found, []))
         elif not hunks:
             raise Untrue("the diff has a line that means nothing")
         elif line == _NO_NEWLINE and hunks[-1][1]:
@@ -187,15 +271,19 @@ def _read_hunks(section: Section) -> Iterator[tuple[int, int, list[tuple[str, st
         else:
             raise Untrue("the diff has a line that means nothing")
     grown = 0
-    for start, lines in hunks:
+    for found, lines in hunks:
+        sizes = [sum(mark != other for mark, _ in lines) for other in "+-"]
+        start, begins = (int(found[at]) - (size > 0) for at, size in zip((1, 3), sizes, strict=True))
+        if sizes != [int(found[at] or 1) for at in (2, 4)] or begins != start + grown:
+            raise Untrue(f"the diff has a hunk that its head does not describe: {found[0]}")
         yield start, grown, lines
-        grown += sum({"+": 1, "-": -1, " ": 0}[mark] for mark, _ in lines)
+        grown += sizes[1] - sizes[0]
 
 
-def _apply(name: str, section: Section, before: str) -> str:
+def _apply(name: str, hunks: Sequence[Hunk], before: str) -> str:
     """What the patch makes of a file."""
     old, at, new = _lines(before), 0, list[str]()
-    for start, _, lines in _read_hunks(section):
+    for start, _, lines in hunks:
         shown = [text for mark, text in lines if mark != "+"]
         if start < at or old[start : start + len(shown)] != shown:
             raise Untrue(f"the diff of {name} does not fit the base commit")
@@ -205,13 +293,11 @@ def _apply(name: str, section: Section, before: str) -> str:
     return "".join([*new, *old[at:]])
 
 
-def _compare_shown(name: str, section: Section, new: str) -> None:
-    """Without the base: what each hunk shows must stand where it says."""
+def _fits_shown(hunks: Sequence[Hunk], new: str) -> bool:
+    """Without the base: whether what each hunk shows stands where it says."""
     lines = _lines(new)
-    for start, grown, shown in _read_hunks(section):
-        side = [text for mark, text in shown if mark != "-"]
-        if lines[start + grown : start + grown + len(side)] != side:
-            raise Untrue(f"{name} holds something else than the diff shows")
+    sides = [(start + grown, [text for mark, text in shown if mark != "-"]) for start, grown, shown in hunks]
+    return all(lines[at : at + len(side)] == side for at, side in sides)
 
 
 def _lines(text: str) -> list[str]:

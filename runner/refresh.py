@@ -18,7 +18,7 @@ from runner.bench import Bench
 from runner.environment import Profile
 from runner.gateway import Reader
 from runner.host_errors import HostError
-from runner.jobd_answers import JobdError, StageState
+from runner.jobd_answers import JobdError, StageState, read_text
 from runner.machine_states import fetch_machine_states
 from runner.machines import USABLE, Machine, eligible
 from runner.notifications import draft_broken_base, insert_notification
@@ -117,7 +117,7 @@ class Refresher:
             return False
         if poll.state is not StageState.DONE:
             await self._note_broken(machine, profile, poll.message)
-        elif base := poll.result.get("base"):
-            log.info("base.refreshed", commit=str(base.get("commit"))[:64])
+        elif isinstance(base := poll.result.get("base"), dict):
+            log.info("base.refreshed", commit=read_text(base.get("commit"), 64))
         await client.clean(job_id)
         return True

@@ -36,6 +36,7 @@ deliveries = Table(
     Column("event", String(100), nullable=False),
     Column("lane", String(300), nullable=False),  # deliveries of one lane are worked one after the other
     Column("body", Compressed, nullable=False),  # the bytes that were signed
+    Column("digest", String(64)),  # of event and payload; NULL: it came before digests were kept
     Column("received_at", UtcDateTime, nullable=False),
     Column("state", String(20), nullable=False),  # pending, done, failed
     Column("attempts", Integer, nullable=False, default=0),
@@ -45,6 +46,7 @@ deliveries = Table(
     Column("error", Text),
     # Who is next is found without reading a body, and a new delivery goes to its end.
     Index("pending_deliveries", "sequence", "lane", sqlite_where=PENDING, postgresql_where=PENDING),
+    Index("deliveries_by_digest", "digest"),  # no signature covers the id, so a copy may come under another
 )
 
 cases = Table(
@@ -81,6 +83,7 @@ jobs = Table(
     Column("state", String(20), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime, nullable=False),
+    Column("requested_at", UtcDateTime, nullable=False),  # by GitHub's clock
     Column("machine", String(100)),
     Column("base_commit", String(64)),
     Column("started_at", UtcDateTime),
@@ -252,7 +255,7 @@ checks = Table(
     Column("trouble", Text),
 )
 
-sessions = Table(
+sessions = Table(  # Neither read nor written any more: no run resumes what an agent could have written.
     "sessions",
     metadata,
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
@@ -265,11 +268,7 @@ reports = Table(
     "reports",
     metadata,
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column("body", Text, nullable=False),
-    Column("worklog", Text, nullable=False),
-    Column("pr_title", Text, nullable=False),
-    Column("repro", Text, nullable=False),
-    Column("patch", Text, nullable=False),
+    *(Column(name, Text, nullable=False) for name in ("body", "worklog", "pr_title", "repro", "patch")),
     Column("digest", String(64)),
     Column("refusals", JSON, nullable=False),
     Column("warnings", JSON, nullable=False),
@@ -307,6 +306,7 @@ replies = Table(
     Column("comment_id", Integer),
     Column("comment_url", Text),
     Column("commented_at", UtcDateTime),  # GitHub's own clock
+    Column("quiet_since", UtcDateTime),  # no request to post it is under way; NULL: not known
     *describe_tries(),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime),  # when `body` last became another one

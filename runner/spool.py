@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner.job import JobState
 from runner.loops import Bell, Listener
+from runner.own_files import close_to_others, make_private_folder, open_private
 
 STAGES = ("prepare", "agent", "collect", "check")
 """The parts of a job that have a log, in their order."""
@@ -30,15 +31,17 @@ class Spool:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder where it is missing. Raises `OSError`, in words for the operator."""
+        """Make the folder, for our account alone, where it is missing. Raises `OSError`, in words for the operator."""
         self._folder = folder
         self._grown = Bell()
         self._watchers = Counter[str]()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(folder)
         except OSError as error:
             reason = f"{folder.parent} is no place for logs ({(error.strerror or '').lower()}): it has to be a folder"
             raise OSError(f"{reason} that this account may write to; see server.data_dir") from None
+        for path in (folder, *folder.glob("*.log")):
+            close_to_others(path)
 
     def offset(self, job_id: str, stage: str) -> int:
         """How many bytes of the log are here."""
@@ -48,7 +51,7 @@ class Spool:
     def append(self, job_id: str, stage: str, chunk: bytes) -> None:
         """Add what the machine gave at the current offset."""
         if chunk:
-            with self._path(job_id, stage).open("ab") as file:
+            with open(self._path(job_id, stage), "ab", opener=open_private) as file:
                 file.write(chunk)
             self._grown.ring_here()
 

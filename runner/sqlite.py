@@ -9,7 +9,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from runner.db_errors import DatabaseError, NoDatabase
+from runner.own_files import close_to_others, open_private
 
 MAX_LOG_PAGES = 64_000
 """Pages of 4 KiB, so 250 MiB: a log of that length is brought into the file in the midst of a crowd of writes."""
@@ -31,6 +32,9 @@ CACHE_KB = 500
 
 BUSY_MS = 30_000
 """How long a connection waits while another process writes."""
+
+COMPANIONS = ("", "-wal", "-shm", "-journal", ".lock")
+"""What is appended to the database's name, by SQLite and by us, for the files that belong to it."""
 
 READ_OPTIONS: dict[str, Any] = {}
 """Of a transaction that sees one moment of the database: every one does."""
@@ -159,9 +163,15 @@ def _begin(connection: Connection) -> None:
 
 
 def probe(file: Path, *, must_exist: bool) -> None:
-    """Raise `DatabaseError` where SQLite could not use the file."""
+    """Raise `DatabaseError` where SQLite could not use the file. One that need not exist is created, and private.
+
+    It holds the secret from which addresses and tokens are made. SQLite gives the files beside it the same mode.
+    """
     if must_exist and not file.is_file():
         raise NoDatabase("there is no such file")
+    if not must_exist:
+        with suppress(OSError):  # SQLite says what is wrong with the place.
+            os.close(open_private(str(file), os.O_RDWR | os.O_CREAT))
     # The driver's own thread complains on standard error when a connection that failed outlives the event loop.
     try:
         with closing(sqlite3.connect(file)) as connection:
@@ -177,8 +187,10 @@ def hold(file: Path) -> Iterator[None]:
     The lock lies beside the database and belongs to the process: it cannot outlive it. The file stays, because whoever
     removed it could take it from under somebody who has just opened it.
     """
-    lock = Path(f"{file.resolve()}.lock")
-    with lock.open("a") as opened:
+    whole = file.resolve()
+    for companion in COMPANIONS:
+        close_to_others(Path(f"{whole}{companion}"))
+    with open(f"{whole}.lock", "a", opener=open_private) as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -197,7 +209,7 @@ def back_up(file: Path, target: Path) -> None:
     partial = target.with_name(f"{target.name}.partial")
     try:
         # It holds the secret from which the addresses of pages are made.
-        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+        os.close(open_private(str(partial), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(partial)) as copy:
             source.backup(copy)
             # A copy in one file: whoever moves it must not leave a log behind.

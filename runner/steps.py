@@ -6,8 +6,6 @@ is. It raises `HostError` when the machine cannot be asked; `runner.supervisor` 
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,12 +14,14 @@ import structlog
 
 from runner import store
 from runner.agent_step import follow_agent, start_agent
-from runner.agents import Launch, Run
+from runner.agents import Run
 from runner.agents.configuration import configures_agents
-from runner.artifacts import BadArtifacts, is_plain, read_report, read_session
+from runner.artifacts import BadArtifacts, is_plain, read_report
+from runner.base_commit import NoBaseCommit, choose_base_commit, read_base_commit
 from runner.bench import Bench, end, explain, follow, keep_way, move_on, update_job
 from runner.environment import Profile
 from runner.gateway import Reader
+from runner.history import HistoryError
 from runner.job import FileChange, Job, JobState, Report
 from runner.jobd_answers import JobdError, StageState
 from runner.jobd_client import JobdClient
@@ -52,6 +52,13 @@ async def take_step(bench: Bench, job: Job) -> Job:
         if job.state is JobState.PREPARING:
             await note_unprepared(bench, ended, error.code)
         return ended
+    except NoBaseCommit as reason:
+        return await end(bench, job, JobState.FAILED, str(reason))
+    except HistoryError as error:
+        if error.permanent:
+            return await end(bench, job, JobState.FAILED, str(error))
+        log.warning("job.base_unknown", **job.log_context(), reason=str(error))
+        return job if job.trouble == str(error) else await update_job(bench, job, trouble=str(error))
 
 
 def _is_to_be_killed(job: Job) -> bool:
@@ -77,9 +84,9 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         # A worktree may begin anywhere, and what follows on a rebase, too: others must not begin from there.
         trunk = job.base_branch if job.has_thread and not job.follows else profile.base_branch
         begun_at = (earlier and earlier.base_commit) or ""
-        commit = job.base_commit or ("" if job.rebases else begun_at)
+        job = await choose_base_commit(bench, job, "" if job.rebases else begun_at)
         way = await bench.gateway.lead_git(Reader.of(job), client)
-        recipe = profile.recipe(job.clone_url, job.base_branch, commit, lease.slot, trunk)
+        recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, trunk)
         await client.prepare(
             job.id,
             replace(recipe, git=way.env, relay=way.by_relay),
@@ -120,10 +127,9 @@ async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileC
 
 async def _record_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> Job:
     found: dict[str, Any] = {}
+    commit = await read_base_commit(bench, job, result)
     if not job.base_commit:
-        found["base_commit"] = str(result.get("base_commit"))
-        if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", found["base_commit"]):
-            raise JobdError("internal", "the machine did not say which commit it checked out")
+        found["base_commit"] = commit
     if job.rebases and job.conflicts is None:
         found["conflicts"] = read_conflicts(result)
     return await update_job(bench, job, **found) if found else job
@@ -133,20 +139,19 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
     poll = await follow(bench, client, job, "collect")
     profile = bench.profiles[job.repository]
     if poll.state is StageState.ABSENT:
-        limits, launch = profile.limits, _describe_launch(bench, job)
+        limits = profile.limits
         await client.collect(
             job.id,
             base_commit=job.base_commit or "",
             # Whoever cancelled waits, and nothing will be made of the diff as it is.
             lint=() if job.cancel_requested_at else profile.lint,
-            hidden=launch.hidden,
-            session_glob=launch.session_glob if job.has_agent else "",
+            # What is the same for every run of the job's agent.
+            hidden=bench.agents[job.agent].launch(Run(session_id="")).hidden,
             timeout_s=limits.collect_timeout_s,
             max_change_bytes=limits.max_change_bytes,
             max_changes=limits.max_changes,
             max_text_bytes=limits.max_text_bytes,
             max_log_bytes=limits.max_log_bytes,
-            max_session_bytes=limits.max_session_bytes,
         )
         return job
     if poll.state is StageState.RUNNING:
@@ -157,32 +162,24 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
     return await _finish(bench, client, job, profile, failure)
 
 
-def _describe_launch(bench: Bench, job: Job) -> Launch:
-    """What is the same for every run of the job's agent."""
-    return bench.agents[job.agent].launch(Run(session_id=""))
-
-
 async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, failure: str | None) -> Job:
     """Read what was collected, distrustfully, and end the job with it."""
-    report, session = None, None
+    report = None
     try:
         result = await client.result(job.id)
         report = await _tell_origin(bench, job, read_report(job, result, profile))
-        tally, _, _ = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
-        glob, limit = _describe_launch(bench, job).session_glob, profile.limits.max_session_bytes
-        session = read_session(result, tally.session_id, glob, limit)
     except (BadArtifacts, JobdError) as error:
         failure = failure or f"the result could not be read: {error}"
     if job.cancel_requested_at:
         failure = failure or f"cancelled by {job.canceller}"
-        return await end(bench, job, JobState.CANCELLED, failure, report, session)
+        return await end(bench, job, JobState.CANCELLED, failure, report)
     if report and not report.body.strip():
         failure = failure or "the agent ended without writing a report"
     if report and (left := find_unresolved(job, report.changes)):
         failure = failure or f"conflicts are left in {len(left)} file{'s' * (len(left) != 1)}"
-    if report and not failure and (verifying := await begin_verification(bench, job, report, session)):
+    if report and not failure and (verifying := await begin_verification(bench, job, report)):
         return verifying
-    return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report, session)
+    return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report)
 
 
 async def _tell_origin(bench: Bench, job: Job, report: Report) -> Report:

@@ -15,13 +15,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner.agents import Session
 from runner.allotment import Turns
 from runner.caps import Scope, Spent
 from runner.job import ACTIVE, OPERATOR, REBASE, FileChange, IllegalMove, Job, JobState, Posts, Report, move
 from runner.machines import Holder, Lease
 from runner.meter import Meter
-from runner.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, sessions, turns
+from runner.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, turns
 from runner.sql import insert_new, upsert
 
 _ACTIVE = [str(state) for state in ACTIVE]
@@ -343,18 +342,6 @@ async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> S
     query = select(func.count(), *totals).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
     # What people did by hand was no run of an agent.
     return Spent(*(await connection.execute(query.where(~jobs.c.by_hand, *which))).one())
-
-
-async def save_session(connection: AsyncConnection, job_id: str, session: Session) -> None:
-    """Keep what a later attempt can resume."""
-    values = {"id": session.id, "path": session.path, "compressed": zlib.compress(session.content)}
-    await connection.execute(insert(sessions).values(job_id=job_id, **values))
-
-
-async def fetch_session(connection: AsyncConnection, job_id: str) -> Session | None:
-    """What a later attempt can resume; None when there is nothing."""
-    row = (await connection.execute(select(sessions).where(sessions.c.job_id == job_id))).one_or_none()
-    return Session(row.id, row.path, zlib.decompress(row.compressed)) if row else None
 
 
 def compress_log(log: bytes) -> bytes:

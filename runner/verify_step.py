@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from runner import store
-from runner.agents import Session
+from runner.base_commit import read_base_commit
 from runner.bench import Bench, end, explain, follow, keep_way, log_move
 from runner.characters import make_storable
 from runner.check_rows import add_checks, fetch_checks, save_runs
@@ -23,7 +23,7 @@ from runner.gateway import Reader
 from runner.holds import fetch_holds
 from runner.host_errors import HostError
 from runner.job import FileChange, Job, JobState, Report
-from runner.jobd_answers import JobdError, StageState
+from runner.jobd_answers import JobdError, StageState, read_text
 from runner.jobd_client import JobdClient
 from runner.machines import Lease
 from runner.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
@@ -71,7 +71,7 @@ def plan_checks(report: Report) -> list[tuple[Kind, str, str]]:
     return [*found, *((Kind.TESTS, path, "\n".join(names)) for path, names in [*tests][:MAX_TEST_FILES])]
 
 
-async def begin_verification(bench: Bench, job: Job, report: Report, session: Session | None) -> Job | None:
+async def begin_verification(bench: Bench, job: Job, report: Report) -> Job | None:
     """Store what came out of a run, and go on to verify it; None, and nothing is stored, where there is nothing to."""
     profile = bench.profiles[job.repository]
     planned = await _plan(job, report) if profile.verification.runs else []
@@ -84,8 +84,6 @@ async def begin_verification(bench: Bench, job: Job, report: Report, session: Se
     async with bench.db.write() as connection:
         moved = await store.move_job(connection, job, JobState.VERIFYING, bench.now())
         await store.insert_report(connection, report)
-        if session:
-            await store.save_session(connection, job.id, session)
         await add_checks(connection, job.id, planned)
     return log_move(moved)
 
@@ -153,6 +151,7 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
     elif poll.state is StageState.RUNNING:
         await keep_way(bench, client, job, reader)
     elif poll.state is StageState.DONE:
+        await read_base_commit(bench, job, poll.result)
         await bench.gateway.close(environment)  # From here on nothing in it has to be fetched.
         subject = await _fetch_subject(bench, job)
         if poll.result.get("sealed") is not True:
@@ -233,8 +232,9 @@ def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -
         rows = {side: told.get(_name_run(check, side)) for side in sides}
         runs = {side: tuple(map(_read_run, row[: how.runs])) for side, row in rows.items() if isinstance(row, list)}
         complete = {side: run for side, run in runs.items() if len(run) == how.runs}
-        reason = next((str(said[name]) for side in sides if (name := _name_run(check, side)) in said), INCOMPLETE)
-        trouble = None if len(complete) == len(sides) else check.trouble or make_storable(reason)[:MAX_WORDS]
+        reasons = (read_text(said.get(_name_run(check, side)), MAX_WORDS) for side in sides)
+        reason = next((words for words in reasons if words), INCOMPLETE)
+        trouble = None if len(complete) == len(sides) else check.trouble or reason
         read.append(replace(check, runs=complete, trouble=trouble))
     return read
 
@@ -243,6 +243,6 @@ def _read_run(row: Any) -> Run:
     """One run; what makes no sense is a failure that says so."""
     values = row if isinstance(row, Mapping) else {}
     status, words = values.get("status"), values.get("words")
-    if not isinstance(status, int) or not 0 <= status <= 255 or not isinstance(words, str):
+    if type(status) is not int or not 0 <= status <= 255 or not isinstance(words, str):
         return Run(255, timed_out=False, words="the machine's answer about this run makes no sense")
     return Run(status, values.get("timed_out") is True, make_storable(words[-MAX_WORDS:]))

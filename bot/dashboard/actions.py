@@ -128,6 +128,7 @@ class Actions:
             preset=preset,
             requested_by=visit.login or "",
             triggered_at=context.now(),
+            by_our_clock=True,
             trigger=name_occasion(visit, fields),
             options=_read_options(fields),
             onto=fields.get("onto", "").strip() or None,

@@ -14,6 +14,7 @@ from bot.dashboard.sight import Sight
 from bot.dashboard.visits import Visit, Visits
 from handlers.context import Context
 from runner import store
+from runner.characters import make_storable
 from runner.job import Job
 
 
@@ -38,7 +39,7 @@ class Desk:
     async def find_job(self, request: web.Request, visit: Visit) -> Job:
         """The job of a page's address. One that they may not see is as absent as one that never was."""
         async with self.context.db.read() as connection:
-            job = await store.fetch_job(connection, request.match_info["id"])
+            job = await store.fetch_job(connection, make_storable(request.match_info["id"]))
         if job is None or not await self.sight.sees(visit, job):
             raise self.refuse(visit)
         return job

@@ -1,4 +1,7 @@
-"""Diffs as pages show them: folded by file, each line with what it is, and colours for its code. Pure."""
+"""Diffs as pages show them: folded by file, each line with what it is, and colours for its code. Pure.
+
+They are shown already (`handlers.shown_patch`), and what is drawn here has every line of that.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from bot.dashboard.syntax import Language, find_language, paint
+from runner.patch import Line, list_lines
 
 COLOURED_DIFF, COLOURED_LINES = 200_000, 10_000
 """Characters and lines beyond which a diff is shown without colours: each line would cost an element."""
@@ -17,7 +21,7 @@ UNFOLDED_LINES = 400
 """Lines of a diff up to which all of its files are shown unfolded."""
 
 _NO_CODE = Markup()
-_KINDS = {"+": "plus", "-": "minus", "@": "hunk"}
+_KINDS = {"added": "plus", "removed": "minus", "hunk": "hunk"}
 
 Lines = Sequence[tuple[str, str]]
 """Each with what it is: `plus`, `minus`, `hunk`, or nothing. What is HTML already says so (`Markup`)."""
@@ -40,34 +44,19 @@ def read_diff(text: str) -> list[FileDiff]:
     """The files of a diff, in its order; one without a name where there is too much of it."""
     if len(text) >= COLOURED_DIFF or text.count("\n") > COLOURED_LINES:
         return [FileDiff("", [("", text)], True)]
-    return [_colour_file(file) for file in fold_diff(split_diff(text))]
+    return [_colour_file(file) for file in fold_diff(list_lines(text))]
 
 
-def split_diff(text: str) -> Iterator[tuple[str, str]]:
-    """Each line of a diff with what it is: `plus`, `minus`, `hunk`, or nothing."""
-    in_hunk = False
-    for line in text.removesuffix("\n").split("\n"):
-        in_hunk = line.startswith("@@") or (in_hunk and not line.startswith("diff --git "))
-        yield _KINDS.get(line[:1], "") if in_hunk else "", f"{line}\n"
-
-
-def fold_diff(lines: Iterable[tuple[str, str]]) -> list[FileDiff]:
+def fold_diff(lines: Iterable[Line]) -> list[FileDiff]:
     """The files of a diff, in its order."""
     files: list[tuple[str, list[tuple[str, str]]]] = []
     count = 0
-    for kind, line in lines:
-        if not files or (not kind and line.startswith("diff --git ")):
-            files.append((_name_file(line), []))
-        files[-1][1].append((kind, line))
+    for kind, name, line in lines:
+        if not files or (kind == "header" and line.startswith("diff --git ")):
+            files.append((name, []))
+        files[-1][1].append((_KINDS.get(kind, ""), f"{line}\n"))
         count += 1
     return [FileDiff(name, found, count <= UNFOLDED_LINES) for name, found in files]
-
-
-def _name_file(line: str) -> str:
-    """The file's name, as the first line of its diff has it: the same on both sides, for we look for no renames."""
-    words = line.removeprefix("diff --git ").removesuffix("\n")
-    half = len(words) // 2
-    return words[half + 1 :].removeprefix("b/") if words[:half].removeprefix("a/") in words[half:] else words
 
 
 def _colour_file(file: FileDiff) -> FileDiff:

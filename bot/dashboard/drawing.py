@@ -12,11 +12,12 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bot.dashboard.diffs import FileDiff, read_diff
+from bot.dashboard.diffs import read_diff
 from bot.dashboard.prose import render_prose
 from bot.dashboard.visits import Visit
 from handlers.context import Context
 from handlers.sanitize import redact
+from handlers.shown_patch import ShownPatch, show_patch
 from handlers.transcript import spell_out
 from runner.characters import show_invisible
 
@@ -52,12 +53,14 @@ class Drawing:
     def __init__(self, context: Context, web_url: str) -> None:
         """`web_url` is where GitHub's pages are; empty where nobody has said."""
         self.secrets = spell_out(context.secrets)
+        self._live_secrets = context.secrets
         # A list says the same few hundred words each time, and looking for secrets in each is what takes its time.
         self._clean_word = lru_cache(MAX_WORDS)(self._clean_text)
         loader = FileSystemLoader(Path(__file__).parent.parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean)
         # Whoever looks at a page looks at it again, and others do.
-        self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(self._clean_diff)
+        self._templates.filters["shown_patch"] = self.show_patch
+        self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(read_diff)
         self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
         self._templates.filters["moment"] = show_moment
         self._templates.globals["github"] = web_url
@@ -82,6 +85,10 @@ class Drawing:
         """The text without secrets."""
         return redact(text, self.secrets)
 
+    def show_patch(self, patch: str) -> ShownPatch:
+        """A job's patch, the same as in the comment."""
+        return show_patch(patch, self._live_secrets)
+
     def clean(self, value: object) -> object:
         """What every value passes on its way into a page; one that is escaped already has passed it before."""
         if not isinstance(value, str) or hasattr(value, "__html__"):
@@ -90,10 +97,6 @@ class Drawing:
 
     def _clean_text(self, text: str) -> str:
         return show_invisible(self.redact(str(text)))
-
-    def _clean_diff(self, patch: str) -> list[FileDiff]:
-        """The files of a diff, cleaned as a whole: a secret may have several lines."""
-        return read_diff(self._clean_text(patch))
 
     def _render_prose(self, text: str) -> Markup:
         return render_prose(text, self._clean_text)

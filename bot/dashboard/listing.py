@@ -18,6 +18,7 @@ from bot.dashboard.sight import Scope
 from handlers.costs import describe_cost
 from handlers.report import is_confidential
 from runner import store
+from runner.characters import make_storable
 from runner.job import ACTIVE, JobState
 from runner.meter import Meter
 from runner.schema import cases, jobs, meters
@@ -89,7 +90,7 @@ class Found:
 
 def read_filter(query: Mapping[str, str]) -> Filter:
     """The filter of an address. Whatever it says, it is one. Pure."""
-    given = {field.name: query.get(field.name, "").strip()[:MAX_TYPED] for field in fields(Filter)}
+    given = {field.name: make_storable(query.get(field.name, "").strip()[:MAX_TYPED]) for field in fields(Filter)}
     return Filter(**given)
 
 
@@ -141,9 +142,9 @@ def _read_cursor(cursor: str) -> tuple[datetime, str] | None:
     time, _, job_id = cursor.partition("~")
     try:
         at = datetime.fromisoformat(time)
-    except ValueError:
+        return (at.astimezone(UTC), job_id) if at.tzinfo else None
+    except (ValueError, OverflowError):  # Near the ends of the calendar a time has no UTC form.
         return None
-    return (at.astimezone(UTC), job_id) if at.tzinfo else None
 
 
 async def fetch_page(connection: AsyncConnection, scope: Scope, wanted: Filter) -> Found:

@@ -18,6 +18,7 @@ from bot.dashboard.spend import DAYS, fetch_runs, sum_all
 from bot.dashboard.visits import Forged, Visit
 from bot.deliveries import NotReplayed, fetch_deliveries, work_again
 from runner import store
+from runner.characters import make_storable
 from runner.job import Job, JobState
 from runner.machine_states import fetch_machine_states, fetch_sightings
 from runner.pauses import EVERYWHERE, Pause, fetch_pauses
@@ -98,7 +99,7 @@ class Lists:
             _, fields = await self._desk.visits.read_form(request)
             # No guard: an operator does this whatever claims this replica holds.
             async with self._desk.context.db.begin() as connection:
-                await work_again(connection, request.match_info["id"], force="force" in fields)
+                await work_again(connection, make_storable(request.match_info["id"]), force="force" in fields)
         except Forged as forged:
             return self._desk.drawing.say(reader, "Not replayed", str(forged), 403)
         except NotReplayed as refused:

@@ -1,8 +1,12 @@
 """Opening the pull request: a note becomes the person's own comment in the thread, and the thread does the rest.
 
 An App may write as somebody only by a token of theirs, which is asked for at that moment (`sign_in`), and given back to
-GitHub once the comment is there. What the note must be is judged here by the same function as in the thread: whoever
-wrote too little reads that before anything is posted.
+GitHub once the comment is there. GitHub counts such a comment against the person's limits, so it takes no turn in the
+installation's budget of writes:
+https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#primary-rate-limit-for-authenticated-users
+
+What the note must be is judged here by the same function as in the thread: whoever wrote too little reads that before
+anything is posted.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from aiohttp import web
 
 from bot.dashboard.desk import Desk
 from bot.dashboard.forms import Denied, Fields, admit, answering
-from bot.dashboard.oauth import GitHubOAuth
+from bot.dashboard.oauth import GitHubOAuth, OAuthUnanswered
 from bot.dashboard.sign_in import PEN, PEN_LASTS, SignIn
 from bot.dashboard.visits import Visit
 from handlers import casebook
@@ -24,12 +28,16 @@ from handlers.note import MAX_NOTE, NOTE_PLACEHOLDER, parse_note
 from handlers.pulls import find_fault
 from handlers.report import is_confidential
 from runner import store
+from runner.claims import Claims
 from runner.job import DIGEST_SHOWN, Job, Report
 
 log = structlog.get_logger()
 
 LATELY = timedelta(minutes=10)
 """How far back the thread is looked through for the same comment: a form may be sent twice."""
+
+TRIES, TRY_AGAIN_S = 20, 0.25
+"""How often somebody looks whether the same note is still being posted, and how many seconds apart."""
 
 BACK = "back"
 """In the query of whoever comes from GitHub with a pen: without one then, there is no use in going again."""
@@ -42,7 +50,7 @@ class Notes:
         self._desk = desk
         self._oauth = oauth
         self._sign_in = sign_in
-        self._posting = asyncio.Lock()
+        self._claims = Claims(desk.context.db)
 
     def routes(self) -> list[web.RouteDef]:
         """Every address."""
@@ -83,7 +91,7 @@ class Notes:
 
     async def _write(self, request: web.Request, visit: Visit, fields: Fields) -> str:
         job = await self._desk.find_job(request, visit)
-        rules, _ = await admit(self._desk, visit, job.repository, Right.OPEN)
+        await admit(self._desk, visit, job.repository, Right.OPEN)
         token, report = self._find_token(request, visit, job), await self._find_standing(job)
         if report is None:
             raise Denied("This job's diff does not wait for a note any more.", 409)
@@ -91,13 +99,37 @@ class Notes:
             raise Denied("GitHub has to say once more that we may post for you: go back, copy your note, and reload.")
         body = render_note(fields.get("digest", ""), fields.get("title", ""), fields.get("note", ""))
         check_note(body, report)
-        async with self._posting:
-            since = self._desk.context.now() - LATELY
-            lately = await self._desk.context.github.list_comments(rules.name, job.issue_number, since)
-            if not any(comment.author == visit.login and comment.body.strip() == body for comment in lately):
-                await self._oauth.comment(token, rules.name, job.issue_number, body)
+        await self._post_once(token, visit.login or "", job, body)
         log.info("dashboard.noted", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}?posted"
+
+    async def _post_once(self, token: str, login: str, job: Job, body: str) -> None:
+        """Post a comment, unless it is there. Raises `Denied`, and `OAuthFailed`.
+
+        Whoever sends the form again waits for the first to end, in whichever replica that is.
+        """
+        for _ in range(TRIES):
+            async with self._claims.hold(f"note {job.id} {login}") as mine:
+                if mine:
+                    if not await self._is_there(login, job, body):
+                        await self._comment(token, login, job, body)
+                    return
+            await asyncio.sleep(TRY_AGAIN_S)
+        raise Denied("Your note is still being posted. Look at the thread in a moment.", 409)
+
+    async def _comment(self, token: str, login: str, job: Job, body: str) -> None:
+        try:
+            await self._oauth.comment(token, job.repository, job.issue_number, body)
+        except OAuthUnanswered:
+            # It may have got through, or still get through: a second try now could post it twice.
+            await asyncio.sleep(self._oauth.settles.total_seconds())
+            if not await self._is_there(login, job, body):
+                raise
+
+    async def _is_there(self, login: str, job: Job, body: str) -> bool:
+        since = self._desk.context.now() - LATELY
+        lately = await self._desk.context.github.list_comments(job.repository, job.issue_number, since)
+        return any(comment.author == login and comment.body.strip() == body for comment in lately)
 
     def _find_token(self, request: web.Request, visit: Visit, job: Job) -> str:
         pen = self._desk.visits.read_cookie(request, PEN, PEN_LASTS)

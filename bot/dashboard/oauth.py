@@ -10,12 +10,14 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
 from bot.github.transport import ACCEPT, API_VERSION, USER_AGENT
+from handlers.outbox import SETTLES
 
 TIMEOUT = aiohttp.ClientTimeout(total=20.0)
 
@@ -26,6 +28,10 @@ _NO_ANSWER = (aiohttp.ClientError, TimeoutError, ValueError)
 
 class OAuthFailed(Exception):  # noqa: N818
     """GitHub did not do what was asked for; the message says what, as a sentence, and holds no secret."""
+
+
+class OAuthUnanswered(OAuthFailed):
+    """GitHub gave no usable answer, so what was asked for may have happened, or may still happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +47,11 @@ class OAuthApp:
 class GitHubOAuth:
     """The session is the caller's, and keeps no cookies: those of one person would travel with the next."""
 
-    def __init__(self, session: aiohttp.ClientSession, app: OAuthApp) -> None:
+    def __init__(self, session: aiohttp.ClientSession, app: OAuthApp, *, settles: timedelta = SETTLES) -> None:
+        """`settles` is how long GitHub may still be at a request after its answer was lost."""
         self._session = session
         self._app = app
+        self.settles = settles
 
     def authorize_url(self, state: str, verifier: str, redirect_uri: str, login: str = "") -> str:
         """Where a browser goes so that GitHub asks who is there; `login` is whom we expect."""
@@ -82,7 +90,10 @@ class GitHubOAuth:
         return login
 
     async def comment(self, token: str, repository: str, number: int, body: str) -> str:
-        """Post a comment as the person themselves; its address. Raises `OAuthFailed`."""
+        """Post a comment as the person themselves; its address. Raises `OAuthFailed`.
+
+        It takes no turn in the installation's budget of writes: GitHub counts it for the person, whose token this is.
+        """
         url = f"{self._app.api_url}/repos/{repository}/issues/{number}/comments"
         answer = await self._ask("POST", url, token=token, json={"body": body})
         return str(answer.get("html_url", ""))
@@ -106,7 +117,9 @@ class GitHubOAuth:
                 status = answer.status
         except _NO_ANSWER as error:
             # The type only: the text of some errors holds the request.
-            raise OAuthFailed(f"GitHub gave no usable answer ({type(error).__name__}). Please try again.") from None
+            raise OAuthUnanswered(f"GitHub gave no usable answer ({type(error).__name__}). Please try again.") from None
+        if status >= 500:
+            raise OAuthUnanswered(f"GitHub answered {status}. Please try again.")
         if status >= 300 or not isinstance(found, dict):
             raise OAuthFailed(f"GitHub answered {status}.")
         return found

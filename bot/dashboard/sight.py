@@ -40,7 +40,11 @@ class Sight:
     """Answers what somebody may see."""
 
     def __init__(self, context: Context, *, public: bool, by_address: bool, lasts_s: float = LASTS_S) -> None:
-        """`public` shows jobs of public repositories to everybody, `by_address` any job to whoever has its address."""
+        """`public` shows jobs of public repositories to everybody.
+
+        `by_address` shows a job to anyone who has its address, unless its repository is private: an address has 40
+        random bits, which is not enough to guard a private repository's code for years.
+        """
         self._context = context
         self._public = public
         self._by_address = by_address
@@ -52,7 +56,7 @@ class Sight:
 
     async def sees(self, visit: Visit, job: Job) -> bool:
         """Whether they may look at a job of which they have the address."""
-        if self._by_address or visit.is_operator or (self._public and not job.private):
+        if visit.is_operator or (not job.private and (self._by_address or self._public)):
             return True
         if visit.login is None:
             return False

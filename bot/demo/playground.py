@@ -38,6 +38,7 @@ PACE = Pace(
     poll_s=0.2,
     sweep_s=0.5,
     grace_s=5.0,
+    settles_s=0.5,
     in_flight_s=0.0,
     github=Timings(write_interval_s=0.0, backoff_s=0.05, writes_per_minute=1_000, writes_per_hour=10_000),
 )
@@ -101,9 +102,9 @@ class Playground:
                 await self.embedded_ssh.start()
                 stack.push_async_callback(self.embedded_ssh.stop)
             key_file = self.folder / "app.pem"
-            key_file.touch(mode=0o600)
-            key_file.write_text(private_key)
-            self.config.write_text(self._render_config())
+            for path, text in ((key_file, private_key), (self.config, self._render_config())):
+                path.touch(mode=0o600)
+                path.write_text(text)
             await self.start_service()
             stack.push_async_callback(self.stop_service)
             self._stack = stack.pop_all()

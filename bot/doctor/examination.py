@@ -12,6 +12,7 @@ import aiohttp
 
 import bot
 from bot.config import ConfigError, Settings, load_settings
+from bot.doctor.file_checks import check_files
 from bot.doctor.findings import MAX_WORDS, Finding, Part
 from bot.doctor.github_checks import check_app, check_repository
 from bot.doctor.host_checks import check_agent, check_service
@@ -37,7 +38,7 @@ async def examine(config: Path) -> list[Finding]:
     except ConfigError as error:
         fix = "mend it there; ptq.example.toml explains every key"
         return [CONFIGURATION.fail(config.name, problem, fix) for problem in error.problems]
-    found = [CONFIGURATION.ok(config.name, "it can be used"), *await _look(settings)]
+    found = [CONFIGURATION.ok(config.name, "it can be used"), *check_files(settings), *await _look(settings)]
     secrets = settings.secret_values()
     return [clean(finding, secrets) for finding in found]
 

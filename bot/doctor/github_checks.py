@@ -211,8 +211,8 @@ def judge_repository(
         fix = "let a machine with the labels of `requires` serve such repositories (`serves`)"
         yield part.fail("machines", f"no machine is for it: it needs {', '.join(wanted)}", fix)
     if facts.private and settings.dashboard.client_id is None:
-        words = "it is private, and whoever has the address of one of its jobs reads report, diff and logs"
-        yield part.warn("pages", words, "set up [dashboard], so that people sign in (docs/dashboard.md)")
+        words = "it is private, so its jobs have no pages: nobody can sign in to show that they may read it"
+        yield part.warn("pages", words, "set up [dashboard] so that people can sign in (docs/dashboard.md)")
 
 
 async def _check_branch(part: Part, github: AppGitHub, rules: RepositoryRules, facts: RepositoryFacts) -> Finding:

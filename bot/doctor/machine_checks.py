@@ -50,7 +50,7 @@ async def look_around(part: Part, machine: Machine, client: JobdClient) -> Async
     yield part.ok("connection", f"it answers; Python {version.python}")
     for finding in judge_room(part, machine, await client.check()):
         yield finding
-    yield judge_sandbox(part, await client.capabilities())
+    yield judge_sandbox(part, machine, await client.capabilities())
 
 
 def explain_failure(part: Part, machine: Machine, error: HostError | JobdError) -> Finding:
@@ -109,8 +109,12 @@ def judge_room(part: Part, machine: Machine, inventory: Inventory) -> Iterator[F
         yield part.warn("GPUs", words, "install NVIDIA's driver there, or take the label away")
 
 
-def judge_sandbox(part: Part, found: Capabilities) -> Finding:
-    """Whether jobs are sealed from each other, and what they reach nevertheless."""
+def judge_sandbox(part: Part, machine: Machine, found: Capabilities) -> Finding:
+    """Whether jobs are sealed from each other, and from us where they run on our own host; and what they reach."""
+    if not found.sealed and machine.kind == "local":
+        words = f"jobs are {found.words}; they run as the service's own account, and can read its keys and database"
+        fix = 'see docs/machines.md for what it lacks; or use kind = "ssh" with another account, or another host'
+        return part.fail("sandbox", words, fix)
     if not found.sealed:
         return part.warn("sandbox", f"jobs are {found.words}", "see docs/machines.md for what it lacks")
     if found.open:

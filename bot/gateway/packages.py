@@ -35,8 +35,16 @@ HEAD_S, CONNECT_S = 10.0, 10.0
 MAX_LOGGED = 100
 """Of one job's connections: an agent can make as many as it likes."""
 TLS_PORT = 443
-TRANSLATED = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16")))
-"""Addresses that stand for others (RFC 6052, 8215, 3056)."""
+PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
+"""All that is assigned for global use: no local addresses, old and new, and not 64:ff9b::/96, which stands for IPv4."""
+NOT_PUBLIC = tuple(
+    map(
+        ipaddress.ip_network,
+        # Of protocols (Teredo, ORCHID), 6to4 and documents; then of protocols and 6to4 relays in IPv4. Python knows
+        # some of them, each version others: https://www.iana.org/assignments/iana-ipv6-special-registry
+        ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.0.0.0/24", "192.88.99.0/24"),
+    )
+)
 REQUEST = re.compile(r"CONNECT ([A-Za-z0-9.-]{1,253}):([0-9]{1,5}) HTTP/1\.[01]")
 CREDENTIALS = re.compile(r"proxy-authorization:[ \t]*basic[ \t]+([A-Za-z0-9+/=]+)[ \t]*", re.IGNORECASE)
 
@@ -162,14 +170,20 @@ async def _find_addresses(wanted: Wanted, *, is_public: bool) -> list[str]:
     """
     found = await asyncio.get_running_loop().getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(row[4][0]) for row in found))
-    if is_public and not all(map(_is_public, addresses)):
+    if is_public and not all(map(is_public_address, addresses)):
         raise NotConnected(403, f"{wanted.host} leads to no public address")
     return addresses
 
 
-def _is_public(address: str) -> bool:
+def is_public_address(address: str) -> bool:
+    """Whether an address, which may have a zone, leads to the public network, and embeds no other address. Pure."""
     read = ipaddress.ip_address(address)
-    return read.is_global and not read.is_multicast and not any(read in network for network in TRANSLATED)
+    if isinstance(read, ipaddress.IPv6Address):
+        if read.ipv4_mapped:
+            return is_public_address(str(read.ipv4_mapped))
+        if read.scope_id or read not in PUBLIC_V6:
+            return False
+    return read.is_global and not read.is_multicast and not any(read in network for network in NOT_PUBLIC)
 
 
 async def _read_head(stream: Stream) -> tuple[bytes, bytes]:

@@ -85,8 +85,11 @@ SEARCH = ("tool_search", "client")
 GROUP = "namespace"
 """A tool that holds others."""
 
+REFERENCE = "item_reference"
+"""An item that stands for one that the vendor has stored."""
+
 OWN_ITEMS = (
-    *("", "message", "reasoning", "compaction", "function_call", "function_call_output"),
+    *("message", "reasoning", "compaction", "function_call", "function_call_output"),
     *("custom_tool_call", "custom_tool_call_output", "local_shell_call", "local_shell_call_output"),
     *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
     *("tool_search_call", "tool_search_output", "additional_tools"),
@@ -293,11 +296,11 @@ def _find_foreign(api: Api, asked: Mapping[str, Any]) -> Iterator[str]:
     yield from (name for field, name in ELSEWHERE.items() if asked.get(field))
     if SEARCHING.search(asked["model"]):
         yield "web_search"
-    if api is Api.RESPONSES:
-        for item in parts(asked, "input"):
-            kind = show(item.get("type"))
+    if api is Api.RESPONSES and not isinstance(asked.get("input"), str):
+        for item in _read_objects(asked, "input"):
+            kind = _read_kind(item) or _read_untyped(item)
             if kind not in OWN_ITEMS:
-                yield "stored" if kind == "item_reference" else kind
+                yield "stored" if kind == REFERENCE else kind
             yield from _find_foreign_tools(api, item)
     for place in _walk(asked):
         yield from _find_fetched(place)
@@ -305,18 +308,45 @@ def _find_foreign(api: Api, asked: Mapping[str, Any]) -> Iterator[str]:
 
 def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
     """Of the tools in a request, or in a part of it, the names of those that the vendor runs."""
-    tools = [*parts(holder, "tools")]
+    tools = _read_objects(holder, "tools")
     while tools:
         tool = tools.pop()
         # Anthropic's carry the day of their version.
-        kind = re.sub(r"_\d{8}$", "", show(tool.get("type")))
-        place = part(tool, "environment").get("type", "local")
+        kind = re.sub(r"_\d{8}$", "", _read_kind(tool))
+        if not isinstance(environment := tool.get("environment"), dict | None):
+            raise NotAllowed("the environment of a tool must be an object")
+        place = (environment or {}).get("type", "local")
         if kind == GROUP:
-            tools.extend(parts(tool, "tools"))
+            tools.extend(_read_objects(tool, "tools"))
         elif kind not in OWN_TOOLS[api] and (kind, tool.get("execution")) != SEARCH:
             yield kind or "a tool without a type"
         elif place != "local":
             yield "code_execution"
+
+
+def _read_objects(holder: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """The objects of a list that may be left out. Raises `NotAllowed`: what we cannot read, the vendor might."""
+    found = [] if holder.get(name) is None else holder[name]
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise NotAllowed(f"{name} must be a list of objects")
+    return [*found]
+
+
+def _read_kind(value: Mapping[str, Any]) -> str:
+    """The `type` of something; empty where it has none. Raises `NotAllowed`."""
+    kind = value.get("type")
+    if kind is not None and not isinstance(kind, str):
+        raise NotAllowed("a type must be text")
+    return show(kind)
+
+
+def _read_untyped(item: Mapping[str, Any]) -> str:
+    """What the vendor takes an item without a type for: a message, or by its `id` something that is stored there."""
+    if "id" in item:
+        return REFERENCE
+    if isinstance(item.get("role"), str) and isinstance(item.get("content"), str | list):
+        return "message"
+    raise NotAllowed("an item of the input has no type, and is no message with role and content")
 
 
 def _walk(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -22,6 +22,7 @@ from bot.github.payloads import (
     choose_labellings,
     choose_mentioning_pulls,
     choose_pull_request,
+    choose_remover,
     parse_attempts,
     parse_blob,
     parse_comment,
@@ -44,7 +45,7 @@ from bot.github.payloads import (
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant
 from handlers.budget import WriteBudget
-from handlers.events import Issue, Repository
+from handlers.events import Issue, Repository, User
 from handlers.ports import (
     Comment,
     DeliveryAttempt,
@@ -168,6 +169,12 @@ class AppGitHub:
         path = "/issues/{number}/timeline{?per_page}"
         events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
         return read_answer(lambda found: choose_labellings(found, label), events)
+
+    async def find_remover(self, repository: str, issue_number: int, label: str) -> User | None:
+        """From the whole timeline, like `list_labellings`."""
+        path = "/issues/{number}/timeline{?per_page}"
+        events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
+        return read_answer(lambda found: choose_remover(found, label), events)
 
     async def add_label(self, repository: str, issue_number: int, label: str) -> None:
         """Add a label to those that are there."""

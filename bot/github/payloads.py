@@ -132,6 +132,17 @@ def choose_labellings(events: Sequence[Mapping[str, Any]], label: str) -> list[L
     return sorted(labellings, key=lambda labelling: labelling.at)
 
 
+def choose_remover(events: Sequence[Mapping[str, Any]], label: str) -> User | None:
+    """Who took the label off, if that is the last that happened to it. Label names ignore case, as on GitHub."""
+    changes = [
+        event
+        for event in events
+        if event.get("event") in ("labeled", "unlabeled") and event["label"]["name"].casefold() == label.casefold()
+    ]
+    last = max(changes, key=lambda event: parse_time(event["created_at"]), default=None)
+    return User.model_validate(last["actor"] or {}) if last and last["event"] == "unlabeled" else None
+
+
 def parse_issues(payloads: Iterable[Mapping[str, Any]]) -> list[Issue]:
     """A list of issues, in the order given: GitHub shows them as it does in a webhook."""
     return [Issue.model_validate(payload) for payload in payloads]

@@ -58,20 +58,25 @@ class Failure:
     """What GitHub asked for; our own back-off may be longer."""
 
 
-def classify_failure(method: str, path: str, error: Exception) -> Failure:
-    """Put a failed request into the port's words. A write is repeated only when it certainly never left."""
+def classify_failure(method: str, path: str, error: Exception, *, is_harmless: bool = False) -> Failure:
+    """Put a failed request into the port's words.
+
+    A request that changes nothing for anybody (`is_harmless`, and every GET) may be repeated. Any other is repeated
+    only when it certainly never left.
+    """
+    is_harmless = is_harmless or method == "GET"
     if isinstance(error, gidgethub.HTTPException):
-        return _classify_answer(method, path, error)
+        return _classify_answer(method, path, error, is_harmless=is_harmless)
     unavailable = GitHubUnavailable(f"no usable answer to {method} {path} ({describe_failure(error)})")
-    return Failure(unavailable, may_repeat=method == "GET" or isinstance(error, _NEVER_SENT))
+    return Failure(unavailable, may_repeat=is_harmless or isinstance(error, _NEVER_SENT))
 
 
-def _classify_answer(method: str, path: str, error: gidgethub.HTTPException) -> Failure:
+def _classify_answer(method: str, path: str, error: gidgethub.HTTPException, *, is_harmless: bool) -> Failure:
     status = int(error.status_code)
     if status >= 500:
         wait_s = parse_retry_after_s(error.headers) or 0.0
         unavailable = GitHubUnavailable(f"GitHub answered {status} to {method} {path}", wait_s)
-        return Failure(unavailable, method == "GET" and status in _TRANSIENT, wait_s)
+        return Failure(unavailable, is_harmless and status in _TRANSIENT, wait_s)
     if status == 401:
         return Failure(Unauthorized(f"GitHub does not take our credentials ({method} {path})"), may_repeat=False)
     kind = NotFound if status in (404, 410) else GitHubError
@@ -149,7 +154,8 @@ class Line(GitHubAPI):
                 failure = Failure(error, may_repeat=False)
             except _FAILURES as error:
                 GITHUB_ERRORS.count(find_kind(error))
-                failure = classify_failure(method, path, error)
+                # On the App's own line nothing is created but tokens, of which there may be one too many.
+                failure = classify_failure(method, path, error, is_harmless=self._pace is None)
             await self._pause_or_raise(failure, attempt)
 
     async def _pause_or_raise(self, failure: Failure, attempt: int) -> None:

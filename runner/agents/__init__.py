@@ -12,9 +12,9 @@ from runner.agents.codex import CodexAgent
 from runner.agents.command import CommandAgent
 from runner.agents.cursor import CursorAgent
 from runner.agents.pi import PiAgent
-from runner.agents.protocol import Agent, AgentSpec, Launch, Run, Session, Tail
+from runner.agents.protocol import Agent, AgentSpec, Launch, Run, Tail
 
-__all__ = ["BACKENDS", "Agent", "AgentSpec", "Launch", "Run", "Session", "Tail", "build_agent"]
+__all__ = ["BACKENDS", "Agent", "AgentSpec", "Launch", "Run", "Tail", "build_agent"]
 
 BACKENDS: Mapping[str, Callable[[AgentSpec], Agent]] = {
     "claude": ClaudeAgent,

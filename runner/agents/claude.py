@@ -43,12 +43,12 @@ class ClaudeAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
-        model, resume = run.model or self.spec.model, run.resume
+        model = run.model or self.spec.model
         options = [
             *("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"),
             # Only what we say counts: no server and no settings out of the checkout.
             *("--strict-mcp-config", "--setting-sources", "user", "--settings", json.dumps(SETTINGS)),
-            *(["--resume", resume.id] if resume else ["--session-id", run.session_id]),
+            *("--session-id", run.session_id),
             *(["--model", model] if model else []),
             *(["--effort", self.spec.thinking] if self.spec.thinking else []),
             *(["--max-turns", str(run.max_turns)] if run.max_turns else []),
@@ -65,10 +65,7 @@ class ClaudeAgent:
             (*(self.spec.command or ("claude",)), *options, *self.spec.args),
             env,
             prompt_on_stdin=True,
-            # It looks for a session in a folder that is named after the one it is started in.
-            files={f".claude/projects/{{worktree}}/{resume.id}.jsonl": resume.content} if resume else {},
             skills_folder=".claude/skills",
-            session_glob=".claude/projects/*/*.jsonl",
         )
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:

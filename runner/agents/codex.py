@@ -44,26 +44,23 @@ class CodexAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
-        model, resume = run.model or self.spec.model, run.resume
+        model = run.model or self.spec.model
         own = {TOKEN_VARIABLE: run.token} if run.token else {}
         options = [
             *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-            # Its tools see our variables, and not the operator's, such as the model's key.
+            # Its tools see all variables but secrets, such as the model's key.
             *("-c", 'shell_environment_policy.inherit="all"'),
-            *("-c", f"shell_environment_policy.exclude={json.dumps(sorted({*self.spec.env, *own}))}"),
+            *("-c", f"shell_environment_policy.exclude={json.dumps(sorted({*self.spec.secret_names, *own}))}"),
             *(GATEWAY if run.token else ()),
             *(["-c", f'model_reasoning_effort="{self.spec.thinking}"'] if self.spec.thinking else []),
             *(["--model", model] if model else []),
         ]
-        thread = ["resume", resume.id] if resume else []
         return Launch(
-            (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, *thread, "-"),
+            (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, "-"),
             {**own, **self.spec.env},
             prompt_on_stdin=True,
-            files={resume.path: resume.content} if resume else {},
             skills_folder=".codex/skills",
             tail=Tail(SESSIONS, '"token_count"'),
-            session_glob=SESSIONS,
         )
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:

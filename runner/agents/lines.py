@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.agents.events import MAX_TEXT
+from runner.bounded_json import parse_bounded
 
 MAX_COUNT = 10**9
 """No run takes so many tokens: whoever says so would use up what others may take."""
@@ -17,8 +17,8 @@ MAX_MONEY = 10**4
 def parse_line(line: str) -> Mapping[str, Any] | None:
     """The object on a line; None for anything else, such as a warning between the events."""
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = parse_bounded(line.encode(errors="replace"))
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 

@@ -40,12 +40,10 @@ class PiAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
-        model, resume = run.model or self.spec.model, run.resume
+        model = run.model or self.spec.model
         options = [
             *("-p", "--mode", "json", "--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes"),
             *("--session-dir", f"{{home}}/{SESSIONS}"),
-            # A session as it is would be refused: the folder that it was begun in is gone.
-            *(["--fork", f"{{home}}/{SESSIONS}/earlier.jsonl"] if resume else []),
             *(word for name in run.skills for word in ("--skill", f"{{home}}/{SKILLS}/{name}")),
             *(["--model", model] if model else []),
             *(["--thinking", self.spec.thinking] if self.spec.thinking else []),
@@ -58,10 +56,8 @@ class PiAgent:
             drop_lines=REPEATS,
             # Its settings may put a command before each of its tools', and a system prompt in place of its own.
             hidden=(".pi",),
-            files={f"{SESSIONS}/earlier.jsonl": resume.content} if resume else {},
             settings={".pi/agent/models.json": self._describe_provider(model or "")} if run.token else {},
             skills_folder=SKILLS,
-            session_glob=f"{SESSIONS}/**/*.jsonl",
         )
 
     def _describe_provider(self, model: str) -> str:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from runner.agents.events import AgentEvent
 
-KEY_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "AUTH")
-"""What the names of variables have in them whose values let their holder ask a model."""
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+"""What the name of a variable contains when its value is a secret."""
+
+SECRET_VALUE = re.compile(r"://[^/\s]*@|-----BEGIN |(?=[A-Za-z0-9]*[0-9])(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z0-9]{20,}")
+"""What a secret looks like under any other name: a log-in in an address, a PEM text, 20 letters and digits in a row."""
+
+PATH_VALUE = re.compile(r"(/|~/|\{home\}/)[^\n]*")
+"""A path, or a list of paths. Their parts may be long, and they are no secrets."""
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable of an agent's `env` holds a secret. An unknown name is judged by its value."""
+    return bool(SECRET_NAME.search(name) or (SECRET_VALUE.search(value) and not PATH_VALUE.fullmatch(value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +57,12 @@ class AgentSpec:
     @property
     def key_on_machines(self) -> bool:
         """Whether a key of its own is where it runs: by the name of a variable, or in a log-in of Cursor's program."""
-        named = any(word in name.upper() for name in self.env for word in KEY_WORDS)
-        return not self.behind_gateway and (named or self.kind == "cursor")
+        return not self.behind_gateway and (bool(self.secret_names) or self.kind == "cursor")
 
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """A backend's own memory of a run, as a file below its home. An agent may have written it: it is data."""
-
-    id: str
-    path: str
-    """Below the home, as it lay there."""
-    content: bytes
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """The variables of `env` that hold secrets, sorted."""
+        return tuple(sorted(name for name, value in self.env.items() if is_secret(name, value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +88,6 @@ class Run:
 
     model: str | None = None
     """In place of the configured one."""
-
-    resume: Session | None = None
-    """The session of an earlier run to go on from."""
 
     skills: tuple[str, ...] = ()
     """Names of the skills that are laid out below `Launch.skills_folder`."""
@@ -126,8 +129,6 @@ class Launch:
     """Where below the home the backend looks for skills, each a folder of its own; empty when it knows none."""
 
     tail: Tail | None = None
-    session_glob: str = ""
-    """Which files below the home are its session, of which the newest is carried over; empty when it has none."""
 
 
 class Agent(Protocol):

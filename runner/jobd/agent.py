@@ -34,6 +34,8 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     for path, text in request["settings"].items():
         put(job, path, fill_in(text, relay).encode())
     env = {name: expand_home(job, fill_in(value, relay)) for name, value in request["env"].items()}
+    if path := env.get("PATH"):  # The operator's own says where programs are; `python` stays the job's.
+        env |= {"PATH": f"{job.venv / 'bin'}:{path}", "PTQ_PATH": path}
     try:
         ended = stage.run(
             [expand_home(job, fill_in(word, relay)) for word in request["argv"]],

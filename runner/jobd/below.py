@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from .files import Piece, is_utf8
+from .files import is_utf8
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -69,13 +69,6 @@ def open_below(root: Path, path: str) -> IO[bytes]:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file")
     return os.fdopen(descriptor, "rb")
-
-
-def read_below(root: Path, path: str, limit: int) -> Piece | None:
-    """At most `limit` bytes of a regular file; None where there is none."""
-    with suppress(OSError), open_below(root, path) as file:
-        return Piece(file.read(limit), os.fstat(file.fileno()).st_size)
-    return None
 
 
 def write_below(root: Path, path: str, content: bytes, mode: int = 0o600) -> None:

@@ -3,8 +3,9 @@
 - the job's folder as it is, but for `control`, which is empty; its environment at its place;
 - its own /tmp (the job's), /dev/shm, /dev/pts and /proc; of the GPUs those of its slot, where that has some;
 - no network but its own loopback, where its repository's table says so;
-- nothing of the account's home, of /run, of the workspace: other jobs, other repositories. But programs that PATH or
-  an operator's command leads to are there, to be read; so is the clone that the worktree's git needs.
+- nothing of the account's home, of /run, of the workspace: other jobs, other repositories; nor of the service's own
+  folders, where it runs on this machine. But programs that PATH or an operator's command leads to are there, to be
+  read; so is the clone that the worktree's git needs.
 
 All else of the machine is as it is.
 """
@@ -37,6 +38,8 @@ from .tools import find_tools, is_below, is_there
 TMP, MORE_TMP, SHARED_MEMORY = Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")  # noqa: S108 - where everybody expects them
 TERMINALS = Path("/dev/pts")
 OPEN_TO_ALL = "mode=1777"
+NOTHING = Path(os.devnull)
+"""What a covered file is in a cell."""
 
 PATHS = re.compile(r"/[^\s\"'`;:=,|&<>()$]+")
 """What looks like an absolute path in a command or a variable."""
@@ -80,9 +83,12 @@ class Cell:
         # Opened before anything covers them: by its descriptor each can still be reached.
         sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}
         tmp = None if any(is_below(path, [TMP]) for path in sources) else open_folder(self._job.tmp)
-        covers = [path for path in outermost(self._covers - {TMP}) if path.is_dir() and not is_below(path, [TMP])]
+        outside = [path for path in outermost(self._covers - {TMP}) if not is_below(path, [TMP])]
+        covers = [path for path in outside if path.is_dir()]
         for cover in covers:
             mount_empty(cover, *([OPEN_TO_ALL] if cover == MORE_TMP else []))
+        for file in (path for path in outside if path.is_file()):
+            bind(NOTHING, file, writable=False)
         if tmp is None:
             mount_empty(TMP, OPEN_TO_ALL)
         else:

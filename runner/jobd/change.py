@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import os
 import stat
-from collections.abc import Iterable, Mapping
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,9 @@ ABSENT = "000000"
 """A mode in git's raw format (git-diff(1), "raw output format"), for a side without the file."""
 
 
+SHOW_ALL_TEXT = "* !diff"
+"""Whatever `.gitattributes` says, git itself decides which contents are text, and shows those (gitattributes(5))."""
+
 NEVER_PART_OF_A_CHANGE = ("__pycache__/", ".hypothesis/")
 """What running Python leaves behind, also where the project's own `.gitignore` forgot it."""
 
@@ -48,6 +52,7 @@ def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) ->
     base, max_bytes = request["base_commit"], request["max_change_bytes"]
     with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
         write(git.folder / "info" / "exclude", *NEVER_PART_OF_A_CHANGE)
+        write(git.folder / "info" / "attributes", SHOW_ALL_TEXT)
         git.run("read-tree", base)
         found = Survey(git, job.worktree, request, problems)
         git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join(found.gone))
@@ -55,6 +60,7 @@ def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) ->
         problems += [f"left out, for git does not take it: {line}" for line in git.ignored]
         entries = read_entries(git.run(*COMPARE, "-z", "--no-renames", "--no-abbrev", base))
         require_few(len(entries), request["max_changes"])
+        problems += find_twins(found.tracked, entries)
         contents = read_contents(git, entries, max_bytes)
         as_patch = ("--patch", "--binary", "--find-renames", "--no-ext-diff", "--no-textconv")
         patch = git.run(*COMPARE, *as_patch, base, limit=PATCH_FACTOR * max_bytes + request["max_text_bytes"])
@@ -63,7 +69,8 @@ def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) ->
             {"path": entry.path, "mode": entry.mode, "old_mode": entry.old_mode, "content": contents.get(entry.object)}
             for entry in entries
         ],
-        "patch": patch.decode(errors="replace"),
+        # Exact: in JSON each byte that is no UTF-8 becomes an escaped half of a character.
+        "patch": patch.decode(errors="surrogateescape"),
     }
 
 
@@ -74,12 +81,14 @@ class Survey:
     """The paths that git should read, and those that are gone. Raises `Failure` when there is too much to read."""
 
     def __init__(self, git: Git, worktree: Path, request: Mapping[str, Any], problems: list[str]) -> None:
+        self.tracked: list[str] = []
         self.present: list[str] = []
         self.gone: list[str] = []
         self._sizes: dict[str, int] = {}
         self._tree = Tree(worktree)
         self._problems = problems
         for path, mode, size in list_tracked(git, request["base_commit"]):
+            self.tracked.append(path)
             self._look_at_tracked(path, mode, size)
         require_room(self._sizes, request["max_change_bytes"])
         # Only now: to find what is new, git reads every `.gitignore`, as a whole.
@@ -189,6 +198,33 @@ def read_entries(raw: bytes) -> list[Entry]:
 def none_if_absent(mode: str) -> str | None:
     """A mode of git's raw format, as ours."""
     return None if mode == ABSENT else mode
+
+
+def find_twins(tracked: Iterable[str], entries: Iterable[Entry]) -> list[str]:
+    """A sentence for each new path, or folder of one, that differs only in case from one that was there and stays."""
+    gone = {entry.path for entry in entries if entry.mode is None}
+    new: dict[str, set[str]] = {}
+    for part in {part for entry in entries if entry.old_mode is None for part in list_parts(entry.path)}:
+        new.setdefault(fold(part), set()).add(part)
+    twins, known = dict[str, str](), set[str]()
+    for part in {part for path in tracked if new and path not in gone for part in list_parts(path)}:
+        spellings = new.get(fold(part), set())
+        known |= spellings & {part}
+        twins.update(dict.fromkeys(spellings, part))
+    names = sorted(twins.keys() - known)
+    return [f"{show(name)} differs only in case from {show(twins[name])}, which was there before" for name in names]
+
+
+def fold(path: str) -> str:
+    """A path as file systems without case compare it."""
+    return unicodedata.normalize("NFC", path).casefold()
+
+
+def list_parts(path: str) -> Iterator[str]:
+    """The path, and each folder that it lies in."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
 
 
 def read_contents(git: Git, entries: Iterable[Entry], limit: int) -> dict[str, str]:

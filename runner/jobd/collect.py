@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
 
-from .below import find_newest, read_below
 from .carry import put_back
 from .change import compute_change
 from .environment import enter
-from .files import MAX_JSON, Failure, Job, is_folder, read_json, read_piece, write_file
+from .files import Failure, Job, is_folder, read_json, read_piece, write_file
 from .hide import bring_back
 from .processes import kill_processes
 from .stage import Stage
@@ -19,8 +17,6 @@ from .trees import open_up
 
 TEXTS = {"report": "report.md", "worklog": "worklog.md", "pr_title": "pr_title.txt", "repro": "repro.py"}
 """The files of the output folder, by their names in the result."""
-
-NO_ROOM_FOR_SESSION = "the agent's session was left out: the result had grown too long"
 
 
 def collect(stage: Stage) -> dict[str, Any]:
@@ -45,17 +41,8 @@ def collect(stage: Stage) -> dict[str, Any]:
         found = compute_change(job, {**request, "left": left}, problems)
     finally:
         texts = read_texts(job.output, request["max_text_bytes"], problems)
-        session = read_session(job.home, request["session_glob"], request["max_session_bytes"], problems)
-        write_result(job, {**found, **texts, "session": session, "problems": problems})
+        write_file(job.result, json.dumps({**found, **texts, "problems": problems}))
     return {}
-
-
-def write_result(job: Job, result: dict[str, Any]) -> None:
-    """Write what was found, without the session where that makes it longer than what is read."""
-    text = json.dumps(result)
-    if len(text) > MAX_JSON and result["session"]:
-        text = json.dumps({**result, "session": None, "problems": [*result["problems"], NO_ROOM_FOR_SESSION]})
-    write_file(job.result, text)
 
 
 def require_worktree(job: Job) -> None:
@@ -91,18 +78,3 @@ def read_text(path: Path, limit: int, problems: list[str]) -> str:
     if piece.size > limit:
         problems.append(f"{path.name} was cut: it has {piece.size} bytes, and {limit} are allowed")
     return piece.data.decode(errors="replace")
-
-
-def read_session(home: Path, pattern: str, limit: int, problems: list[str]) -> dict[str, str] | None:
-    """The newest file below the home that matches, in Base64; None where there is none, or one that is too large."""
-    if not pattern or not is_folder(home):
-        return None
-    open_up(home)
-    newest = find_newest(home, pattern)
-    piece = read_below(home, newest.path, limit) if newest else None
-    if newest is None or piece is None:
-        return None
-    if piece.size > limit:
-        problems.append(f"the agent's session was left out: it has {piece.size} bytes, and {limit} are allowed")
-        return None
-    return {"path": newest.path, "content": base64.b64encode(piece.data).decode()}

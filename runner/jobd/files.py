@@ -23,8 +23,7 @@ A character takes at most twelve bytes in JSON: two escaped halves.
 MAX_JSON = 128_000_000
 """Bytes of the longest file of ours that is read, however large somebody has made it; and so of what is written.
 
-A patch and texts of control characters alone grow sixfold in JSON, to 55 MB with the limits that operators start from;
-a session in Base64 comes on top.
+A patch and texts of control characters alone grow sixfold in JSON, to 55 MB with the limits that operators start from.
 """
 
 
@@ -151,7 +150,7 @@ def read_piece(path: Path, offset: int, limit: int) -> Piece | None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file; empty where there is none."""
     piece = read_piece(path, 0, MAX_JSON)
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         value = json.loads(piece.data) if piece else None
         return value if isinstance(value, dict) else {}
     return {}

@@ -28,9 +28,12 @@ Of two shells at a time one moves the file, and that one tells.
 """
 
 PROFILE = f"""\
-export PATH="${{VIRTUAL_ENV:+$VIRTUAL_ENV/bin:}}$PATH"
+export PATH="${{VIRTUAL_ENV:+$VIRTUAL_ENV/bin:}}${{PTQ_PATH-$PATH}}"
 {SHOW_NOTICE}"""
-"""For agents that run their tools in login shells (codex does): the host's own profile has just set another PATH."""
+"""For agents that run their tools in login shells (codex does): the host's own profile has just set another PATH.
+
+`PTQ_PATH` is the PATH of the operator's `env`, where that has one.
+"""
 
 MAX_SKILL_BYTES = 1_000_000
 MAX_SKILL_FILES = 1_000

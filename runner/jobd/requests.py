@@ -126,7 +126,7 @@ REQUESTS: Mapping[str, Mapping[str, Kind]] = {
         **_JOB,
     },
     "collect": {
-        **{"base_commit": COMMIT, "hidden": TEXTS, "lint": TEXTS, "session_glob": TEXT, "max_session_bytes": NUMBER},
+        **{"base_commit": COMMIT, "hidden": TEXTS, "lint": TEXTS},
         **{"max_change_bytes": NUMBER, "max_changes": NUMBER, "max_text_bytes": NUMBER},
         **_LIMITS,
         **_JOB,

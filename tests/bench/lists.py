@@ -24,6 +24,7 @@ from aiohttp.typedefs import Handler
 from bot.dashboard.listing import PAGE
 from runner.job import JobState
 from runner.schema import cases, jobs
+from tests.bench import needs
 from tests.support.jobs import NOON, make_job
 from tests.support.site import Site, open_site
 
@@ -128,6 +129,7 @@ def find_median(times: Sequence[Took]) -> Took:
 
 def main() -> int:
     """Print what was measured; 1 when a threshold is missed."""
+    needs.may_run([needs.quiet_machine(), needs.memory(500)])
     with tempfile.TemporaryDirectory() as folder:
         measured = asyncio.run(measure(Path(folder)))
     columns = [f"{clock}, {jobs:,} jobs, ms" for clock in ("server", "processor") for jobs in (PAGE, MANY)]

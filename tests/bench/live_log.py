@@ -21,10 +21,10 @@ from bot.demo.loopback import find_free_port
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.pace import Pace
+from tests.bench import needs
 from tests.bench.figures import find_percentile
 from tests.bench.servers import SERVE, Installation
-from tests.support.machines import find_or_skip_sshd
-from tests.support.sshd import OpenSshServer
+from tests.support.sshd import OpenSshServer, find_sshd
 
 READERS = 500
 MEASURED_S = float(os.environ.get("PTQ_BENCH_S", "20"))
@@ -110,14 +110,14 @@ async def measure(readers: int, url: str, metrics: str, workspace: Path) -> tupl
     return asked / took, [*latencies]
 
 
-async def run(folder: Path, core: int) -> dict[str, tuple[float, list[float]]]:
+async def run(folder: Path, core: int, sshd: Path) -> dict[str, tuple[float, list[float]]]:
     """All figures, by who follows."""
     metrics_port = find_free_port()
     metrics = f"http://127.0.0.1:{metrics_port}/metrics"
     serve = ("env", f"PTQ_SERVER__METRICS_PORT={metrics_port}", *SERVE)
     workspace, agent = folder / "machine" / "workspace", folder / "agent.py"
     agent.write_text(AGENT)
-    ssh = OpenSshServer(folder / "sshd", find_or_skip_sshd())
+    ssh = OpenSshServer(folder / "sshd", sshd)
     await ssh.start()
     try:
         async with Installation(folder, core, serve, (sys.executable, str(agent)), ssh=ssh) as installation:
@@ -149,12 +149,13 @@ async def find_log(jobs: Path) -> Path:
 def main() -> int:
     """Measure, print, judge: the exit status."""
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        print("the bench needs two cores: one for the service, one for everything else", file=sys.stderr)
+    wanted = [needs.two_cores("one for the service, one for everything else"), needs.quiet_machine()]
+    sshd = find_sshd()
+    if not needs.may_run([*wanted, needs.memory(1_000), needs.sshd(sshd)]) or not sshd:
         return 2
     os.sched_setaffinity(0, {cores[-1]})
     with tempfile.TemporaryDirectory(prefix="ptq-bench-", ignore_cleanup_errors=True, dir="/var/tmp") as name:
-        found = asyncio.run(run(Path(name), cores[0]))
+        found = asyncio.run(run(Path(name), cores[0], sshd))
     print("| | questions a second to the machine | lines | p50 ms | p99 ms |\n|---|--:|--:|--:|--:|")
     p99 = {}
     for who, (rate, latencies) in found.items():

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tests.support.descriptions import find_webhook_examples
 
@@ -66,6 +67,7 @@ def make_payloads(count: int) -> list[bytes]:
         one["examples"] for one in json.loads(find_webhook_examples().read_text()) if one["name"] == "issue_comment"
     )
     payload = next(example for example in examples if example["action"] == "created")
+    payload["comment"]["updated_at"] = datetime.now(UTC).isoformat()  # Old events are refused.
     payloads = list[bytes]()
     for number in range(1, count + 1):
         payload["issue"]["number"] = number
@@ -138,7 +140,7 @@ class Connection:
 
 
 def run_round(port: int, requests: Iterator[Request], seconds: float, connections: int) -> Round:
-    """Send for so many seconds, then wait for what is under way."""
+    """Send for so many seconds, or until there is nothing more to send; then wait for what is under way."""
     latencies, opened = list[float](), [Connection(port) for _ in range(connections)]
     by_number = {connection.socket.fileno(): connection for connection in opened}
     poller = select.epoll()
@@ -156,10 +158,11 @@ def run_round(port: int, requests: Iterator[Request], seconds: float, connection
             if (latency := connection.receive()) is None:
                 continue
             latencies.append(latency)
-            if time.perf_counter() - began < seconds:
-                connection.send(next(requests).with_id())
-            else:
+            request = next(requests, None) if time.perf_counter() - began < seconds else None
+            if request is None:
                 under_way -= 1
+            else:
+                connection.send(request.with_id())
     ended = time.perf_counter()
     poller.close()
     for connection in opened:

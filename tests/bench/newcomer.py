@@ -19,6 +19,7 @@ from pathlib import Path
 from playwright.async_api import async_playwright, expect
 
 from bot.demo.loopback import find_free_port
+from tests.bench import needs
 from tests.support.browser import find_chromium
 from tests.support.newcomer import Newcomer, read_told
 
@@ -136,8 +137,7 @@ async def set_up(program: Path, folder: Path) -> list[tuple[str, str]]:
 
 def main() -> int:
     """Install, set up, print: the exit status."""
-    if find_chromium() is None:
-        print("the bench needs a Chromium: see PTQ_TEST_CHROMIUM in CONTRIBUTING.md", file=sys.stderr)
+    if not needs.may_run([needs.chromium(), needs.quiet_machine(), needs.memory(1_000)]):
         return 2
     with tempfile.TemporaryDirectory(prefix="ptq-newcomer-", ignore_cleanup_errors=True) as folder:
         began = time.monotonic()

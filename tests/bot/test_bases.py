@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -53,13 +54,22 @@ def test_a_base_that_cannot_be_made_is_told_with_the_last_words(tmp_path: Path, 
     assert "no compiler" in made.stdout.splitlines()[-1]
 
 
+@pytest.fixture
+def ignored_ctrl_c() -> Iterator[None]:
+    """The tests ignore SIGINT, as they do where a shell has started them in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ignored_ctrl_c")
 def test_what_was_broken_off_is_gone_on_with(tmp_path: Path, repository: Repository) -> None:
     mark, go = tmp_path / "mark", tmp_path / "go"
     setup = f'setup = ["date >> {mark}-1", "touch {mark}; until [ -e {go} ]; do sleep 0.1; done"]'
     config = write_config(tmp_path, repository, 'create_venv = ["mkdir"]', setup)
     with program.start(tmp_path, "machines", "prepare", "here", "--config", config) as running:
         wait_until(mark.exists)
-        running.stop(signal.SIGINT)
+        assert running.stop(signal.SIGINT)[0] == 130
     go.touch()
     made = program.run("machines", "prepare", "here", "--config", config)
     assert made.returncode == 0, made.stdout

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-from bot.bundle import NotBundled, make_bundle
+from bot.bundle import NotBundled, describe_configuration, make_bundle
 from bot.config import load_settings
 from bot.reports import UnknownJob
+from handlers.sanitize import redact
 from runner import store
 from runner.job import Report
 from runner.meter import Meter
@@ -73,3 +75,25 @@ async def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     with pytest.raises(NotBundled, match="File exists"):
         await make_bundle(settings, JOB, target)
     assert target.read_text() == "mine"
+
+
+PASSWORD = "hunter@2%/q:x y"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "hunter%402%25%2Fq%3Ax%20y",
+        "hunter%402%25%2fq%3ax%20y",
+        "%68unter%402%25%2Fq%3ax%20y",
+        "%68%75nter%402%25%2fq%3Ax%20y",
+    ],
+)
+def test_a_password_in_an_address_is_hidden_however_it_is_encoded(tmp_path: Path, written: str) -> None:
+    database = f'database_url = "postgresql+asyncpg://ptq:{written}@db.example/ptq"\nport = 0'
+    settings = load_settings(configure(tmp_path, 0, ("port = 0", database)))
+    shown = describe_configuration(settings)
+    assert "db.example" in shown
+    for form in (PASSWORD, written, quote(PASSWORD), quote(PASSWORD, safe=""), quote(PASSWORD, safe="").lower()):
+        assert form not in shown
+        assert form not in redact(f"cannot reach it: {form} is wrong", settings.secret_values())

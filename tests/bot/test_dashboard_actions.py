@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from bot.dashboard.sign_in import PEN_LASTS
 from handlers import casebook
 from handlers.case import end_job
+from handlers.ports import OverBudget, Worth
 from handlers.rules import RepositoryRules
 from runner import store
 from runner.inventory import Inventory
@@ -248,6 +250,34 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
     assert comment.body == f"/ptq pr {'ab' * 6} --title \"Keep the 'last' chunk\"\n\n{NOTE}"
     ended = [exchange for exchange in dashboard.github.exchanges if exchange.path.startswith("/applications/")]
     assert len(ended) == 2
+
+
+async def write_much(dashboard: Dashboard, number: int) -> None:
+    """More than the installation may write in a minute."""
+    for _ in range(100):
+        await dashboard.context.github.create_comment(NAME, number, "So much to say.", Worth.REPORT)
+
+
+async def test_a_form_that_is_sent_twice_at_once_posts_one_note_and_takes_no_turn_of_ours(dashboard: Dashboard) -> None:
+    path, other = await add_report(dashboard), await dashboard.github.open_issue(NAME, "Another", "", "alice")
+    with pytest.raises(OverBudget):
+        await write_much(dashboard, other)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        fields = {**browser.fields(f"{path}/note"), "note": NOTE}
+        await asyncio.gather(*(browser.send(f"{path}/note", fields) for _ in range(3)))
+    assert [comment.user.login for comment in dashboard.github.issue(NAME, 1).comments] == ["alice"]
+
+
+async def test_a_note_whose_answer_is_lost_is_found_and_not_asked_for_again(dashboard: Dashboard) -> None:
+    dashboard.github.faults.add("POST", "/repos/octo/widgets/issues/1/comments", "lose_answer")
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        fields = {**browser.fields(f"{path}/note"), "note": NOTE}
+        await browser.send(f"{path}/note", fields)
+        assert "Your note stands in the thread" in browser.page.text
+    assert len(dashboard.github.issue(NAME, 1).comments) == 1
 
 
 async def test_a_note_is_posted_for_nobody_else(dashboard: Dashboard) -> None:

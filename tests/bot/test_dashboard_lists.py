@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.dashboard.diffs import fold_diff, split_diff
+from bot.dashboard.diffs import fold_diff
 from bot.dashboard.job_page import list_phases
 from bot.dashboard.listing import PAGE, Filter, read_filter
 from bot.dashboard.spend import Run, sum_all
@@ -18,6 +18,7 @@ from runner.holds import Hold, save_hold
 from runner.job import JobState
 from runner.machines import Lease
 from runner.meter import Meter
+from runner.patch import list_lines
 from runner.schema import deliveries
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON, make_job
@@ -129,6 +130,9 @@ async def test_jobs_are_found_by_filters_and_by_words(dashboard: Dashboard) -> N
         "search=two": {"two"},
         "state=failed&preset=fix": set(),
         "before=nonsense": {"one", "two", "three"},
+        "before=0001-01-01T00:00%2B14:00~one": {"one", "two", "three"},
+        "before=9999-12-31T23:59-14:00~one": {"one", "two", "three"},
+        "search=%00": set(),
         "state=%00'--": set(),
     }
     async with dashboard.browser() as browser:
@@ -192,13 +196,13 @@ async def test_only_whoever_holds_an_environment_reads_the_way_in(dashboard: Das
 
 
 def test_a_diff_is_folded_by_file() -> None:
-    files = fold_diff(split_diff(PATCH + PATCH.replace("chunks.py", "a b/c d.py")))
+    files = fold_diff(list_lines(PATCH + PATCH.replace("chunks.py", "a b/c d.py")))
     assert [(file.name, file.count("plus"), file.count("minus")) for file in files] == [
         ("chunks.py", 1, 1),
         ("a b/c d.py", 1, 1),
     ]
     assert all(file.unfolded for file in files)
-    long = fold_diff(split_diff(PATCH + "+x\n" * 1000))
+    long = fold_diff(list_lines(PATCH + "+x\n" * 1000))
     assert [file.unfolded for file in long] == [False]
 
 
@@ -216,6 +220,8 @@ def test_a_filter_travels_in_an_address_and_back() -> None:
     wanted = Filter(repository="octo/widgets", search="a&b #7", state="failed")
     assert wanted.query(before="x") == "repository=octo%2Fwidgets&state=failed&search=a%26b+%237&before=x"
     assert read_filter({"search": " " + "x" * 1000, "other": "y"}) == Filter(search="x" * 200)
+    hostile = dict.fromkeys(("repository", "who", "search", "state", "before"), "a\0b")
+    assert "\0" not in read_filter(hostile).query(), "PostgreSQL takes no NUL"
 
 
 def test_money_that_nobody_knows_is_in_no_sum() -> None:

@@ -202,10 +202,12 @@ async def test_a_form_without_its_token_does_nothing(dashboard: Dashboard, path:
 
 async def test_where_the_operator_set_up_nothing_nobody_signs_in(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, signs_in=False) as dashboard, dashboard.browser() as browser:
-        job = await dashboard.add(private=True, repository="octo/hidden")
+        job = await dashboard.add()
+        hidden = await dashboard.add(id="hidden0001", private=True, repository="octo/hidden")
         assert (await browser.visit("/sign-in")).status == 404
         assert "Sign in" not in (await browser.visit("/jobs")).html
         assert (await browser.visit(f"/jobs/{job.id}")).status == 200, "its address is all that it takes"
+        assert (await browser.visit(f"/jobs/{hidden.id}")).status == 404, "nobody could prove that they may read it"
         assert (await browser.send(f"/jobs/{job.id}/cancel", {"csrf": ""})).status in (404, 405)
 
 

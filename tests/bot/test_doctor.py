@@ -20,7 +20,7 @@ from bot.demo.loopback import find_free_port
 from bot.demo.playground import SECRET
 from bot.demo.repository import NAME
 from bot.doctor.examination import examine
-from bot.doctor.findings import Finding, Verdict
+from bot.doctor.findings import Finding, Verdict, has_failed
 from bot.manifest import load_manifest
 from runner.schema import enabled_repositories
 from tests.support import program
@@ -310,13 +310,12 @@ async def test_an_installation_that_is_well_is_left_alone(tmp_path: Path) -> Non
         assert set(not_well(findings)) <= {("machine gpu-1", "sandbox"), ("machine gpu-1", "GPUs")}
         assert await world.jobs() == []
         told = await asyncio.to_thread(program.run, "doctor", "--config", world.playground.config)
-        assert told.returncode == 0
+        assert told.returncode == int(has_failed(findings)), "a host of our own that seals no jobs is a failure"
         assert "GitHub knows us as ptq-bot" in told.stdout
         rows = json.loads(
             (await asyncio.to_thread(program.run, "doctor", "--json", "--config", world.playground.config)).stdout
         )
         assert [row["check"] for row in rows] == [finding.check for finding in findings]
-        assert {row["verdict"] for row in rows} <= {"ok", "warning"}
 
 
 async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:

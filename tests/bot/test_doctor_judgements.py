@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import stat
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from bot.config import load_settings
 from bot.doctor.delivery_checks import Received, judge_deliveries
+from bot.doctor.file_checks import check_files, judge_file
 from bot.doctor.findings import Finding, Part, Verdict, has_failed, render_findings
 from bot.doctor.github_checks import (
     judge_hook,
@@ -23,7 +27,9 @@ from bot.manifest import load_manifest
 from runner.inventory import Gpu, Inventory
 from runner.jobd_client import Capabilities
 from runner.machines import Machine
+from tests.bot.test_cli import configure
 
+UNSEALED = Capabilities(False, "not sealed: no user namespaces", "copy", [])
 PART = Part("part")
 URL = "https://ptq.example/webhook"
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -215,11 +221,51 @@ def test_disk_and_gpus_are_judged(inventory: Inventory, expected: list[Verdict])
 
 
 def test_what_a_sandbox_leaves_open_is_a_warning() -> None:
-    assert judge_sandbox(PART, Capabilities(True, "sealed: user, mount", "overlay", [])).verdict is OK
-    found = judge_sandbox(PART, Capabilities(True, "sealed", "overlay", ["the account is in the group docker"]))
+    machine = Machine("gpu-1", "/srv")
+    assert judge_sandbox(PART, machine, Capabilities(True, "sealed: user, mount", "overlay", [])).verdict is OK
+    found = judge_sandbox(
+        PART, machine, Capabilities(True, "sealed", "overlay", ["the account is in the group docker"])
+    )
     assert found.verdict is WARNING
     assert "group docker" in found.words
-    assert judge_sandbox(PART, Capabilities(False, "not sealed: no user namespaces", "copy", [])).verdict is WARNING
+    assert judge_sandbox(PART, machine, UNSEALED).verdict is WARNING
+
+
+def test_a_host_of_our_own_that_seals_no_jobs_is_a_failure() -> None:
+    found = judge_sandbox(PART, Machine("here", "/srv", kind="local"), UNSEALED)
+    assert found.verdict is FAILED
+    assert "can read its keys and database" in found.words
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "verdict"),
+    [
+        *((mode, 1000, OK) for mode in (0o600, 0o400, 0o700)),
+        *((mode, 0, OK) for mode in (0o640, 0o440)),
+        *((mode, 1000, WARNING) for mode in (0o640, 0o440, 0o610)),
+        *((mode, owner, FAILED) for mode in (0o604, 0o602, 0o601, 0o644, 0o660, 0o620, 0o666) for owner in (0, 1000)),
+    ],
+)
+def test_a_file_with_secrets_is_judged_by_who_else_may_read_or_change_it(
+    mode: int, owner: int, verdict: Verdict
+) -> None:
+    found = judge_file(Path("/etc/ptq/a key.pem"), stat.S_IFREG | mode, owner)
+    assert found.verdict is verdict, found.words
+    assert found.fix in ("", "chmod go-rwx '/etc/ptq/a key.pem'")
+    assert verdict is OK or f"{mode:04o}" in found.words
+
+
+def test_every_file_with_secrets_is_looked_at(tmp_path: Path) -> None:
+    config = configure(tmp_path, 0)
+    for path in (config, tmp_path / "app.pem"):
+        path.chmod(0o600)
+    (tmp_path / "ptq.db").touch(mode=0o600)
+    settings = load_settings(config)
+    assert [found.verdict for found in check_files(settings)] == [OK, OK, OK]
+    for name in ("ptq.toml", "app.pem", "ptq.db", "ptq.db-wal", "ptq.db-shm", "ptq.db.lock"):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o644)
+    assert [found.verdict for found in check_files(settings)] == 6 * [FAILED]
 
 
 def test_the_table_says_what_to_do_and_shows_no_control_characters() -> None:

@@ -15,7 +15,16 @@ import pytest
 
 from bot.gateway.doors import ModelGateway
 from bot.gateway.hello import NoHello, read_server_name
-from bot.gateway.packages import MAX_HEAD, NotConnected, PackageProxy, Wanted, connect_first, find_host, read_wanted
+from bot.gateway.packages import (
+    MAX_HEAD,
+    NotConnected,
+    PackageProxy,
+    Wanted,
+    connect_first,
+    find_host,
+    is_public_address,
+    read_wanted,
+)
 from runner.environment import Profile
 from runner.gateway import Reader
 from runner.jobd_client import JobdClient
@@ -148,6 +157,34 @@ async def test_the_end_of_names_leads_to_no_private_address(tmp_path: Path) -> N
         token = read_token(await floor.lead(JOB))
         answer = await floor.connect(JOB, "a.localhost", floor.port, token)
         assert b"leads to no public address" in answer or b"cannot be reached just now" in answer
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("93.184.215.14", True),
+        ("2606:2800:21f:cb07:6820:80da:af6b:8b2c", True),
+        ("::ffff:93.184.215.14", True),
+        *((address, False) for address in ("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254")),
+        *((address, False) for address in ("0.0.0.0", "100.64.0.1", "192.0.0.8", "192.88.99.1", "198.18.0.1")),
+        *((address, False) for address in ("224.0.0.1", "240.0.0.1", "255.255.255.255", "203.0.113.1")),
+        *((address, False) for address in ("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1")),
+        ("fec0::1", False),  # Site-local, RFC 3879.
+        ("feff::1", False),
+        ("::10.1.2.3", False),  # IPv4-compatible, RFC 4291.
+        ("::93.184.215.14", False),
+        ("::ffff:10.1.2.3", False),
+        ("::ffff:0:10.1.2.3", False),  # Translated, RFC 2765.
+        ("64:ff9b::10.1.2.3", False),
+        ("64:ff9b:1::10.1.2.3", False),
+        ("2002:0a01:0203::1", False),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", False),  # Teredo.
+        *((address, False) for address in ("2001:10::1", "2001:20::1", "2001:db8::1", "3fff::1", "5f00::1", "100::1")),
+        ("2606:2800:21f:cb07:6820:80da:af6b:8b2c%eth0", False),
+    ],
+)
+def test_an_address_that_is_local_or_stands_for_another_is_not_public(address: str, *, expected: bool) -> None:
+    assert is_public_address(address) is expected
 
 
 async def test_of_several_addresses_one_that_leads_nowhere_is_passed_over(tmp_path: Path) -> None:

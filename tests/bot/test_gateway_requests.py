@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bot.gateway.fetches import NotFetched, read_fetch
+from bot.gateway.hello import NoHello, read_server_name
+from bot.gateway.packages import NotConnected, read_wanted
 from bot.gateway.requests import NotAllowed, Rule, choose_betas, read_request
 from runner.agents.prices import Price
 
@@ -18,6 +22,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "hello"}]},
 }
 URL = "https://evil.example/x.png"
+HEADERS = st.sampled_from(["accept", "git-protocol", "content-encoding"])
 
 
 ANYTHING = Rule()
@@ -277,25 +282,105 @@ def test_what_costs_more_than_the_price_list_says_is_refused() -> None:
         read("/v1/responses", service_tier="priority")
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(
-                    ["type", "source", "image_url", "url", "tools", "content", "file_id", "file_data", "n"]
-                ),
-                inner,
-            )
-        ),
-    ),
-    st.sampled_from(sorted(PLAIN)),
-    st.sampled_from(["messages", "input", "tools", "system", "service_tier", "n", "max_tokens", "model"]),
+MALFORMED: list[tuple[str, str, dict[str, Any]]] = [
+    ("/v1/responses", "stored", {"input": [{"id": "msg_1"}]}),
+    ("/v1/responses", "stored", {"input": [{"type": None, "id": "rs_1"}]}),
+    ("/v1/responses", "stored", {"input": [{"id": "msg_1", "role": "user", "content": "hello"}]}),
+    ("/v1/responses", "no type", {"input": [{"role": "user"}]}),
+    ("/v1/responses", "no type", {"input": [{"content": "hello"}]}),
+    ("/v1/responses", "no type", {"input": [{}]}),
+    ("/v1/responses", "type must be text", {"input": [{"type": ["item_reference"], "id": "msg_1"}]}),
+    ("/v1/responses", "type must be text", {"tools": [{"type": ["web_search"]}]}),
+    ("/v1/messages", "type must be text", {"tools": [{"type": {"x": "web_search_20250305"}}]}),
+    ("/v1/responses", "input must be a list", {"input": {"type": "item_reference", "id": "msg_1"}}),
+    ("/v1/responses", "input must be a list", {"input": ["hello"]}),
+    ("/v1/responses", "tools must be a list", {"tools": {"type": "web_search"}}),
+    ("/v1/responses", "tools must be a list", {"tools": ["web_search"]}),
+    ("/v1/responses", "tools must be a list", {"tools": [{"type": "namespace", "tools": {"type": "mcp"}}]}),
+    ("/v1/responses", "tools must be a list", {"input": [{"type": "additional_tools", "tools": "web_search"}]}),
+    ("/v1/responses", "environment", {"tools": [{"type": "shell", "environment": "container_auto"}]}),
+    ("/v1/responses", "environment", {"tools": [{"type": "shell", "environment": [{"type": "container_auto"}]}]}),
+    ("/v1/responses", "environment", {"tools": [{"type": "function", "environment": 0}]}),
+    ("/v1/responses", "code_execution", {"tools": [{"type": "shell", "environment": {"type": ["local"]}}]}),
+]
+"""What we would read otherwise than the vendor may."""
+
+
+@pytest.mark.parametrize(("path", "words", "changes"), MALFORMED, ids=lambda value: str(value)[:60])
+def test_what_cannot_be_read_for_certain_is_refused(path: str, words: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(NotAllowed, match=words):
+        read(path, **changes)
+
+
+@pytest.mark.parametrize("environment", [{}, {"environment": None}, {"environment": {"type": "local"}}])
+def test_a_tool_that_runs_where_the_agent_is_is_passed_on(environment: dict[str, Any]) -> None:
+    tools = [{"type": "shell", **environment}]
+    assert json.loads(read("/v1/responses", tools=tools).body)["tools"] == tools
+
+
+NAMES = [
+    *("type", "source", "image_url", "url", "tools", "content", "file_id", "file_data", "n", "role", "id", "input"),
+    *("environment", "execution", "edits", "media_type", "data", "model", "max_tokens", "output", "text"),
+]
+WORDS = [
+    *("message", "function", "namespace", "tool_search", "shell", "item_reference", "additional_tools", "local"),
+    *("container_auto", "base64", "url", "image/png", "user", "client", "clear_thinking_20251015", "web_search", URL),
+]
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    # Words of the interfaces get deeper than any that are made up.
+    | st.sampled_from(WORDS)
+    | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=12,
 )
-def test_no_request_breaks_anything(value: Any, path: str, name: str) -> None:
+objects = st.lists(st.dictionaries(st.sampled_from(NAMES), values, max_size=4), max_size=3)
+FIELDS = ["messages", "input", "tools", "system", "service_tier", "n", "max_tokens", "model", "context_management"]
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), values | objects, max_size=3), st.sampled_from(sorted(PLAIN)))
+def test_any_request_is_read_or_refused(changes: dict[str, Any], path: str) -> None:
     try:
-        asked = read(path, **{name: value})
+        asked = read(path, **changes)
     except NotAllowed:
         return
     assert asked.most.output_tokens > 0
+    assert "item_reference" not in {item.get("type") for item in items_of(json.loads(asked.body))}
+
+
+def items_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    given = body.get("input")
+    return given if isinstance(given, list) else []
+
+
+@given(st.binary(max_size=200) | st.text().map(lambda text: json.dumps({"model": text}).encode()))
+@example(b"[" * 100_000)
+@example(b'{"model": "m", "messages": ' + b"[" * 900 + b"]" * 900 + b"}")
+@example(b'{"model": "m", "messages": ' + b"9" * 5_000 + b"}")
+@example(b'{"model": "\\ud800"}')
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    for path in PLAIN:
+        with suppress(NotAllowed):
+            read_request("POST", path, "", body, ANYTHING)
+
+
+@given(st.sampled_from(["GET", "POST"]), st.text(), st.text(), st.dictionaries(HEADERS, st.text()))
+def test_any_request_of_git_is_read_or_refused(method: str, path: str, query: str, headers: dict[str, str]) -> None:
+    for asked in (path, f"/git/octo/widgets.git/{path}", "/git/octo/widgets/info/refs"):
+        with suppress(NotFetched):
+            read_fetch(method, asked, query, headers, ["octo/widgets"])
+
+
+@given(st.binary(max_size=100), st.binary(max_size=100))
+def test_any_first_bytes_of_a_connection_are_read_or_refused(words: bytes, credentials: bytes) -> None:
+    heads = [words, b"CONNECT " + words, b"CONNECT a:1 HTTP/1.1\r\nProxy-Authorization: Basic " + credentials]
+    for head in heads:
+        with suppress(NotConnected):
+            read_wanted(head)
+    for hello in (words, b"\x16\x03\x01" + len(words).to_bytes(2, "big") + words):
+        with suppress(NoHello):
+            read_server_name(hello)

@@ -16,6 +16,7 @@ from bot.github.tokens import Access, Grant
 from handlers.ports import GitHubError, GitHubUnavailable, NotInstalled
 from tests.support.clock import Clock
 from tests.support.scripted_github import (
+    FAST,
     INSTALLATION,
     MINT,
     Heard,
@@ -82,11 +83,19 @@ async def test_a_caller_that_gives_up_takes_the_token_from_nobody(server: Script
 
 
 async def test_a_failed_mint_does_not_spoil_the_next(server: ScriptedGitHub) -> None:
-    server.script(MINT, Says({}, 500), server.mint)
+    server.script(MINT, *[Says({}, 500)] * FAST.attempts, server.mint)
     github = server.client()
     with pytest.raises(GitHubUnavailable):
         await github.fetch_role("octo/widgets", "alice")
     assert await github.fetch_role("octo/widgets", "alice")
+
+
+@pytest.mark.parametrize("lost", [Says({"message": "oops"}, 502), Says(cut=True)], ids=["502", "no answer"])
+async def test_a_token_is_asked_for_again_at_once(server: ScriptedGitHub, lost: Says) -> None:
+    """Nothing is created but a token. Otherwise everything that waits for it is put off, by seconds or minutes."""
+    server.script(MINT, lost, server.mint)
+    assert await server.client().fetch_role("octo/widgets", "alice")
+    assert len(server.calls(MINT)) == 2
 
 
 async def test_a_token_is_renewed_five_minutes_early(server: ScriptedGitHub) -> None:

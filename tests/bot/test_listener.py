@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+from contextlib import suppress
 
 import aiohttp
 import pytest
+import structlog
 from aiohttp import web
 from yarl import URL
 
 from bot.listener import Listener
+
+PATIENCE_S = 20.0
 
 
 async def _hello(_: web.Request) -> web.Response:
@@ -19,10 +23,10 @@ async def _hello(_: web.Request) -> web.Response:
     return web.Response(text="hello")
 
 
-def _make_listener() -> Listener:
+def _make_listener(max_connections: int | None = None, head_s: float = 10.0) -> Listener:
     application = web.Application()
     application.router.add_get("/", _hello)
-    return Listener(application, grace_s=5.0)
+    return Listener(application, grace_s=5.0, max_connections=max_connections, head_s=head_s)
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -46,6 +50,55 @@ async def test_a_request_in_hand_is_answered_before_it_is_closed() -> None:
         assert await (await asking).text() == "hello"
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get(url)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+async def test_a_connection_whose_first_head_does_not_come_is_ended(sent: bytes) -> None:
+    listener = _make_listener(head_s=0.1)
+    url = URL(await listener.open("127.0.0.1", 0))
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(sent)
+    with suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+    writer.close()
+    await listener.close()
+
+
+async def test_a_head_may_come_in_any_pieces() -> None:
+    listener = _make_listener()
+    url = URL(await listener.open("127.0.0.1", 0))
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    for byte in b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n":
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(0)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert answer.endswith(b"hello")
+    writer.close()
+    await listener.close()
+
+
+async def test_connections_beyond_the_limit_are_told_so_and_free_ones_are_taken_again() -> None:
+    listener = _make_listener(max_connections=2)
+    url = URL(await listener.open("127.0.0.1", 0))
+    with structlog.testing.capture_logs() as logged:
+        waiting = [await asyncio.open_connection(url.host, url.port) for _ in range(2)]
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"Retry-After: 5" in answer
+            writer.close()
+        assert [entry["event"] for entry in logged] == ["listener.full"]
+    for _, writer in waiting:
+        writer.close()
+        await writer.wait_closed()
+    async with aiohttp.ClientSession() as session, asyncio.timeout(PATIENCE_S):
+        while (answered := await session.get(url)).status == 503:
+            answered.release()
+        assert await answered.text() == "hello"
+    await listener.close()
 
 
 async def test_it_says_its_address_as_it_is_written_in_a_url_and_closes_twice() -> None:

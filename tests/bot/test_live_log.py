@@ -336,7 +336,7 @@ async def test_more_readers_than_there_may_be_are_asked_to_come_back_later(tmp_p
             await reader.until("state")
             async with site.session.get(f"{site.url}/jobs/{job.id}/log/agent/events") as reply:
                 assert (reply.status, reply.headers["Retry-After"]) == (503, "30")
-                assert await reply.text() == "too many follow a log just now: try again soon\n"
+                assert await reply.text() == "too many live logs are open: try again soon\n"
         await wait_until_nobody_watches(site, job)
         async with follow(site) as reader:
             await reader.until("state")

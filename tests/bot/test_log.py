@@ -141,3 +141,26 @@ def test_a_terminal_gets_lines_for_people_and_no_secret_either() -> None:
     assert "state" in written
     assert not written.startswith("{")
     assert "hook" not in written
+
+
+def test_in_a_terminal_no_text_commands_it() -> None:
+    program = (
+        "import structlog; from bot.log import configure_logging; configure_logging(())\n"
+        "log = structlog.get_logger()\n"
+        r"hostile = '\x1b]0;owned\x07\x9b2J\r\nall is well\u202e\u200b'"
+        "\n"
+        "log.info('job.moved', state=hostile, several=[hostile], **{hostile: 1})\n"
+        "try: raise ValueError(hostile)\n"
+        "except ValueError: log.exception('job.failed')\n"
+    )
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "NO_COLOR": "1"}
+    subprocess.run([sys.executable, "-c", program], stderr=theirs, check=True, env=env)
+    os.close(theirs)
+    written = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "job.moved" in written
+    assert "ValueError" in written
+    assert not {"\x1b]", "\x07", "\x9b", "\u202e", "\u200b"} & {*written, written[: written.find("0;owned")][-2:]}
+    (line,) = (line for line in written.splitlines() if "job.moved" in line)
+    assert line.count("owned") == 3, "no value begins a line of its own"

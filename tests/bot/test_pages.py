@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bot.dashboard.diffs import split_diff
 from bot.job_logs import LEFT_OUT, MARGIN, SHOWN_LOG
 from bot.pages import REFRESH_S
 from handlers import casebook
@@ -50,15 +49,17 @@ async def test_the_list_shows_the_newest_job_first_and_links_it(site: Site) -> N
         assert part in page.text
 
 
-async def test_jobs_of_private_repositories_are_in_no_list_but_have_their_page(site: Site) -> None:
-    await site.add(id="secretjob1", private=True, repository="octo/hidden")
+async def test_jobs_of_private_repositories_have_no_page_where_nobody_can_sign_in(site: Site) -> None:
+    await site.add(make_report(job_id="secretjob1"), id="secretjob1", private=True, repository="octo/hidden")
     await site.add(id="publicjob1")
     page = await site.get("/jobs")
     assert "/jobs/publicjob1" in page.links()
     assert "hidden" not in page.html
     assert "secretjob1" not in page.html
     assert "hidden" not in str(await site.status())
-    assert "octo/hidden#7" in (await site.get("/jobs/secretjob1")).text
+    for path in ("", "/patch", "/files/report.md", "/log/agent", "/log/agent/events", "/actions"):
+        answer = await site.get(f"/jobs/secretjob1{path}")
+        assert (answer.status, answer.text) == (404, "there is no such job\n"), path
 
 
 @pytest.mark.parametrize("state", JobState)
@@ -392,9 +393,3 @@ async def test_a_huge_diff_is_shown_as_a_whole_and_soon(site: Site) -> None:
         page = await site.get("/jobs/0123456789")
     assert patch in page.text
     assert len(page.tags) < 100
-
-
-def test_only_lines_inside_hunks_are_additions_and_removals() -> None:
-    kinds = [kind for kind, _ in split_diff(PATCH + PATCH)]
-    assert kinds == ["", "", "", "", "hunk", "", "minus", "plus"] * 2
-    assert "".join(line for _, line in split_diff(PATCH)) == PATCH

@@ -28,7 +28,7 @@ REPORT = Report(
     worklog=f"used {AGENT_VALUE} and https://user:password@host\n",
     pr_title="",
     repro="print('it')\n",
-    patch="--- a/a.py\n+++ b/a.py\n+closed\n",
+    patch=f"--- a/a.py\n+++ b/a.py\n@@ -1 +1,3 @@\n+closed\n-{AGENT_VALUE}\n \u202e\n",
     changes=(),
     digest=None,
 )
@@ -54,12 +54,14 @@ async def test_a_report_is_printed_whole_and_does_nothing_to_the_terminal(tmp_pa
     await fill(tmp_path)
     done = program.run("report", "0123456789", "--config", configure(tmp_path, 0))
     assert done.returncode == 0, done.stderr
-    for part in ("octo/widgets#1", "=== Report ===", "Anyone", "=== Diff ===\n\n--- a/a.py", "print('it')"):
+    masked = "1 removed line with what looks like a secret, masked in the diff of ``\n"
+    for part in ("octo/widgets#1", "=== Report ===", "Anyone", f"=== Diff ===\n\n{masked}", "print('it')"):
         assert part in done.stdout
     assert "user:password@host" in done.stdout, "it may be what the report is about"
     assert AGENT_VALUE not in done.stdout
     for written_out in ("⟨U+001B⟩[2J", "⟨U+000D⟩", "⟨U+202E⟩"):
         assert written_out in done.stdout
+    assert "+closed\n-[redacted]\n ⟨U+202E⟩\n" in done.stdout
     assert not set("\x1b\r\u202e") & set(done.stdout)
 
 

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from bot.config import Settings, load_settings
 from bot.roster import Roster, compare, find_unknown_agents
 from tests.bot.test_cli import configure
+from tests.support.no_namespaces import write_interpreter
 
 SECOND_MACHINE = '\n[[machines]]\nname = "there"\nkind = "local"\nworkspace = "/srv/ptq"\n'
 SECOND_REPOSITORY = '\n[repos."octo/gadgets"]\nagent = "mine"\n'
@@ -120,3 +121,14 @@ def test_the_same_file_is_no_change(file: File) -> None:
     changes = compare(same, file.read())
     assert (changes.added, changes.removed, changes.changed, changes.needs_restart) == ((), (), (), ())
     assert find_unknown_agents(same, same) == ()
+
+
+async def test_a_machine_that_is_this_host_and_seals_no_jobs_is_named_in_the_log(file: File, tmp_path: Path) -> None:
+    python = write_interpreter(tmp_path)
+    file.reload(lambda text: text.replace('kind = "local"', f'kind = "local"\npython = "{python}"'))
+    with capture_logs() as logs:
+        await file.roster.warn_of_open_machines()
+    await file.roster.close()
+    (line,) = (line for line in logs if line["event"] == "machine.jobs_can_read_our_files")
+    assert (line["log_level"], line["machine"]) == ("warning", "here")
+    assert "not sealed" in line["reason"]

@@ -18,7 +18,7 @@ from aiohttp import web
 from gidgethub.routing import Router
 from sqlalchemy import func, select
 
-from bot.webhook import MAX_BODY, Refused, Webhook, make_web_application, read_lane
+from bot.webhook import MAX_BODY, Refused, Webhook, make_web_application, read_subject
 from handlers.events import find_lane
 from handlers.inbox import Inbox
 from runner.db import Database
@@ -65,7 +65,7 @@ def sign(body: bytes, secret: str = SECRETS[0], algorithm: str = "sha256") -> st
 async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     async with open_database(tmp_path) as database:
         inbox = Inbox(database, Router(), Clock(), max_pending=MAX_PENDING)
-        webhook = Webhook(inbox, SECRETS, Bell(), body_s=BODY_S)
+        webhook = Webhook(inbox, SECRETS, Bell(), body_s=BODY_S, now=Clock())
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
         runner = web.AppRunner(application, auto_decompress=False)
@@ -100,6 +100,42 @@ async def test_the_previous_secret_still_signs_while_secrets_are_rotated(endpoin
 async def test_ping_is_answered_and_not_stored(endpoint: Endpoint) -> None:
     assert await endpoint.send(X_GitHub_Event="ping") == (200, {"message": "pong"})
     assert await endpoint.stored() == 0
+
+
+def render_timed(**times: Any) -> bytes:
+    """A comment's delivery, with these times of its issue and of the comment."""
+    issue = {
+        "number": 7,
+        "created_at": "2019-05-15T15:20:18Z",
+        "updated_at": times.get("issue", "2019-05-15T15:20:18Z"),
+    }
+    comment = {"body": "/ptq cancel", "created_at": "2019-05-15T15:20:18Z", "updated_at": times.get("comment")}
+    return json.dumps({"repository": {"full_name": "octo/widgets"}, "issue": issue, "comment": comment}).encode()
+
+
+@pytest.mark.parametrize(
+    ("times", "status"),
+    [
+        ({"issue": "2026-02-26T11:59:59Z"}, 422),
+        ({"issue": "2026-02-26T12:00:00Z"}, 202),
+        ({"comment": "2026-02-26T11:59:59Z"}, 422),
+        ({"comment": "2026-02-26T12:00:00Z"}, 202),
+        ({"comment": "2026-02-26T13:59:59+02:00"}, 422),
+        ({"comment": "2026-02-26T14:00:00+02:00"}, 202),
+        ({"comment": ["2026-02-26"], "issue": 5}, 422),
+    ],
+)
+async def test_an_event_that_is_older_than_github_can_send_is_refused(
+    endpoint: Endpoint, times: dict[str, Any], status: int
+) -> None:
+    body = render_timed(**times)
+    with structlog.testing.capture_logs() as lines:
+        answered, answer = await endpoint.send(body, X_Hub_Signature_256=sign(body))
+    assert answered == status
+    assert await endpoint.stored() == (status == 202)
+    if status == 422:
+        assert "GitHub sends nothing older than 3 days" in answer["error"]
+        assert [line["event"] for line in lines] == ["delivery.refused"]
 
 
 async def test_an_event_that_nobody_knows_is_accepted(endpoint: Endpoint) -> None:
@@ -308,7 +344,7 @@ def test_no_payload_gives_a_lane_that_a_database_cannot_take() -> None:
     ],
 )
 def test_a_lane_is_the_same_whichever_way_it_is_read(payload: dict[str, Any]) -> None:
-    assert read_lane(json.dumps(payload).encode()) == find_lane(payload)
+    assert find_lane(read_subject(json.dumps(payload).encode())) == find_lane(payload)
 
 
 @pytest.mark.parametrize(
@@ -319,4 +355,4 @@ def test_what_is_no_json_object_has_no_lane(body: bytes) -> None:
     whole = b'{"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "z": %b}'
     for one in (body, whole % (body or b"?")) if body != b"[]" else (body,):
         with pytest.raises(Refused):
-            read_lane(one)
+            read_subject(one)

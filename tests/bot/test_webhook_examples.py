@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -28,6 +29,9 @@ def examples() -> Iterator[tuple[str, bytes]]:
     """Each event and payload; few of them carry the `installation` that an App's deliveries always have."""
     for described in json.loads(find_webhook_examples().read_bytes()):
         for payload in described["examples"]:
+            for thing in (payload.get(name) for name in ("issue", "comment", "pull_request")):
+                if isinstance(thing, dict):
+                    thing["updated_at"] = datetime.now(UTC).isoformat()  # Old events are refused.
             yield described["name"], json.dumps({"installation": {"id": 1, "node_id": "I"}} | payload).encode()
 
 

@@ -9,8 +9,9 @@ import random
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -22,7 +23,7 @@ import asyncssh
 
 from bot.app import serve
 from bot.config import load_settings
-from bot.demo.loopback import find_free_port
+from bot.demo.loopback import ADDRESS, find_free_port
 from bot.demo.playground import Playground
 from bot.demo.sshd import EmbeddedSshServer, write_keys, write_known_hosts
 from bot.github import Timings
@@ -34,15 +35,32 @@ from tests.chaos.wires import Wire
 CLAIM_S = 6.0
 SLOTS = 2
 
-PACE = Pace(
-    poll_s=0.5,
-    sweep_s=1.0,
-    recover_s=5.0,
-    in_flight_s=3.0,
-    grace_s=5.0,
-    claim_s=CLAIM_S,
-    github=Timings(timeout_s=2.0, write_interval_s=0.0, backoff_s=0.05, writes_per_minute=10**6, writes_per_hour=10**6),
-)
+USUAL_START_S = 5.0
+"""How long all replicas take to start on a machine of two cores that does nothing else, in seconds."""
+
+
+def choose_slowness(start_s: float) -> float:
+    """How many times slower than usual everything is to go on a machine on which all replicas start in `start_s`. Pure.
+
+    Where a machine is slow or has other work, claims would expire and replicas would be killed before anything could
+    come of it, again and again. So the same things happen there in slow motion.
+    """
+    return max(1.0, start_s / USUAL_START_S)
+
+
+def make_pace(slowness: float) -> Pace:
+    """The pace of the service, with short claims."""
+    limits = {"writes_per_minute": 10**6, "writes_per_hour": 10**6}
+    return Pace(
+        poll_s=0.5,
+        sweep_s=1.0,
+        recover_s=5.0 * slowness,
+        in_flight_s=3.0 * slowness,
+        grace_s=5.0 * slowness,
+        claim_s=CLAIM_S * slowness,
+        github=Timings(timeout_s=2.0 * slowness, write_interval_s=0.0, backoff_s=0.05, **limits),
+    )
+
 
 AGENT = """
 import json, os, pathlib, random, sys, time
@@ -67,7 +85,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
 
 
-def run_replica(config: Path, log: Path, environ: Mapping[str, str]) -> None:
+def run_replica(config: Path, log: Path, environ: Mapping[str, str], slowness: float) -> None:
     """Be one replica, until a signal."""
     with log.open("ab") as output:
         os.dup2(output.fileno(), 1)
@@ -75,7 +93,7 @@ def run_replica(config: Path, log: Path, environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
     settings = load_settings(config)
     configure_logging(settings.secret_values())
-    asyncio.run(serve(settings, partial(load_settings, config), PACE))
+    asyncio.run(serve(settings, partial(load_settings, config), make_pace(slowness)))
 
 
 class Replica:
@@ -92,8 +110,9 @@ class Replica:
         self._environ = {f"PTQ_SERVER__{key}": value for key, value in own.items()}
         self._process: BaseProcess | None = None
 
-    def start(self) -> None:
-        self._process = PROCESSES.Process(target=run_replica, args=(self._config, self.log, self._environ))
+    def start(self, slowness: float) -> None:
+        arguments = (self._config, self.log, self._environ, slowness)
+        self._process = PROCESSES.Process(target=run_replica, args=arguments)
         self._process.start()
 
     @property
@@ -104,6 +123,15 @@ class Replica:
     def fell(self) -> bool:
         """Whether it ended though nobody ended it."""
         return self._process is not None and not self._process.is_alive()
+
+    async def wait_until_up(self) -> None:
+        """Return once it listens, or has ended."""
+        while self.is_up:
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(ADDRESS, self.port)
+                writer.close()
+                return
+            await asyncio.sleep(0.05)
 
     def kill(self, *, with_its_disk: bool) -> None:
         assert self._process
@@ -205,14 +233,25 @@ class Arena(Playground):
     async def start_service(self) -> None:
         """Start every replica."""
         self.github.webhook_url = f"http://127.0.0.1:{self.balancer.port}/webhook"
-        self.github.webhook_timeout_s = 3.0
         # What hundreds of jobs need in a few minutes GitHub grants in hours; how that is kept to is another story.
         limits = self.github.limits
         limits.requests_per_hour = limits.content_per_minute = limits.content_per_hour = 10**6
-        for replica in self.replicas:
-            replica.start()
         self.running = True
-        await asyncio.sleep(0)
+        self.slowness = choose_slowness(await self._start_replicas(1.0))
+        if self.slowness > 1.0:
+            await self.stop_service()
+            await self._start_replicas(self.slowness)
+        self.github.webhook_timeout_s = 3.0 * self.slowness
+
+    async def _start_replicas(self, slowness: float) -> float:
+        """Start all, and return once they listen: how many seconds it took."""
+        began = time.monotonic()
+        for replica in self.replicas:
+            replica.start(slowness)
+        for replica in self.replicas:
+            await replica.wait_until_up()
+            assert not replica.fell, f"it does not start: {replica.log.read_text()}"
+        return time.monotonic() - began
 
     async def stop_service(self) -> None:
         for replica in self.replicas:

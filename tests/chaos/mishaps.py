@@ -44,7 +44,7 @@ class Mishaps:
         weights = (3, 1, 2, 3, 1, 1, 6, 6)
         try:
             while True:
-                await asyncio.sleep(self._draw.uniform(*self._pause_s))
+                await asyncio.sleep(self._draw.uniform(*self._pause_s) * self._arena.slowness)
                 (name,) = self._draw.choices([*kinds], weights)
                 work = kinds[name]()
                 if work is not None:
@@ -70,7 +70,7 @@ class Mishaps:
 
     async def _while_broken(self, thing: object, seconds: float) -> None:
         self._broken.add(thing)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds * self._arena.slowness)
         self._broken.discard(thing)
 
     def _kill(self, *, with_its_disk: bool) -> Awaitable[None] | None:
@@ -81,8 +81,12 @@ class Mishaps:
         self._note_kill()
 
         async def mend() -> None:
-            await self._while_broken(replica, self._draw.uniform(0.2, 3.0))
-            replica.start()
+            self._broken.add(replica)
+            await asyncio.sleep(self._draw.uniform(0.2, 3.0) * self._arena.slowness)
+            replica.start(self._arena.slowness)
+            # Otherwise it could be killed before it came up, again and again.
+            await replica.wait_until_up()
+            self._broken.discard(replica)
 
         return mend()
 

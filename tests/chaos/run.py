@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +15,18 @@ from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from tests.chaos.arena import Arena
 from tests.chaos.mishaps import Mishaps
-from tests.chaos.verdict import Story, Verdict, find_percentile, judge, list_ours, look
+from tests.chaos.verdict import (
+    Progress,
+    Story,
+    Verdict,
+    count_done,
+    find_percentile,
+    judge,
+    list_folders,
+    list_ours,
+    look,
+)
 from tests.support.world import NOTE
-
-SETTLE_S = 240.0
-"""How long everything may take to come to its end once nothing breaks any more."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,9 @@ class Plan:
     """Between two mishaps, at least and at most."""
     break_s: float = 3600.0
     """How long things break at most; they do until most jobs have ended."""
+    still_s: float = 240.0
+    """The run ends when nothing has come of it for so long, on a machine as fast as usual. While it moves, it takes as
+    long as its machine needs."""
 
 
 @dataclass
@@ -45,6 +56,9 @@ class Outcome:
     verdict: Verdict
     stories: list[Story]
     mishaps: dict[str, int]
+    slowness: float
+    began: float
+    """Of the clock by which stories are timed."""
     took_s: float
     settled_s: float
     recovered_s: list[float] = field(default_factory=list)
@@ -56,6 +70,7 @@ class Outcome:
 
     def render(self) -> str:
         rows = [("seed", str(self.plan.seed)), ("jobs", str(len(self.stories)))]
+        rows.append(("in slow motion, for this machine", f"{self.slowness:.1f} times"))
         rows += [(name, str(count)) for name, count in sorted(self.mishaps.items())]
         rows += self.verdict.rows()
         times = {
@@ -66,6 +81,8 @@ class Outcome:
         for name, values in times.items():
             figures = [find_percentile(values, share) for share in (0.5, 0.99)] + [max(values, default=0.0)]
             rows.append((f"{name}: p50, p99, most", ", ".join(f"{value:.1f} s" for value in figures)))
+        last_pull_s = max((story.pull_at for story in self.stories if story.pull_at), default=self.began) - self.began
+        rows.append(("from the start to the last pull request", f"{last_pull_s:.1f} s"))
         rows.append(("from the last mishap to the end of everything", f"{self.settled_s:.1f} s"))
         rows.append(("the whole run", f"{self.took_s:.0f} s"))
         width = max(len(name) for name, _ in rows)
@@ -83,54 +100,51 @@ async def run_chaos(folder: Path, database_url: str, plan: Plan) -> Outcome:
         arena.github.observers.append(lambda exchange: writes.append(time.monotonic()) if _writes(exchange) else None)
         mishaps = Mishaps(arena, draw, plan.pause_s, lambda: kills.append(time.monotonic()))
         stories: list[Story] = []
-        await _wait_until_up(arena)
         breaking = asyncio.create_task(mishaps.run())
         telling = [asyncio.create_task(_tell(arena, plan, stories, number)) for number in range(plan.jobs)]
-        while _share_reported(stories) * len(stories) < 0.85 * plan.jobs:
+
+        def has_broken_enough() -> bool:
             if breaking.done():
                 breaking.result()
-            await asyncio.sleep(0.5)
-            if time.monotonic() - began > plan.break_s:
-                break
+            most = sum(story.report_at is not None for story in stories) >= 0.85 * plan.jobs
+            return most or time.monotonic() - began > plan.break_s
+
+        still_s = plan.still_s * arena.slowness
+        await _wait_while_it_moves(still_s, lambda: count_done(arena, stories), has_broken_enough)
         breaking.cancel()
         with suppress(asyncio.CancelledError):
             await breaking
         mended = time.monotonic()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S):
-                await asyncio.gather(*telling)
-                await _wait_until_clean(arena)
+        telling_all = asyncio.gather(*telling)
+        if await _wait_while_it_moves(still_s, lambda: count_done(arena, stories), telling_all.done):
+            telling_all.result()
+            await _wait_while_it_moves(still_s, lambda: -len(list_folders(arena)), lambda: not list_folders(arena))
         settled_s = time.monotonic() - mended
-        for task in telling:
-            task.cancel()
+        telling_all.cancel()
         verdict = judge(arena, stories)
         verdict.fallen_replicas = sum(replica.fell for replica in arena.replicas)
     recovered = [min((at - kill for at in writes if at > kill), default=float("inf")) for kill in kills]
-    return Outcome(plan, verdict, stories, dict(mishaps.counted), time.monotonic() - began, settled_s, recovered)
+    took_s = time.monotonic() - began
+    counted = dict(mishaps.counted)
+    return Outcome(plan, verdict, stories, counted, arena.slowness, began, took_s, settled_s, recovered)
 
 
 def _writes(exchange: object) -> bool:
     return getattr(exchange, "method", "") in ("POST", "PATCH") and "access_tokens" not in getattr(exchange, "path", "")
 
 
-def _share_reported(stories: list[Story]) -> float:
-    return sum(story.report_at is not None for story in stories) / max(1, len(stories))
-
-
-async def _wait_until_up(arena: Arena) -> None:
-    """The first one makes the tables, and a repository counts from then on: what is labelled earlier is too early."""
-    async with asyncio.timeout(60):
-        for replica in arena.replicas:
-            while True:
-                with suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", replica.port)
-                    writer.close()
-                    break
-                await asyncio.sleep(0.05)
+async def _wait_while_it_moves(still_s: float, count: Callable[[], int], is_over: Callable[[], bool]) -> bool:
+    """Wait until it is over, for as long as it moves. Whether it is over."""
+    progress = Progress(still_s)
+    while not is_over():
+        if not progress.note(count(), time.monotonic()):
+            return False
+        await asyncio.sleep(0.5)
+    return True
 
 
 async def _tell(arena: Arena, plan: Plan, stories: list[Story], place: int) -> None:
-    await asyncio.sleep(place * plan.interval_s)
+    await asyncio.sleep(place * plan.interval_s * arena.slowness)
     number = await arena.github.open_issue(NAME, ISSUE_TITLE, ISSUE_BODY, STRANGER)
     story = Story(number, place % plan.every == 0, time.monotonic())
     stories.append(story)
@@ -149,8 +163,3 @@ def _find_digest(bodies: list[str]) -> str:
     found = next(re.search(r"/ptq pr ([0-9a-f]{12,64})", body) for body in bodies if "ptq:report=" in body)
     assert found
     return found[1]
-
-
-async def _wait_until_clean(arena: Arena) -> None:
-    while any([*(machine.workspace / "jobs").glob("*")] for machine in arena.machines):
-        await asyncio.sleep(0.2)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.arena import CLAIM_S, USUAL_START_S, choose_slowness, make_pace
 from tests.chaos.run import Plan, run_chaos
-from tests.chaos.verdict import count_overlaps, find_percentile
+from tests.chaos.verdict import Progress, count_overlaps, find_percentile
 from tests.support.postgres import Server
 
 
@@ -39,6 +40,24 @@ def test_agents_overlap_when_more_are_at_work_than_there_are_slots() -> None:
     assert count_overlaps(two) == 0
     assert count_overlaps([*two, note("d", "start", 5)]) == 1
     assert count_overlaps([*two, note("d", "start", 5, "gpu-2")]) == 0
+
+
+def test_a_run_that_moves_may_take_as_long_as_it_needs() -> None:
+    progress = Progress(still_s=10.0)
+    assert all(progress.note(done, at=9.0 * done) for done in range(100))
+    assert progress.note(99, at=900.0)
+    assert not progress.note(99, at=901.0)
+
+
+def test_a_slow_machine_breaks_things_in_slow_motion_and_a_fast_one_as_ever() -> None:
+    assert choose_slowness(0.5 * USUAL_START_S) == 1.0
+    assert choose_slowness(3 * USUAL_START_S) == 3.0
+    assert make_pace(3.0).claim_s == 3 * make_pace(1.0).claim_s == 3 * CLAIM_S
+
+
+def test_what_only_goes_to_and_fro_does_not_move() -> None:
+    progress = Progress(still_s=10.0)
+    assert [progress.note(-at % 2, at=float(at)) for at in range(12)] == [*[True] * 11, False]
 
 
 def test_a_percentile_is_one_of_the_values() -> None:

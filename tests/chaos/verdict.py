@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bot.demo.repository import NAME
 from tests.chaos.arena import SLOTS, Arena
@@ -30,6 +31,27 @@ class Story:
     def is_over(self) -> bool:
         return self.report_at is not None and (self.pull_at is not None or not self.wants_pull)
 
+    @property
+    def steps_done(self) -> int:
+        """How far it has come."""
+        return sum(at is not None for at in (self.status_at, self.report_at, self.pull_at))
+
+
+@dataclass
+class Progress:
+    """Whether a run still moves. It may take as long as its machine needs; it is stuck when nothing comes of it."""
+
+    still_s: float
+    """For how long nothing may have come before it counts as stuck, in seconds."""
+    most: int | None = None
+    moved_at: float = 0.0
+
+    def note(self, done: int, at: float) -> bool:
+        """Take notice of how much is done, at a moment of a steady clock. Whether the run still moves."""
+        if self.most is None or done > self.most:
+            self.most, self.moved_at = done, at
+        return at - self.moved_at < self.still_s
+
 
 @dataclass
 class Verdict:
@@ -43,12 +65,14 @@ class Verdict:
     overlapping_agents: int = 0
     fallen_replicas: int = 0
     failed_reports: int = 0
+    left_folders: int = 0
+    """Folders of jobs that their machines still have at the end."""
     complaints: list[str] = field(default_factory=list)
 
     @property
     def is_clean(self) -> bool:
         counts = (self.lost, self.double_comments, self.double_pulls, self.missing_pulls, self.double_agents)
-        faults = (self.overlapping_agents, self.failed_reports, self.fallen_replicas)
+        faults = (self.overlapping_agents, self.failed_reports, self.fallen_replicas, self.left_folders)
         return not any((*counts, *faults, *self.complaints))
 
     def rows(self) -> list[tuple[str, str]]:
@@ -60,9 +84,21 @@ class Verdict:
             ("agents started twice", str(self.double_agents)),
             ("overlapping agents", str(self.overlapping_agents)),
             ("reports of a failure", str(self.failed_reports)),
+            ("folders of jobs that never went", str(self.left_folders)),
             ("replicas that fell by themselves", str(self.fallen_replicas)),
             ("requests that GitHub would not know", str(len(self.complaints))),
         ]
+
+
+def count_done(arena: Arena, stories: Iterable[Story]) -> int:
+    """How much has come of a run so far. It never gets less, and is bounded."""
+    agents = len(arena.notes.read_text().splitlines()) if arena.notes.exists() else 0
+    return agents + sum(story.steps_done for story in stories)
+
+
+def list_folders(arena: Arena) -> list[Path]:
+    """The folders of jobs that the machines have."""
+    return [path for machine in arena.machines for path in (machine.workspace / "jobs").glob("*")]
 
 
 def list_ours(arena: Arena, number: int) -> list[str]:
@@ -90,6 +126,7 @@ def judge(arena: Arena, stories: Sequence[Story]) -> Verdict:
     starts = Counter(line["job"] for line in lines if line["what"] == "start")
     verdict.double_agents = sum(count - 1 for count in starts.values())
     verdict.overlapping_agents = count_overlaps(lines)
+    verdict.left_folders = len(list_folders(arena))
     return verdict
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -81,9 +82,9 @@ async def test_a_second_attempt_carries_on_where_the_first_one_stopped(tmp_path:
         await world.comment("/ptq retry and mark the module")
         report = await world.wait_for_report(count=2)
         assert "Diff: 2 files" in report, "the first attempt's edit and the second's"
-        resumed = json.dumps(story.endpoint.requests[first])
-        assert "Done." in resumed, "it remembers what it said"
-        assert "and mark the module" in resumed
+        asked = json.dumps(story.endpoint.requests[first])
+        assert '"role": "assistant"' not in asked, "it has no memory but its brief, whoever wrote into the old one"
+        assert "and mark the module" in asked
         second, one = await world.jobs()
         assert (second.attempt, second.follows, second.base_commit) == (2, one.id, one.base_commit)
         meter = await story.read_meter(second)
@@ -110,3 +111,18 @@ async def test_codex_does_not_show_the_model_key_to_its_tools(tmp_path: Path) ->
         log = await story.read_log(job)
         assert "PTQ_OUTPUT_DIR" in log
         assert KEY not in log
+
+
+@EACH_KIND
+async def test_the_operators_path_reaches_the_commands_of_an_agent_and_codex_withholds_secrets(
+    tmp_path: Path, kind: str
+) -> None:
+    path = f"/opt/node-of-the-operators/bin:{os.environ['PATH']}"
+    env = f'PATH = {json.dumps(path)}\nBILLING = "Zx9kQ2mW7pL4tR8vN1cB"\n'
+    async with open_story(tmp_path, kind, WORK, Run("ls; env"), Say("Done."), more_toml=env) as story:
+        assert "It is mended" in await story.world.wait_for_report()
+        (job,) = await story.world.jobs()
+        log = await story.read_log(job)
+        assert "widgets" in log, "`ls` is found"
+        assert "/venv/bin:/opt/node-of-the-operators/bin:" in log
+        assert ("BILLING=" in log) is (kind != "codex")

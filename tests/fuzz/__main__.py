@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 
-from tests.fuzz import outbound
+from tests.fuzz import inbound, outbound
 from tests.fuzz.run import Failure, Target, find_failure
 
-TARGETS: Mapping[str, Target] = {"outbound": outbound.find_faults}
+TARGETS: Mapping[str, Target] = {"outbound": outbound.find_faults, "inbound": inbound.find_faults}
 
 BATCH = 2_000
 """Texts of one process: the parser's bindings never give memory back."""

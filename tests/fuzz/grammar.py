@@ -51,6 +51,19 @@ BLOCKS = (
     *("[a]: b", "[a]:", '[a]: b "', '"', "[`]: x", "[a]: <", "[log]: url", "    <!-- x", "x", "word", "Summary:", "\\"),
 )
 
+HIDES = (
+    *('[x](b "word")', "[x](b 'word\n", "![word](b)", "![word\nword](b)", "![word][b]", "[x][word]", "[^word]"),
+    *("[b]", '<img alt="word" src=b>', "<b title=word>", "<b\ntitle='word'>", "<word>", "</b word>"),
+    *("<a href='b' word>", "[word]: b 'word'", "[//]: # (word)", "[b]:\nu\n'word'", "[^1]: word", "[^]: u 'word'"),
+    *("[ ] [b]: word", "<!-- word -->", "<!--> word -->", "<!-- word --!> x -->", "<!--\nword\n-->", "<?word?>"),
+    *("<!X word>", "</ word>", "<![CDATA[ > <!-- ]]> word -->", "<?x > <!-- ?> word -->", "<div>x <!-- word"),
+    *("<template>word</template>", "<details>\n", "<details open>", "</details>", "<summary>word</summary>"),
+    *("<details><summary>x</summary>\n\nword\n", "```python word", "~~~ a word", "| word | word | word |", "|-|"),
+    *("x | word | word\n-|-\nx | word | word", "`<b>` word", "\n\n    <!-- word", "  <!-- word\n  -->", "  <div>"),
+    *("  ```", "   ~~~", "<pre>\n\n", "<pre><b title='word'>", "<rp>word"),
+)
+"""What hides words from a reader of the page."""
+
 NEWLINES = (*("\n",) * 30, "\r\n", "\r\n", "\r", "\u2028", "\u0085", "\v", "\f", "\n\n", "\n \n", "\n\t\n", "\n>\n")
 
 _ATTACKS = (
@@ -87,11 +100,11 @@ def _make_line(random: Random) -> str:
     if kind < 0.3:
         return f"{marks}{random.choice(FENCES)}"
     if kind < 0.5:
-        return f"{marks}{random.choice(BLOCKS)}"
+        return f"{marks}{random.choice((BLOCKS, HIDES)[kind > 0.42])}"
     pieces = [_make_piece(random) for _ in range(random.choice((1, 1, 2, 3, 5, 8)))]
     return f"{marks}{random.choice(('', '', ' ')).join(pieces)}"
 
 
 def _make_piece(random: Random) -> str:
-    kinds = (LIVE, HTML, TICKS, TICKS, INLINE, INLINE, BLOCKS, FENCES, MARKS)
+    kinds = (LIVE, HTML, TICKS, TICKS, INLINE, INLINE, BLOCKS, FENCES, MARKS, HIDES)
     return random.choice(random.choice(kinds))

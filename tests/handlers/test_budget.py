@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import datetime, timedelta
+from itertools import pairwise
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.budget import HOUR_S, MINUTE_S, Budget, Plan, count_share, plan_write
+from handlers.budget import HOUR_S, MINUTE_S, Budget, Plan, Waiting, count_share, plan_write, take_turns
 from handlers.ports import Worth
+from tests.support.jobs import NOON
+
+
+def wait(seconds: int) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
 
 AGES = st.lists(st.floats(-200, 2 * HOUR_S, allow_nan=False), max_size=60)
 WORTHS = st.sampled_from(Worth)
@@ -14,6 +25,10 @@ BUDGETS = st.builds(
     Budget, st.integers(1, 20), st.integers(1, 50), st.floats(0, HOUR_S), st.floats(0, 300, allow_nan=False)
 )
 WORTHIEST_FIRST = list(Worth)
+WAITING = st.lists(
+    st.builds(Waiting, st.uuids().map(str), st.sampled_from("abcd"), WORTHS, st.integers(0, 9).map(wait)),
+    max_size=30,
+)
 
 
 def most_in(ages_s: list[float], period_s: float) -> int:
@@ -84,3 +99,36 @@ def test_githubs_own_numbers_leave_headroom_for_what_is_worth_more() -> None:
     assert plan_write([55.0] * 72, Worth.REPLY, budget) == Plan(5, dropped=False)
     assert plan_write([55.0] * 72, Worth.REPORT, budget) == Plan(0, dropped=False)
     assert plan_write([3000.0] * 500, Worth.REPORT, budget) == Plan(600, dropped=True)
+
+
+@given(WAITING)
+def test_what_is_worth_more_goes_first_and_nothing_is_left_out(waiting: list[Waiting]) -> None:
+    order = take_turns(waiting)
+    assert Counter(order) == Counter(waiting)
+    assert all(one.worth.percent >= other.worth.percent for one, other in pairwise(order))
+
+
+@given(WAITING)
+def test_no_case_gets_a_second_turn_while_another_waits_for_its_first(waiting: list[Waiting]) -> None:
+    for worth in Worth:
+        turns: Counter[str] = Counter()
+        places = []
+        for one in take_turns(one for one in waiting if one.worth is worth):
+            places.append(turns[one.case])
+            turns[one.case] += 1
+        assert places == sorted(places)
+
+
+@given(WAITING, st.randoms(use_true_random=False))
+def test_the_order_is_the_same_however_they_come(waiting: list[Waiting], random: Random) -> None:
+    mixed = random.sample(waiting, len(waiting))
+    assert take_turns(mixed) == take_turns(waiting)
+
+
+def test_a_case_with_much_to_say_holds_up_no_other() -> None:
+    loud = [Waiting(f"loud-{number}", "octo/widgets#1", Worth.REPLY, wait(number)) for number in range(3)]
+    late = Waiting("late", "octo/widgets#2", Worth.REPLY, wait(9))
+    first_word = Waiting("first word", "octo/widgets#3", Worth.REPORT, wait(10))
+    edit = Waiting("edit", "octo/widgets#4", Worth.LIVE, wait(0))
+    order = [one.id for one in take_turns([edit, *loud, late, first_word])]
+    assert order == ["first word", "loud-0", "late", "loud-1", "loud-2", "edit"]

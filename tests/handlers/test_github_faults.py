@@ -302,4 +302,4 @@ async def test_an_accident_of_our_own_waits_too(counter: Counter) -> None:
     assert [line["exc_info"] for line in lines if line["event"] == "reply.waits_for_github"] == [True, True]
     reply = await counter.reply(reply_id)
     assert reply.trouble == "an accident of our own, which the log tells of"
-    assert counter.waits_s == [2, 4]
+    assert counter.waits_s == [15, 15], "it may have been sent all the same"

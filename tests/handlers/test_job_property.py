@@ -38,6 +38,7 @@ from runner.supervisor import Supervisor
 from runner.verification import name_environment
 from tests.support.at_once import hasten
 from tests.support.clock import Clock
+from tests.support.history import ModelHistory
 from tests.support.jobs import NOON, open_database
 from tests.support.model_machine import BASE, COLLECTED, MOODS, ModelMachine, ModelWire
 from tests.support.moves import Witness, check_moves
@@ -66,6 +67,7 @@ AGENT = AgentSpec("mine", "command", ("true",))
 RULES = {NAME: RepositoryRules(NAME, "mine")}
 CAPS = {Scope.JOB: Caps(output_bytes=100), Scope.ISSUE: Caps(jobs=4)}
 PROFILES = {NAME: Profile(NAME, limits=Limits(unreachable_after_s=PATIENCE_S), caps=CAPS)}
+HISTORY = ModelHistory(BASE)
 HOUR_S = 3600.0
 """How often loops look by themselves: never, here. The test rings."""
 
@@ -111,7 +113,7 @@ class Life(Process):
         clients = {name: JobdClient(MACHINES[name], wire) for name, wire in wires.items()}
         gauge = Gauge(spool, {}, context.now)
         agents = {"mine": build_agent(AGENT)}
-        bench = Bench(self.db, clients, PROFILES, agents, {}, spool, gauge, context.now, NoGateway())
+        bench = Bench(self.db, clients, PROFILES, agents, {}, spool, gauge, context.now, NoGateway(), HISTORY)
         self.supervisor = Supervisor(bench, MACHINES, self.bell, self.claims, HOUR_S)
         own = replace(context, db=self.db)
         self.loops = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers import casebook, replies
 from handlers.case import Case, CaseState
@@ -101,6 +103,14 @@ async def test_the_numbers_of_a_status_change_at_most_every_other_minute(databas
         assert "2 turns" in await desk.count(3)
         desk.clock.forward(1)
         assert "4 turns" in await desk.count(4)
+
+
+async def test_a_pass_without_news_takes_no_turn_to_write(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        await desk.add(running())
+        await report_jobs(desk.context)
+        async with desk.db.write(), asyncio.timeout(30):  # There is one turn, and we have it.
+            await report_jobs(desk.context)
 
 
 async def test_what_is_news_does_not_wait_for_the_numbers(database_url: str) -> None:
@@ -215,3 +225,86 @@ async def test_a_job_of_which_the_thread_hears_nothing_frees_its_issue_all_the_s
         async with desk.db.read() as connection:
             assert await casebook.fetch_unreported_job_ids(connection) == []
             assert await casebook.fetch_job_reply(connection, "0123456789", "report") is None
+
+
+HOSTILE = "fix staged\n\n## Summary\n" + "```\n- > `a <!-- @octocat\n" * 8_000
+"""Some 200 kB that are dear to render."""
+
+
+@dataclass
+class Watched(Collection[str]):
+    """The service's secrets, which whatever is rendered is searched for; they tell when that was."""
+
+    is_writing: Callable[[], bool]
+    looks: list[bool] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[str]:
+        self.looks.append(self.is_writing())
+        return iter((SECRET,))
+
+    def __len__(self) -> int:
+        return 1
+
+    def __contains__(self, value: object) -> bool:
+        return value == SECRET
+
+
+class Transactions:
+    """Stands before a database's transactions that write: whether one is open, and what comes just before the next."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.open = 0
+        self.before: Callable[[AsyncConnection], Awaitable[object]] | None = None
+        self.read, self._write = desk.db.read, desk.db.write
+        desk.context = replace(desk.context, db=cast("Database", self), secrets=Watched(lambda: self.open > 0))
+
+    @asynccontextmanager
+    async def write(self, **options: Any) -> AsyncIterator[AsyncConnection]:
+        if before := self.before:
+            self.before = None
+            async with self._write() as connection:
+                await before(connection)
+        async with self._write(**options) as connection:
+            self.open += 1
+            try:
+                yield connection
+            finally:
+                self.open -= 1
+
+
+def assert_rendered_outside(desk: Desk) -> None:
+    assert isinstance(desk.context.secrets, Watched)
+    assert desk.context.secrets.looks
+    assert not any(desk.context.secrets.looks)
+
+
+async def test_nothing_is_rendered_while_a_transaction_keeps_others_from_writing(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        Transactions(desk)
+        await desk.add(ended(), replace(found(HOSTILE), worklog=HOSTILE))
+        assert (await desk.reply("report")).body.startswith("### Fix staged")
+        assert_rendered_outside(desk)
+
+
+async def test_a_status_is_rendered_before_its_transaction_too(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        Transactions(desk)
+        await desk.add(running(trouble="the machine does not answer"))
+        assert "Held up" in (await desk.reply("status")).body
+        assert_rendered_outside(desk)
+
+
+async def test_a_job_that_changed_while_its_report_was_rendered_is_reported_as_it_is_then(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        transactions = Transactions(desk)
+        async with desk.db.write() as connection:
+            job = ended(state=JobState.LOST, failure="machine gpu-1 is gone")
+            case = Case(job.case_key, job.repository, job.issue_number, "It breaks", CaseState.ACTIVE, NOON, NOON)
+            await store.insert_job(connection, job)
+            await casebook.save_case(connection, replace(case, active_job_id=job.id))
+        transactions.before = lambda connection: store.request_cancel(connection, job.id, "maintainer", desk.clock())
+        await report_jobs(desk.context)
+        async with desk.db.read() as connection:
+            assert await casebook.fetch_unreported_job_ids(connection) == [job.id]
+        await report_jobs(desk.context)
+        assert "maintainer had asked for its end" in (await desk.reply("report")).body

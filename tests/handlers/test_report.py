@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.report import OUTCOMES, ParsedReport, is_confidential, parse_report
+from handlers.report import MAX_PARSED, OUTCOMES, ParsedReport, is_confidential, parse_report
 
 REPORT = """\
 fix staged
@@ -157,3 +157,14 @@ def test_a_report_that_says_it_in_whatever_way_is_for_the_operator_alone(text: s
 )
 def test_a_report_that_only_mentions_the_words_is_for_all(text: str) -> None:
     assert not is_confidential(text)
+
+
+def test_sections_are_looked_for_where_people_read_them() -> None:
+    """A parser reads no more of a report than that, however long an agent makes it."""
+    far = "fix staged\n\n## Summary\nMended.\n\n" + "x\n" * MAX_PARSED + "## Root cause\nThere.\n"
+    assert (parse_report(far).outcome, parse_report(far).root_cause) == ("fix staged", None)
+
+
+@pytest.mark.parametrize("filler", ["\n", "```\n", "1.\n", "---\n", " \n"])
+def test_a_concern_is_seen_below_any_number_of_lines_without_a_letter(filler: str) -> None:
+    assert is_confidential(f"{filler * 60_000}Outcome: security concern\n")

@@ -18,8 +18,8 @@ from handlers.report_comment import (
     approvable,
     choose_headline,
     count_lines,
+    draft_report,
     render_duration,
-    render_report_comment,
 )
 from runner.job import FileChange, Job, JobState, Report
 from runner.meter import Meter
@@ -57,9 +57,10 @@ def result(**changes: Any) -> Report:
 def render(
     job: Job | None = None, report: Report | None = None, secrets: tuple[str, ...] = (), meter: Meter | None = None
 ) -> str:
-    return render_report_comment(
+    draft = draft_report(
         job or done(), report or result(), meter, model="a-model", public_url="https://ptq.example", secrets=secrets
     )
+    return draft.finish()
 
 
 def test_a_report_says_what_was_found_and_exactly_what_to_do_next() -> None:
@@ -104,14 +105,16 @@ def test_a_secret_in_the_diff_is_redacted_and_stops_the_pull_request(where: str)
     assert not approvable(done(), report, (secret,))
 
 
-def test_a_secret_that_was_there_before_stops_nothing() -> None:
-    old = PATCH.replace("@@ -1 +1,2 @@", "@@ -1,2 +1,3 @@\n db = postgres://user:password@localhost/db").replace(
-        "1,2 @@\n-", "1,2 @@\n-"
-    )
-    report = result(patch=old)
-    text = render(report=report)
+@pytest.mark.parametrize(("char", "kind"), [(" ", "unchanged"), ("-", "removed")])
+def test_a_secret_that_was_there_before_is_masked_and_stops_nothing(char: str, kind: str) -> None:
+    line = f"{char}db = postgres://user:password@localhost/db"
+    text = render(report=result(patch=PATCH.replace("@@ -1 +1,2 @@", f"@@ -1,2 +1,3 @@\n{line}")))
     assert "user:password" not in text
+    assert f"\n{char}[redacted]\n-one\n" in text
+    assert f"⚠️ 1 {kind} line with what looks like a secret, masked in the diff of `a.py`" in text
     assert "/ptq pr " in text
+    assert "git apply" not in text
+    assert "git apply" in render()
 
 
 def test_no_number_of_doubts_makes_the_report_too_long() -> None:
@@ -190,7 +193,7 @@ def test_a_secret_is_redacted_before_anything_is_cut(part: str) -> None:
 )
 def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> None:
     job = done(state=state, failure="the setup failed\nlast line of its log with ``` in it")
-    text = render_report_comment(job, None, model=None, public_url="https://ptq.example", secrets=())
+    text = draft_report(job, None, model=None, public_url="https://ptq.example", secrets=()).finish()
     assert headline in text
     assert "the setup failed" in text
     assert "last line of its log" in text
@@ -317,6 +320,7 @@ def test_durations_are_said_as_people_say_them(seconds: int, said: str) -> None:
 
 def test_lines_of_a_patch_are_counted_without_its_headers() -> None:
     assert count_lines(PATCH) == (2, 1)
+    assert count_lines(PATCH + "+++ x\r\u2028+y\n--- y\n") == (3, 2)
 
 
 def test_the_preset_decides_what_the_next_step_is() -> None:

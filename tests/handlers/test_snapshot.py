@@ -13,6 +13,7 @@ from handlers.snapshot import (
     MAX_BODY,
     MAX_COMMENT,
     MAX_COMMENTS,
+    MAX_READ,
     MAX_TITLE,
     Snapshot,
     freeze_issue,
@@ -105,7 +106,7 @@ def test_images_and_links_are_listed_once_each_with_what_they_are() -> None:
     snapshot = freeze(
         comment(1, "see https://a.example/x(1), <https://b.example> and [c](javascript:run)"),
         comment(2, "later https://d.example", created=5),
-        body="![](shots/1.png) <img src='https://e.example/2.png'>\n\n<a\nhref=/f>f</a>\n\n`https://code.example`",
+        body="![](shots/1.png) <img src='https://e.example/2.png'>\n\n<a href=/f>f</a>\n\n`https://code.example`",
     )
     assert snapshot.links == (
         *("image: shots/1.png", "image: https://e.example/2.png", "link: /f"),
@@ -140,6 +141,13 @@ def test_the_newest_comments_win_when_they_are_too_long() -> None:
     snapshot = freeze(*(comment(number, f"{number} " + "x" * 2 * MAX_COMMENT) for number in range(20)))
     assert [body.split()[0] for body in bodies(snapshot)] == ["14", "15", "16", "17", "18", "19"]
     assert sum(map(len, bodies(snapshot))) <= MAX_ALL_COMMENTS
+
+
+def test_only_so_much_of_the_comments_is_looked_at() -> None:
+    hidden = f"<!-- {'x' * 2 * MAX_COMMENT} -->"
+    snapshot = freeze(*(comment(number, hidden) for number in range(40)))
+    assert len(snapshot.comments) == MAX_READ // (2 * MAX_COMMENT)
+    assert snapshot.comments_left_out == 40 - len(snapshot.comments)
 
 
 def test_titles_and_labels_are_bounded_lines() -> None:

@@ -14,7 +14,7 @@ from bot.demo.github.markdown import render_markdown
 from handlers import hold_replies, replies, status_comment
 from handlers.commands import parse_commands, render_help
 from handlers.note import NoteText, find_note_fault, find_option_fault
-from handlers.report_comment import render_report_comment
+from handlers.report_comment import draft_report
 from handlers.rules import PRESETS, RepositoryRules, Role
 from runner.caps import Scope, Use
 from runner.holds import Hold
@@ -45,18 +45,18 @@ ANEW = make_job(by_hand=True, issue_number=-1, name=DONE.id)
 
 def report(**changes: Any) -> str:
     job = replace(DONE, started_at=NOON, ended_at=NOON + timedelta(seconds=754), **changes)
-    return render_report_comment(job, result(), METER, model="opus", public_url=URL, secrets=())
+    return draft_report(job, result(), METER, model="opus", public_url=URL, secrets=()).finish()
 
 
-SAYINGS: dict[Callable[..., str | None], list[str]] = {
-    render_report_comment: [
+SAYINGS: dict[Callable[..., object], list[str]] = {
+    draft_report: [
         report(),
         report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),
-        render_report_comment(SWEPT, None, model=None, public_url=URL, secrets=()),
-        render_report_comment(LOST, None, None, model=None, public_url=URL, secrets=()),
-        render_report_comment(
+        draft_report(SWEPT, None, model=None, public_url=URL, secrets=()).finish(),
+        draft_report(LOST, None, None, model=None, public_url=URL, secrets=()).finish(),
+        draft_report(
             UNRESOLVED, refuse_unresolved(UNRESOLVED, LEFT), METER, model="opus", public_url=URL, secrets=()
-        ),
+        ).finish(),
     ],
     render_help: [render_help(RULES)],
     status_comment.render_status: [
@@ -85,7 +85,7 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
     replies.render_not_again: [replies.render_not_again("another job on this issue is under way")],
     replies.render_unrenderable: [replies.render_unrenderable(DONE, URL)],
     replies.render_shortened: [replies.render_shortened(URL, "0123456789"), replies.render_shortened(URL, None)],
-    replies.render_busy: [replies.render_busy(f"{URL}/jobs/1"), replies.render_busy(f"{URL}/jobs/1", ending=True)],
+    replies.render_busy: [replies.render_busy(URL, "1"), replies.render_busy(URL, "1", ending=True)],
     replies.render_option_refused: [replies.render_option_refused("`--model` lacks a name", OFFERS, ["gpu-1"])],
     replies.render_nothing_to_retry: [replies.render_nothing_to_retry()],
     replies.render_retry_refused: [replies.render_retry_refused()],
@@ -118,7 +118,11 @@ SAYINGS: dict[Callable[..., str | None], list[str]] = {
         replies.render_paused(replace(PAUSE, origin=OPERATOR)),
     ],
     replies.render_pause_begun: [replies.render_pause_begun("maintainer", "ptq:pause")],
-    replies.render_pause_ended: [replies.render_pause_ended("maintainer"), replies.render_pause_ended(None)],
+    replies.render_pause_ended: [replies.render_pause_ended("maintainer")],
+    replies.render_pause_kept: [
+        replies.render_pause_kept("triager", "ptq:pause", Role.WRITE, put_back=True),
+        replies.render_pause_kept("tidy[bot]", "ptq:pause", Role.WRITE, put_back=False),
+    ],
     replies.render_no_results: [replies.render_no_results()],
     replies.render_again: [replies.render_again("(the report)")],
     replies.render_unknown_command: [

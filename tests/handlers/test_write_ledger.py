@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from handlers.budget import Budget
 from handlers.ports import GitHubUnavailable, OverBudget, Worth
@@ -62,12 +62,22 @@ async def test_a_write_counts_from_its_end(replicas: Replicas) -> None:
     replicas.clock.forward(20)
     for turn in turns:
         await one.settle(turn)
+    with pytest.raises(OverBudget):
+        await one.reserve("octo", Worth.REPORT)
     replicas.clock.forward(54)
     with pytest.raises(OverBudget) as caught:
         await another.reserve("octo", Worth.REPORT)
     assert caught.value.retry_after_s == 6
     replicas.clock.forward(2)
     assert (await another.reserve("octo", Worth.REPORT)).wait_s == 4
+
+
+async def test_a_write_takes_one_turn_to_write_to_the_database(replicas: Replicas) -> None:
+    ledger, taken = replicas.ledgers[0], list[object]()
+    event.listen(ledger._db.engine.sync_engine, "begin", taken.append)
+    for _ in range(3):
+        await ledger.settle(await ledger.reserve("octo", Worth.REPORT))
+    assert len(taken) == 3
 
 
 async def test_a_write_whose_replica_died_counts_as_long_as_it_may_have_taken(replicas: Replicas) -> None:

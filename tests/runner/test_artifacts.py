@@ -15,6 +15,7 @@ from runner.artifacts import (
     fold_path,
     looks_like_git,
     read_report,
+    show_path,
     stays_inside,
 )
 from runner.environment import PROTECTED_PATHS, Limits, Profile
@@ -259,6 +260,80 @@ def test_patterns_are_read_as_in_a_gitignore(pattern: str, protected: list[str],
 
 def test_the_paths_that_are_protected_by_default_leave_the_code_alone() -> None:
     assert find_protecting(fold_path("src/a.py"), PROTECTED_PATHS) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(".gitlab-ci.yml", ".circleci/config.yml", "azure-pipelines.yml", "ci/azure-pipelines-nightly.yaml"),
+        *(
+            ".azure-pipelines/a.yml",
+            "Jenkinsfile",
+            "build/Jenkinsfile.gpu",
+            ".travis.yml",
+            "appveyor.yml",
+            ".appveyor.yml",
+        ),
+        *(
+            ".buildkite/pipeline.yml",
+            ".drone.yml",
+            ".woodpecker.yml",
+            ".woodpecker/test.yml",
+            ".cirrus.yml",
+            ".cirrus.star",
+        ),
+        *("bitbucket-pipelines.yml", ".teamcity/settings.kts", "codefresh.yml", ".semaphore/semaphore.yml"),
+        *("cloudbuild.yaml", "buildspec.yml", ".gitea/workflows/a.yml", ".forgejo/workflows/a.yml", ".GitLab-CI.yml"),
+        *(".pre-commit-config.yaml", ".github/workflows/a.yml", ".ci/run"),
+    ],
+)
+def test_the_files_of_ci_services_are_protected_by_default(path: str) -> None:
+    assert "is protected by" in refusal(change(path))
+
+
+@pytest.mark.parametrize("content", [b"x = 1  # \revil()\n", b"caf\xe9 \rx\n", b"x\r"])
+def test_a_carriage_return_within_a_line_is_refused(content: bytes) -> None:
+    changed = change("a.py", content, old_mode=None)
+    name = "diff --git a/a.py b/a.py\nnew file mode 100644\n--- /dev/null\n+++ b/a.py\n@@ -0,0 +1 @@\n+"
+    text = content.decode(errors="surrogateescape")
+    patch = name + (text if text.endswith("\n") else f"{text}\n\\ No newline at end of file\n")
+    report = read_report(JOB, raw(changed, patch=patch), PROFILE)
+    assert report.digest is None
+    (refused,) = report.refusals
+    assert refused.startswith("`a.py` gets a carriage return within a line")
+
+
+def test_a_carriage_return_that_was_there_is_named_and_line_ends_of_windows_are_none() -> None:
+    old = change("a.py", b"a\rb\nnew\n")
+    patch = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n a\rb\n-old\n+new\n"
+    report = read_report(JOB, raw(old, patch=patch), PROFILE)
+    assert report.refusals == ()
+    assert report.warnings == ("`a.py` has a carriage return within a line, where some programs end the line",)
+    report = read(change("a.txt", b"a\r\nb\r\n", old_mode=None))
+    assert (report.refusals, report.warnings) == ((), ())
+
+
+def test_bytes_that_are_no_text_come_in_exactly() -> None:
+    patch = "diff --git a/l.py b/l.py\nnew file mode 100644\n--- /dev/null\n+++ b/l.py\n@@ -0,0 +1 @@\n+caf\udce9\n"
+    for content, refusals in ((b"caf\xe9\n", 0), (b"caf\xe8\n", 1), ("caf\ufffd\n".encode(), 1)):
+        report = read_report(JOB, raw(change("l.py", content, old_mode=None), patch=patch), PROFILE)
+        assert len(report.refusals) == refusals
+        assert report.patch.endswith("+caf\U0010ffe9\n")
+    assert "?" in read_report(JOB, raw(patch="\ud800"), PROFILE).patch
+
+
+@pytest.mark.parametrize("path", [".gitattributes", "docs/.gitattributes", ".GitAttributes"])
+def test_what_changes_how_git_shows_files_is_named(path: str) -> None:
+    (warning,) = read(change(path)).warnings
+    assert warning == f"`{path}` can change how git shows, converts and merges files"
+
+
+@given(st.text(max_size=400))
+def test_a_path_in_a_sentence_is_one_line_of_code(path: str) -> None:
+    shown = show_path(path)
+    assert shown.startswith("`")
+    assert shown.endswith("`")
+    assert not set("`\r\n\t\u202e\u2028\x85\x0b\x0c") & set(shown[1:-1])
 
 
 @given(st.text(max_size=12))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from runner.jobd.files import read_json
 from runner.jobd.processes import find_processes
 from runner.jobd.watch import LOOK_EVERY_S
 from tests.support.contents import Entry, find_differences, read_entries
@@ -194,3 +195,9 @@ def test_what_the_agent_writes_in_its_first_moment_is_counted(jobd: Jobd, way: s
         pytest.skip(poll["message"])
     result = jobd.agent("head -c 4000000 /dev/urandom > x; sleep 60", max_disk_bytes=2_000_000)["result"]
     assert re.fullmatch(r"the job wrote 4,\d{3},\d{3} bytes to .*", result["objection"])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 5_000, "\udcff"])
+def test_what_cannot_be_read_as_json_counts_as_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_bytes(text.encode(errors="surrogateescape"))
+    assert read_json(tmp_path / "x.json") == {}

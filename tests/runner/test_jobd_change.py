@@ -246,3 +246,26 @@ def test_a_lint_that_hangs_is_stopped_and_the_change_is_there(jobd: Jobd) -> Non
     change = jobd.run("echo x > new", lint=["sleep 60"], timeout_s=1)
     assert set(change.modes) == {"new"}
     assert change.problems == ["the lint command `sleep 60` failed: it was stopped after 1 seconds"]
+
+
+def test_what_git_is_told_to_hide_is_shown_and_bytes_come_as_they_are(tmp_path: Path) -> None:
+    jobd = make_jobd(tmp_path, {".gitattributes": "*.py -diff\n*.lock binary\n", "a.py": "one\n", "x.lock": "one\n"})
+    change = jobd.run("echo two >> a.py; echo two >> x.lock; printf 'caf\\351\\n' > latin.txt")
+    assert change.patch.count("\n+two\n") == 2
+    assert "\n+caf\udce9\n" in change.patch
+
+
+def test_a_new_path_that_differs_from_an_old_one_only_in_case_is_named(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "README": "x\n",
+        "src/a.py": "x\n",
+        "gone.py": "x\n",
+        "lib/a": "x\n",
+        "Lib/b": "x\n",
+    }
+    jobd = make_jobd(tmp_path, files)
+    change = jobd.run("echo > readme; mkdir Src; echo > Src/b.py; mv gone.py Gone.py; echo > src/new.py; echo > lib/c")
+    assert sorted(change.problems) == [
+        "`Src` differs only in case from `src`, which was there before",
+        "`readme` differs only in case from `README`, which was there before",
+    ]

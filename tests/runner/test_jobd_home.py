@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.collect import NO_ROOM_FOR_SESSION
 from runner.jobd.home import MAX_SKILL_BYTES, PROFILE, SHOW_NOTICE
-from tests.support.jobd import Jobd, Repository, make_repository, wait_until
+from tests.support.jobd import Jobd, Repository, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -67,14 +66,6 @@ def test_what_stands_in_a_files_way_is_told_and_nothing_is_written_through_a_lin
 def test_a_link_in_place_of_a_file_gives_way_to_it(jobd: Jobd) -> None:
     jobd.prepare(setup=['echo old > "$TMPDIR/f"; ln -s "$TMPDIR/f" "$HOME/f"'])
     assert jobd.agent('cat "$HOME/f" "$TMPDIR/f"', files={"f": encode(b"new\n")})["log"] == b"new\nold\n"
-
-
-def test_a_session_of_the_size_that_is_allowed_travels(jobd: Jobd) -> None:
-    jobd.prepare()
-    session = os.urandom(20_000_000)
-    assert jobd.agent('wc -c < "$HOME/s"', files={"s": encode(session)})["log"] == b"20000000\n"
-    assert jobd.collect(session_glob="s", max_session_bytes=20_000_000)["state"] == "done"
-    assert base64.b64decode(jobd.call("result")["session"]["content"]) == session
 
 
 # Skills
@@ -226,81 +217,3 @@ def test_a_notice_for_nobody_does_nothing(jobd: Jobd) -> None:
     jobd.prepare()
     jobd.agent('mkdir "$PTQ_NOTICE_FILE"')
     assert jobd.call("notify", text="x")["written"] is False
-
-
-# Sessions
-
-
-SESSION = {"session_glob": ".s/**/*.jsonl"}
-
-
-def collect_session(jobd: Jobd, agent: str, **changes: object) -> tuple[object, list[str]]:
-    """The session that is collected after an agent, and the problems."""
-    jobd.prepare()
-    jobd.agent(f'mkdir "$HOME/.s"; cd "$HOME/.s"; {agent}')
-    assert jobd.collect(**{**SESSION, **changes})["state"] == "done"
-    result = jobd.call("result")
-    return result["session"], result["problems"]
-
-
-def test_the_newest_session_is_collected(jobd: Jobd) -> None:
-    agent = "mkdir day; echo old > a.jsonl; touch -d @1 a.jsonl; printf 'a\\377' > day/b.jsonl; echo x > day/c.txt"
-    assert collect_session(jobd, agent) == ({"path": ".s/day/b.jsonl", "content": encode(b"a\xff")}, [])
-
-
-@pytest.mark.parametrize(
-    "agent", ["true", "ln -s /etc/passwd a.jsonl", "mkfifo a.jsonl", "cd ..; rm -r .s; ln -s . .s"]
-)
-def test_without_a_session_none_is_collected(jobd: Jobd, agent: str) -> None:
-    assert collect_session(jobd, f'echo x > "$HOME/x.jsonl"; {agent}') == (None, [])
-
-
-def test_a_link_that_is_newer_does_not_hide_a_session(jobd: Jobd) -> None:
-    agent = "echo x > a.jsonl; touch -d @1 a.jsonl; ln -s /etc/passwd b.jsonl; ln -s /etc day; mkfifo c.jsonl"
-    assert collect_session(jobd, agent) == ({"path": ".s/a.jsonl", "content": encode(b"x\n")}, [])
-
-
-def test_without_a_pattern_none_is_collected(jobd: Jobd) -> None:
-    assert collect_session(jobd, "echo x > a.jsonl", session_glob="") == (None, [])
-
-
-def test_a_home_that_is_a_link_holds_no_session(jobd: Jobd) -> None:
-    agent = 'echo x > a.jsonl; cd "$HOME/.."; mv home elsewhere; ln -s elsewhere home'
-    assert collect_session(jobd, agent) == (None, [])
-
-
-def test_a_session_that_is_too_large_is_left_out_which_is_said(jobd: Jobd) -> None:
-    problem = "the agent's session was left out: it has 5 bytes, and 4 are allowed"
-    assert collect_session(jobd, "printf 12345 > a.jsonl", max_session_bytes=4) == (None, [problem])
-
-
-def test_a_session_that_nobody_may_read_is_read(jobd: Jobd) -> None:
-    agent = "echo x > a.jsonl; chmod 000 a.jsonl .; chmod 000 $HOME"
-    assert collect_session(jobd, agent) == ({"path": ".s/a.jsonl", "content": encode(b"x\n")}, [])
-
-
-def test_a_session_is_collected_where_a_change_cannot_be(jobd: Jobd) -> None:
-    jobd.prepare()
-    jobd.agent('mkdir "$HOME/.s"; echo x > "$HOME/.s/a.jsonl"; rm -rf "$PTQ_WORKTREE"')
-    assert jobd.collect(**SESSION)["error"] == "worktree_gone"
-    assert jobd.call("result")["session"]["path"] == ".s/a.jsonl"
-
-
-def test_a_session_fits_beside_the_longest_patch(tmp_path: Path) -> None:
-    jobd = Jobd(tmp_path, make_repository(tmp_path / "origin", {"odd.txt": (b"\1" * 70 + b"\n") * 110_000}))
-    jobd.prepare()
-    jobd.agent('rm odd.txt; truncate -s 20000000 "$HOME/s"')
-    assert jobd.collect(session_glob="s", max_session_bytes=20_000_000, max_change_bytes=2_200_000)["state"] == "done"
-    assert (jobd.control / "result.json").stat().st_size > 64_000_000
-    result = jobd.call("result")
-    assert len(result["session"]["content"]) > 26_000_000
-    assert len(result["patch"]) > 7_900_000
-
-
-def test_a_session_for_which_there_is_no_room_is_left_out_and_the_change_is_there(jobd: Jobd) -> None:
-    jobd.prepare()
-    jobd.agent('echo x > x; truncate -s 97M "$HOME/s"')
-    assert jobd.collect(session_glob="s", max_session_bytes=10**9)["state"] == "done"
-    result = jobd.call("result")
-    assert (result["session"], result["problems"]) == (None, [NO_ROOM_FOR_SESSION])
-    assert [change["path"] for change in result["changes"]] == ["x"]

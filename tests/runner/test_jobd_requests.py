@@ -124,8 +124,6 @@ def test_edits_and_files_that_make_sense_are_taken() -> None:
         ("prepare", {"base_commit": "--upload-pack=x"}),
         *(("prepare", {name: value}) for name in ("changes", "held_back") for value in BAD_EDITS),
         ("collect", {"base_commit": "HEAD"}),
-        ("collect", {"session_glob": 7}),
-        ("collect", {"max_session_bytes": "1"}),
         ("notify", {"text": "\0"}),
         ("notify", {"text": ["x"]}),
         ("stop", {"job_id": "../../../etc"}),

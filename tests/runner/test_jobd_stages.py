@@ -49,6 +49,13 @@ def test_a_job_runs_from_a_clone_to_a_change(jobd: Jobd, repository: Repository)
     assert result["problems"] == []
 
 
+def test_an_operators_path_stands_behind_the_jobs_own_programs(jobd: Jobd) -> None:
+    jobd.prepare()
+    script = 'echo "$PATH"; PATH=/set/by/the/host; . ~/.profile; echo "$PATH"'
+    log = jobd.agent(script, env={"PATH": "/opt/node/bin:/usr/bin:/bin"})["log"].decode()
+    assert log.splitlines() == 2 * [f"{jobd.place}/venv/bin:/opt/node/bin:/usr/bin:/bin"]
+
+
 def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_path(
     tmp_path: Path, repository: Repository
 ) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.characters import decode_exactly
 from runner.job import FileChange
-from runner.patch import Untrue, check_patch, list_bases
+from runner.patch import Untrue, check_patch, list_bare_returns, list_bases, list_lines
+from tests.support.site import PATCH
 
 BASE = {
     "a.py": "".join(f"line {number}\n" for number in range(40)),
@@ -23,21 +25,20 @@ BASE = {
     "crlf.txt": "a\r\nb\r\n",
     "file-to-link": "text\n",
 }
+LATIN = b"# coding: latin-1\nname = 'caf\xe9'\nother = 1\n"
 
-Edit = Callable[[Path], None]
+Edit = Callable[[Path], object]
 
 
-def git(folder: Path, *arguments: str) -> str:
+def git(folder: Path, *arguments: str) -> bytes:
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.quotePath=false", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True).stdout.decode(
-        errors="replace"
-    )
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True).stdout
 
 
 def make_change(folder: Path, edit: Edit) -> tuple[str, list[FileChange], dict[str, bytes]]:
     """A patch and changes as the machine gives them, and the files of the base."""
-    git(folder, "init", "-q")
+    git(folder, "init", "-q")  # What a test has put there before is in the base as well.
     for name, text in BASE.items():
         (folder / name).write_bytes(text.encode())
     (folder / "link").symlink_to("a.py")
@@ -45,8 +46,8 @@ def make_change(folder: Path, edit: Edit) -> tuple[str, list[FileChange], dict[s
     git(folder, "commit", "-qm", "base")
     edit(folder)
     git(folder, "add", "-A")
-    patch = git(folder, "diff-index", "--cached", "-p", "--binary", "-M", "HEAD")
-    fields = git(folder, "diff-index", "--cached", "-z", "--no-renames", "HEAD").split("\0")
+    patch = decode_exactly(git(folder, "diff-index", "--cached", "-p", "--binary", "-M", "HEAD"))
+    fields = git(folder, "diff-index", "--cached", "-z", "--no-renames", "HEAD").decode().split("\0")
     changes = []
     for about, path in zip(fields[::2], fields[1::2], strict=False):
         old_mode, mode = about[1:].split()[:2]
@@ -180,3 +181,99 @@ def test_a_file_that_the_base_commit_lacks_is_found(tmp_path: Path) -> None:
     patch, change, _ = edited(tmp_path)
     with pytest.raises(Untrue, match="not in the base commit"):
         check_patch(patch, [change], {})
+
+
+def test_bytes_that_are_no_text_are_compared_exactly(tmp_path: Path) -> None:
+    def edit(folder: Path) -> None:
+        (folder / "latin.py").write_bytes(LATIN)
+
+    patch, (change,), base = make_change(tmp_path, edit)
+    check_patch(patch, [change], base)
+    for other in (b"caf\xe8", "caf\ufffd".encode(), b"caf", "caf\U0010ffe9".encode()):
+        with pytest.raises(Untrue, match="holds something else"):
+            check_patch(patch, [replace(change, content=LATIN.replace(b"caf\xe9", other))], base)
+
+
+def test_a_base_that_is_no_text_is_compared_exactly(tmp_path: Path) -> None:
+    (tmp_path / "latin.py").write_bytes(LATIN)
+
+    def edit(folder: Path) -> None:
+        (folder / "latin.py").write_bytes(LATIN.replace(b"other = 1", b"other = 2"))
+
+    patch, (change,), base = make_change(tmp_path, edit)
+    check_patch(patch, [change], {**base, "latin.py": LATIN})
+    with pytest.raises(Untrue, match="does not fit"):
+        check_patch(patch, [change], {**base, "latin.py": LATIN.replace(b"\xe9", b"\xe8")})
+
+
+@pytest.mark.parametrize("held", [b"y\n", b"x", b"x\r\n", b"x\ny\n", b""])
+def test_a_deletion_that_shows_something_else_than_was_there_is_found(tmp_path: Path, held: bytes) -> None:
+    patch, changes, base = make_change(tmp_path, lambda folder: (folder / "gone.py").unlink())
+    assert list_bases(patch, changes) == ["gone.py"]
+    check_patch(patch, changes, base)
+    with pytest.raises(Untrue, match="held something else than the diff shows"):
+        check_patch(patch, changes, {"gone.py": held})
+    hidden = patch[: patch.index("---")] + "Binary files a/gone.py and /dev/null differ\n"
+    with pytest.raises(Untrue, match="was text"):
+        check_patch(hidden, changes, base)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("@@ -1,7 +1,7 @@", "@@ -1,7 +1,8 @@"),
+        ("@@ -1,7 +1,7 @@", "@@ -1,6 +1,7 @@"),
+        ("@@ -1,7 +1,7 @@", "@@ -1,7 +9,7 @@"),
+        ("@@ -1,7 +1,7 @@", "@@ -1 +1 @@"),
+    ],
+)
+def test_a_hunk_is_where_and_as_long_as_its_head_says(tmp_path: Path, old: str, new: str) -> None:
+    patch, change, base = edited(tmp_path)
+    assert old in patch
+    with pytest.raises(Untrue, match="its head does not describe"):
+        check_patch(patch.replace(old, new), [change], base)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("\nliteral", "\nNothing to see here.\nliteral"),
+        ("\nliteral", "\n+print('harmless')\nliteral"),
+        ("GIT binary patch", "Binary files are harmless and differ\nGIT binary patch"),
+    ],
+)
+def test_words_in_what_is_binary_are_found(tmp_path: Path, old: str, new: str) -> None:
+    patch, changes, base = make_change(tmp_path, lambda folder: (folder / "x.bin").write_bytes(b"\0" * 99))
+    check_patch(patch, changes, base)
+    with pytest.raises(Untrue):
+        check_patch(patch.replace(old, new, 1), changes, base)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_found"),
+    [
+        (None, b"x = 1  # \revil()\n", True),
+        (None, b"x\r", True),
+        (None, b"x\r\r\n", True),
+        (None, b"x\r\ny\r\n", False),
+        (b"a\rb\nc\n", b"a\rb\nd\n", False),
+        (b"a\rb\nc\n", b"c\n", False),
+        (b"a\rb\nc\n", b"a\rb\rc\n", True),
+    ],
+)
+def test_a_carriage_return_that_is_added_within_a_line_is_found(
+    tmp_path: Path, before: bytes | None, after: bytes, is_found: bool
+) -> None:
+    if before:
+        (tmp_path / "r.py").write_bytes(before)
+    patch, _, _ = make_change(tmp_path, lambda folder: (folder / "r.py").write_bytes(after))
+    assert list_bare_returns(patch) == ["r.py"] * is_found
+
+
+def test_only_lines_inside_hunks_are_additions_and_removals() -> None:
+    lines = [*list_lines(PATCH + PATCH)]
+    assert [line.kind for line in lines] == [*["header"] * 4, "hunk", "context", "removed", "added"] * 2
+    assert {line.file for line in lines} == {"chunks.py"}
+    assert "".join(f"{line.text}\n" for line in lines) == PATCH * 2
+    renamed = [line.file for line in list_lines("diff --git a/x b/y\nrename from x\n")]
+    assert renamed == ["a/x b/y"] * 2

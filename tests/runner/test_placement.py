@@ -26,6 +26,7 @@ from runner.machines import USABLE, Machine, MachineState
 from runner.placement import Placement
 from runner.spool import Spool
 from tests.support.clock import Clock
+from tests.support.history import ModelHistory
 from tests.support.jobs import NOON, make_job, open_database
 from tests.support.machines import open_local_host
 from tests.support.no_gateway import NoGateway
@@ -111,6 +112,7 @@ async def open_floor(folder: Path, *names: str) -> AsyncIterator[Floor]:
             gauge=Gauge(spool, {}, clock),
             now=clock,
             gateway=NoGateway(),
+            history=ModelHistory(),
         )
         floor = Floor(folder, database, clock, bench, host, machines, Placement(bench, {}, LEAST_S))
         floor.placement = floor.restart()

@@ -27,6 +27,7 @@ from runner.machines import Machine
 from runner.refresh import Refresher, name_refresh
 from runner.spool import Spool
 from tests.support.clock import Clock
+from tests.support.history import ModelHistory
 from tests.support.jobd import Repository
 from tests.support.jobs import NOON, make_job, open_database
 from tests.support.machines import open_local_host
@@ -85,6 +86,7 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
             gauge=Gauge(spool, {}, clock),
             now=clock,
             gateway=NoGateway(),
+            history=ModelHistory(),
         )
         async with database.write() as connection:
             await store.insert_job(connection, make_job(clone_url=repository.url, created_at=NOON - timedelta(days=1)))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from tests.support.jobd import GIT, Repository
 from tests.support.no_namespaces import write_interpreter
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
@@ -31,6 +36,19 @@ texts = {"report": "fix staged\\n\\n## Summary\\nA comment.\\n", "worklog": "", 
 """
 
 
+EVIL = "import os  # nobody was shown this"
+HIDE = f"""
+marker = "-----{{}} PRIVATE KEY-----\\n"
+pathlib.Path("a.txt").write_text(marker.format("BEGIN"))
+pathlib.Path("evil.py").write_text({EVIL!r} + "\\n")
+pathlib.Path("z.txt").write_text(marker.format("END"))
+"""
+LEAK = """
+pathlib.Path("evil.py").write_text("x = 1  # \\\\revil()\\n".replace("\\\\r", chr(13)))
+pathlib.Path("key.txt").write_text("-----BEGIN PRIVATE KEY-----\\n" + "MIIEpAIBAAKCAQEA" * 4 + "\\n")
+"""
+
+
 async def start(world: World, agent_label: str = "ptq:fix") -> None:
     await world.open_issue()
     await world.label(agent_label)
@@ -47,6 +65,82 @@ async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(tmp_pat
         await world.settle()
         assert world.pulls() == []
         assert "ptq/" not in world.git("branch", "--list")
+
+
+async def test_what_looks_like_the_ends_of_a_key_hides_no_file_between_them(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + HIDE) as world, aiohttp.ClientSession() as session:
+        await start(world)
+        report = await world.wait_for_report()
+        (job,) = await world.jobs()
+        shown = [report]
+        for path in (f"/jobs/{job.id}", f"/jobs/{job.id}/patch"):
+            async with session.get(f"{world.playground.service.url}{path}") as answer:
+                shown.append(re.sub(r"<[^>]*>", "", await answer.text()))
+        for text in shown:
+            assert f"+{EVIL}" in text
+            assert "evil.py" in text
+
+
+async def test_a_diff_that_adds_a_secret_or_a_hidden_line_end_is_refused_by_name(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + LEAK) as world:
+        await start(world)
+        report = await world.wait_for_report()
+        assert "`evil.py` gets a carriage return within a line" in report
+        assert "What looks like a secret is added in `key.txt`" in report
+        assert "+x = 1  # ⟨U+000D⟩evil()" in report
+        assert "/ptq pr" not in report
+        await world.comment(f"/ptq pr\n\n{NOTE}")
+        await world.settle()
+        assert world.pulls() == []
+
+
+LIAR = """#!/bin/bash
+set -o pipefail
+[ -f "{lie}.in" ] || exec {python} "$@"
+sed -u -f "{lie}.in" | {python} "$@" | sed -u -f "{lie}.out"
+"""
+"""An interpreter on a machine that calls one commit by another's name in all that it answers."""
+
+
+def push_as_stranger(world: World, folder: Path) -> str:
+    """The head of a stranger's pull request, which whoever knows its name can fetch from the base repository."""
+    subprocess.run([*GIT, "clone", "--quiet", str(world.playground.git_dir), str(folder)], check=True)
+    fork = Repository(folder)
+    head = fork.commit({"evil.py": "import os\n"})
+    fork.git("push", "--quiet", "origin", "HEAD:refs/pull/99/head")
+    return head
+
+
+async def test_a_machine_cannot_bring_a_strangers_commits_into_our_branch(tmp_path: Path) -> None:
+    python, lie = tmp_path / "python-that-lies", tmp_path / "lie"
+    python.write_text(LIAR.format(lie=lie, python=sys.executable))
+    python.chmod(0o755)
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX, python=str(python)) as world:
+        base, strangers = world.playground.base_commit, push_as_stranger(world, tmp_path / "fork")
+        Path(f"{lie}.out").write_text(f"s/{base}/{strangers}/g\n")
+        Path(f"{lie}.in").write_text(f"s/{strangers}/{base}/g\n")
+        await start(world)
+        report = await world.wait_for_report()
+        assert f"the machine checked out commit {strangers[:10]}, which is not on main" in report
+        assert "/ptq pr" not in report
+        assert "ptq/" not in world.git("branch", "--list")
+
+
+async def test_no_pull_request_is_opened_once_the_base_branch_has_lost_the_base_commit(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        world.commit({"news.txt": "news\n"})
+        await start(world)
+        await world.wait_for_report()
+        world.git("update-ref", "refs/heads/main", "main~1")  # As a forced push does.
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        refusal = await world.wait_for_reply("could not be carried out")
+        assert "is not on `main`" in refusal
+        assert "`/ptq rebase`" in refusal
+        assert "ptq/" not in world.git("branch", "--list")
+        await world.comment("/ptq rebase")
+        await world.wait_for_report(2)
+        await world.comment(f"/ptq pr {world.digest()}\n\nNow on what is there. {NOTE}")
+        await world.wait_for_pull()
 
 
 async def test_a_log_that_an_agent_has_blown_up_is_not_swallowed(tmp_path: Path) -> None:

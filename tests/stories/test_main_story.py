@@ -43,7 +43,7 @@ async def test_a_label_becomes_a_report_and_a_human_note_becomes_a_draft_pull_re
 
 
 def assert_the_report_says_all(report: str) -> None:
-    for part in ("Fix staged", "Root cause", "len(items)", "Worklog", "machine `gpu-1`", "agent `script`", "/ptq pr "):
+    for part in ("Fix staged", "Root cause", "len(items)", "worklog", "machine `gpu-1`", "agent `script`", "/ptq pr "):
         assert part in report
     assert "+    for start in range(0, len(items), size):" in report
 
@@ -51,7 +51,14 @@ def assert_the_report_says_all(report: str) -> None:
 def assert_the_pull_request_is_right(world: World, body: str) -> None:
     assert body.startswith(NOTE)
     assert f"Fixes #{world.number}" in body
-    for part in ("@maintainer", world.digest(), "coding agent", "Repro", "Worklog", "from widgets import chunked"):
+    for part in (
+        "@maintainer",
+        world.digest(),
+        "coding agent",
+        "The agent's repro",
+        "The agent's worklog",
+        "from widgets import chunked",
+    ):
         assert part in body
 
 

@@ -67,7 +67,7 @@ async def test_a_template_of_the_repository_keeps_its_headings_below_the_note(tm
         template = "## Summary\n<!-- be brief -->\n## Root cause\n\n## Checklist\n- [ ] I have read it\n"
         world.commit({".github/Pull_Request_Template.md": template, "docs/pull_request_template.md": "# Other"})
         pull = await approve(world)
-        said = "## Summary\n\nSee the note above.\n\n## Root cause\n\n*In the agent's words:*\n\nAn early end."
+        said = "## Summary\n\nSee the note above.\n\n## Root cause\n\n*In the agent's words:*\n\n> An early end."
         (job,) = await world.jobs()
         said = f"{NOTE}\n\n<!-- ptq:pull={job.id} -->\n\n{said}"
         assert pull.body.startswith(f"{said}\n\n## Checklist\n\nn/a\n\n<details>")

@@ -155,7 +155,7 @@ async def test_a_pause_is_found_though_its_label_came_and_went_while_nobody_list
         await world.github.unlabel_issue(NAME, world.number, "ptq:pause", MAINTAINER)
         world.github.deliveries.clear()
         await world.playground.start_service()
-        await world.wait_for_reply("New jobs may begin again: the label that paused them is off")
+        await world.wait_for_reply("New jobs may begin again, as @maintainer asked")
         assert await fetch_pause_origins(world) == []
 
 

@@ -16,6 +16,7 @@ from bot.beside import Refused
 from bot.config import load_settings
 from bot.demo.playground import STRANGER
 from bot.demo.repository import ISSUE_BODY, NAME
+from bot.machine_commands import drain_machine, resume_machine
 from bot.pause_commands import UnknownRepository, pause, resume
 from bot.reports import read_report
 from bot.sweep_commands import Wish, sweep
@@ -207,21 +208,24 @@ async def test_a_repository_that_allows_no_verify_is_not_swept(world: World) -> 
 
 
 async def test_ctrl_c_says_how_to_go_on(world: World, tmp_path: Path) -> None:
-    await file(world, SLOW.format(seconds=2), ISSUE_BODY, title="It \x1b[31mbreaks")
+    await file(world, ISSUE_BODY, ISSUE_BODY, title="It \x1b[31mbreaks")
     config = world.playground.config
+    settings = load_settings(config)
     words = ("--repo", NAME, "--label", LABEL, "--at-once", "1", "--config", str(config))
 
     def interrupt() -> str:
         with program.start(tmp_path, "sweep", *words, "--name", "my spring") as running:
-            running.wait_for("Sweep 'my spring' of octo/widgets: 2 open issue(s)")
-            asyncio.run_coroutine_threadsafe(world.wait_for_job("verifying"), loop).result()
+            asyncio.run_coroutine_threadsafe(world.wait_for_job("queued"), loop).result()
             assert running.stop(signal.SIGINT)[0] == 130
             return running.text()
 
     loop = asyncio.get_running_loop()
-    assert "What is under way goes on. To go on with the rest: the same command, with --name 'my spring'" in (
-        await asyncio.to_thread(interrupt)
-    )
+    await drain_machine(settings, "gpu-1")  # There is no other: what the sweep begins cannot end before it is resumed.
+    text = await asyncio.to_thread(interrupt)
+    assert "Sweep 'my spring' of octo/widgets: 2 open issue(s)" in text
+    assert "What is under way goes on. To go on with the rest: the same command, with --name 'my spring'" in text
+    assert [job.state for job in await world.jobs()] == ["queued"]
+    await resume_machine(settings, "gpu-1")
     done = await asyncio.to_thread(program.run, "sweep", *words, "--name", "my spring", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["counts"] == {"still reproduces": 2}

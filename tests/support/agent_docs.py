@@ -37,7 +37,7 @@ def render(page: str) -> str:
 def show_features() -> str:
     """What each backend can do, by what it gives when it is launched."""
     rows = [[f"`{kind}`", *_list_features(kind)] for kind in BACKENDS]
-    titles = ("kind", "program", "prompt", "end known by", "model", "thinking", "skills", "resumes", "own caps")
+    titles = ("kind", "program", "prompt", "end known by", "model", "thinking", "skills", "own caps")
     return _table([*titles, "tokens", "money"], rows)
 
 
@@ -79,7 +79,6 @@ def _list_features(kind: str) -> list[str]:
         _yes(_launch(kind, model="m") != bare),
         _yes(_launch(kind, thinking="t") != bare),
         f"`~/{bare.skills_folder}`" if bare.skills_folder else "no",
-        _yes(bool(bare.session_glob)),
         ", ".join(name for name, run in caps.items() if _launch(kind, run) != bare) or "none",
         _show_tokens(kind, bare) if speaks else "no",
         "its own word" if speaks and _tally(kind).usage.cost_usd is not None else "reckoned" if speaks else "no",

@@ -212,7 +212,7 @@ def find_breaches(channel: str, out: str) -> list[str]:
             return [*find_live(out), *([] if ends_outside(out) else ["what follows is not outside"])]
         case "pull":
             ours = find_live("Fixes #7 @maintainer")
-            html = re.compile(r"(?:</?details>|</?summary>|The agent's report|Repro|Worklog|\s)*")
+            html = re.compile(r"(?:</?details>|</?summary>|The agent's (?:full report|repro|worklog)|\s)*")
             return [live for live in find_live(out) if live not in ours and not html.fullmatch(live)]
         case "title" | "commit":
             subject = out.partition("\n")[0]

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,7 @@ from bot.demo.github import StandIn
 from bot.demo.github.standin import CLIENT_ID, CLIENT_SECRET
 from bot.demo.loopback import find_free_port
 from bot.github import AppGitHub
+from bot.live_log import MAX_STREAMS
 from bot.pages import Pages
 from handlers import casebook
 from handlers.case import end_job
@@ -160,7 +162,12 @@ class Dashboard:
 
 @asynccontextmanager
 async def open_dashboard(
-    folder: Path, *, public: bool = True, signs_in: bool = True, role_lasts_s: float = 0.0
+    folder: Path,
+    *,
+    public: bool = True,
+    signs_in: bool = True,
+    role_lasts_s: float = 0.0,
+    max_streams: int = MAX_STREAMS,
 ) -> AsyncIterator[Dashboard]:
     """One public and one private repository; alice may write in both, bob in neither, and root operates."""
     async with open_visitor(folder) as visitor, open_database(folder) as database:
@@ -178,11 +185,11 @@ async def open_dashboard(
             )
             context = make_context(client, database, url, clock)
             app = OAuthApp(CLIENT_ID, CLIENT_SECRET, github.url, github.api_url)
-            oauth = GitHubOAuth(session, app) if signs_in else None
+            oauth = GitHubOAuth(session, app, settles=timedelta(seconds=0.2)) if signs_in else None
             door = Door(oauth, public, ("root",), github.url, role_lasts_s)
             application = web.Application()
             spool = Spool(folder / "spool")
-            pages = Pages(context, spool, {"gpu-1": 2}, AGENTS, door=door)
+            pages = Pages(context, spool, {"gpu-1": 2}, AGENTS, max_streams=max_streams, door=door)
             application.router.add_routes(pages.routes())
             application.on_shutdown.append(pages.live.close)
             runner = web.AppRunner(application)

@@ -49,7 +49,7 @@ START: Mapping[str, Any] = {
 }
 LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
 COLLECT: Mapping[str, Any] = {
-    **{"hidden": [], "lint": [], "session_glob": "", "max_session_bytes": 100_000},
+    **{"hidden": [], "lint": []},
     **{"max_change_bytes": 100_000, "max_changes": 50, "max_text_bytes": 10_000},
     **LIMITS,
 }

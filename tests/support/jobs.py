@@ -38,6 +38,7 @@ def make_job(**changes: Any) -> Job:
         "state": JobState.QUEUED,
         "created_at": NOON,
         "changed_at": NOON,
+        "requested_at": NOON,
     }
     return Job(**{**values, **changes})
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from handlers.events import Issue, Repository
+from handlers.events import Issue, Label, Repository, User
 from handlers.ports import (
     Comment,
     DeliveryAttempt,
@@ -62,7 +62,7 @@ class ModelGitHub:
         self.opened = list[Opened]()
         self.mishaps = list[str]()
         """Of the next calls, one each; `none` is none."""
-        self._branches = dict[str, str]()
+        self._branches = {"main": "f" * 40}
         self._objects = dict[str, Any]()
         self._last_id = 0
 
@@ -120,7 +120,12 @@ class ModelGitHub:
         return await self._do(lambda: Role.WRITE if login in self.writers else Role.NONE)
 
     async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
-        raise NotImplementedError
+        return await self._do(lambda: self._show_issue(issue_number))
+
+    def _show_issue(self, issue_number: int) -> Issue:
+        self._thread(issue_number)
+        labels, now = tuple(Label(name=name) for name in sorted(self.labels.get(issue_number, ()))), self._now()
+        return Issue(number=issue_number, title="It breaks", labels=labels, created_at=now, updated_at=now)
 
     async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
         return await self._do(list)
@@ -130,6 +135,9 @@ class ModelGitHub:
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         return await self._do(lambda: [*self.labellings.get(issue_number, [])])
+
+    async def find_remover(self, repository: str, issue_number: int, label: str) -> User | None:
+        raise NotImplementedError
 
     async def add_label(self, repository: str, issue_number: int, label: str) -> None:
         await self._do(lambda: self.labels.setdefault(issue_number, set()).add(label))

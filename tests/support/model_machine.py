@@ -28,7 +28,7 @@ COLLECTED = {
         "pr_title": "Mend it",
         "repro": "import a",
     },
-    **{"patch": render_patch([CHANGE]), "problems": [], "session": None},
+    **{"patch": render_patch([CHANGE]), "problems": []},
     "changes": [
         {"path": "a.py", "mode": "100644", "old_mode": None, "content": base64.b64encode(b"a = 1\n").decode()},
     ],
@@ -61,6 +61,8 @@ class ModelMachine:
         self.agent_starts = Counter[str]()
         """How often the agent of each job was started here."""
         self.stages = dict[str, dict[str, Stage]]()
+        self.requests = dict[str, dict[str, Mapping[str, Any]]]()
+        """What each stage of a job was started with."""
         self._ended = set[str]()
 
     def list_alive(self) -> list[tuple[str, str]]:
@@ -106,6 +108,7 @@ class ModelMachine:
         if stage in stages:
             return {"started": False}
         stages[stage] = Stage()
+        self.requests.setdefault(job_id, {})[stage] = request
         return {"started": True}
 
     def _start_agent(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,13 +60,29 @@ class Running:
                 return
 
 
+def hear_ctrl_c() -> None:
+    """Let SIGINT have its usual effect in a program that this process is about to become.
+
+    A shell that starts a command in the background (`make test &`) lets it ignore SIGINT, and all that it starts
+    inherit that. Python then leaves SIGINT ignored, as it should: the program would never hear our Ctrl-C.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def start(folder: Path, *arguments: str | Path, **environ: str) -> Iterator[Running]:
     """The program in the background; killed when the block ends, if it has not ended by then."""
     written = folder / "ptq-bot.log"
     with written.open("ab") as output:
         command, env = [PROGRAM, *arguments], os.environ | environ
-        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=hear_ctrl_c,
+        )
     try:
         yield Running(process, written)
     finally:

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol
 
+from tests.bench import needs
 from tests.bench.environment import disk, scene
 from tests.bench.environment.figures import UNTOUCHED, Row, Times, judge, render_table
 from tests.bench.environment.ours import Ours
@@ -134,6 +135,9 @@ def describe(layer: Path) -> str:
 def main() -> int:
     """Run the bench: the exit status."""
     options = read_options()
+    where = options.folder or Path(tempfile.gettempdir())
+    if not needs.may_run([needs.disk(where, 20 * options.scale), needs.quiet_machine(), needs.memory(1_000)]):
+        return 2
     print(f"{os.cpu_count()} cores, and a load of {os.getloadavg()[0]:.1f} from others.", flush=True)
     if not disk.can_forget():
         print("A cold disk cannot be had here: /proc/sys/vm/drop_caches is root's.")

