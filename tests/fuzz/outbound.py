@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from zlib import crc32
 
 from handlers.sanitize import collapse, defuse, fence, make_safe, make_safe_line, show_code
+from handlers.voice import quote
 from tests.support.github_markdown import render_github
 
 _OURS_BEFORE = "### Done\n\n**Root cause**\n\n"
@@ -105,6 +106,7 @@ def find_faults(text: str) -> list[str]:
     faults: list[str] = [*judge(whole, hard_breaks=number % 3 > 0), *judge(part, hard_breaks=number % 5 > 1)]
     line, code = make_safe_line(text, (), 200), show_code(text, ())
     faults += judge(f"{line}\n\n- {line}, {code}\n\n| a | b |\n|---|---|\n| {code} | c |", hard_breaks=True)
+    faults += judge(quote(text, (), limit + 20, "(cut)"), hard_breaks=number % 2 > 0)
     if len(part) > limit:
         faults.append(f"{len(part)} characters are more than {limit}")
     if defuse(whole) != whole:

@@ -9,7 +9,7 @@ from tests.fuzz.__main__ import TARGETS
 from tests.fuzz.outbound import judge
 from tests.fuzz.run import find_failure, make_numbered
 
-TEXTS = 3_000
+TEXTS = 2_000
 
 
 @pytest.mark.parametrize("target", TARGETS)
