@@ -33,6 +33,7 @@ from runner.jobd.processes import kill_processes
 from tests.chaos.wires import Wire
 
 CLAIM_S = 6.0
+NO_LIMIT = 10**6
 SLOTS = 2
 
 USUAL_START_S = 5.0
@@ -50,7 +51,7 @@ def choose_slowness(start_s: float) -> float:
 
 def make_pace(slowness: float) -> Pace:
     """The pace of the service, with short claims."""
-    limits = {"writes_per_minute": 10**6, "writes_per_hour": 10**6}
+    limits = {"writes_per_minute": NO_LIMIT, "writes_per_hour": NO_LIMIT}
     return Pace(
         poll_s=0.5,
         sweep_s=1.0,
@@ -209,7 +210,14 @@ class Arena(Playground):
         script = folder / "agent.py"
         script.write_text(AGENT.replace("{notes!r}", repr(str(self.notes))))
         self.machines = [Machine(f"gpu-{number}", folder / f"machine-{number}", draw) for number in range(1, count + 1)]
-        super().__init__(folder, agent=(sys.executable, str(script)), database_url=database_url, verify_runs=1)
+        super().__init__(
+            folder,
+            agent=(sys.executable, str(script)),
+            database_url=database_url,
+            verify_runs=1,
+            # Nobody merges any of them here.
+            repository_toml=f"max_open_pulls = {NO_LIMIT}\n",
+        )
         self.replicas = [Replica(f"replica-{number}", folder, self.config) for number in range(1, count + 1)]
         self.balancer = Wire(lambda: [replica.port for replica in self.replicas if replica.is_up], draw)
 
@@ -235,7 +243,7 @@ class Arena(Playground):
         self.github.webhook_url = f"http://127.0.0.1:{self.balancer.port}/webhook"
         # What hundreds of jobs need in a few minutes GitHub grants in hours; how that is kept to is another story.
         limits = self.github.limits
-        limits.requests_per_hour = limits.content_per_minute = limits.content_per_hour = 10**6
+        limits.requests_per_hour = limits.content_per_minute = limits.content_per_hour = NO_LIMIT
         self.running = True
         self.slowness = choose_slowness(await self._start_replicas(1.0))
         if self.slowness > 1.0:

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bot.demo.repository import NAME
+from handlers.replies import render_pull_failed
 from tests.chaos.arena import SLOTS, Arena
+
+GIVEN_UP = render_pull_failed("why").partition("why")[0]
+"""How the service's word begins that a pull request was given up."""
 
 MARKER = re.compile(r"<!-- ptq:(\w+)=(\w+) -->")
 
@@ -26,10 +30,13 @@ class Story:
     status_at: float | None = None
     report_at: float | None = None
     pull_at: float | None = None
+    refusal: str = ""
+    """Why its pull request was given up, in the service's words."""
 
     @property
     def is_over(self) -> bool:
-        return self.report_at is not None and (self.pull_at is not None or not self.wants_pull)
+        has_pull = self.pull_at is not None or bool(self.refusal)
+        return self.report_at is not None and (has_pull or not self.wants_pull)
 
     @property
     def steps_done(self) -> int:
@@ -65,6 +72,8 @@ class Verdict:
     overlapping_agents: int = 0
     fallen_replicas: int = 0
     failed_reports: int = 0
+    refusals: list[str] = field(default_factory=list)
+    """Why pull requests were given up."""
     left_folders: int = 0
     """Folders of jobs that their machines still have at the end."""
     complaints: list[str] = field(default_factory=list)
@@ -81,6 +90,7 @@ class Verdict:
             ("double comments", str(self.double_comments)),
             ("double pull requests", str(self.double_pulls)),
             ("pull requests that never came", str(self.missing_pulls)),
+            *(("a pull request was given up", refusal) for refusal in sorted(set(self.refusals))),
             ("agents started twice", str(self.double_agents)),
             ("overlapping agents", str(self.overlapping_agents)),
             ("reports of a failure", str(self.failed_reports)),
@@ -109,6 +119,7 @@ def list_ours(arena: Arena, number: int) -> list[str]:
 def judge(arena: Arena, stories: Sequence[Story]) -> Verdict:
     """Count what must not be."""
     verdict = Verdict(complaints=[*arena.github.complaints, *map(str, arena.github.unknown_calls)])
+    verdict.refusals = [story.refusal for story in stories if story.refusal]
     for story in stories:
         bodies = list_ours(arena, story.number)
         markers = Counter(found[0] for body in bodies if (found := MARKER.match(body)))
@@ -152,6 +163,7 @@ def look(arena: Arena, story: Story) -> None:
         story.status_at = now
     if story.report_at is None and any("[report](http" in body for body in bodies):
         story.report_at = now
+    story.refusal = next((body.splitlines()[-1] for body in bodies if GIVEN_UP in body), "")
     if story.pull_at is None and any("Draft pull request #" in body for body in bodies):
         story.pull_at = now
 
