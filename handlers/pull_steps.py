@@ -19,8 +19,8 @@ from handlers.ports import PullRequest, TreeEntry
 from handlers.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
 from handlers.pull_template import FOLDERS, choose_template
 from handlers.report_comment import approvable, name_model
-from handlers.sanitize import show_code
 from handlers.rules import RepositoryRules
+from handlers.sanitize import show_code
 from runner import store
 from runner.artifacts import describe_bare_return
 from runner.check_rows import fetch_checks
