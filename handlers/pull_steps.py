@@ -181,8 +181,8 @@ async def _check_base(context: Context, job: Job) -> None:
     commit = job.base_commit or ""
     if not await is_on_branch(context.github, job.repository, job.base_branch, commit):
         raise PullAbandoned(
-            f"commit `{commit[:10]}`, which the diff begins from, is not on {show_code(job.base_branch, ())}, so a pull request "
-            "would hold more than the diff: `/ptq rebase` brings the diff onto the newest commit"
+            f"commit `{commit[:10]}`, which the diff begins from, is not on {show_code(job.base_branch, ())}, so "
+            "a pull request would hold more than the diff: `/ptq rebase` brings the diff onto the newest commit"
         )
 
 
