@@ -61,7 +61,9 @@ _BOGUS = re.compile(r"<(?:\?[^<>`]*\?|!\[CDATA\[[^<>`]*\]\]|![A-Za-z][^<>`]*)>")
 """What browsers treat as a comment; see "bogus comment state" in the HTML standard, section 13.2.5."""
 
 _BOGUS_IN_HTML = re.compile(r"<(?:!(?!--|\[)|/(?![A-Za-z]))[^<>`]*>")
-_ADDRESS = re.compile(r"<(?:[A-Za-z][A-Za-z0-9.+-]{1,31}:|[\w.!#$%&'*+/=?^{|}~-]+@)[^\s<>`]*>")
+ADDRESS = re.compile(r"<(?:[A-Za-z][A-Za-z0-9.+-]{1,31}:[^\s<>`]*|[A-Za-z0-9][\w.+-]*@[A-Za-z0-9.-]+)>", re.ASCII)
+"""An address between angle brackets, which a page shows."""
+
 _ATTRIBUTE = re.compile(r"([^\s=/\"'>]++)(?:[ \t]*=[ \t]*(\"[^\"]*\"|'[^']*'|[^\s\"'>]+))?")
 _TARGET = (
     r"\([ \t]*((?:[^\s()<>`\\]|\([^\s()<>`\\]*\))*+)(?:[ \t]+(?:\"[^\"`\\<]*\"|'[^'`\\<]*'|\([^()`\\<]*\)))?[ \t]*\)"
@@ -166,7 +168,7 @@ class Editor:
             # Where it may be code, what it seems to hold may be a tag that counts.
             trust = Trust.LOST if not certain and "<" in dropped[1:] else Trust.CERTAIN
             return "" if comments else dropped, end, trust
-        if not html and (found := _ADDRESS.match(line, at)):
+        if not html and (found := ADDRESS.match(line, at)):
             return found[0], found.end(), Trust.CERTAIN
         if found := TAG.match(line, at):
             return self._show_tag(found), found.end(), Trust.LOST if RAW_TEXT.fullmatch(found[2]) else Trust.CERTAIN

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
 from html import unescape
 
-from handlers.hidden_parts import FOLDED, FOOTNOTE, RAW_TEXT, STEPS, TAG, Editor, Trust
+from handlers.hidden_parts import ADDRESS, FOLDED, FOOTNOTE, RAW_TEXT, STEPS, TAG, Editor, Trust
 from runner.characters import show_invisible
 
 __all__ = ["BEYOND", "DRAWN", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "reveal"]
@@ -46,7 +46,6 @@ _PLAIN = re.compile(r"[^\W\d_]|[\[\"'(]")
 """How a line begins that continues a paragraph for certain."""
 
 _HTML = re.compile(r"<[A-Za-z/!?]")
-_ADDRESS = re.compile(r"<(?:[A-Za-z][A-Za-z0-9.+-]{1,31}:|[^\s<>@]+@)[^\s<>]*>")
 _HTML_BLOCK = re.compile(
     r"</?(?:address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl"
     r"|dt|fieldset|figcaption|figure|footer|form|h[1-6]|head|header|hr|html|li|link|main|menu|nav|ol|p|section|summary"
@@ -236,7 +235,7 @@ class _Page:
 
     def _look_for_html(self, line: str, prefix: str) -> None:
         rest = line[len(prefix) :]
-        if self._lost or self._in_pre or self._html is Html.YES or not _HTML.match(rest) or _ADDRESS.match(rest):
+        if self._lost or self._in_pre or self._html is Html.YES or not _HTML.match(rest) or ADDRESS.match(rest):
             return
         at_top = not prefix or (not prefix.strip(" ") and len(prefix) < 4 and self._list is None)
         if _PRE.match(rest):
