@@ -47,10 +47,12 @@ from bot.tables import (
     Table,
 )
 from handlers.rules import PRESETS, Preset, RepositoryRules
+from handlers.status_comment import find_page
 from runner.agents import AgentSpec
 from runner.agents.prices import Price
 from runner.agents.skills import Skill
 from runner.environment import Limits, Profile
+from runner.job import Job
 from runner.machines import Machine
 
 ENV_PREFIX = "PTQ_"
@@ -184,6 +186,10 @@ class Settings(Table):
     def webhook_secrets(self) -> tuple[str, ...]:
         """Every secret that a delivery may be signed with."""
         return tuple(secret.get_secret_value() for secret in self.github.webhook_secrets)
+
+    def find_page(self, job: Job) -> str | None:
+        """The address of a job's page, if it has one."""
+        return find_page(job, self.server.public_url, signs_in=self.dashboard.client_id is not None)
 
     def secret_values(self) -> frozenset[str]:
         """Everything that must never be seen in a log, a comment or a page."""

@@ -22,7 +22,7 @@ from bot.reports import UnknownJob, show_for_terminal
 from handlers import takeover
 from handlers.by_hand import Person
 from handlers.sanitize import one_line, redact
-from handlers.status_comment import job_url
+from handlers.status_comment import find_page_root
 from handlers.takeover import HoldRefused
 from runner import store
 from runner.db import Database, open_beside
@@ -148,14 +148,16 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
     Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
     """
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
-        held, now, url = await find_job(connection, job_id), datetime.now(UTC), settings.server.public_url
+        held, now = await find_job(connection, job_id), datetime.now(UTC)
+        url = find_page_root(held, settings.server.public_url, signs_in=settings.dashboard.client_id is not None)
         if drop:
             await takeover.drop(connection, held, find_login(), now)
             if held.active:
                 return f"Job {held.id} ends: its environment is not wanted any more.\n"
             return f"Job {held.id} is released. What was edited in it is dropped.\n"
         job, _ = await takeover.release(connection, held, secret=database.secret, public_url=url, now=now)
-    where = f": {job_url(url, job.id)}" if job.has_thread else f"; see it by: ptq-bot report {job.id}"
+    page = settings.find_page(job)
+    where = f": {page}" if job.has_thread and page else f"; see it by: ptq-bot report {job.id}"
     return f"Job {held.id} is released. What was edited in it comes as job {job.id}{where}\n"
 
 

@@ -22,7 +22,6 @@ from bot.worktree_commands import JOB_ID
 from handlers.costs import describe_meter
 from handlers.retention import delete_logs
 from handlers.sanitize import one_line, redact
-from handlers.status_comment import job_url
 from handlers.transcript import Entry, EntryKind, redact_log, render_transcript, spell_out
 from runner import store
 from runner.agents import build_agent
@@ -160,8 +159,7 @@ async def show_job(settings: Settings, job_id: str) -> str:
         job = await _fetch(connection, job_id)
         events, meter = await store.fetch_events(connection, job.id), await store.fetch_meter(connection, job.id)
         hold = await fetch_hold(connection, job.id)
-    page = job_url(settings.server.public_url, job.id)
-    text = render_job(job, events, meter, hold, page)
+    text = render_job(job, events, meter, hold, settings.find_page(job) or "none: nobody can sign in")
     return show_for_terminal(redact(text, settings.secret_values()))
 
 

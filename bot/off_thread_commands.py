@@ -19,7 +19,6 @@ from handlers.off_thread import Task, choose_preset, start_off_thread
 from handlers.options import Choice, OptionRefused, Options, choose, list_offers
 from handlers.rules import RepositoryRules
 from handlers.sanitize import redact
-from handlers.status_comment import job_url
 from runner import store
 from runner.db import open_beside
 from runner.job import Job, JobState
@@ -73,8 +72,9 @@ async def place_order(context: Context, rules: RepositoryRules, repository: Repo
 
 def describe_order(settings: Settings, job: Job) -> str:
     """Where what comes of it is read, for a terminal."""
-    page = job_url(settings.server.public_url, job.id)
-    return f"Job {job.id} is given to {job.agent}: {page}\nSee what came of it by: ptq-bot report {job.id}\n"
+    page = settings.find_page(job)
+    where = f": {page}" if page else ""
+    return f"Job {job.id} is given to {job.agent}{where}\nSee what came of it by: ptq-bot report {job.id}\n"
 
 
 async def follow(settings: Settings, job: Job, show: Callable[[str], None]) -> tuple[str, bool]:

@@ -26,7 +26,6 @@ from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.rules import RepositoryRules
 from handlers.sanitize import redact
 from handlers.start import StartRequest, freeze, list_scripts, name_job, start_unheard
-from handlers.status_comment import job_url
 from handlers.verified import explain_outcome, find_outcome
 from runner import store
 from runner.check_rows import fetch_checks
@@ -213,7 +212,7 @@ class _Sweep:
     async def _read(self, connection: AsyncConnection, job: Job) -> Row:
         """What a job that has ended says of its issue."""
         title = next(issue.title for issue in self._issues if issue.number == job.issue_number)
-        checks, page = await fetch_checks(connection, job.id), job_url(self._context.public_url, job.id)
+        checks, page = await fetch_checks(connection, job.id), self._context.find_page(job)
         why = explain_outcome(job, checks, self._context.secrets)
         return Row(job.issue_number, title, find_outcome(job, checks), why, job.base_commit, job.id, page)
 
@@ -238,7 +237,7 @@ class _Sweep:
             if row := known.get(issue.number):
                 yield row
             elif job := self._under_way.get(issue.number):
-                page = job_url(self._context.public_url, job.id)
+                page = self._context.find_page(job)
                 yield Row(issue.number, issue.title, UNDER_WAY, job.trouble or "", job.base_commit, job.id, page)
             else:
                 yield Row(issue.number, issue.title, NOT_BEGUN)

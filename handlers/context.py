@@ -8,7 +8,7 @@ from datetime import datetime
 
 from handlers.ports import GitHub
 from handlers.rules import PRESETS, Preset, RepositoryRules
-from handlers.status_comment import find_page_root
+from handlers.status_comment import find_page, find_page_root
 from runner.agents import AgentSpec
 from runner.agents.skills import Skill
 from runner.caps import Caps, Scope
@@ -58,6 +58,10 @@ class Context:
     def find_page_root(self, job: Job) -> str:
         """Below which address a job has its page; empty where it has none."""
         return find_page_root(job, self.public_url, signs_in=self.signs_in)
+
+    def find_page(self, job: Job) -> str | None:
+        """The address of a job's page, if it has one."""
+        return find_page(job, self.public_url, signs_in=self.signs_in)
 
     def model_of(self, job: Job) -> str | None:
         """The model that a job asks for: disclosed wherever its work is shown. None leaves it to the agent.

@@ -51,6 +51,12 @@ def find_page_root(job: Job, public_url: str, *, signs_in: bool) -> str:
     return "" if job.private and not signs_in else public_url
 
 
+def find_page(job: Job, public_url: str, *, signs_in: bool) -> str | None:
+    """The address of the job's page, if it has one."""
+    root = find_page_root(job, public_url, signs_in=signs_in)
+    return job_url(root, job.id) if root else None
+
+
 def link_job(public_url: str, job_id: str, words: str, fragment: str = "") -> str:
     """The words as a link to a job's page; the words alone where it has none (`find_page_root`)."""
     return f"[{words}]({job_url(public_url, job_id)}{fragment})" if public_url else words
