@@ -63,8 +63,12 @@ def ignored_ctrl_c() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ignored_ctrl_c")
-def test_what_was_broken_off_is_gone_on_with(tmp_path: Path, repository: Repository) -> None:
-    mark, go = tmp_path / "mark", tmp_path / "go"
+def test_what_was_broken_off_is_gone_on_with(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, repository: Repository
+) -> None:
+    # Jobs on this machine do not see the folder of the configuration.
+    shared = tmp_path_factory.mktemp("shared")
+    mark, go = shared / "mark", shared / "go"
     setup = f'setup = ["date >> {mark}-1", "touch {mark}; until [ -e {go} ]; do sleep 0.1; done"]'
     config = write_config(tmp_path, repository, 'create_venv = ["mkdir"]', setup)
     with program.start(tmp_path, "machines", "prepare", "here", "--config", config) as running:

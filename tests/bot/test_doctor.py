@@ -129,6 +129,7 @@ def has_another_client_key(world: World) -> None:
 def has_a_strangers_database(world: World) -> None:
     with sqlite3.connect(world.playground.folder / "other.db") as connection:
         connection.execute("CREATE TABLE somebodys (id)")
+    (world.playground.folder / "other.db").chmod(0o600)
 
 
 def has_a_file(world: World) -> None:
@@ -200,7 +201,7 @@ BROKEN = {
         f"repository {NAME}", "machines", "public repositories", edit('["public"]', '["private"]')
     ),
     "a private repository where nobody signs in": Broken(
-        f"repository {NAME}", "pages", "whoever has the address", verdict=Verdict.WARNING, private=True
+        f"repository {NAME}", "pages", "its jobs have no pages", verdict=Verdict.WARNING, private=True
     ),
     "nobody at the port": Broken("machine gpu-1", "connection", "could not be made", edit("port = SSH", "port = PORT")),
     "another host key": Broken("machine gpu-1", "host key", "known_hosts", breaks=has_another_host_key),
