@@ -12,6 +12,8 @@ from itertools import islice, pairwise
 
 from handlers.markdown import parse_blocks
 from runner.concerns import ALIASES, OUTCOMES, SECURITY_CONCERN, name_concern, split_clauses
+from runner.job import Report
+from runner.meter import Meter
 
 _SECTIONS = (
     (r"summary\b|tl dr$", "summary"),
@@ -62,6 +64,16 @@ def is_confidential(text: str) -> bool:
     lettered = islice(filter(_LETTER.search, text.splitlines()), _MAX_LINES_READ)
     written = (clauses for line in lettered if (clauses := split_clauses(line)))
     return name_concern(islice(written, _LINES_BEFORE_CONFIDENCE))
+
+
+def is_withheld(report: Report | None, meter: Meter | None, *, is_suspect: bool = False) -> bool:
+    """Whether what a run found is, or may be, for the operator alone.
+
+    Until there are words of a report, its log decides: as it was read while it came (`meter`), or here (`is_suspect`).
+    """
+    if report is not None and report.body.strip():
+        return is_confidential(report.body)
+    return is_suspect or (meter is not None and meter.withheld)
 
 
 def _split_lines(text: str) -> list[str]:

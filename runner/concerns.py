@@ -64,10 +64,14 @@ _LABEL = re.compile(
 _NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
 """What stands behind a heading for security concerns in a report that has none."""
 
-_ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|([nrt]))?")
+_UNICODE_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_ESCAPE = re.compile(r"\\+([nrt])?")
 """A character within a string of JSON, or of JSON within JSON."""
 
+_ESCAPED = {"n": "\n", "r": "\n", "t": "\t"}
+
 _COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 _LINE_ENDS = dict.fromkeys((0x0B, 0x0C, 0x85, 0x2028, 0x2029), "\n")
 
@@ -83,10 +87,14 @@ _TAUGHT = re.compile(
 
 def fold(text: str) -> str:
     """The text as it looks, in lower case: entities are read, and what only looks like a space or a hyphen is one."""
-    text = _COLOUR.sub("", html.unescape(text) if "&" in text else text)
-    # Each character for itself: NFKC of a whole text takes quadratic time for many combining characters.
-    looks = {ord(char): unicodedata.normalize("NFKC", char) for char in set(text) if not char.isascii()}
-    return drop_invisible(text.translate(looks | _LINE_ENDS)).casefold()
+    text = html.unescape(text) if "&" in text else text
+    if _CONTROL.search(text):
+        text = _CONTROL.sub("", _COLOUR.sub("", text))
+    if not text.isascii():
+        # Each character for itself: NFKC of a whole text takes quadratic time for many combining characters.
+        looks = {ord(char): unicodedata.normalize("NFKC", char) for char in set(text) if not char.isascii()}
+        text = drop_invisible(text.translate(looks | _LINE_ENDS))
+    return text.casefold()
 
 
 def split_clauses(line: str) -> list[str]:
@@ -120,10 +128,11 @@ def is_concern(line: bytes) -> bool:
 
     A line of plain output counts, and so does each line within a string of JSON.
     """
-    text = _ESCAPE.sub(_read_escape, line.decode(errors="replace"))
-    text = _TAUGHT.sub("", fold(text))
-    if not _PHRASE.search(text):
+    text = line.decode(errors="replace")
+    text = fold(_UNICODE_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) if "\\u" in text else text)
+    if "security" not in text:  # Megabytes of a log pass through here.
         return False
+    text = _TAUGHT.sub("", _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], ""), text))
     parts = [part for part in _BREAK.split(text) if part.strip()]
     return any(
         _names_concern(split_clauses(part), split_clauses(following))
@@ -135,9 +144,3 @@ def is_concern(line: bytes) -> bool:
 def reads_as_concern(log: bytes) -> bool:
     """Whether any line of an agent's log does, also a last one that is not whole."""
     return any(map(is_concern, log.split(b"\n")))
-
-
-def _read_escape(found: re.Match[str]) -> str:
-    if found[1]:
-        return chr(int(found[1], 16))
-    return {None: "", "t": "\t"}.get(found[2], "\n")

@@ -25,6 +25,7 @@ MAX_LINE = 4_000_000
 
 MAX_TOOL = 80
 
+
 @dataclass(slots=True)
 class _Place:
     """How far a log has been read."""
