@@ -40,8 +40,8 @@ async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
     async with open_beside(settings.server.database_url) as database, database.read() as connection:
         report, meter = await store.fetch_report(connection, job_id), await store.fetch_meter(connection, job_id)
         kept = await store.fetch_log(connection, job_id, "agent")
-    log = Spool(settings.server.data_dir / "spool").read(job_id, "agent") if kept is None else kept
-    if is_withheld(report, meter, is_suspect=reads_as_concern(log)):
+    agent_log = Spool(settings.server.data_dir / "spool").read(job_id, "agent") if kept is None else kept
+    if is_withheld(report, meter, is_suspect=reads_as_concern(agent_log)):
         raise NotBundled("what the job found may be for you alone, and its logs say it: see ptq-bot report")
     for stage in STAGES:
         if (log := await read_log(settings, job_id, stage, raw=True)) != NO_LOG:
