@@ -16,6 +16,7 @@ import structlog
 
 from bot.job_logs import JobLogs
 from handlers.live_transcript import MAX_HELD, LiveTranscript, Told
+from runner.concerns import reads_as_concern
 from runner.job import Job
 from runner.loops import Listener
 from runner.spool import GROWING, STAGES, Spool
@@ -191,7 +192,12 @@ class Channel:
         size = self._spool.offset(self._job.id, self.stage) if kept is None else len(kept)
         start = max(size - BEHIND - MAX_HELD, 0)
         self._forgotten = start + MAX_HELD if start else 0
-        return self._logs.open_transcript(self._job, self.stage, start), start
+        transcript = self._logs.open_transcript(self._job, self.stage, start)
+        if start and self.stage == "agent":  # What is not rendered may withhold the rest as well.
+            end = start + MAX_HELD
+            before = self._spool.read_from(self._job.id, self.stage, 0, end) if kept is None else kept[:end]
+            transcript.is_concern = await asyncio.to_thread(reads_as_concern, before)
+        return transcript, start
 
     def _is_over(self, job: Job) -> bool:
         return not job.active or STAGES.index(GROWING[job.state]) > STAGES.index(self.stage)

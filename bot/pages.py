@@ -36,12 +36,13 @@ from handlers.costs import describe_meter
 from handlers.inbox import count_deliveries
 from handlers.outbox import count_backlog, list_troubles
 from handlers.receiving import MAX_PENDING
-from handlers.report import is_confidential
+from handlers.report import is_confidential, is_withheld
 from handlers.report_comment import render_duration
 from runner import store
 from runner.agents import Agent
 from runner.check_rows import fetch_checks
 from runner.claims import fetch_claimed
+from runner.concerns import reads_as_concern
 from runner.job import DIGEST_SHOWN, Job, Report
 from runner.machine_states import fetch_machine_states, fetch_sightings
 from runner.meter import Meter
@@ -200,11 +201,12 @@ class Pages:
         logs: Mapping[str, End],
         **values: Any,
     ) -> web.Response:
-        if withheld := self._withhold(visit, job, report, meter):
+        is_suspect = "agent" in logs and reads_as_concern(logs["agent"].data)
+        if withheld := self._withhold(visit, job, report, meter, is_suspect=is_suspect):
             return withheld
         texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
         drawn = {stage: self._logs.draw(job, stage, log) for stage, log in logs.items()}
-        if is_withheld(report, meter):  # What all readers of a stream have in common ends there.
+        if is_withheld(report, meter, is_suspect=is_suspect):  # What all readers of a stream have in common ends there.
             drawn = {stage: replace(log, live_from=None) for stage, log in drawn.items()}
         return self._desk.drawing.render(
             "job.html",
@@ -240,7 +242,7 @@ class Pages:
         self, job: Job, report: Report | None, *, is_suspect: bool, meter: Meter | None, **values: Any
     ) -> View:
         draw = self._desk.drawing.draw
-        if is_withheld(report, meter) or (report is None and is_suspect):
+        if is_withheld(report, meter, is_suspect=is_suspect):
             return View(job, True, {"gone": draw("confidential.html", "main", **describe_withheld(job))})
         values = {**values, **self._describe_standing(job, meter), "is_live": True}
         return View(job, False, {part: draw("job.html", part, **values) for part in ("state", "history")})
@@ -271,7 +273,7 @@ class Pages:
         """The log of a stage as the machine gave it, but for secrets, colours and what nobody sees."""
         (visit, job), stage = await self._find(request), request.match_info["stage"]
         log = await self._logs.read(job, stage, SENT_LOG) if stage in STAGES else None
-        _, withheld = await self._fetch_result(visit, job)
+        _, withheld = await self._fetch_result(visit, job, log if stage == "agent" else None)
         if withheld:
             return withheld
         if log is None or not log.data:
@@ -287,15 +289,20 @@ class Pages:
         visit, job = await self._find(request)
         return visit.login, job
 
-    async def _fetch_result(self, visit: Visit, job: Job) -> tuple[Report | None, web.Response | None]:
-        """What came of a job, and what stands in its place for those who may not read it."""
+    async def _fetch_result(
+        self, visit: Visit, job: Job, log: End | None = None
+    ) -> tuple[Report | None, web.Response | None]:
+        """What came of a job, and what stands in its place for those who may not read it, nor this `log`."""
         async with self._context.db.read() as connection:
             report, meter = await store.fetch_report(connection, job.id), await store.fetch_meter(connection, job.id)
-        return report, await asyncio.to_thread(self._withhold, visit, job, report, meter)
+        is_suspect = log is not None and await asyncio.to_thread(reads_as_concern, log.data)
+        return report, await asyncio.to_thread(self._withhold, visit, job, report, meter, is_suspect=is_suspect)
 
-    def _withhold(self, visit: Visit, job: Job, report: Report | None, meter: Meter | None) -> web.Response | None:
+    def _withhold(
+        self, visit: Visit, job: Job, report: Report | None, meter: Meter | None, *, is_suspect: bool
+    ) -> web.Response | None:
         """What stands in place of a run whose result is, or may be, for the operator alone; None for any other."""
-        if visit.is_operator or not is_withheld(report, meter):
+        if visit.is_operator or not is_withheld(report, meter, is_suspect=is_suspect):
             return None
         return self._desk.drawing.render("confidential.html", visit, **describe_withheld(job))
 
@@ -310,11 +317,6 @@ async def send_static(request: web.Request) -> web.StreamResponse:
     if path.parent != STATIC or not path.is_file():
         raise web.HTTPNotFound(text="there is no such file\n", headers=HEADERS)
     return web.FileResponse(path, headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
-
-
-def is_withheld(report: Report | None, meter: Meter | None) -> bool:
-    """Whether a run's result is, or may be, for the operator alone."""
-    return meter is not None and meter.withheld if report is None else is_secret(report)
 
 
 def is_secret(report: Report | None) -> bool:

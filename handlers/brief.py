@@ -21,9 +21,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from handlers.earlier import EarlierAttempt
 from handlers.hidden_text import reveal
-from handlers.report import OUTCOMES, SECURITY_CONCERN
 from handlers.rules import COMMANDED, Preset, RepositoryRules
 from handlers.snapshot import Snapshot, SnapshotComment
+from runner.concerns import OUTCOMES, SECURITY_CONCERN
 from runner.environment import NAMED_PATHS
 
 MAX_STEERING = 10_000

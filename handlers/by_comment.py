@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers import hold_replies, replies, takeover
 from handlers.by_hand import Person
 from handlers.context import Context
-from handlers.report import is_confidential
+from handlers.report import is_withheld
 from handlers.rules import RepositoryRules
 from handlers.takeover import HoldRefused
 from runner import store
@@ -168,10 +168,14 @@ async def release(
 
 
 async def _is_for_operator(connection: AsyncConnection, job: Job) -> bool:
-    """Whether a report is for the operator alone that may lie in the job's environment."""
+    """Whether what a run found may be for the operator alone, and may be in the job's environment.
+
+    While the job is active, its own log does not decide: nobody is let in before its report is known.
+    """
     for job_id in filter(None, (job.id, job.adopts, job.follows)):
         report = await store.fetch_report(connection, job_id)
-        if report and is_confidential(report.body):
+        has_ended = job_id != job.id or not job.active
+        if is_withheld(report, await store.fetch_meter(connection, job_id) if has_ended else None):
             return True
     return False
 

@@ -25,7 +25,7 @@ from handlers.transcript import (
 from runner.agents import Agent
 from runner.agents.lines import parse_line
 from runner.characters import show_invisible
-from runner.gauge import is_concern
+from runner.concerns import is_concern
 
 MAX_HELD = 65_536
 """Characters that are held back, because a secret may have begun in them. No key is that long."""

@@ -22,7 +22,7 @@ from handlers.context import Context
 from handlers.hurdles import NotStarted
 from handlers.notifications import draft_concern
 from handlers.rebase import is_to_be_tried_again
-from handlers.report import is_confidential
+from handlers.report import is_confidential, is_withheld
 from handlers.report_comment import Draft, approvable, draft_report
 from handlers.start import start_again
 from handlers.verified import find_outcome
@@ -112,10 +112,9 @@ async def _report(context: Context, job_id: str) -> None:
             reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
             await casebook.insert_reply(connection, reply)
         if ended.report and is_concern:
-            await refuse_hold(connection, job.id)
             await insert_notification(connection, draft_concern(job, ended.report, context.now()))
-        else:
-            await clear_hold(connection, job.id)
+        decide_hold = refuse_hold if is_withheld(ended.report, ended.meter) else clear_hold
+        await decide_hold(connection, job.id)
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
     context.ring()
 

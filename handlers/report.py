@@ -6,53 +6,14 @@ Refuses to trust: what comes out is as untrusted as what went in.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from handlers.markdown import parse_blocks
-from runner.characters import drop_invisible
-
-OUTCOMES: Mapping[str, str] = {
-    "reproduced": "you saw the reported behaviour happen here",
-    "fix staged": "the bug is fixed in the worktree, and a test that failed before passes now",
-    "unable to fix": "you saw it happen, but have no change that you would defend",
-    "does not reproduce": "you ran what is described, and the reported behaviour did not appear",
-    "needs a repro": "what is known is not enough to run it here: say which information, hardware or set-up is missing",
-    "intended behaviour": "it happens, and the documentation, a test or the code's own words say that it should",
-    "not a bug": "it happens, but its cause lies outside of the project: in how it is used or in something else",
-    "security concern": "a stranger could abuse it: see the limits",
-}
-"""Every outcome that a report may begin with, and when it is the right one, as the brief tells the agent."""
-
-SECURITY_CONCERN = "security concern"
-
-_ALIASES = {
-    "security issue": SECURITY_CONCERN,
-    "security concerns": SECURITY_CONCERN,
-    "reproduces": "reproduced",
-    "fixed": "fix staged",
-    "staged": "fix staged",
-    "did not reproduce": "does not reproduce",
-    "does not repro": "does not reproduce",
-    "not reproduced": "does not reproduce",
-    "needs repro": "needs a repro",
-    "intended behavior": "intended behaviour",
-}
-
-_CONFIDENTIAL = re.compile(
-    r"(?:and )?(?:an? )?(?:(?!(?:no|not|without|never)\b)\w+ ){0,2}"
-    r"security (?:concern|issue|problem|risk|bug|flaw|hole|vulnerabilit(?:y|ie))s?"
-    r"(?: (?:found|exists?|present|confirmed|here))?"
-)
-"""Every way of writing that outcome that we can think of: a report that is hidden in vain reaches the operator, one
-that is shown in vain reaches everybody."""
-
-_LABEL = re.compile(
-    r"(?:the |final |my )*(?:outcome|result|verdict|conclusion|classification|status|finding)s?(?: is| was)?\b"
-)
-_NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
-"""What stands behind a heading for security concerns in a report that has none."""
+from runner.concerns import ALIASES, OUTCOMES, SECURITY_CONCERN, name_concern, split_clauses
+from runner.job import Report
+from runner.meter import Meter
 
 _SECTIONS = (
     (r"summary\b|tl dr$", "summary"),
@@ -101,31 +62,22 @@ def is_confidential(text: str) -> bool:
     if _find_outcome(_split_lines(text))[1] == SECURITY_CONCERN:
         return True
     lettered = islice(filter(_LETTER.search, text.splitlines()), _MAX_LINES_READ)
-    written = (clauses for line in lettered if (clauses := _split_clauses(line)))
-    return any(_names_concern(*pair) for pair in pairwise([*islice(written, _LINES_BEFORE_CONFIDENCE), []]))
+    written = (clauses for line in lettered if (clauses := split_clauses(line)))
+    return name_concern(islice(written, _LINES_BEFORE_CONFIDENCE))
+
+
+def is_withheld(report: Report | None, meter: Meter | None, *, is_suspect: bool = False) -> bool:
+    """Whether what a run found is, or may be, for the operator alone.
+
+    Until there are words of a report, its log decides: as it was read while it came (`meter`), or here (`is_suspect`).
+    """
+    if report is not None and report.body.strip():
+        return is_confidential(report.body)
+    return is_suspect or (meter is not None and meter.withheld)
 
 
 def _split_lines(text: str) -> list[str]:
     return re.sub(r"\r\n?", "\n", text).split("\n")
-
-
-def _split_clauses(line: str) -> list[str]:
-    """The words of a line between its marks and punctuation: `**Outcome:** security-concern` has two clauses."""
-    line = re.sub(r"</?[a-z][^>]*>", " ", drop_invisible(" ".join(line.split())[:200]).casefold())
-    line = re.sub(r"(?<=[a-z])-(?=[a-z])", " ", line.replace("_", " "))
-    return [" ".join(clause.split()) for clause in re.split(r"[^\w\s]+|\b\d+\b", line) if clause.strip()]
-
-
-def _names_concern(clauses: list[str], following: list[str]) -> bool:
-    """Whether a line says that outcome, by itself or after another one, and neither it nor the next says "none"."""
-    for place, clause in enumerate(clauses):
-        said = _LABEL.sub("", clause, count=1).strip() if _LABEL.match(clause) else clause
-        if _CONFIDENTIAL.fullmatch(said):
-            behind = clauses[place + 1 :] or following
-            return not behind or not _NOTHING.issuperset(behind)
-        if said and _ALIASES.get(said, said) not in OUTCOMES:
-            return False
-    return False
 
 
 def parse_report(text: str) -> ParsedReport:
@@ -160,7 +112,7 @@ def _read_outcome(line: str) -> str | None:
     words = re.sub(r"[\s#*_`>-]+", " ", line[:200].casefold()).strip()
     words = re.sub(r"^outcome ?:? ?", "", words)
     phrase = re.split(r" ?[.,;(–—]", words, maxsplit=1)[0].strip()
-    phrase = _ALIASES.get(phrase, phrase)
+    phrase = ALIASES.get(phrase, phrase)
     return phrase if phrase in OUTCOMES else None
 
 

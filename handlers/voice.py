@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import cache
 
-from handlers.report import OUTCOMES
 from handlers.sanitize import cut, make_safe, redact
 from runner.characters import drop_invisible, show_invisible
+from runner.concerns import OUTCOMES
 
 SPEAKER = "agent:"
 """What stands before a line of an agent's that begins like one of ours."""

@@ -5,7 +5,6 @@ What it holds can be read again from the spool: after a restart it is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +12,7 @@ from datetime import datetime
 from runner.agents import Agent
 from runner.agents.events import Tally
 from runner.agents.prices import Price, find_price, reckon_cost
+from runner.concerns import is_concern
 from runner.job import Job
 from runner.meter import Meter
 from runner.spool import Spool
@@ -24,16 +24,6 @@ MAX_LINE = 4_000_000
 """Bytes of a line that is still read: no backend prints a longer one, but a tool's output might be one."""
 
 MAX_TOOL = 80
-
-_CONCERN = re.compile(
-    rb"""(?:^|\\n|["'])[#*_`>\s-]*(?:outcome\W+)?security[ _-]concern[*_`.!\s]*(?:\\n|["'\\]|$)""", re.IGNORECASE
-)
-"""That outcome on a line of its own, in plain output and within a string of JSON."""
-
-
-def is_concern(line: bytes) -> bool:
-    """Whether a line of an agent's log reads as if its run had a security concern."""
-    return _CONCERN.search(line) is not None
 
 
 @dataclass(slots=True)
@@ -87,7 +77,10 @@ class Gauge:
 
     def _fold(self, place: _Place, chunk: bytes, agent: Agent) -> None:
         *lines, rest = (place.rest + chunk).split(b"\n")
-        place.rest = rest if len(rest) < MAX_LINE else b""
+        if len(rest) >= MAX_LINE:
+            place.withheld = place.withheld or is_concern(rest)
+            rest = b""
+        place.rest = rest
         for line in lines:
             events = agent.read_line(line.decode(errors="replace"))
             place.tally = place.tally.add(events)

@@ -35,7 +35,7 @@ from handlers.sanitize import (
 )
 from handlers.transcript import drop_colours, redact_log
 from runner.agents.lines import parse_line
-from runner.gauge import is_concern
+from runner.concerns import is_concern
 from runner.job import FileChange
 from runner.new_names import find_new_names
 from runner.regression_tests import find_tests

@@ -20,10 +20,10 @@ from handlers import brief
 from handlers.brief import RawTextRefused, Untrusted, choose_nonce, render_brief, render_off_thread
 from handlers.earlier import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, EarlierAttempt
 from handlers.links import MAX_ADDRESS, MAX_LINKS
-from handlers.report import OUTCOMES
 from handlers.repros import ReproScript
 from handlers.rules import PRESETS, Preset, RepositoryRules
 from handlers.snapshot import Snapshot, SnapshotComment
+from runner.concerns import OUTCOMES
 from runner.job import JobState
 from tests.support.jobs import make_job
 from tests.support.readers import read_blocks

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
 
-from handlers.by_comment import choose_keys, find_newest
+import pytest
+
+from handlers import hold_replies
+from handlers.by_comment import choose_keys, find_newest, take_over
+from handlers.context import Context
+from handlers.outcomes import report_jobs
+from handlers.rules import RepositoryRules
 from runner import store
+from runner.holds import Hold, fetch_hold, save_hold
 from runner.job import VERIFY, JobState
 from runner.jobd.admission import MAX_KEYS, read_keys
+from runner.meter import Meter
 from tests.handlers.test_report_comment import result
 from tests.runner.test_admission import BAD_KEYS, KEY, KEYS, OTHER
-from tests.support.jobs import make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database
 
 
 def test_what_machines_do_not_take_is_left_out() -> None:
@@ -42,3 +52,39 @@ async def test_a_job_in_which_nobody_worked_hides_none_in_which_somebody_did(dat
         assert await find() == worked.id
         await store.insert_job(connection, make_job(id="3" * 10, preset=VERIFY, attempt=3))
         assert await find() == "3" * 10, "what is under way is what they mean"
+
+
+RULES = RepositoryRules("octo/widgets", "mine", takeover=True)
+
+
+@pytest.mark.parametrize("body", [None, " \n"])
+async def test_a_run_whose_log_reads_like_a_concern_is_opened_to_nobody_by_a_comment(
+    database_url: str, body: str | None
+) -> None:
+    async with open_database(database_url) as database, database.write() as connection:
+        context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
+        job = make_job(state=JobState.LOST, machine="gpu-1")
+        await store.insert_job(connection, job)
+        if body is not None:
+            await store.insert_report(connection, replace(result(), job_id=job.id, body=body))
+        ask = (connection, context, RULES, job.issue_number, "maintainer", [KEY])
+        assert await take_over(*ask) != hold_replies.render_takeover_refused()
+        await store.save_meter(connection, Meter(job.id, withheld=True))
+        assert await take_over(*ask) == hold_replies.render_takeover_refused()
+
+
+@pytest.mark.parametrize("withheld", [True, False])
+async def test_whoever_waits_for_a_report_that_never_comes_is_let_in_unless_the_log_reads_like_a_concern(
+    database_url: str, withheld: bool
+) -> None:
+    async with open_database(database_url) as database:
+        context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
+        job = make_job(state=JobState.FAILED, machine="gpu-1", started_at=NOON, ended_at=NOON)
+        async with database.write() as connection:
+            await store.insert_job(connection, job)
+            await store.save_meter(connection, Meter(job.id, withheld=withheld))
+            hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True)
+            await save_hold(connection, hold)
+        await report_jobs(context)
+        async with database.read() as connection:
+            assert await fetch_hold(connection, job.id) == (None if withheld else replace(hold, waits_for_report=False))

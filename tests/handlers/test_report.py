@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.report import MAX_PARSED, OUTCOMES, ParsedReport, is_confidential, parse_report
+from handlers.report import MAX_PARSED, ParsedReport, is_confidential, parse_report
+from runner.concerns import OUTCOMES, is_concern
 
 REPORT = """\
 fix staged
@@ -112,34 +115,61 @@ def test_any_text_survives(parts: list[str]) -> None:
     assert parsed.outcome is None or parsed.outcome in OUTCOMES
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "security concern",
-        "**Outcome:** `security concern`.",
-        "# SECURITY_CONCERN",
-        "Outcome: security-concern",
-        "| Outcome | Security concern |",
-        "<b>Security concern</b>",
-        "<!-- outcome: security concern -->",
-        '{"outcome": "security concern"}',
-        "1. Security issue",
-        "🔒 Security concern!",
-        "Verdict: a potential security vulnerability",
-        "The outcome is a security concern.",
-        "Security concern: no authentication is needed",
-        "Security concern - anyone may read it",
-        "security concern\n\nNo check is made.",
-        "Reproduced (security concern)",
-        "# Report of the run\n\nSecurity concern\n===\n",
-        "\ufeffsecu\u200brity concern",
-        "a title\rsecurity concern",
-        "# Report\n\n## Summary\n\n" + "It is read before it is checked.\n\n" * 8 + "Outcome: security concern",
-        "\n---\n" * 100 + "security concern",
-    ],
+CONFIDENTIAL = (
+    "security concern",
+    "**Outcome:** `security concern`.",
+    "# SECURITY_CONCERN",
+    "Outcome: security-concern",
+    "| Outcome | Security concern |",
+    "<b>Security concern</b>",
+    "<!-- outcome: security concern -->",
+    '{"outcome": "security concern"}',
+    "1. Security issue",
+    "🔒 Security concern!",
+    "Verdict: a potential security vulnerability",
+    "The outcome is a security concern.",
+    "Security concern: no authentication is needed",
+    "Security concern - anyone may read it",
+    "security concern\n\nNo check is made.",
+    "Reproduced (security concern)",
+    "# Report of the run\n\nSecurity concern\n===\n",
+    "\ufeffsecu\u200brity concern",
+    "a title\rsecurity concern",
+    "# Report\n\n## Summary\n\n" + "It is read before it is checked.\n\n" * 8 + "Outcome: security concern",
+    "\n---\n" * 100 + "security concern",
+    "Outcome: security concern (high)",
+    "⚠ Outcome: security concern",
+    "1. Outcome: security concern",
+    "Outcome: security\u00a0concern",
+    "security\u2011concern",
+    "security\u2013concern",
+    "security\u200bconcern",
+    "Security&nbsp;concern",
+    "Security&#8209;concern",
+    "security **concern**",
+    "\uff33\uff45\uff43\uff55\uff52\uff49\uff54\uff59 concern",
+    "\u200b" * 300 + "security concern",
+    "\x1b[1mSecurity concern\x1b[0m",
 )
+
+
+@pytest.mark.parametrize("text", CONFIDENTIAL)
 def test_a_report_that_says_it_in_whatever_way_is_for_the_operator_alone(text: str) -> None:
     assert is_confidential(text)
+
+
+@pytest.mark.parametrize("text", CONFIDENTIAL)
+def test_the_log_of_a_run_is_withheld_in_whatever_way_its_report_says_it(text: str) -> None:
+    said = f"{text}\n\n## Summary\nHere is how.\n"
+    command = f"cat > report.md <<'E'\n{said}E"
+    assert any(is_concern(line.encode()) for line in said.splitlines())
+    for ascii_only in (True, False):
+        whole = json.dumps({"content": [{"text": said}]}, ensure_ascii=ascii_only)
+        assert is_concern(whole.encode())
+        assert is_concern(json.dumps({"line": whole}, ensure_ascii=ascii_only).encode())
+        assert is_concern(json.dumps({"command": command}, ensure_ascii=ascii_only).encode())
+    if text.isprintable() and "'" not in text:
+        assert is_concern(json.dumps({"command": f"echo '{text}' > report.md"}).encode())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""Which words say that a run found a security concern, in a report and in an agent's log. Pure.
+
+What was public once is public for good, and what is withheld in vain still reaches the operator. So every form that we
+can think of counts, and a text is compared as it looks: whatever its dashes, spaces and entities are.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from runner.characters import drop_invisible
+
+OUTCOMES: Mapping[str, str] = {
+    "reproduced": "you saw the reported behaviour happen here",
+    "fix staged": "the bug is fixed in the worktree, and a test that failed before passes now",
+    "unable to fix": "you saw it happen, but have no change that you would defend",
+    "does not reproduce": "you ran what is described, and the reported behaviour did not appear",
+    "needs a repro": "what is known is not enough to run it here: say which information, hardware or set-up is missing",
+    "intended behaviour": "it happens, and the documentation, a test or the code's own words say that it should",
+    "not a bug": "it happens, but its cause lies outside of the project: in how it is used or in something else",
+    "security concern": "a stranger could abuse it: see the limits",
+}
+"""Every outcome that a report may begin with, and when it is the right one, as the brief tells the agent."""
+
+SECURITY_CONCERN = "security concern"
+
+ALIASES: Mapping[str, str] = {
+    "security issue": SECURITY_CONCERN,
+    "security concerns": SECURITY_CONCERN,
+    "reproduces": "reproduced",
+    "fixed": "fix staged",
+    "staged": "fix staged",
+    "did not reproduce": "does not reproduce",
+    "does not repro": "does not reproduce",
+    "not reproduced": "does not reproduce",
+    "needs repro": "needs a repro",
+    "intended behavior": "intended behaviour",
+}
+
+MAX_LINE = 200
+"""Characters of a line of a report that are read."""
+
+_MAX_FOLDED = 4_000
+"""Characters of a line that are looked at for those: invisible ones and entities may stand before them."""
+
+_NOUN = r"(?:concern|issue|problem|risk|bug|flaw|hole|vulnerabilit(?:y|ie))s?"
+
+_PHRASE = re.compile(rf"security[\W_]{{0,12}}{_NOUN}")
+"""The two words, with whatever stands between them instead of a space."""
+
+_CONCERN = re.compile(
+    r"(?:and )?(?:an? )?(?:(?!(?:no|not|without|never)\b)\w+ ){0,2}"
+    rf"security {_NOUN}"
+    r"(?: (?:found|exists?|present|confirmed|here))?"
+)
+
+_LABEL = re.compile(
+    r"(?:the |final |my )*(?:outcome|result|verdict|conclusion|classification|status|finding)s?(?: is| was)?\b"
+)
+_NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
+"""What stands behind a heading for security concerns in a report that has none."""
+
+_UNICODE_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_ESCAPE = re.compile(r"\\+([nrt])?")
+"""A character within a string of JSON, or of JSON within JSON."""
+
+_ESCAPED = {"n": "\n", "r": "\n", "t": "\t"}
+
+_COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+
+_LINE_ENDS = dict.fromkeys((0x0B, 0x0C, 0x85, 0x2028, 0x2029), "\n")
+
+_BREAK = re.compile(r"[\n\r\"']+")
+"""What ends a line of a report within a line of a log: a command may write the report in quotes."""
+
+_TAUGHT = re.compile(
+    r"- `security concern`: a stranger could abuse it"
+    r"|`security concern`, name the area and the kind of weakness in general terms"
+)
+"""The words of the brief, which agents repeat in their logs."""
+
+
+def fold(text: str) -> str:
+    """The text as it looks, in lower case: entities are read, and what only looks like a space or a hyphen is one."""
+    text = html.unescape(text) if "&" in text else text
+    if _CONTROL.search(text):
+        text = _CONTROL.sub("", _COLOUR.sub("", text))
+    if not text.isascii():
+        # Each character for itself: NFKC of a whole text takes quadratic time for many combining characters.
+        looks = {ord(char): unicodedata.normalize("NFKC", char) for char in set(text) if not char.isascii()}
+        text = drop_invisible(text.translate(looks | _LINE_ENDS))
+    return text.casefold()
+
+
+def split_clauses(line: str) -> list[str]:
+    """The words of a line between its marks and punctuation: `**Outcome:** security-concern` has two clauses."""
+    line = " ".join(fold(line[:_MAX_FOLDED]).split())[:MAX_LINE]
+    line = re.sub(r"</?[a-z][^>]*>", " ", line)
+    line = re.sub(r"(?<=[a-z])[-\u2010\u2212](?=[a-z])", " ", line.replace("_", " "))
+    line = _PHRASE.sub(lambda found: re.sub(r"^security[\W_]*", "security ", found[0]), line)
+    return [" ".join(clause.split()) for clause in re.split(r"[^\w\s]+|\b\d+\b", line) if clause.strip()]
+
+
+def name_concern(lines: Iterable[list[str]]) -> bool:
+    """Whether one of these lines, each given as its clauses, says that outcome."""
+    return any(_names_concern(*pair) for pair in pairwise([*lines, []]))
+
+
+def _names_concern(clauses: list[str], following: list[str]) -> bool:
+    """Whether a line says that outcome, by itself or after another one, and neither it nor the next says "none"."""
+    for place, clause in enumerate(clauses):
+        said = _LABEL.sub("", clause, count=1).strip() if _LABEL.match(clause) else clause
+        if _CONCERN.fullmatch(said):
+            behind = clauses[place + 1 :] or following
+            return not behind or not _NOTHING.issuperset(behind)
+        if said and ALIASES.get(said, said) not in OUTCOMES:
+            return False
+    return False
+
+
+def is_concern(line: bytes) -> bool:
+    """Whether a line of an agent's log reads as if its run had a security concern.
+
+    A line of plain output counts, and so does each line within a string of JSON.
+    """
+    text = line.decode(errors="replace")
+    text = fold(_UNICODE_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) if "\\u" in text else text)
+    if "security" not in text:  # Megabytes of a log pass through here.
+        return False
+    text = _TAUGHT.sub("", _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], ""), text))
+    parts = [part for part in _BREAK.split(text) if part.strip()]
+    return any(
+        _names_concern(split_clauses(part), split_clauses(following))
+        for part, following in pairwise([*parts, ""])
+        if _PHRASE.search(part)
+    )
+
+
+def reads_as_concern(log: bytes) -> bool:
+    """Whether any line of an agent's log does, also a last one that is not whole."""
+    return any(map(is_concern, log.split(b"\n")))
