@@ -27,6 +27,7 @@ from handlers.report_comment import Draft, approvable, draft_report
 from handlers.start import start_again
 from handlers.verified import find_outcome
 from runner import store
+from runner.aside import run_aside
 from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
 from runner.holds import clear_hold, refuse_hold
@@ -74,6 +75,11 @@ class _Ended:
     meter: Meter | None
     checks: Sequence[Check]
 
+    @property
+    def size(self) -> int:
+        """Characters of its longest text."""
+        return len(self.report.patch) if self.report else 0
+
 
 async def _read_ended(context: Context, job: Job) -> _Ended:
     async with context.db.read() as connection:
@@ -93,8 +99,8 @@ async def _report(context: Context, job_id: str) -> None:
         return
     ended = await _read_ended(context, job)
     has_page = bool(context.find_page_root(job))
-    draft = _render(context, ended)
-    is_approvable = approvable(job, ended.report, context.secrets, has_page=has_page)
+    draft = await run_aside(ended.size, _render, context, ended)
+    is_approvable = await run_aside(ended.size, approvable, job, ended.report, context.secrets, has_page=has_page)
     is_concern = ended.report is not None and is_confidential(ended.report.body)
     async with context.db.write() as connection:
         if await store.fetch_job(connection, job_id) != job:
@@ -146,7 +152,8 @@ async def _follow_up(
 
 async def render_report(context: Context, job: Job) -> str:
     """The report of a job that has ended, as it is now."""
-    return _render(context, await _read_ended(context, job)).finish()
+    ended = await _read_ended(context, job)
+    return (await run_aside(ended.size, _render, context, ended)).finish()
 
 
 def _render(context: Context, ended: _Ended) -> Draft:

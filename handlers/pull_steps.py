@@ -23,6 +23,7 @@ from handlers.rules import RepositoryRules
 from handlers.sanitize import show_code
 from runner import store
 from runner.artifacts import describe_bare_return
+from runner.aside import run_aside
 from runner.check_rows import fetch_checks
 from runner.job import FileChange, Job, Report
 from runner.patch import Untrue, check_patch, list_bare_returns, list_bases
@@ -78,7 +79,8 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     if rules is None:
         raise PullAbandoned("the operator of this App no longer has this repository set up")
     has_page = bool(context.find_page_root(job))
-    if report.digest != pull.digest or not approvable(job, report, context.secrets, has_page=has_page):
+    is_approvable = await run_aside(len(report.patch), approvable, job, report, context.secrets, has_page=has_page)
+    if report.digest != pull.digest or not is_approvable:
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
     title = render_pull_title(pull, report, case.title, context.secrets)
     approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
@@ -249,8 +251,10 @@ async def _check(context: Context, job: Job, report: Report) -> None:
             path: await context.github.fetch_file(job.repository, path, job.base_commit or "")
             for path in list_bases(report.patch, report.changes)
         }
-        check_patch(report.patch, report.changes, {path: file for path, file in files.items() if file is not None})
-        returns = list_bare_returns(report.patch)
+        base = {path: file for path, file in files.items() if file is not None}
+        size = len(report.patch) + sum(map(len, base.values()))
+        await run_aside(size, check_patch, report.patch, report.changes, base)
+        returns = await run_aside(size, list_bare_returns, report.patch)
     except Untrue as error:
         raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
     if returns:

@@ -32,6 +32,12 @@ MAX_DEPTH = 100
 MAX_PATCH_FACTOR = 4
 """A patch may be this many times as large as the changed files: it repeats what was there before."""
 
+MAX_PATCH_LINES = 200_000
+"""More lines nobody reads, and each takes its time wherever a patch is read, even where it is empty."""
+
+MAX_ESCAPED = 6
+"""Bytes that one byte may take in JSON."""
+
 MAX_NOTES = 50
 MAX_NOTE = 300
 
@@ -54,7 +60,7 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile) -> Report:
         worklog=texts["worklog"],
         pr_title=texts["pr_title"],
         repro=texts["repro"],
-        patch=patch[: _max_patch(limits)],
+        patch=_cut_patch(patch, limits),
         changes=changes,
         digest=digest_of(job.base_commit, changes) if job.base_commit and changes and not refusals else None,
         refusals=_first(refusals),
@@ -90,6 +96,22 @@ def _refuse_long(patch: str, limits: Limits) -> Iterable[str]:
     """Nobody can approve what nobody can see; deleting what is large makes a long patch of a small change."""
     if len(patch) > _max_patch(limits):
         yield f"the diff is longer than {_max_patch(limits)} characters, too long to be shown whole"
+    elif patch.count("\n") > MAX_PATCH_LINES:
+        yield f"the diff has more than {MAX_PATCH_LINES} lines, too many to be read"
+
+
+def _cut_patch(patch: str, limits: Limits) -> str:
+    """As much of it as is kept: all of what is not refused for its length."""
+    kept = patch[: _max_patch(limits)]
+    if kept.count("\n") <= MAX_PATCH_LINES:
+        return kept
+    return "".join(f"{line}\n" for line in kept.split("\n", MAX_PATCH_LINES)[:MAX_PATCH_LINES])
+
+
+def find_max_answer(limits: Limits) -> int:
+    """Bytes of the longest answer that an honest machine gives when it is asked for a result."""
+    texts = _max_patch(limits) + 4 * limits.max_text_bytes + limits.max_changes * (MAX_PATH + MAX_NOTE)
+    return MAX_ESCAPED * texts + 2 * limits.max_change_bytes + 1_000_000
 
 
 def _refuse_untrue(patch: str, changes: Sequence[FileChange]) -> list[str]:

@@ -22,6 +22,9 @@ REST_S = 60.0
 MAX_ANSWER_BYTES = 4_000_000
 """Of one answer. Whoever says more is not listened to any longer."""
 
+MAX_UNASKED = 100
+"""Lines in a row that answer no question. A login shell greets with a few, and a caller may leave before its answer."""
+
 
 class ConversationLost(Exception):  # noqa: N818 - what is the case
     """A question was not answered. The message is a clause for people."""
@@ -78,10 +81,14 @@ class _Talk:
         self._numbers = count(1)
         self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
         """Who waits, by the number of their question; None is no answer."""
+        self._unasked = 0
+        """Lines since the last answer that somebody waited for."""
         self.is_over = False
         self._listening = asyncio.create_task(self._listen())
 
     async def ask(self, question: bytes, patience_s: float) -> bytes:
+        if self.is_over:
+            raise ConversationLost("it ended")
         number = b"%d" % next(self._numbers)
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._asked[number] = answered
@@ -109,14 +116,20 @@ class _Talk:
                 for line in lines:
                     self._take(bytes(unread + line))
                     unread.clear()
+                    if self._unasked > MAX_UNASKED:
+                        return self._end()
                 unread += rest
-        self._end()
+                await asyncio.sleep(0)  # A read of what has already arrived gives nobody else a turn.
+        return self._end()
 
     def _take(self, line: bytes) -> None:
         number, _, answer = line.partition(b" ")
         answered = self._asked.get(number)  # A login shell may have said something of its own.
         if answered and not answered.done():
             answered.set_result(answer)
+            self._unasked = 0
+        else:
+            self._unasked += 1
 
     def _end(self) -> None:
         self.is_over = True

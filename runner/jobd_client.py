@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from runner.agents import Launch
+from runner.aside import run_aside
 from runner.claims import require_claim
 from runner.completed import Completed
 from runner.conversation import MAX_ANSWER_BYTES, Conversation, ConversationLost
@@ -100,12 +101,15 @@ class JobdClient:
 
     async def call(self, verb: str, **request: Any) -> dict[str, Any]:
         """Run one verb and return its answer."""
+        return await self._call(verb, MAX_ANSWER_BYTES, request)
+
+    async def _call(self, verb: str, max_bytes: int, request: Mapping[str, Any]) -> dict[str, Any]:
         body = json.dumps({"workspace": self._machine.workspace, **request}).encode()
-        completed = await self._run(verb, body)
+        completed = await self._run(verb, body, max_bytes)
         if is_missing(completed):
             await self._install()
-            completed = await self._run(verb, body)
-        return parse_answer(completed)
+            completed = await self._run(verb, body, max_bytes)
+        return await run_aside(len(completed.stdout), parse_answer, completed)
 
     async def version(self) -> Version:
         """What the machine has; the cheapest way to learn whether it works."""
@@ -297,9 +301,9 @@ class JobdClient:
         what = {"log_offset": log_offset, "log_limit": log_limit, "wait_ms": int(wait_s * 1000)}
         return parse_poll(await self._ask({"job_id": job_id, "stage": stage, **what}, wait_s))
 
-    async def result(self, job_id: str) -> dict[str, Any]:
+    async def result(self, job_id: str, max_bytes: int = MAX_RESULT_BYTES) -> dict[str, Any]:
         """What was collected. Written by an agent: to be checked field by field."""
-        return await self.call("result", job_id=job_id)
+        return await self._call("result", min(max_bytes, MAX_RESULT_BYTES), {"job_id": job_id})
 
     async def listen(self, job_id: str, accept: Accept) -> Listening:
         """Be the one to whom the job's relay leads, as long as the connection to the machine lives."""
@@ -365,12 +369,11 @@ class JobdClient:
                 log.warning("machine.conversation_lost", machine=self._machine.name, reason=str(lost))
             return await self.call("poll", **question)
         self._lost_in_a_row = 0
-        return parse_answer(Completed(0, answer, b""))
+        return await run_aside(len(answer), parse_answer, Completed(0, answer, b""))
 
-    async def _run(self, verb: str, body: bytes) -> Completed:
+    async def _run(self, verb: str, body: bytes, limit: int) -> Completed:
         require_claim(0)
         patience_s = PATIENCE_S.get(verb, 60.0)
-        limit = MAX_RESULT_BYTES if verb == "result" else MAX_ANSWER_BYTES
         return await self._host.run(self._command(verb), stdin=body, timeout_s=patience_s, max_output_bytes=limit)
 
     def _command(self, verb: str) -> list[str]:

@@ -101,10 +101,13 @@ def list_additions(patch: str) -> list[str]:
 
 
 def list_bare_returns(patch: str) -> list[str]:
-    """The files to which a patch adds a carriage return that no line feed follows. Raises `Untrue`.
+    """The files to which a patch adds a carriage return that no line feed follows.
+    May raise `Untrue` for what is no patch.
 
     Python and JavaScript end a line there, and readers of the diff would see the rest without its `+`.
     """
+    if "\r" not in patch:  # Most often: the lines need not be read one by one.
+        return []
     lines = [
         (section, mark, text)
         for section in _split(patch)
@@ -256,23 +259,27 @@ Hunk = tuple[int, int, list[tuple[str, str]]]
 text, newline included."""
 
 
+_MARKS = frozenset(" +-")
+
+
 def _read_hunks(section: Section) -> Iterator[Hunk]:
     hunks: list[tuple[re.Match[str], list[tuple[str, str]]]] = []
     for line in section.hunks:
-        if found := _HUNK.match(line):
+        if line[:1] in _MARKS and hunks:
+            hunks[-1][1].append((line[0], f"{line[1:]}\n"))
+        elif found := _HUNK.match(line):
             hunks.append((found, []))
         elif not hunks:
             raise Untrue("the diff has a line that means nothing")
         elif line == _NO_NEWLINE and hunks[-1][1]:
             mark, text = hunks[-1][1][-1]
             hunks[-1][1][-1] = (mark, text.removesuffix("\n"))
-        elif line[:1] in (" ", "+", "-") and line:
-            hunks[-1][1].append((line[0], f"{line[1:]}\n"))
         else:
             raise Untrue("the diff has a line that means nothing")
     grown = 0
     for found, lines in hunks:
-        sizes = [sum(mark != other for mark, _ in lines) for other in "+-"]
+        marks = [mark for mark, _ in lines]
+        sizes = [len(marks) - marks.count(other) for other in "+-"]
         start, begins = (int(found[at]) - (size > 0) for at, size in zip((1, 3), sizes, strict=True))
         if sizes != [int(found[at] or 1) for at in (2, 4)] or begins != start + grown:
             raise Untrue(f"the diff has a hunk that its head does not describe: {found[0]}")

@@ -6,6 +6,7 @@ is. It raises `HostError` when the machine cannot be asked; `runner.supervisor` 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from runner import store
 from runner.agent_step import follow_agent, start_agent
 from runner.agents import Run
 from runner.agents.configuration import configures_agents
-from runner.artifacts import BadArtifacts, is_plain, read_report
+from runner.artifacts import BadArtifacts, find_max_answer, is_plain, read_report
 from runner.base_commit import NoBaseCommit, choose_base_commit, read_base_commit
 from runner.bench import Bench, end, explain, follow, keep_way, move_on, update_job
 from runner.environment import Profile
@@ -166,8 +167,10 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
     """Read what was collected, distrustfully, and end the job with it."""
     report = None
     try:
-        result = await client.result(job.id)
-        report = await _tell_origin(bench, job, read_report(job, result, profile))
+        result = await client.result(job.id, find_max_answer(profile.limits))
+        # In a thread, so that others get their turns: any part of what a machine sends may be long.
+        report = await asyncio.to_thread(read_report, job, result, profile)
+        report = await _tell_origin(bench, job, report)
     except (BadArtifacts, JobdError) as error:
         failure = failure or f"the result could not be read: {error}"
     if job.cancel_requested_at:

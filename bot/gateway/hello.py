@@ -6,9 +6,18 @@ RFC 8446, section 4.1.2 (ClientHello); RFC 6066, section 3 (server name)
 
 from __future__ import annotations
 
-HANDSHAKE, CLIENT_HELLO = 22, 1
+from collections.abc import Sequence
+
+HANDSHAKE, CLIENT_HELLO, HOST_NAME = 22, 1, 0
 SERVER_NAME, ENCRYPTED_HELLO = 0, 0xFE0D
 """Extensions; the second hides another name than it shows (RFC 9849)."""
+
+RECORD_HEAD, MESSAGE_HEAD = 5, 4
+"""Bytes before the content of a record, and of a handshake message."""
+
+MAX_HELLO, MAX_RECORDS = 16_384, 16
+"""Bytes of a first message or a record, and how many records a message may come in. An honest one has one record of
+about 2,000 bytes; no record may be longer (RFC 8446, section 5.1)."""
 
 
 class NoHello(Exception):  # noqa: N818 - what it is
@@ -16,19 +25,19 @@ class NoHello(Exception):  # noqa: N818 - what it is
 
 
 class _Reader:
-    """Takes a message apart. Raises `NoHello` where it ends too soon."""
+    """Takes a message apart without copying what is left. Raises `NoHello` where it ends too soon."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: memoryview) -> None:
         self._data = data
 
-    def take(self, size: int) -> bytes:
+    def take(self, size: int) -> memoryview:
         if size > len(self._data):
             raise NoHello("its first message is cut short")
         taken, self._data = self._data[:size], self._data[size:]
         return taken
 
     def take_all(self) -> bytes:
-        return self.take(len(self._data))
+        return bytes(self.take(len(self._data)))
 
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size), "big")
@@ -37,17 +46,18 @@ class _Reader:
         return _Reader(self.take(self.number(size)))
 
     def __bool__(self) -> bool:
-        return bool(self._data)
+        return len(self._data) > 0
 
 
-def read_server_name(data: bytes) -> str | None:
-    """The host that is asked for; None while there is too little to tell. Raises `NoHello`."""
+def read_server_name(data: bytes | bytearray) -> str | None:
+    """The host that is asked for; None while there is too little to tell. Raises `NoHello`.
+
+    It may be called for every piece that arrives: until the message is whole, only the heads of its records are read.
+    """
     message = _join_records(data)
-    if message is None or len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
+    if message is None:
         return None
-    if message[0] != CLIENT_HELLO:
-        raise NoHello("it does not begin as TLS does")
-    hello = _Reader(message[4 : 4 + int.from_bytes(message[1:4], "big")])
+    hello = _Reader(memoryview(message))
     hello.take(34)  # Version and random.
     for length in (1, 2, 1):  # Session, ciphers, compression.
         hello.vector(length)
@@ -57,24 +67,53 @@ def read_server_name(data: bytes) -> str | None:
         if kind == ENCRYPTED_HELLO:
             raise NoHello("it hides where it wants to go (ECH)")
         if kind == SERVER_NAME:
-            listed = content.vector(2)
-            if listed.number(1) == 0:
-                names.append(listed.vector(2).take_all())
+            names.append(_read_only_name(content))
     if len(names) != 1 or not names[0].isascii():
         raise NoHello("it does not say which host it wants")
     return names[0].decode().lower().rstrip(".")
 
 
-def _join_records(data: bytes) -> bytes | None:
-    """The handshake in the records that are whole; None where not one is. Raises `NoHello`."""
-    message = b""
-    while len(data) >= 5:
-        if data[0] != HANDSHAKE:
+def _read_only_name(content: _Reader) -> bytes:
+    """The name in a list of one. A server could choose another name of a longer list."""
+    listed = content.vector(2)
+    kind, name = listed.number(1), listed.vector(2).take_all()
+    if kind != HOST_NAME or listed or content:
+        raise NoHello("it names more than one host")
+    return name
+
+
+def _join_records(data: bytes | bytearray) -> bytes | None:
+    """What the first handshake message holds; None until it is whole. Raises `NoHello`."""
+    parts, at = list[tuple[int, int]](), 0
+    while at < len(data) and not _is_whole(data, parts):
+        if data[at] != HANDSHAKE:
             raise NoHello("it does not begin as TLS does")
-        end = 5 + int.from_bytes(data[3:5], "big")
-        if len(data) < end:
-            break
-        message, data = message + data[5:end], data[end:]
-    if data[:1] and data[0] != HANDSHAKE:
+        if len(data) < at + RECORD_HEAD:
+            return None
+        size = int.from_bytes(data[at + 3 : at + RECORD_HEAD], "big")
+        if len(parts) == MAX_RECORDS or not 0 < size <= MAX_HELLO:
+            raise NoHello("its first message comes in too many pieces, or is too long")
+        start, at = at + RECORD_HEAD, at + RECORD_HEAD + size
+        if len(data) < at:
+            return None
+        parts.append((start, at))
+    if not _is_whole(data, parts):
+        return None
+    return b"".join(data[start:end] for start, end in parts)[MESSAGE_HEAD:][: _read_size(data, parts)]
+
+
+def _is_whole(data: bytes | bytearray, parts: Sequence[tuple[int, int]]) -> bool:
+    """Whether these records hold all of a first message. Raises `NoHello` where its head says that none may be."""
+    held = sum(end - start for start, end in parts)
+    return held >= MESSAGE_HEAD and held >= MESSAGE_HEAD + _read_size(data, parts)
+
+
+def _read_size(data: bytes | bytearray, parts: Sequence[tuple[int, int]]) -> int:
+    """How long the message says that it is, without its head."""
+    head = b"".join(data[start : min(end, start + MESSAGE_HEAD)] for start, end in parts[:MESSAGE_HEAD])
+    size = int.from_bytes(head[1:MESSAGE_HEAD], "big")
+    if head[0] != CLIENT_HELLO:
         raise NoHello("it does not begin as TLS does")
-    return message or None
+    if size > MAX_HELLO:
+        raise NoHello("its first message is too long")
+    return size

@@ -29,8 +29,6 @@ log = structlog.get_logger()
 METHOD = b"CONNECT "
 MAX_HEAD = 8_192
 """Bytes of a request's lines; what programs send has some hundred."""
-MAX_HELLO = 65_536
-"""Bytes of a connection's first message; it has one or two thousand."""
 HEAD_S, CONNECT_S = 10.0, 10.0
 MAX_LOGGED = 100
 """Of one job's connections: an agent can make as many as it likes."""
@@ -203,15 +201,16 @@ async def _read_hello(wanted: Wanted, stream: Stream, first: bytes) -> bytes:
 
     Raises `NoHello` for any other, `TimeoutError`, and `OSError`.
     """
+    said = bytearray(first)
     async with asyncio.timeout(HEAD_S):
-        while (name := read_server_name(first)) is None:
+        while (name := read_server_name(said)) is None:
             more = await stream.read()
-            if not more or len(first) > MAX_HELLO:
+            if not more:
                 raise NoHello("its first message has no end")
-            first += more
+            said += more
     if name != wanted.host:
         raise NoHello("it asks for another host at the same address")
-    return first
+    return bytes(said)
 
 
 async def _turn_away(stream: Stream, answer: bytes) -> None:

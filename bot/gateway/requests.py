@@ -114,7 +114,7 @@ SOURCES: Mapping[str, str] = {"url": "web_fetch", "file": "files"}
 BY_ADDRESS = "_url"
 """How the names of fields end that name a picture or a file by its address."""
 
-SEARCHING = re.compile(r":online$|-search-|-deep-research")
+SEARCHING = re.compile(r":online(:|$)|-search-|-deep-research", re.IGNORECASE)
 """In the names of models that look into the web whatever their tools are."""
 
 IMAGE_TOKENS, DOCUMENT_TOKENS = 10_000, 1_000_000

@@ -266,6 +266,48 @@ def test_what_hides_where_it_wants_to_go_is_refused(said: bytes) -> None:
         read_server_name(said)
 
 
+def in_records(message: bytes, number: int) -> bytes:
+    """A message in so many records, of which each but the last holds one byte."""
+    parts = [message[at : at + 1] for at in range(number - 1)] + [message[number - 1 :]]
+    return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
+
+
+def name_hosts(*hosts: bytes) -> bytes:
+    """A first message that lists these hosts in one extension."""
+    listed = b"".join(b"\0" + len(host).to_bytes(2, "big") + host for host in hosts)
+    content = len(listed).to_bytes(2, "big") + listed
+    extensions = b"\0\0" + len(content).to_bytes(2, "big") + content
+    hello = b"\3\3" + b"r" * 32 + b"\0" + b"\0\2\x13\1" + b"\1\0" + len(extensions).to_bytes(2, "big") + extensions
+    return b"\1" + len(hello).to_bytes(3, "big") + hello
+
+
+def test_a_first_message_may_come_in_few_records() -> None:
+    said = in_records(name_hosts(b"pypi.org"), 16)
+    assert read_server_name(said) == "pypi.org"
+    assert {read_server_name(said[:size]) for size in range(len(said))} == {None}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        in_records(b"\1\0\x20\0" + b"x" * 100, 17),
+        b"\x16\3\1\0\0",
+        b"\x16\3\1\0\4\1\0\x40\1",
+        b"\x16\3\1\x40\1",
+    ],
+    ids=["many records", "an empty record", "a long message", "a long record"],
+)
+def test_a_first_message_that_takes_long_to_read_is_refused_before_it_has_arrived(said: bytes) -> None:
+    with pytest.raises(NoHello, match="too"):
+        read_server_name(said)
+
+
+def test_a_first_message_that_names_a_second_host_is_refused() -> None:
+    assert read_server_name(in_records(name_hosts(b"pypi.org"), 1)) == "pypi.org"
+    with pytest.raises(NoHello, match="more than one host"):
+        read_server_name(in_records(name_hosts(b"pypi.org", b"evil.example"), 1))
+
+
 def test_a_repository_with_a_network_needs_no_proxy() -> None:
     profiles = {"octo/widgets": Profile("octo/widgets", package_hosts=("pypi.org",))}
     assert PackageProxy(profiles).find_hosts(JOB) == ()

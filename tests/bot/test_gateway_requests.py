@@ -192,6 +192,7 @@ FOREIGN = [
     ("/v1/chat/completions", "web_search", {"web_search_options": {"x": 1}}),
     ("/v1/chat/completions", "web_search", {"model": "gpt-5-search-api"}),
     ("/v1/chat/completions", "web_search", {"model": "openai/gpt-5:online"}),
+    ("/v1/chat/completions", "web_search", {"model": "openai/gpt-5:Online:nitro"}),
     ("/v1/chat/completions", "video", {"messages": content({"type": "video_url", "video_url": {"url": "data:"}})}),
     ("/v1/chat/completions", "audio", {"messages": content({"type": "input_audio", "input_audio": {"data": ""}})}),
     ("/v1/chat/completions", "web_fetch", {"messages": content({"type": "image_url", "image_url": {"url": URL}})}),

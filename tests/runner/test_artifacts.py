@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from runner.artifacts import (
     BadArtifacts,
+    find_max_answer,
     find_protecting,
     find_refusals,
     fold_path,
@@ -216,6 +218,25 @@ def test_a_diff_that_nobody_could_read_whole_is_refused_and_the_report_stays() -
     assert report.digest is None
     assert (report.body, len(report.patch)) == ("fixed", 24_100)
     assert read(patch="-" * 24_100).refusals != report.refusals
+
+
+def test_a_diff_of_more_lines_than_anybody_reads_is_refused_and_the_report_stays() -> None:
+    profile = Profile("octo/widgets", limits=Limits(max_change_bytes=200_000))
+    head = with_patch(change("long.txt", b"\n", old_mode=None))["patch"].count("\n") - 1
+    most, more = (with_patch(change("long.txt", b"\n" * (200_000 - head + over), old_mode=None)) for over in (0, 1))
+    shown, refused = (read_report(JOB, answer, profile) for answer in (most, more))
+    assert (shown.refusals, shown.patch == most["patch"], shown.digest is None) == ((), True, False)
+    assert refused.refusals == ("the diff has more than 200000 lines, too many to be read",)
+    assert (refused.body, refused.patch == more["patch"][:-2], refused.digest) == ("fixed", True, None)
+
+
+def test_an_answer_may_be_as_long_as_an_honest_result_of_this_repository() -> None:
+    limits = Limits(max_changes=3, max_change_bytes=6_000, max_text_bytes=100)
+    changes = [change(f"{number}" + "\x01" * 4_095, b"x" * 2_000) for number in range(3)]
+    texts = dict.fromkeys(("report", "worklog", "pr_title", "repro"), "\x01" * 100)
+    answer = raw(*changes, **{**texts, "patch": "\x01" * 24_100})
+    assert len(json.dumps(answer)) < find_max_answer(limits) < 2_000_000
+    assert find_max_answer(Limits()) < 80_000_000
 
 
 def test_a_diff_that_is_not_the_change_is_refused() -> None:

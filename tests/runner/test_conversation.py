@@ -245,3 +245,67 @@ async def test_whoever_goes_away_before_the_answer_takes_it_from_nobody(host: Ho
     await asyncio.sleep(0)
     gone.cancel()
     assert await conversation.ask(b"next") == b"next"
+
+
+class Flood:
+    """A machine that, once it is asked, says one thing again and again and never makes its listener wait."""
+
+    def __init__(self, said: bytes, times: int) -> None:
+        self._said, self._left = said, times
+        self.reads, self.is_broken, self._asked = 0, False, asyncio.Event()
+
+    async def read(self) -> bytes:
+        await self._asked.wait()
+        self.reads += 1
+        return self._said if self.reads <= self._left and not self.is_broken else b""
+
+    async def write(self, data: bytes) -> None:
+        self._asked.set()
+
+    async def end(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.is_broken = True
+
+
+def converse_through(flood: Flood) -> Conversation:
+    async def begin() -> Stream:
+        return flood
+
+    return Conversation(begin)
+
+
+async def test_a_machine_that_says_what_nobody_asked_for_is_soon_listened_to_no_more() -> None:
+    flood = Flood(b"\n" * 65_536, 32)
+    with pytest.raises(ConversationLost, match="it ended"):
+        await converse_through(flood).ask(b"who")
+    assert (flood.reads, flood.is_broken) == (1, True)
+
+
+async def test_whoever_listens_to_a_machine_lets_others_take_their_turns() -> None:
+    flood, turns = Flood(b"x" * 1_000, 50), 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while not flood.is_broken:
+            turns += 1
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(take_turns())
+    with pytest.raises(ConversationLost, match="it ended"):
+        await converse_through(flood).ask(b"who")
+    await turning
+    assert turns >= 50
+
+
+async def test_a_few_words_that_nobody_asked_for_do_no_harm() -> None:
+    flood = Flood(b"hello\n" * 100 + b"1 me\n" + b"hello\n" * 100, 1)
+    assert await converse_through(flood).ask(b"who") == b"me"
+
+
+async def test_whoever_asks_what_has_just_ended_need_not_wait() -> None:
+    flood = Flood(b"", 0)
+    await flood.write(b"")
+    with pytest.raises(ConversationLost, match="it ended"):
+        await converse_through(flood).ask(b"who")

@@ -6,11 +6,13 @@ import asyncio
 import base64
 import json
 import sys
+import threading
 import tracemalloc
 from typing import Any
 
 import pytest
 
+from runner.aside import run_aside
 from runner.completed import Completed
 from runner.jobd_answers import JobdError, parse_answer, parse_poll
 from runner.jobd_client import JobdClient
@@ -116,3 +118,43 @@ def test_lines_before_the_answer_take_no_room(noise: bytes) -> None:
 def test_what_a_long_text_holds_is_not_counted() -> None:
     answer = {"ok": True, "patch": '[{,"\\' * 300_000}
     assert parse_answer(Completed(0, json.dumps(answer).encode(), b"")) == answer
+
+
+class Watched(bytes):
+    """An answer that knows which threads read it."""
+
+    readers: set[int]
+
+    def rstrip(self, *words: Any) -> bytes:
+        self.readers = {threading.get_ident()}
+        return super().rstrip(*words)
+
+
+class Talker(Liar):
+    """A host that notes how long an answer may be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(patch=text)
+        self.watched, self.limits = Watched(self.answer), list[int]()
+
+    async def run(self, argv: list[str], *, stdin: bytes = b"", **limits: Any) -> Completed:
+        self.limits.append(limits["max_output_bytes"])
+        return Completed(0, self.watched, b"")
+
+
+@pytest.mark.parametrize(("size", "aside"), [(10, False), (200_000, True)])
+async def test_a_long_answer_is_read_in_another_thread(size: int, *, aside: bool) -> None:
+    talker = Talker("x" * size)
+    answer = await JobdClient(HERE, talker).result(JOB)  # type: ignore[arg-type]
+    assert len(answer["patch"]) == size
+    assert (talker.watched.readers != {threading.get_ident()}) is aside
+    assert (await run_aside(size, threading.get_ident) != threading.get_ident()) is aside
+
+
+async def test_a_result_may_be_as_long_as_its_repository_allows_and_nothing_else_is_longer() -> None:
+    talker = Talker("")
+    client = JobdClient(HERE, talker)  # type: ignore[arg-type]
+    await client.result(JOB, 5_000)
+    await client.result(JOB, 10**10)
+    await client.call("clean", job_id=JOB)
+    assert talker.limits == [5_000, 130_000_000, 4_000_000]
