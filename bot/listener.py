@@ -29,6 +29,9 @@ MAX_HEAD = 65_536
 IDLE_S = 75.0
 """Seconds that a connection may wait for its next request: longer than the proxies in front usually keep one."""
 
+SETTLED_S = 0.1
+"""Seconds after which a connection without a request in hand counts as idle: what it sent last has begun by then."""
+
 WARN_S = 60.0
 """Between two warnings that connections are turned away."""
 
@@ -62,23 +65,21 @@ class Listener:
         max_connections: int | None = None,
         head_s: float = HEAD_S,
     ) -> None:
-        # Compressed bodies are refused by their header; nothing may be unpacked before that.
-        self._runner = web.AppRunner(
-            application,
-            access_log=None,
-            auto_decompress=False,
-            shutdown_timeout=grace_s,
-            keepalive_timeout=IDLE_S,
-        )
+        self._runner = web.AppRunner(application, shutdown_timeout=grace_s)
         self._max_connections = max_connections or _count_allowed()
         self._head_s = head_s
         self._server: asyncio.Server | None = None
         self._arriving: set[_Arriving] = set()
+        self._idle: dict[web.RequestHandler, float] = {}
+        """Connections without a request in hand, and when each last sent or got something; the longest idle first."""
         self._warned_at = float("-inf")
 
     async def open(self, host: str, port: int) -> str:
         """The address that it listens at. Raises `OSError` when it is not to be had."""
         await self._runner.setup()
+        assert self._runner.server is not None
+        self._answer = self._runner.server.request_handler
+        self._runner.server.request_handler = self._handle
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Arriving(self), host, port, backlog=BACKLOG)
         name, number = self._server.sockets[0].getsockname()[:2]
@@ -98,9 +99,13 @@ class Listener:
         await self._runner.cleanup()
 
     def _admit(self, arriving: _Arriving) -> float | None:
-        """How many seconds a new connection has for its head; None where there are too many connections already."""
+        """How many seconds a new connection has for its head; None where all places are taken.
+
+        A connection that waits for its next request gives its place up: its client opens another one.
+        """
         assert self._runner.server is not None
-        if len(self._arriving) + len(self._runner.server.connections) >= self._max_connections:
+        count = len(self._arriving) + len(self._runner.server.connections)
+        if count >= self._max_connections and not self._end_idle():
             now = asyncio.get_running_loop().time()
             if now >= self._warned_at + WARN_S:
                 self._warned_at = now
@@ -112,9 +117,23 @@ class Listener:
     def _forget(self, arriving: _Arriving) -> None:
         self._arriving.discard(arriving)
 
+    def _end_idle(self) -> bool:
+        """End the connection that has been idle for the longest; False where none is idle."""
+        connection, since = next(iter(self._idle.items()), (None, 0.0))
+        if connection is None or asyncio.get_running_loop().time() - since < SETTLED_S:
+            return False
+        del self._idle[connection]
+        if connection.transport is not None:
+            connection.transport.abort()  # Its end is certain, also where the client does not read what it was sent.
+        return True
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._idle.pop(request.protocol, None)
+        return await self._answer(request)
+
     def _make_handler(self) -> asyncio.Protocol:
         assert self._runner.server is not None
-        return self._runner.server()
+        return _Connection(self._runner.server, self._idle)
 
 
 class _Arriving(asyncio.Protocol):
@@ -166,3 +185,42 @@ class _Arriving(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._listener._forget(self)
+
+
+class _Connection(web.RequestHandler):
+    """aiohttp's part of a connection; it writes down since when it has had no request in hand."""
+
+    def __init__(self, server: web.Server, idle: dict[web.RequestHandler, float]) -> None:
+        # Compressed bodies are refused by their header; nothing may be unpacked before that.
+        loop = asyncio.get_running_loop()
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # aiohttp's own runner takes it, and passes it on.
+            auto_decompress=False,
+            keepalive_timeout=IDLE_S,
+        )
+        self._now = loop.time
+        self._idle = idle
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        # Empty lines may have been all that came: there is a request only when it is handled.
+        self._idle[self] = self._now()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._idle.pop(self, None) is not None:
+            self._idle[self] = self._now()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        finished = await super().finish_response(request, resp, start_time)
+        if self.transport is not None:
+            self._idle[self] = self._now()
+        return finished
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._idle.pop(self, None)
+        super().connection_lost(exc)

@@ -51,7 +51,8 @@ from runner.spool import GROWING, STAGES, Spool
 from runner.supervisor import name_claim
 from runner.verification import Kind, Side
 
-STATIC = Path(__file__).parent / "static"
+STATIC = {path.name: path for path in (Path(__file__).parent / "static").iterdir() if path.is_file()}
+"""The files that every page may load, by name."""
 ARTIFACTS = {"report.md": "body", "worklog.md": "worklog", "repro.py": "repro", "change.patch": "patch"}
 """What came out of a job as files, each with its field of the report."""
 
@@ -313,8 +314,7 @@ class Pages:
 
 async def send_static(request: web.Request) -> web.StreamResponse:
     """A file that every page may load: the style sheet, and htmx, which runs nothing but what stands in attributes."""
-    path = STATIC / request.match_info["name"]
-    if path.parent != STATIC or not path.is_file():
+    if (path := STATIC.get(request.match_info["name"])) is None:
         raise web.HTTPNotFound(text="there is no such file\n", headers=HEADERS)
     return web.FileResponse(path, headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
 

@@ -38,6 +38,12 @@ BODY_S = 10.0
 """Seconds that a body may take to arrive: GitHub itself waits no longer for the answer."""
 
 
+PLACES = ((1024 * 1024, 4), (64 * 1024, 128))
+"""Of bodies with more than so many bytes, so many are read at once: who sends one is known only when it is whole."""
+
+RETRY_AFTER_S = 10
+
+
 class Refused(Exception):  # noqa: N818
     """The request is not a delivery that we take; `status` and the message are the answer."""
 
@@ -63,6 +69,7 @@ class Webhook:
         self._secrets = [secret.encode() for secret in secrets]
         self._bell = bell
         self._body_s = body_s
+        self._places = [(size, asyncio.Semaphore(count)) for size, count in PLACES]
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer 202 for a delivery that is now stored, 200 for one that was, 4xx with the reason for what is none.
@@ -71,8 +78,7 @@ class Webhook:
         """
         try:
             event, delivery_id, signature = read_headers(request)
-            body = await _read_body(request, self._body_s)
-            check_signature(body, signature, self._secrets)
+            body = await self._read_signed(request, signature)
             subject = read_subject(body)
             check_age(subject, self._now())
         except Refused as refusal:
@@ -81,7 +87,7 @@ class Webhook:
         if event == "ping":
             return _answer(200, message="pong")
         try:
-            stored = await self._inbox.receive(delivery_id, event, find_lane(subject), body)
+            stored = await self._inbox.receive_once(delivery_id, event, find_lane(subject), body)
         except NotStored as error:
             log.error("delivery.not_stored", delivery=delivery_id, event_name=event, reason=str(error))
             return _answer(503, error=str(error), delivery=delivery_id)
@@ -91,10 +97,34 @@ class Webhook:
         message = "accepted" if stored else "this delivery is here already"
         return _answer(202 if stored else 200, message=message, delivery=delivery_id)
 
+    async def _read_signed(self, request: web.Request, signature: str) -> bytes:
+        """The body, which one of the secrets has signed. Raises `Refused`."""
+        length = MAX_BODY if request.content_length is None else request.content_length
+        place = next((places for size, places in self._places if length > size), None)
+        if place is None:
+            return await self._read(request, signature)
+        try:
+            async with asyncio.timeout(self._body_s):
+                await place.acquire()
+        except TimeoutError:
+            raise Refused(503, "too many large bodies come in at once: send it again later") from None
+        try:
+            return await self._read(request, signature)
+        finally:
+            place.release()
+
+    async def _read(self, request: web.Request, signature: str) -> bytes:
+        body = await _read_body(request, self._body_s)
+        check_signature(body, signature, self._secrets)
+        return body
+
 
 def _answer(status: int, **words: str) -> web.Response:
     """An answer of one JSON line; aiohttp's own takes longer to make."""
-    return web.Response(body=msgspec.json.encode(words), status=status, content_type="application/json")
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None
+    return web.Response(
+        body=msgspec.json.encode(words), status=status, headers=headers, content_type="application/json"
+    )
 
 
 def read_headers(request: web.Request) -> tuple[str, str, str]:

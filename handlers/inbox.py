@@ -28,6 +28,7 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
+from handlers.copies import Copies
 from handlers.due import find_due
 from handlers.events import CANCEL_LANE
 from handlers.ports import GitHubError, GitHubUnavailable
@@ -108,6 +109,7 @@ class Inbox:
         self._now = now
         self._ring = ring
         self._receiver = Receiver(db, now, max_pending)
+        self._copies = Copies(db, self.receive)
         self._records = Batches(self._write_down, LANES_AT_ONCE + CANCELS_AT_ONCE)
         self._busy: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The lanes in which a delivery is being worked, with its sequence."""
@@ -128,6 +130,10 @@ class Inbox:
         Raises `handlers.receiving.NotStored`.
         """
         return await self._receiver.receive(Arrival(delivery_id, event, lane, body))
+
+    async def receive_once(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
+        """As `receive`, for what anyone may send again under another id: False also where its content is here."""
+        return await self._copies.receive(delivery_id, event, lane, body)
 
     @property
     def calm_in_s(self) -> float:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from bot.dashboard.seal import Seal
+from bot.form_fields import Unreadable, read_fields
 from bot.github.session import is_loopback
 
 SESSION = "session"
@@ -69,7 +70,10 @@ class Visits:
             raise Forged("You are not signed in any more.")
         if request.headers.get("Origin") != self._origin:
             raise Forged("This form came from another site.")
-        fields = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
+        try:
+            fields = dict(await read_fields(request))
+        except Unreadable as error:
+            raise Forged(str(error)) from error
         if not hmac.compare_digest(fields.get(CSRF, "").encode(errors="replace"), visit.csrf.encode()):
             raise Forged("This form is older than your session.")
         return visit, fields

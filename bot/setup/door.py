@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from bot.form_fields import Unreadable, read_fields
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 TOKEN, WORD = "token", "csrf"
@@ -79,7 +81,10 @@ class Door:
         origin = request.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
             raise Refused(403, "This form was sent by another site.")
-        word = str((await request.post()).get(WORD, ""))
+        try:
+            word = dict(await read_fields(request)).get(WORD, "")
+        except Unreadable as error:
+            raise Refused(400, str(error)) from error
         if not hmac.compare_digest(word.encode(), self.word.encode()):
             raise Refused(403, "This form is not of this set-up, or of one that was started anew: load its page again.")
 

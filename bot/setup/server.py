@@ -15,6 +15,7 @@ from aiohttp import web
 
 from bot.config import ConfigError
 from bot.doctor.examination import examine
+from bot.form_fields import read_fields
 from bot.setup import steps
 from bot.setup.answers import MachineAnswer, find_next
 from bot.setup.desk import Desk, now
@@ -162,7 +163,7 @@ class Setup:
 
     async def set_repositories(self, request: web.Request) -> str:
         """Keep the chosen ones."""
-        chosen = [str(name) for name in (await request.post()).getall("repository", [])]
+        chosen = [text for name, text in await read_fields(request) if name == "repository"]
         known = {repository.name: repository.private for repository in self.desk.installed}
         known |= {repository.name: repository.private for repository in self.desk.answers.repositories}
         if unknown := [name for name in chosen if name not in known]:
@@ -281,4 +282,4 @@ class Setup:
 
 
 async def _read_form(request: web.Request) -> dict[str, Any]:
-    return {name: text for name, text in (await request.post()).items() if isinstance(text, str)}
+    return dict(await read_fields(request))

@@ -24,6 +24,9 @@ PAYLOAD_SIZE = 12_700
 
 PATIENCE_S = 30.0
 
+PLACE = b"00000000-0000-0000-0000-000000000000"
+"""What stands in a payload for the id of its delivery: contents that are the same count as copies."""
+
 NODE = 0x4C9367DC0958
 """Whose ids they are: without a name of its own, each would be fetched from a file that processes share."""
 
@@ -48,14 +51,27 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A signed request without its delivery id, which stands between the two parts."""
+    """A request without what differs from delivery to delivery: the signature, the id, and the id in the payload."""
 
     head: bytes
-    tail: bytes
+    """All before the signature."""
+    middle: bytes
+    """All between the signature and the id."""
+    start: bytes
+    """The payload up to the id."""
+    signing: hmac.HMAC
+    """The signature of that."""
+    end: bytes
+    """The payload after the id; empty for one that has no place for it."""
 
     def with_id(self) -> bytes:
         """The bytes of a delivery that was never sent before. Its id begins with the time, as GitHub's do."""
-        return b"%b%b%b" % (self.head, str(uuid.uuid1(NODE, 0)).encode(), self.tail)
+        number = str(uuid.uuid1(NODE, 0)).encode()
+        rest = number + self.end if self.end else b""
+        signing = self.signing.copy()  # What is the same in all of them is signed once.
+        signing.update(rest)
+        signature = signing.hexdigest().encode()
+        return b"".join((self.head, signature, self.middle, number, b"\r\n\r\n", self.start, rest))
 
 
 def make_payloads(count: int) -> list[bytes]:
@@ -67,6 +83,7 @@ def make_payloads(count: int) -> list[bytes]:
         one["examples"] for one in json.loads(find_webhook_examples().read_text()) if one["name"] == "issue_comment"
     )
     payload = next(example for example in examples if example["action"] == "created")
+    payload["sent"] = PLACE.decode()
     payload["comment"]["updated_at"] = datetime.now(UTC).isoformat()  # Old events are refused.
     payloads = list[bytes]()
     for number in range(1, count + 1):
@@ -88,15 +105,16 @@ def make_requests(path: str, secret: str, payloads: Sequence[bytes]) -> list[Req
     """A request for each payload, with the headers that GitHub sends."""
     requests = list[Request]()
     for payload in payloads:
-        signature = hmac.new(secret.encode(), payload, hashlib.sha256).hexdigest()
+        start, _, end = payload.rpartition(PLACE) if PLACE in payload else (payload, b"", b"")
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: GitHub-Hookshot/044aadd\r\nAccept: */*\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\nX-GitHub-Event: issue_comment\r\n"
             "X-GitHub-Hook-ID: 292430182\r\nX-GitHub-Hook-Installation-Target-ID: 79929171\r\n"
             "X-GitHub-Hook-Installation-Target-Type: integration\r\n"
-            f"X-Hub-Signature-256: sha256={signature}\r\nX-GitHub-Delivery: "
+            "X-Hub-Signature-256: sha256="
         )
-        requests.append(Request(head.encode(), b"\r\n\r\n" + payload))
+        signing = hmac.new(secret.encode(), start, hashlib.sha256)
+        requests.append(Request(head.encode(), b"\r\nX-GitHub-Delivery: ", start, signing, end))
     return requests
 
 

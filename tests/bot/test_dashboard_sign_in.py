@@ -187,6 +187,32 @@ async def test_a_form_of_another_site_does_nothing(dashboard: Dashboard, origin:
     assert (await dashboard.fetch_job(job.id)).cancel_requested_at is None
 
 
+MULTIPART = "multipart/form-data; boundary=x"
+PART = b'--x\r\nContent-Disposition: form-data; name="csrf"\r\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/x-www-form-urlencoded; charset=nope", b"csrf=1"),
+        ("application/x-www-form-urlencoded", b"\xff\xfe"),
+        ("multipart/form-data", b"x"),
+        (MULTIPART, b"--x\r\nbroken"),
+        (MULTIPART, b"--x\r\n\r\nnameless\r\n--x--\r\n"),
+        (MULTIPART, PART + b"Content-Type: text/plain; charset=nope\r\n\r\nabc\r\n--x--\r\n"),
+        (MULTIPART, PART + b"Content-Transfer-Encoding: nope\r\n\r\nabc\r\n--x--\r\n"),
+        (MULTIPART, PART + b"Content-Type: multipart/mixed; boundary=y\r\n\r\n--y\r\n\r\na\r\n--y--\r\n--x--\r\n"),
+    ],
+)
+async def test_a_form_that_cannot_be_read_does_nothing(dashboard: Dashboard, kind: str, body: bytes) -> None:
+    async with dashboard.browser("alice") as browser:
+        headers = {"Origin": dashboard.url, "Content-Type": kind}
+        async with browser.session.post(f"{dashboard.url}/sign-out", data=body, headers=headers) as answer:
+            assert (answer.status, "cannot be read" in await answer.text()) == (403, True)
+        await browser.visit("/jobs")
+        assert who(browser) == "alice"
+
+
 @pytest.mark.parametrize("csrf", ["", "wrong", "\u00e9"])
 @pytest.mark.parametrize("path", ["cancel", "follow-up", "rebase", "note"])
 async def test_a_form_without_its_token_does_nothing(dashboard: Dashboard, path: str, csrf: str) -> None:

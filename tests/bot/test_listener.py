@@ -101,6 +101,46 @@ async def test_connections_beyond_the_limit_are_told_so_and_free_ones_are_taken_
     await listener.close()
 
 
+async def _ask(url: URL) -> tuple[bytes, asyncio.StreamWriter]:
+    """What a new connection that stays open is answered."""
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    return head, writer
+
+
+async def test_a_connection_that_waits_for_its_next_request_gives_its_place_to_a_new_one() -> None:
+    listener = _make_listener(max_connections=2)
+    url = URL(await listener.open("127.0.0.1", 0))
+    async with asyncio.timeout(PATIENCE_S):
+        silent, silent_writer = await asyncio.open_connection(url.host, url.port)
+        silent_writer.write(b"\r\n\r\n")  # Empty lines are no request.
+        _, writer = await _ask(url)
+        writers = [silent_writer, writer]
+        for _ in range(3):
+            while (asked := await _ask(url))[0].startswith(b"HTTP/1.1 503 "):
+                asked[1].close()
+            assert asked[0].startswith(b"HTTP/1.1 200 ")
+            writers.append(asked[1])
+        with suppress(ConnectionResetError):
+            assert await silent.read() == b"", "whoever has been idle for the longest goes first"
+    for writer in writers:
+        writer.close()
+    await listener.close()
+
+
+async def test_a_request_in_hand_keeps_its_connection_however_many_come() -> None:
+    listener = _make_listener(max_connections=2)
+    url = URL(await listener.open("127.0.0.1", 0))
+    async with aiohttp.ClientSession() as session, asyncio.timeout(PATIENCE_S):
+        asking = [asyncio.create_task(session.get(url)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        refused = await session.get(url)
+        assert refused.status == 503
+        assert [await (await one).text() for one in asking] == ["hello", "hello"]
+    await listener.close()
+
+
 async def test_it_says_its_address_as_it_is_written_in_a_url_and_closes_twice() -> None:
     listener = _make_listener()
     url = URL(await listener.open("::1", 0))

@@ -229,9 +229,10 @@ async def test_every_page_may_load_and_run_only_our_own_files(site: Site, path: 
 
 
 STRANGE = ("/jobs/%00", "/jobs/..%2Fstatus", "/jobs/'%20OR%201=1", "/templates", "/static/..%2Fpages.py", "/static/.")
+LONG = f"/static/{'a' * 300}"
 
 
-@pytest.mark.parametrize("path", ["/jobs/nobody", "/jobs/nobody/patch", *STRANGE])
+@pytest.mark.parametrize("path", ["/jobs/nobody", "/jobs/nobody/patch", *STRANGE, LONG])
 async def test_what_is_not_there_is_404(site: Site, path: str) -> None:
     await site.add()
     assert (await site.get(path)).status == 404

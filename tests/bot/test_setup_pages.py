@@ -52,6 +52,12 @@ async def test_only_the_browser_that_has_the_token_is_let_in_and_only_once(tmp_p
         assert (again.status, "was used already" in again.text) == (403, True)
 
 
+async def test_a_form_that_cannot_be_read_is_refused(operator: Operator) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded; charset=nope"}
+    async with operator.session.post(f"{operator.url}/app/place", data=b"csrf=1", headers=headers) as answer:
+        assert (answer.status, "cannot be read" in await answer.text()) == (400, True)
+
+
 async def test_a_site_that_points_its_own_name_at_us_gets_nothing(operator: Operator) -> None:
     port = urlsplit(operator.url).port
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{int(port or 0) + 1}"):

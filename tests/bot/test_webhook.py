@@ -18,7 +18,7 @@ from aiohttp import web
 from gidgethub.routing import Router
 from sqlalchemy import func, select
 
-from bot.webhook import MAX_BODY, Refused, Webhook, make_web_application, read_subject
+from bot.webhook import MAX_BODY, PLACES, Refused, Webhook, make_web_application, read_subject
 from handlers.events import find_lane
 from handlers.inbox import Inbox
 from runner.db import Database
@@ -51,6 +51,11 @@ class Endpoint:
             text = await answer.text()
             assert "\n" not in text, "the answer is one line"
             return answer.status, json.loads(text)
+
+    async def send_numbered(self, number: int) -> tuple[int, dict[str, Any]]:
+        """Send a delivery with an id and a content of its own."""
+        body = json.dumps({**json.loads(PAYLOAD), "number": number}).encode()
+        return await self.send(body, X_GitHub_Delivery=f"id-{number}")
 
     async def stored(self) -> int:
         async with self.database.read() as connection:
@@ -290,14 +295,36 @@ async def test_a_delivery_that_the_database_does_not_take_is_answered_503_on_one
 
 
 async def test_a_full_inbox_is_answered_503_and_keeps_what_it_has(endpoint: Endpoint) -> None:
-    answers = [await endpoint.send(X_GitHub_Delivery=f"id-{number}") for number in range(MAX_PENDING + 1)]
+    answers = [await endpoint.send_numbered(number) for number in range(MAX_PENDING + 1)]
     assert [status for status, _ in answers] == [202] * MAX_PENDING + [503]
     assert "the inbox is full" in answers[-1][1]["error"]
     assert await endpoint.stored() == MAX_PENDING
 
 
+async def test_copies_under_other_ids_take_no_place_in_the_inbox(endpoint: Endpoint) -> None:
+    copies = [endpoint.send(X_GitHub_Delivery=f"copy-{number}") for number in range(3 * MAX_PENDING)]
+    answers = await asyncio.gather(*copies)
+    assert sorted(status for status, _ in answers) == [200] * (3 * MAX_PENDING - 1) + [202]
+    assert (await endpoint.send_numbered(1))[0] == 202
+    assert await endpoint.stored() == 2
+
+
+async def test_large_bodies_are_read_few_at_once(endpoint: Endpoint) -> None:
+    (size, count), _ = PLACES
+    slow = [asyncio.create_task(send_raw(endpoint, f"Content-Length: {size + 1}", body=b"{")) for _ in range(count)]
+    body = b'{"padding": "' + b"x" * size + b'"}'
+    async with asyncio.timeout(10 * BODY_S):
+        await asyncio.sleep(0.2)  # They have to be reading by then.
+        large = asyncio.create_task(endpoint.send(body, X_GitHub_Delivery="large"))
+        await asyncio.wait([large], timeout=BODY_S / 4)
+        assert not large.done(), "it waits until somebody has run out of time"
+        assert (await endpoint.send())[0] == 202, "small ones need no place"
+        assert (await large)[0] == 202
+        assert {(await one)[:12] for one in slow} == {b"HTTP/1.1 408"}
+
+
 async def test_deliveries_that_come_at_once_are_each_answered_and_stored(endpoint: Endpoint) -> None:
-    answers = await asyncio.gather(*(endpoint.send(X_GitHub_Delivery=f"id-{n % 3}") for n in range(MAX_PENDING)))
+    answers = await asyncio.gather(*(endpoint.send_numbered(n % 3) for n in range(MAX_PENDING)))
     assert sorted(status for status, _ in answers) == [200, 200, 202, 202, 202]
     assert await endpoint.stored() == 3
 

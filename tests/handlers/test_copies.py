@@ -1,0 +1,38 @@
+"""A content is taken once, whatever ids it comes under, unless what became of it asks for more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gidgethub.routing import Router
+from sqlalchemy import update
+
+from handlers.inbox import Inbox
+from runner.schema import deliveries
+from tests.support.clock import Clock
+from tests.support.jobs import open_database
+
+LANE = "octo/widgets#1"
+
+
+async def test_a_content_is_taken_under_one_id_until_its_delivery_is_set_aside(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        inbox = Inbox(database, Router(), Clock())
+        assert await inbox.receive_once("first", "issues", LANE, b"{}")
+        assert not await inbox.receive_once("copy", "issues", LANE, b"{}")
+        assert not await inbox.receive_once("first", "issues", LANE, b"{}"), "GitHub's own redelivery"
+        assert await inbox.receive_once("other-event", "issue_comment", LANE, b"{}")
+        assert await inbox.receive("recovered", "issues", LANE, b"{}"), "who reads it at GitHub knows its id"
+        async with database.write() as connection:
+            await connection.execute(update(deliveries).where(deliveries.c.id == "first").values(state="failed"))
+        assert await inbox.receive_once("later", "issues", LANE, b"{}")
+        assert not await inbox.receive_once("copy", "issues", LANE, b"{}")
+
+
+async def test_an_id_that_is_taken_keeps_no_content_out(tmp_path: Path) -> None:
+    """Ids are not signed: somebody may send another content under the id that a delivery has had."""
+    async with open_database(tmp_path) as database:
+        inbox = Inbox(database, Router(), Clock())
+        assert await inbox.receive_once("first", "issues", LANE, b"{}")
+        assert not await inbox.receive_once("first", "issues", LANE, b'{"other": 1}')
+        assert await inbox.receive_once("second", "issues", LANE, b'{"other": 1}')
