@@ -31,6 +31,12 @@ from tests.support.world import FIX, PATIENCE_S, WRITE_REPORT, World, open_world
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for signs between a test and its agents. Jobs on this host do not see the folder of `ptq.toml`."""
+    return tmp_path_factory.mktemp("shared")
+
+
 def until(sign: Path) -> str:
     """A line of an agent that waits for a file, and then goes on."""
     return f"print('at work', flush=True)\nwhile not os.path.exists({str(sign)!r}): time.sleep(0.02)\n"
@@ -127,8 +133,8 @@ async def test_after_a_reboot_the_report_says_so_and_keeps_what_was_found(tmp_pa
         assert len(await world.jobs()) == 1, "what was found is worth more than another attempt"
 
 
-async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another(tmp_path: Path) -> None:
-    began = tmp_path / "began"
+async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another(tmp_path: Path, shared: Path) -> None:
+    began = shared / "began"
     first = f"if not os.path.exists({str(began)!r}):\n    open({str(began)!r}, 'w')\n    time.sleep(600)\n"
     more_toml = f"[limits]\nunreachable_after_s = 1\n{second_machine(tmp_path)}"
     async with open_world(tmp_path, agent=WRITE_REPORT + first + FIX, more_toml=more_toml) as world:
@@ -152,8 +158,8 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
         assert (len(world.reports()), len(world.statuses()), len(await world.jobs())) == (2, 2, 2)
 
 
-async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(tmp_path: Path) -> None:
-    go = tmp_path / "go"
+async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(tmp_path: Path, shared: Path) -> None:
+    go = shared / "go"
     setup = f"setup = [{json.dumps(f'until [ -e {go} ]; do sleep 0.1; done')}]"
     more_toml = f"[limits]\nunreachable_after_s = 1\n{second_machine(tmp_path)}"
     async with open_world(tmp_path, more_toml=more_toml, repository_toml=setup) as world:
@@ -202,8 +208,8 @@ async def test_a_drained_machine_finishes_its_job_and_gets_no_other_until_it_is_
         await world.wait_for_report()
 
 
-async def test_a_machine_whose_clock_is_hours_wrong_and_jumps_changes_nothing(tmp_path: Path) -> None:
-    go, offset = tmp_path / "go", tmp_path / "offset"
+async def test_a_machine_whose_clock_is_hours_wrong_and_jumps_changes_nothing(tmp_path: Path, shared: Path) -> None:
+    go, offset = shared / "go", shared / "offset"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "skewed"], check=True)
     (site,) = (tmp_path / "skewed" / "lib").glob("python*/site-packages")
     (site / "sitecustomize.py").write_text(
@@ -235,12 +241,14 @@ EOF
 """
 
 
-async def test_two_jobs_on_one_machine_have_gpus_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_jobs_on_one_machine_have_gpus_of_their_own(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "nvidia-smi").write_text(NVIDIA_SMI)
     (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    go = tmp_path / "go"
+    go = shared / "go"
     agent = WRITE_REPORT + "print('mine:', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n" + until(go) + FIX
     more_toml = f"{second_machine(tmp_path)}slots = 2\n"
     async with open_world(tmp_path, agent=agent, more_toml=more_toml) as world:

@@ -216,7 +216,7 @@ async def test_after_three_agents_that_left_conflicts_one_report_says_that_a_hum
         report = world.reports()[-1]
         assert "### Needs a human" in report
         assert "⛔ conflicts are left in `widgets/chunks.py`" in report
-        assert "a human has to resolve what is in conflict:\n\n- widgets/chunks.py\n" in report
+        assert "a human has to resolve what is in conflict:\n\n- `widgets/chunks.py`\n" in report
         assert "`/ptq takeover` lets you into the environment" in report
         assert "/ptq pr" not in report
         await bring_again(world)

@@ -114,7 +114,7 @@ async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attemp
     (hold,) = await holds(world)
     assert f"{hold.expires_at:%Y-%m-%d %H:%M} UTC" in told
     assert (hold.expires_at - hold.begun_at).total_seconds() == 8 * 3600
-    assert "who may enter it" in await ask(world, "/ptq status", f"**Held** for `{MAINTAINER}`")
+    assert "who may enter it" in await ask(world, "/ptq status", f"**Held for** `{MAINTAINER}`")
     assert f"# Job {first.id}" in await asyncio.to_thread(work, world, command)
     await deliver_again(world, "/ptq takeover")
     assert await holds(world) == [hold]
