@@ -102,9 +102,9 @@ def list_additions(patch: str) -> list[str]:
 
 def list_bare_returns(patch: str) -> list[str]:
     """The files to which a patch adds a carriage return that no line feed follows.
-    May raise `Untrue` for what is no patch.
 
-    Python and JavaScript end a line there, and readers of the diff would see the rest without its `+`.
+    Python and JavaScript end a line there, and readers of the diff would see the rest without its `+`. May raise
+    `Untrue` for what is no patch.
     """
     if "\r" not in patch:  # Most often: the lines need not be read one by one.
         return []
