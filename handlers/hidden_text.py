@@ -21,11 +21,11 @@ UNSEEN, DRAWN, BEYOND = "⟨perhaps unseen⟩", "⟨drawn⟩", "⟨beyond the ta
 """Our marks, beside those of parts of lines: of a line that the page may not show, of a block that it shows as a
 picture, and before the cells of a row for which its table has no column."""
 
-_PREFIX = r"(?:[ \t]|>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[\^[^\] \t\0]+\]:|\[[ xX]\](?=[ \t]))*+"
+_PREFIX = r"(?:[ \t]|>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[\^[^\] \t\n\0]++\]:|\[[ xX]\](?=[ \t]))*+"
 """What lists, quotes, footnotes and tasks put before a line."""
 
 _CONTAINERS = re.compile(_PREFIX)
-_LABEL = r"\[(?!\^[^\] \t\n\0]+\]:)(?:[^\[\]\\]|\\.)*+"
+_LABEL = r"\[(?!\^[^\] \t\n\0]++\]:)(?:[^\[\]\\]|\\.)*+"
 _DEFINITION = re.compile(rf"^{_PREFIX}{_LABEL}\]:", re.MULTILINE | re.DOTALL)
 _MAYBE_DEFINITION = re.compile(rf"{_LABEL}\\?(?:\]:|$)")
 _NO_DEFINITION = re.compile(
@@ -33,7 +33,9 @@ _NO_DEFINITION = re.compile(
 )
 """`[rank0]: Traceback (most recent call last):` is none, because more follows than an address and a title."""
 
-_FOOTNOTE = re.compile(r"\[\^[^\] \t\n\0]+\]:")
+_FOOTNOTE = re.compile(r"\[\^[^\] \t\n\0]++(\]:)?")
+"""Takes what is no footnote, too: a search that began anew behind each `[^` of it would take quadratic time."""
+
 _FENCE = re.compile(r"(`{3,}(?=[^`]*$)|~{3,})[ \t]*(\S{0,20})")
 _DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 _BLANKS = r"[ \t\v\f]*+"
@@ -88,7 +90,7 @@ class _Page:
         self._lines = lines
         self._steps = steps
         self._defines = "definitions" in steps and _DEFINITION.search(text) is not None
-        self._has_footnotes = "footnotes" in steps and _FOOTNOTE.search(text) is not None
+        self._has_footnotes = "footnotes" in steps and any(found[1] for found in _FOOTNOTE.finditer(text))
         self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
         self._lost = False
         """Whether raw HTML is open of which we do not know where it ends."""
