@@ -24,6 +24,7 @@ picture, and before the cells of a row for which its table has no column."""
 _PREFIX = r"(?:[ \t]|>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[\^[^\] \t\n\0]++\]:|\[[ xX]\](?=[ \t]))*+"
 """What lists, quotes, footnotes and tasks put before a line."""
 
+_LINE_END = re.compile(r"\r\n?")
 _CONTAINERS = re.compile(_PREFIX)
 _LABEL = r"\[(?!\^[^\] \t\n\0]++\]:)(?:[^\[\]\\]|\\.)*+"
 _DEFINITION = re.compile(rf"^{_PREFIX}{_LABEL}\]:", re.MULTILINE | re.DOTALL)
@@ -69,15 +70,16 @@ class Html(IntEnum):
     YES = 2
 
 
-def reveal(text: str, steps: Collection[str] = STEPS) -> str:
+def reveal(text: str, steps: Collection[str] = STEPS, whole: str = "") -> str:
     """The text as far as a reader of the page sees it, and with every invisible character written out.
 
     Comments, the alt text of images, titles of links, attributes and info strings go; folded parts, footnotes,
     drawings and unknown tags are marked. Lines with definitions, and all that the page may not show, are marked at
-    their beginning. What stands in code is seen, and stays.
+    their beginning. What stands in code is seen, and stays. Where `text` is the beginning of a longer one, `whole` is
+    all of it: a definition or a footnote at its end changes what the page shows of the beginning.
     """
-    lines = re.sub(r"\r\n?", "\n", text).split("\n")
-    shown = "\n".join(_Page(lines, steps).show())
+    lines = _LINE_END.sub("\n", text).split("\n")
+    shown = "\n".join(_Page(lines, steps, _LINE_END.sub("\n", whole or text)).show())
     return show_invisible(shown) if "invisible characters" in steps else shown
 
 
@@ -85,12 +87,11 @@ class _Page:
     """Walks the lines. A line that begins at column 0 is in no list, quote or footnote, unless it continues a
     paragraph there: so what opens a fence at column 0 does so for certain, outside of raw HTML."""
 
-    def __init__(self, lines: Sequence[str], steps: Collection[str]) -> None:
-        text = "\n".join(lines)
+    def __init__(self, lines: Sequence[str], steps: Collection[str], whole: str) -> None:
         self._lines = lines
         self._steps = steps
-        self._defines = "definitions" in steps and _DEFINITION.search(text) is not None
-        self._has_footnotes = "footnotes" in steps and any(found[1] for found in _FOOTNOTE.finditer(text))
+        self._defines = "definitions" in steps and _DEFINITION.search(whole) is not None
+        self._has_footnotes = "footnotes" in steps and any(found[1] for found in _FOOTNOTE.finditer(whole))
         self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
         self._lost = False
         """Whether raw HTML is open of which we do not know where it ends."""
