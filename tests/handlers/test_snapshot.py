@@ -140,7 +140,7 @@ def test_the_cut_opens_nothing_that_was_hidden(hidden: str) -> None:
     ],
 )
 def test_what_is_defined_behind_the_cut_hides_nothing_before_it(opening: str, end: str) -> None:
-    body = bodies(freeze(comment(1, f"{opening}\n\n{'word ' * MAX_COMMENT}\n\n{end}")))[0]
+    body = bodies(freeze(comment(1, f"{opening}\n\n(then) {'word ' * MAX_COMMENT}\n\n{end}")))[0]
     line = body.split("\n")[0]
     assert line.startswith("⟨perhaps unseen⟩") or "⟨footnote⟩[^SECRET" in line
 
