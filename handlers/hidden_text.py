@@ -48,6 +48,13 @@ _MARKER = re.compile(r"([-+*]|\d{1,9}[.)])( *)(\t|[^ ]|$)")
 _PLAIN = re.compile(r"[^\W\d_]|[\[\"'(]")
 """How a line begins that continues a paragraph for certain."""
 
+_FORMULA_BEGINS = re.compile(r"\$(?=\S)")
+_FORMULA_ENDS = re.compile(r"(?<=\S)\$(?!\w)")
+"""GitHub draws what is between two such dollars of a paragraph. `$HOME and $PATH` is no formula."""
+
+_FORMULA = re.compile(r"\$[^$\n]*\$(?![\w({])")
+"""A formula of one line, whatever spaces are in it."""
+
 _HTML = re.compile(r"<[A-Za-z/!?]")
 _HTML_BLOCK = re.compile(
     r"</?(?:address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl"
@@ -93,6 +100,7 @@ class _Page:
         self._defines = "definitions" in steps and _DEFINITION.search(whole) is not None
         self._has_footnotes = "footnotes" in steps and any(found[1] for found in _FOOTNOTE.finditer(whole))
         self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
+        self._formulas = _find_formulas(lines) if "formulas" in steps else frozenset()
         self._lost = False
         """Whether raw HTML is open of which we do not know where it ends."""
         self._begin()
@@ -182,6 +190,7 @@ class _Page:
         # What is behind a comment on its last line is raw HTML.
         shown, trust = self._editor.edit(last[closed + 3 :], certain=False, html=True)
         self._lost = trust is Trust.LOST
+        shown = DRAWN * (end - 1 in self._formulas) + shown
         yield UNSEEN + shown if trust >= Trust.MARKED else shown
 
     def _show_info(self, line: str, fence: re.Match[str]) -> str:
@@ -203,7 +212,7 @@ class _Page:
         if self._has_footnotes and "[^" in prefix:
             self._in_footnote = True
         self._count_columns(at)
-        shown = self._edit(at, prefix)
+        shown = DRAWN * (at in self._formulas) + self._edit(at, prefix)
         self._fresh = self._html is Html.NO and bool(_HEADING.match(line))
         if self._trust >= Trust.MARKED or self._lost:
             return UNSEEN + shown
@@ -307,6 +316,28 @@ class _Page:
         row = re.compile(rf"[ \t>]*+\|?+(?:(?:\\.|[^|\\])*+\|){{{self._columns}}}(?=.*[^\s|])")
         found = row.match(line)
         return found.end() if found else None
+
+
+def _find_formulas(lines: Sequence[str]) -> frozenset[int]:
+    """The numbers of the lines that a page may draw as mathematics, in whole or in part."""
+    drawn = {at for at, line in enumerate(lines) if _FORMULA.search(line)}
+    begun: int | None = None
+    pending: list[int] = []
+    for at, line in enumerate(lines):
+        if not line.strip(" \t"):
+            begun = None
+            continue
+        ends = [found.start() for found in _FORMULA_ENDS.finditer(line)]
+        if begun is not None:
+            pending.append(at)
+            if ends:
+                drawn.update(pending)
+                pending = []
+        elif found := _FORMULA_BEGINS.search(line):
+            begun, pending = at, [at]
+            if ends and ends[-1] > found.start():
+                drawn.add(at)
+    return frozenset(drawn)
 
 
 def _is_lone_tag(rest: str) -> bool:
