@@ -19,13 +19,15 @@ STEPS = (
     "cells",
     "info strings",
     "drawings",
+    "formulas",
+    "tiny text",
     "invisible characters",
 )
 """What is done: `links` have titles, `definitions` are those of links; the words of a fence behind its first are its
 info string. Each can be left out, so that a test can show what it is for."""
 
-FOLDED, FOOTNOTE = "⟨folded⟩", "⟨footnote⟩"
-"""Our marks, at what a page shows only to a reader who unfolds it, and at its very end if at all."""
+FOLDED, FOOTNOTE, TINY = "⟨folded⟩", "⟨footnote⟩", "⟨tiny⟩"
+"""Our marks, at what a page shows only to a reader who unfolds it, at its very end if at all, and too small to read."""
 
 
 class Trust(IntEnum):
@@ -77,10 +79,17 @@ _REFERENCE = re.compile(r"\]\[(?!\^)")
 _KNOWN_TAG = re.compile(
     r"a|abbr|b|bdo|blockquote|br|caption|cite|code|dd|del|details|dfn|div|dl|dt|em|figcaption|figure|h[1-6]|hr|i|img|ins"
     r"|kbd|li|mark|ol|p|picture|pre|q|rt|ruby|s|samp|small|source|span|strike|strong|sub|summary|sup|table|tbody|td"
-    r"|tfoot|th|thead|time|tr|tt|ul|var|video|wbr",
+    r"|tfoot|th|thead|time|tr|tt|ul|var|wbr",
     re.IGNORECASE,
 )
-"""Tags that GitHub shows with what is in them; others it drops, and `rp` browsers hide."""
+"""Tags that GitHub shows with what is in them; others it drops, and browsers hide what `rp` and `video` hold."""
+
+_SHRINKING = frozenset({"small", "sub", "sup"})
+_MAX_SHRINKING = 2
+"""Browsers make letters smaller with each; within two, as in a formula's index of an index, they can be read."""
+
+_EMPTY = frozenset({"br", "hr", "img", "source", "wbr"})
+"""Tags that hold nothing."""
 
 RAW_TEXT = re.compile(r"script|style|textarea|title|xmp|iframe|noembed|noframes|noscript|plaintext", re.IGNORECASE)
 """Elements in which a browser reads no tags and no comments."""
@@ -99,6 +108,9 @@ class Editor:
         self._steps = steps
         self._defines = defines
         self._has_footnotes = has_footnotes
+        self._open: list[str] = []
+        self._shrinking = 0
+        """How many of the open elements make letters smaller, or more."""
 
     def edit(self, line: str, *, certain: bool, html: bool) -> tuple[str, Trust]:
         """What is shown of a line, and how well we know it. `html`: it may be raw HTML. `certain`: nothing before it
@@ -171,7 +183,8 @@ class Editor:
         if not html and (found := ADDRESS.match(line, at)):
             return found[0], found.end(), Trust.CERTAIN
         if found := TAG.match(line, at):
-            return self._show_tag(found), found.end(), Trust.LOST if RAW_TEXT.fullmatch(found[2]) else Trust.CERTAIN
+            shown = self._show_tag(found) + TINY * self._follow_size(found, certain=certain or html)
+            return shown, found.end(), Trust.LOST if RAW_TEXT.fullmatch(found[2]) else Trust.CERTAIN
         if found := _LOOSE_TAG.match(line, at):
             return (
                 self._show_loose_tag(found),
@@ -192,6 +205,21 @@ class Editor:
         if line.startswith("</", at) and not line[at + 2 : at + 3].isalpha():
             return Trust.CERTAIN
         return Trust.MARKED
+
+    def _follow_size(self, tag: re.Match[str], *, certain: bool) -> bool:
+        """Whether letters behind this tag are too small to read. An end tag counts only for the element that was opened
+        last: browsers do not heed each of the others."""
+        name = tag[2].lower()
+        if tag[1]:
+            if certain and self._open and self._open[-1] == name:
+                self._open.pop()
+                self._shrinking -= name in _SHRINKING
+            return False
+        if name in _EMPTY:
+            return False
+        self._open.append(name)
+        self._shrinking += name in _SHRINKING
+        return "tiny text" in self._steps and name in _SHRINKING and self._shrinking > _MAX_SHRINKING
 
     def _show_loose_tag(self, found: re.Match[str]) -> str:
         shown = f"⟨{found[0]}⟩" if "unknown tags" in self._steps else found[0]

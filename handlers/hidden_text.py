@@ -21,11 +21,12 @@ UNSEEN, DRAWN, BEYOND = "⟨perhaps unseen⟩", "⟨drawn⟩", "⟨beyond the ta
 """Our marks, beside those of parts of lines: of a line that the page may not show, of a block that it shows as a
 picture, and before the cells of a row for which its table has no column."""
 
-_PREFIX = r"(?:[ \t]|>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[\^[^\] \t\0]+\]:|\[[ xX]\](?=[ \t]))*+"
+_PREFIX = r"(?:[ \t]|>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[\^[^\] \t\n\0]++\]:|\[[ xX]\](?=[ \t]))*+"
 """What lists, quotes, footnotes and tasks put before a line."""
 
+_LINE_END = re.compile(r"\r\n?")
 _CONTAINERS = re.compile(_PREFIX)
-_LABEL = r"\[(?!\^[^\] \t\n\0]+\]:)(?:[^\[\]\\]|\\.)*+"
+_LABEL = r"\[(?!\^[^\] \t\n\0]++\]:)(?:[^\[\]\\]|\\.)*+"
 _DEFINITION = re.compile(rf"^{_PREFIX}{_LABEL}\]:", re.MULTILINE | re.DOTALL)
 _MAYBE_DEFINITION = re.compile(rf"{_LABEL}\\?(?:\]:|$)")
 _NO_DEFINITION = re.compile(
@@ -33,7 +34,9 @@ _NO_DEFINITION = re.compile(
 )
 """`[rank0]: Traceback (most recent call last):` is none, because more follows than an address and a title."""
 
-_FOOTNOTE = re.compile(r"\[\^[^\] \t\n\0]+\]:")
+_FOOTNOTE = re.compile(r"\[\^[^\] \t\n\0]++(\]:)?")
+"""Takes what is no footnote, too: a search that began anew behind each `[^` of it would take quadratic time."""
+
 _FENCE = re.compile(r"(`{3,}(?=[^`]*$)|~{3,})[ \t]*(\S{0,20})")
 _DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 _BLANKS = r"[ \t\v\f]*+"
@@ -44,6 +47,13 @@ _RULER = re.compile(r"([-*_])[ \t]*(?:\1[ \t]*){2,}$")
 _MARKER = re.compile(r"([-+*]|\d{1,9}[.)])( *)(\t|[^ ]|$)")
 _PLAIN = re.compile(r"[^\W\d_]|[\[\"'(]")
 """How a line begins that continues a paragraph for certain."""
+
+_FORMULA_BEGINS = re.compile(r"\$(?=\S)")
+_FORMULA_ENDS = re.compile(r"(?<=\S)\$(?!\w)")
+"""GitHub draws what is between two such dollars of a paragraph. `$HOME and $PATH` is no formula."""
+
+_FORMULA = re.compile(r"\$[^$\n]*\$(?![\w({])")
+"""A formula of one line, whatever spaces are in it."""
 
 _HTML = re.compile(r"<[A-Za-z/!?]")
 _HTML_BLOCK = re.compile(
@@ -67,15 +77,16 @@ class Html(IntEnum):
     YES = 2
 
 
-def reveal(text: str, steps: Collection[str] = STEPS) -> str:
+def reveal(text: str, steps: Collection[str] = STEPS, whole: str = "") -> str:
     """The text as far as a reader of the page sees it, and with every invisible character written out.
 
     Comments, the alt text of images, titles of links, attributes and info strings go; folded parts, footnotes,
     drawings and unknown tags are marked. Lines with definitions, and all that the page may not show, are marked at
-    their beginning. What stands in code is seen, and stays.
+    their beginning. What stands in code is seen, and stays. Where `text` is the beginning of a longer one, `whole` is
+    all of it: a definition or a footnote at its end changes what the page shows of the beginning.
     """
-    lines = re.sub(r"\r\n?", "\n", text).split("\n")
-    shown = "\n".join(_Page(lines, steps).show())
+    lines = _LINE_END.sub("\n", text).split("\n")
+    shown = "\n".join(_Page(lines, steps, _LINE_END.sub("\n", whole or text)).show())
     return show_invisible(shown) if "invisible characters" in steps else shown
 
 
@@ -83,13 +94,13 @@ class _Page:
     """Walks the lines. A line that begins at column 0 is in no list, quote or footnote, unless it continues a
     paragraph there: so what opens a fence at column 0 does so for certain, outside of raw HTML."""
 
-    def __init__(self, lines: Sequence[str], steps: Collection[str]) -> None:
-        text = "\n".join(lines)
+    def __init__(self, lines: Sequence[str], steps: Collection[str], whole: str) -> None:
         self._lines = lines
         self._steps = steps
-        self._defines = "definitions" in steps and _DEFINITION.search(text) is not None
-        self._has_footnotes = "footnotes" in steps and _FOOTNOTE.search(text) is not None
+        self._defines = "definitions" in steps and _DEFINITION.search(whole) is not None
+        self._has_footnotes = "footnotes" in steps and any(found[1] for found in _FOOTNOTE.finditer(whole))
         self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
+        self._formulas = _find_formulas(lines) if "formulas" in steps else frozenset()
         self._lost = False
         """Whether raw HTML is open of which we do not know where it ends."""
         self._begin()
@@ -179,6 +190,7 @@ class _Page:
         # What is behind a comment on its last line is raw HTML.
         shown, trust = self._editor.edit(last[closed + 3 :], certain=False, html=True)
         self._lost = trust is Trust.LOST
+        shown = DRAWN * (end - 1 in self._formulas) + shown
         yield UNSEEN + shown if trust >= Trust.MARKED else shown
 
     def _show_info(self, line: str, fence: re.Match[str]) -> str:
@@ -200,7 +212,7 @@ class _Page:
         if self._has_footnotes and "[^" in prefix:
             self._in_footnote = True
         self._count_columns(at)
-        shown = self._edit(at, prefix)
+        shown = DRAWN * (at in self._formulas) + self._edit(at, prefix)
         self._fresh = self._html is Html.NO and bool(_HEADING.match(line))
         if self._trust >= Trust.MARKED or self._lost:
             return UNSEEN + shown
@@ -304,6 +316,28 @@ class _Page:
         row = re.compile(rf"[ \t>]*+\|?+(?:(?:\\.|[^|\\])*+\|){{{self._columns}}}(?=.*[^\s|])")
         found = row.match(line)
         return found.end() if found else None
+
+
+def _find_formulas(lines: Sequence[str]) -> frozenset[int]:
+    """The numbers of the lines that a page may draw as mathematics, in whole or in part."""
+    drawn = {at for at, line in enumerate(lines) if _FORMULA.search(line)}
+    begun: int | None = None
+    pending: list[int] = []
+    for at, line in enumerate(lines):
+        if not line.strip(" \t"):
+            begun = None
+            continue
+        ends = [found.start() for found in _FORMULA_ENDS.finditer(line)]
+        if begun is not None:
+            pending.append(at)
+            if ends:
+                drawn.update(pending)
+                pending = []
+        elif found := _FORMULA_BEGINS.search(line):
+            begun, pending = at, [at]
+            if ends and ends[-1] > found.start():
+                drawn.add(at)
+    return frozenset(drawn)
 
 
 def _is_lone_tag(rest: str) -> bool:

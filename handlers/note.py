@@ -19,7 +19,7 @@ from markdown_it.token import Token
 
 from handlers.commands import Command
 from handlers.sanitize import close_fence, fence, make_safe_line, show_code
-from runner.characters import is_invisible
+from runner.characters import drop_invisible
 from runner.job import DIGEST_SHOWN
 
 MAX_NOTE = 10_000
@@ -228,7 +228,7 @@ def _find_words(children: Sequence[Token]) -> Iterator[str]:
 
 def _normalise(text: str) -> str:
     """One spelling for what looks the same."""
-    return unicodedata.normalize("NFKC", "".join(char for char in text if not is_invisible(char)))
+    return unicodedata.normalize("NFKC", drop_invisible(text))
 
 
 def _find_copied(prose: str, sources: Iterable[str]) -> str | None:

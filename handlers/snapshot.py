@@ -135,7 +135,7 @@ def _bound(text: str, limit: int) -> str:
     for opener, closer in _HIDING if len(near) < len(text) else ():
         if (opened := near.rfind(opener)) > near.rfind(closer):
             near = near[:opened]
-    shown = reveal(near)
+    shown = reveal(near, whole=text)
     if len(shown) <= limit and len(near) == len(text):
         return shown
     notice = f"\n[cut here: the original has {len(text)} characters]"

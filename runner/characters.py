@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 MAX_LINE = 1_000
 """Characters of a line beyond which nobody reads it."""
@@ -15,19 +15,32 @@ _CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 line breaks that only some programs honour."""
 
 _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2065\u2800\u3164\uffa0")
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2065\u2800\u3164\uffa0\U00013441\U00013442\U00016fe4\U0001d159")
 """Letters and marks that are drawn as nothing, although their category says otherwise."""
 
 _RANGES = (
     ("\u180b", "\u180f"),  # variation selectors of Mongolian
-    ("\ufe00", "\ufe0d"),  # others, in which text has been smuggled; not the two behind them, which emoji need
+    ("\ufe00", "\ufe0d"),  # others, in which text has been smuggled; not the two behind them, see _STRAY_SELECTOR
     ("\ufff0", "\ufff8"),  # kept free for more like them (Default_Ignorable_Code_Point)
     ("\U000e0000", "\U000e0fff"),  # tags, and still more variation selectors
 )
 
+_EMOJI = (
+    "\u00a9\u00ae\u203c\u2049\u2122\u2194-\u21aa\u231a-\u23fa\u24c2\u25aa-\u25fe\u2600-\u27bf\u2934\u2935"
+    "\u2b05-\u2b55\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
+)
+"""Symbols that a selector shows as an emoji or as text. No letter is among them, so that no name in a program has a
+selector that is visible: to Python, names with and without one differ."""
+
+_STRAY_SELECTOR = re.compile(f"[\ufe0e\ufe0f](?<![{_EMOJI}].)(?!(?<=[0-9#*]\ufe0f)\u20e3)")
+"""A selector behind anything but such a symbol, or the first half of a keycap."""
+
 
 def is_invisible(char: str) -> bool:
-    """Whether a reader would not see this character, or would see others in another order because of it."""
+    """Whether a reader would not see this character, or would see others in another order because of it.
+
+    U+FE0E and U+FE0F are visible here. In a text, those that follow no emoji are invisible to the functions below.
+    """
     if char in _VISIBLE_CONTROLS:
         return False
     ignorable = char in _BLANK or any(first <= char <= last for first, last in _RANGES)
@@ -36,12 +49,12 @@ def is_invisible(char: str) -> bool:
 
 def drop_invisible(text: str) -> str:
     """The text without its invisible characters, to compare it as it looks."""
-    return text.translate(dict.fromkeys(map(ord, _find_invisible(text))))
+    return _replace_invisible(text, lambda char: "")
 
 
 def show_invisible(text: str) -> str:
     """The text with every invisible character written out, as `⟨U+202E⟩`."""
-    return text.translate({ord(char): f"⟨{_name(char)}⟩" for char in _find_invisible(text)})
+    return _replace_invisible(text, lambda char: f"⟨{_name(char)}⟩")
 
 
 # Writing characters out so that they can be read back
@@ -60,6 +73,7 @@ _STAND_INS = {
     **{0xDC00 + byte: chr(_BYTES + byte) for byte in range(0x80, 0x100)},
     **{char: "".join(chr(_BYTES + byte) for byte in chr(char).encode()) for char in range(_BYTES, _BYTES + 0x100)},
 }
+_WRITTEN_BYTES = {_BYTES + byte: f"\u27e80x{byte:02X}\u27e9" for byte in range(0x100)}
 _UNSTOREABLE = re.compile(r"[\0\udc80-\udcff\U0010ff00-\U0010ffff]")
 
 
@@ -79,10 +93,8 @@ def escape_invisible(text: str) -> str:
     end a line there. A byte that is no character becomes `⟨0xE9⟩`. Where the text itself says `⟨U+` or `⟨0x`, the
     bracket is written out. The lines, as `\\n` ends them, stay as many.
     """
-    text = _MARK_BEGUN.sub("\u27e8U+27E8\u27e9", text)
-    marks = {ord(char): f"\u27e8{_name(char)}\u27e9" for char in _find_invisible(text)}
-    marks |= {_BYTES + byte: f"\u27e80x{byte:02X}\u27e9" for byte in range(0x100)}
-    return _BARE_RETURN.sub(_WRITTEN_RETURN, text.translate(marks))
+    text = _MARK_BEGUN.sub("\u27e8U+27E8\u27e9", text).translate(_WRITTEN_BYTES)
+    return _BARE_RETURN.sub(_WRITTEN_RETURN, show_invisible(text))
 
 
 def unescape_invisible(text: str) -> str:
@@ -98,7 +110,7 @@ def make_storable(text: str) -> str:
 def name_oddities(text: str) -> list[str]:
     """What a reader of `text` would miss: invisible or reordering characters, line ends that are none for others, lines
     too long to read."""
-    invisible = _find_invisible(text)
+    invisible = _find_invisible(text) | set(_STRAY_SELECTOR.findall(text))
     oddities = []
     if reordering := invisible & _BIDIRECTIONAL:
         oddities.append(f"characters that change the order of what is read: {_list(reordering)}")
@@ -114,6 +126,11 @@ def name_oddities(text: str) -> list[str]:
 def _find_invisible(text: str) -> set[str]:
     # Each character is judged once, however long the text: megabytes of it pass through here.
     return {char for char in set(text) if is_invisible(char)}
+
+
+def _replace_invisible(text: str, write: Callable[[str], str]) -> str:
+    text = _STRAY_SELECTOR.sub(lambda found: write(found[0]), text)
+    return text.translate({ord(char): write(char) for char in _find_invisible(text)})
 
 
 def _list(chars: Iterable[str]) -> str:

@@ -189,6 +189,13 @@ def test_everything_that_reads_strangers_text_takes_linear_time(name: str) -> No
     assert find_slow(WHOLE[name], PATTERNS[::4], 1_000) == []
 
 
+@pytest.mark.parametrize(
+    "piece", ["[^", "\n[^", "[^a", "> [^", "- [^a", "\n- [^a", "](", "[", "![", "\n[", "[a]:", "$", "$a", "`$", "$ a"]
+)
+def test_brackets_that_never_end_take_linear_time(piece: str) -> None:
+    assert not _grows_faster(reveal, Pattern("", piece, ""), 8_000)
+
+
 def test_a_quadratic_rule_is_found() -> None:
     quadratic = re.compile("@+(?=[A-Za-z0-9])")
     assert [found.piece for found in find_slow(partial(quadratic.sub, ""), PATTERNS[::2][:20], 2_000)] == ["@"]

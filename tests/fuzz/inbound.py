@@ -28,7 +28,7 @@ _TAG = re.compile(r"""<(/?)([A-Za-z][^\s/>]*)((?:[^>"']|"[^"]*"|'[^']*')*)>""")
 _ATTRIBUTE = re.compile(r"""([^\s=/"'>]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+))?""")
 _ADDRESSES = {("a", "href"), ("img", "src"), ("source", "src"), ("video", "src"), ("code", "class"), ("pre", "lang")}
 _RAW_TEXT = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "plaintext"}
-_HIDING = {*_RAW_TEXT, "template", "rp"}
+_HIDING = {*_RAW_TEXT, "template", "rp", "video"}
 _DRAWN = re.compile(r"\s*<code class=\"language-(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 
 

@@ -131,6 +131,20 @@ def test_the_cut_opens_nothing_that_was_hidden(hidden: str) -> None:
     assert bodies(snapshot)[0].startswith("a \n[cut here")
 
 
+@pytest.mark.parametrize(
+    ("opening", "end"),
+    [
+        ("see [this page][SECRET]", "[SECRET]: https://a.example"),
+        ("see ![SECRET][p]", "[p]: https://a.example/1.png"),
+        ("see this[^SECRET]", "[^SECRET]: a note"),
+    ],
+)
+def test_what_is_defined_behind_the_cut_hides_nothing_before_it(opening: str, end: str) -> None:
+    body = bodies(freeze(comment(1, f"{opening}\n\n(then) {'word ' * MAX_COMMENT}\n\n{end}")))[0]
+    line = body.split("\n")[0]
+    assert line.startswith("⟨perhaps unseen⟩") or "⟨footnote⟩[^SECRET" in line
+
+
 def test_the_newest_comments_win_when_there_are_too_many() -> None:
     snapshot = freeze(*(comment(number, f"number {number}") for number in range(MAX_COMMENTS + 7)))
     assert bodies(snapshot) == [f"number {number}" for number in range(7, MAX_COMMENTS + 7)]

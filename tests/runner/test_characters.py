@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.characters import drop_invisible, is_invisible, name_oddities, show_invisible
+from runner.characters import (
+    drop_invisible,
+    escape_invisible,
+    is_invisible,
+    name_oddities,
+    show_invisible,
+    unescape_invisible,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +24,7 @@ from runner.characters import drop_invisible, is_invisible, name_oddities, show_
         *("\U000e0001", "\U000e0041", "\U000e01ef", "\ufe00"),  # tags and variation selectors
         *("\x00", "\x07", "\x1b", "\x7f", "\x85", "\x9b"),  # control characters
         *("\u3164", "\u2800", "\u115f", "\u034f", "\u180e"),  # drawn as nothing
+        *("\U0001d159", "\U00016fe4", "\U00013441"),  # blank notes and letters
         *("\u2028", "\u2029", "\ue000", "\ud800"),  # odd line breaks, private use, half a character
     ],
     ids=lambda char: f"U+{ord(char):04X}",
@@ -27,10 +35,33 @@ def test_what_nobody_can_see_is_invisible(char: str) -> None:
     assert drop_invisible(f"a{char}b") == "ab"
 
 
-@pytest.mark.parametrize("char", ["a", " ", "\t", "\n", "\r", "é", "\u0301", "漢", "ب", "🙂", "\ufe0f", "\u00a0"])
+@pytest.mark.parametrize(
+    "char", ["a", " ", "\t", "\n", "\r\n", "é", "\u0301", "漢", "ب", "🙂", "❤\ufe0f", "1\ufe0f\u20e3", "\u00a0"]
+)
 def test_what_people_write_is_visible(char: str) -> None:
-    assert not is_invisible(char)
-    assert show_invisible(char) == char
+    assert not any(map(is_invisible, char))
+    assert show_invisible(char) == escape_invisible(char) == drop_invisible(char) == char
+    assert name_oddities(char) == []
+
+
+@pytest.mark.parametrize("selector", ["\ufe0e", "\ufe0f"])
+@pytest.mark.parametrize("before", ["ok", "漢", "ℹ", "1", "#", "", "❤\u200b", "❤\ufe0f"])
+def test_a_selector_of_emoji_is_invisible_behind_anything_else(before: str, selector: str) -> None:
+    text = f"{before}{selector} = 1"
+    mark = f"⟨U+{ord(selector):04X}⟩"
+    assert show_invisible(text) == f"{show_invisible(before)}{mark} = 1"
+    assert drop_invisible(text) == f"{drop_invisible(before)} = 1"
+    assert escape_invisible(text) == f"{escape_invisible(before)}{mark} = 1"
+    assert unescape_invisible(escape_invisible(text)) == text
+    assert mark.strip("⟨⟩") in name_oddities(text)[-1]
+
+
+@given(st.text(st.sampled_from("a1#❤\u200b\ufe0e\ufe0f\u20e3⟨⟩U+FE0\r")))
+def test_text_with_selectors_is_read_back_and_stays_as_it_is_shown(text: str) -> None:
+    assert unescape_invisible(escape_invisible(text)) == text
+    assert show_invisible(show_invisible(text)) == show_invisible(text)
+    assert drop_invisible(drop_invisible(text)) == drop_invisible(text)
+    assert name_oddities(drop_invisible(text).replace("\r", "")) == []
 
 
 def test_oddities_are_named_by_kind() -> None:
@@ -50,14 +81,19 @@ def test_a_line_is_too_long_from_a_thousand_characters_on() -> None:
     assert name_oddities("short\n" + "x" * 1001) == ["a line of 1001 characters"]
 
 
-@given(st.text())
+@given(st.text(st.characters(exclude_characters="\ufe0e\ufe0f")))
 def test_text_that_is_shown_or_stripped_hides_nothing_more(text: str) -> None:
     assert not any(map(is_invisible, show_invisible(text)))
     assert drop_invisible(text) == "".join(char for char in text if not is_invisible(char))
 
 
+def test_a_name_in_a_program_has_no_visible_selector() -> None:
+    texts = (f"{chr(number)}\ufe0f" for number in range(0x20000))
+    assert [text for text in texts if text.isidentifier() and not name_oddities(text)] == []
+
+
 def test_megabytes_are_read_in_no_time() -> None:
-    text = "é\u200b x" * 500_000
+    text = "é\u200b x" * 450_000 + "x\ufe0f" * 50_000
     started = time.process_time()
     name_oddities(text)
     show_invisible(text)
