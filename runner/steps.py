@@ -167,7 +167,7 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
     report = None
     try:
         result = await client.result(job.id)
-        report = await _tell_origin(bench, job, read_report(job, result, profile))
+        report = await _tell_origin(bench, job, read_report(job, result, profile, bench.db.secret))
     except (BadArtifacts, JobdError) as error:
         failure = failure or f"the result could not be read: {error}"
     if job.cancel_requested_at:

@@ -114,6 +114,7 @@ def read_change(case: Case) -> str:
             JOB,
             {**texts, "changes": rows, "patch": patch},
             Profile("octo/widgets"),
+            b"secret",
         )
     except BadArtifacts as error:
         return f"not read: {error}"
