@@ -168,6 +168,8 @@ RULES: tuple[Rule, ...] = (
     _replace("images", r"!(?=\[)", f"!{_GAP}"),
     # The words of a footnote would stand at the very end of our comment, below what is ours.
     _replace("footnotes", r"\[(?=\^)", f"[{_GAP}"),
+    # GitHub turns a quote that begins with `[!NOTE]` into a coloured box of its own.
+    _replace("alerts", r"\[(?=\\*!)", f"[{_GAP}"),
     # Nobody sees a definition, and brackets in our own words would lead where it says.
     _replace("definitions of links", r"\](?=[:\[])", f"]{_GAP}"),
     # A title or an address over several lines takes backticks of ours with it.
