@@ -22,7 +22,7 @@ from bot.worktree_commands import JOB_ID
 from handlers.costs import describe_meter
 from handlers.retention import delete_logs
 from handlers.sanitize import one_line, redact
-from handlers.transcript import Entry, EntryKind, redact_log, render_transcript, spell_out
+from handlers.transcript import Entry, EntryKind, redact_log, render_transcript
 from runner import store
 from runner.agents import build_agent
 from runner.db import open_beside
@@ -208,7 +208,7 @@ async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = F
     log = kept if kept is not None else Spool(settings.server.data_dir / "spool").read(job.id, stage)
     if not log:
         return NO_LOG
-    secrets = spell_out(settings.secret_values())
+    secrets = settings.secret_values()
 
     def clean(text: str) -> str:
         return redact(text, secrets)

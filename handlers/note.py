@@ -189,11 +189,17 @@ def _judge(note: str, report_texts: Sequence[str]) -> str | None:
     return None
 
 
+_HIDING_ELEMENTS = ("details", "pre", "table", "div", "script", "style", "textarea", "title")
+_HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
+"""What begins a block of HTML that goes on until its own end (CommonMark, 4.6)."""
+
+
 def _hides_what_follows(note: str) -> bool:
     """Whether what we write below the note would be taken for a part of it."""
     left = re.sub(r"<!--.*?-->", "", note, flags=re.DOTALL)
-    unclosed = any(left.count(f"<{name}") > left.count(f"</{name}>") for name in ("details", "pre", "table", "div"))
-    return close_fence(note) != note or "<!--" in left or unclosed
+    left = left.casefold()
+    unclosed = any(left.count(f"<{name}") > left.count(f"</{name}>") for name in _HIDING_ELEMENTS)
+    return close_fence(note) != note or bool(_HIDING_OPENING.search(left)) or unclosed
 
 
 def _count_letters(text: str) -> int:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from handlers.report import parse_report
-from handlers.sanitize import one_line, redact
+from handlers.sanitize import make_safe_title
 from runner.job import Job, Report
 from runner.notifications import Facts, Kind, Notification, draft
 
@@ -54,7 +54,7 @@ def clean_for_chat(text: str, secrets: Collection[str]) -> str:
 
     The three characters are those of https://docs.slack.dev/messaging/formatting-message-text/#escaping
     """
-    line = one_line(redact(text, secrets), MAX_WORDS)
+    line = make_safe_title(text, secrets, MAX_WORDS)
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -9,7 +9,7 @@ from handlers.casebook import Pull
 from handlers.ports import Person
 from handlers.pull_template import render_template
 from handlers.report_comment import MAX_COMMENT
-from handlers.sanitize import close_fence, collapse, cut, fence, one_line, redact
+from handlers.sanitize import close_fence, collapse, cut, fence, make_safe_title, redact
 from handlers.status_comment import job_url
 from handlers.verified import render_checks
 from handlers.voice import Label, quote
@@ -29,7 +29,7 @@ _MARKER = re.compile(r"<!-- ptq:pull=\w+ -->")
 def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Collection[str]) -> str:
     """The approver's title for the change, or else the agent's, or else the issue's."""
     proposed = (pull.title or "", report.pr_title, f"Fix: {issue_title}")
-    return next(filter(None, (one_line(redact(title, secrets), MAX_TITLE) for title in proposed)), "")
+    return next(filter(None, (make_safe_title(title, secrets, MAX_TITLE) for title in proposed)), "")
 
 
 def render_commit_message(title: str, job: Job, pull: Pull, signer: Person | None = None) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 from handlers.markdown import LINE_START, Fence, find_half_span, find_spans, parse_blocks, split_fences
+from handlers.secret_forms import find_forms, find_heads, mask_escaped
 from runner.characters import show_invisible
 
 REDACTED = "[redacted]"
-MIN_SECRET = 6
-"""Characters. A shorter value would be found in innocent words."""
 
 _GAP = "&#8203;"
 """A zero-width space, spelt so that whoever reads the source sees it. It separates and has no meaning in Markdown, so
@@ -77,11 +76,12 @@ fastest there is, and every line of the log is searched.
 
 def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KEY_SHAPES) -> str:
     """Replace the live `secrets` and whatever looks like one. Do this first: a secret that was cut is not found."""
-    for secret in _find_live(frozenset(secrets)):
+    live = find_forms(frozenset(secrets))
+    for secret in live:
         text = text.replace(secret, REDACTED)
     for shape in shapes:
         text = shape.apply(text)
-    return text
+    return mask_escaped(text, live, [shape.pattern for shape in shapes], REDACTED)
 
 
 _HEADER_BEGUN = re.compile(
@@ -96,7 +96,7 @@ def find_open(text: str, secrets: Collection[str]) -> int:
 
     Every live secret and every shape that may go over several lines is looked for, and no other has to be.
     """
-    places = [len(text) - len(head) for head in _find_heads(frozenset(secrets)) if text.endswith(head)]
+    places = [len(text) - len(head) for head in find_heads(frozenset(secrets)) if text.endswith(head)]
     if "-----BEGIN " in text:
         heads = [found.span() for found in re.finditer(_PEM_BEGIN, text)]
         # Its end closes it, and so does the next beginning.
@@ -104,21 +104,6 @@ def find_open(text: str, secrets: Collection[str]) -> int:
     if header := _HEADER_BEGUN.search(text, max(len(text) - _LONGEST_HEADER, 0)):
         places.append(header.start())
     return min(places, default=len(text))
-
-
-@cache
-def _find_heads(secrets: frozenset[str]) -> Sequence[str]:
-    """What the first lines of secrets that have several look like, up to the end of each line but their last."""
-    found = [(form, place) for form in _find_live(secrets) for place in range(len(form) - 1) if form[place] == "\n"]
-    # Not an empty line: it would hold back every line there is, and what comes after it is a secret, too.
-    return [form[: place + 1] for form, place in found if form[:place].strip()]
-
-
-@cache
-def _find_live(secrets: frozenset[str]) -> Sequence[str]:
-    """What to look for, the longest first: one may be part of another. Sets of secrets are few, texts are many."""
-    live = {form for secret in secrets for form in (secret, secret.strip()) if len(form) >= MIN_SECRET}
-    return sorted(live, key=len, reverse=True)
 
 
 # Prose
@@ -168,6 +153,8 @@ RULES: tuple[Rule, ...] = (
     _replace("images", r"!(?=\[)", f"!{_GAP}"),
     # The words of a footnote would stand at the very end of our comment, below what is ours.
     _replace("footnotes", r"\[(?=\^)", f"[{_GAP}"),
+    # GitHub turns a quote that begins with `[!NOTE]` into a coloured box of its own.
+    _replace("alerts", r"\[(?=\\*!\\*[A-Za-z])", f"[{_GAP}"),
     # Nobody sees a definition, and brackets in our own words would lead where it says.
     _replace("definitions of links", r"\](?=[:\[])", f"]{_GAP}"),
     # A title or an address over several lines takes backticks of ours with it.
@@ -277,6 +264,10 @@ TITLE_RULES: tuple[Rule, ...] = (
 )
 
 
+MAX_ROUNDS = 10
+"""Times that the rules of titles are applied: what one takes away may bring together what another looks for."""
+
+
 def one_line(text: str, limit: int, rules: Sequence[Rule] = TITLE_RULES) -> str:
     """A title of at most `limit` characters: no line breaks or control characters, no mention, no command.
 
@@ -286,8 +277,12 @@ def one_line(text: str, limit: int, rules: Sequence[Rule] = TITLE_RULES) -> str:
     # The rules need not read what is cut off anyway. They may take away some of what they read.
     line = whole[: 2 * limit]
     is_cut = line != whole
-    for rule in rules:
-        line = rule.apply(line)
+    for _ in range(MAX_ROUNDS):
+        before = line
+        for rule in rules:
+            line = rule.apply(line)
+        if line == before:
+            break
     line = " ".join(line.split())
     return line if len(line) <= limit and not is_cut else f"{line[: limit - 1].rstrip()}…"
 
@@ -303,7 +298,12 @@ def make_safe(text: str, secrets: Collection[str], limit: int | None = None, not
 
 def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
     """Somebody's words as one line of Markdown that may be posted, of some `limit` characters: no mark is counted."""
-    return _defuse_prose([one_line(redact(text, secrets), limit)])
+    return _defuse_prose([make_safe_title(text, secrets, limit)])
+
+
+def make_safe_title(text: str, secrets: Collection[str], limit: int) -> str:
+    """Somebody's words as `one_line`, without secrets: also without one that only the rules of titles put together."""
+    return one_line(redact(one_line(redact(text, secrets), 4 * limit), secrets), limit)
 
 
 # Shapes

@@ -15,17 +15,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from handlers.sanitize import KEY_SHAPES, MIN_SECRET, REDACTED, Rule
-from handlers.transcript import spell_out
+from handlers.sanitize import KEY_SHAPES, REDACTED, Rule
+from handlers.secret_forms import find_forms, find_spans
 from runner.artifacts import show_path
 from runner.characters import escape_invisible
 from runner.patch import Line, list_lines
 
 MAX_KEPT = 4
 """Patches that are kept as they are shown: a report asks several times for the same one."""
-
-MIN_PIECE = 20
-"""Characters of a line of a secret that has several, from which on the line alone is taken for the secret."""
 
 _KINDS = {"context": "unchanged", "hunk": "unchanged"}
 """What lines are called, where not by their kind: a hunk's head quotes a line that stays."""
@@ -72,13 +69,13 @@ class ShownPatch:
 
 def show_patch(patch: str, secrets: Collection[str], shapes: Sequence[Rule] = KEY_SHAPES) -> ShownPatch:
     """The patch as people may see it. The only way in which one leaves the service."""
-    return _show(patch, spell_out(secrets), tuple(shapes))
+    return _show(patch, find_forms(frozenset(secrets)), tuple(shapes))
 
 
 @lru_cache(MAX_KEPT)
-def _show(patch: str, secrets: frozenset[str], shapes: Sequence[Rule]) -> ShownPatch:
+def _show(patch: str, secrets: Sequence[str], shapes: Sequence[Rule]) -> ShownPatch:
     lines = [*list_lines(patch)]
-    found = sorted(_find_masked(patch, lines, _add_pieces(secrets), shapes))
+    found = sorted(_find_masked(patch, lines, secrets, shapes))
     shown = _LAST_RETURN.sub("\u27e8U+000D\u27e9", escape_invisible(patch)).split("\n")
     for number in found:
         shown[number] = _mask(lines[number])
@@ -99,38 +96,19 @@ def _mask(line: Line) -> str:
     return f"{mark[0] if mark else line.text[:1]}{REDACTED}"
 
 
-def _add_pieces(secrets: Collection[str]) -> frozenset[str]:
-    """The secrets, and of those with several lines each line that says enough: a hunk may show a part of them."""
-    forms = {form for secret in secrets for form in (secret, secret.replace("\r\n", "\n"))}
-    pieces = {piece.strip() for form in forms if "\n" in form.strip() for piece in form.split("\n")}
-    pieces = {piece for piece in pieces if len(piece) >= MIN_PIECE and not piece.startswith("-----")}
-    return frozenset(form for form in forms | pieces if len(form) >= MIN_SECRET)
-
-
 # Where the secrets are
 
 
 def _find_masked(patch: str, lines: Sequence[Line], secrets: Collection[str], shapes: Sequence[Rule]) -> set[int]:
     """The numbers of the lines that hold a secret, on either side of the change or across its marks."""
-    masked = set(_find_lines(patch, range(len(lines)), _find_spans(patch, secrets, ())))
-    plain = [shape for shape in shapes if shape not in _KEY_BLOCKS]
+    masked = set(_find_lines(patch, range(len(lines)), find_spans(patch, secrets, ())))
+    plain = [shape.pattern for shape in shapes if shape.pattern not in _KEY_BLOCKS]
     for numbers, texts in _read_sides(lines):
         text = "\n".join(texts)
-        masked.update(_find_lines(text, numbers, _find_spans(text, secrets, plain)))
+        masked.update(_find_lines(text, numbers, find_spans(text, secrets, plain)))
         if shapes and "PRIVATE KEY" in text:
             masked.update(numbers[at] for at in _find_keys(texts))
     return masked - {_BETWEEN}
-
-
-def _find_spans(text: str, secrets: Iterable[str], shapes: Iterable[Rule]) -> Iterator[tuple[int, int]]:
-    """Where in the text something begins and ends that is a secret or looks like one, in no order."""
-    for secret in secrets:
-        at = text.find(secret)
-        while at >= 0:
-            yield at, at + len(secret)
-            at = text.find(secret, at + len(secret))
-    for shape in shapes:
-        yield from (found.span() for found in shape.pattern.finditer(text)) if shape.pattern else ()
 
 
 _BETWEEN = -1
@@ -169,7 +147,7 @@ def _find_lines(text: str, numbers: Sequence[int], spans: Iterable[tuple[int, in
 
 # Private keys: several lines, of which the first and the last say nothing
 
-_KEY_BLOCKS = [shape for shape in KEY_SHAPES if "private keys" in shape.name]
+_KEY_BLOCKS = [shape.pattern for shape in KEY_SHAPES if "private keys" in shape.name]
 _EDGE = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _AROUND = " \t\r\"'`,|>#*/+\\"
 """What stands around the lines of a key in source code. No parentheses: a call is no key."""
@@ -193,7 +171,7 @@ def _find_keys(texts: Sequence[str]) -> Iterator[int]:
     Around nothing but code the first and the last line are no key: else whoever writes them could hide that code.
     """
     roles = "".join(map(_find_role, texts))
-    yield from (at for at, role in enumerate(roles) if role in "BEO" and any(_find_spans(texts[at], (), _KEY_BLOCKS)))
+    yield from (at for at, role in enumerate(roles) if role in "BEO" and any(find_spans(texts[at], (), _KEY_BLOCKS)))
     for found in _KEY.finditer(roles):
         yield from range(*found.span()) if "k" in found[0] else ()
     for found in _AROUND_CODE.finditer(roles):  # A key whose lines stand in code.

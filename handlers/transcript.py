@@ -62,14 +62,6 @@ class Entry:
     text: str
 
 
-def spell_out(secrets: Collection[str]) -> frozenset[str]:
-    """The secrets, and how they look inside a string of JSON, and inside one that stands in another."""
-    forms = {form for secret in secrets for form in (secret, secret.strip())}
-    for _ in range(2):
-        forms |= {json.dumps(form, ensure_ascii=escaped)[1:-1] for form in forms for escaped in (True, False)}
-    return frozenset(forms)
-
-
 def drop_colours(text: str) -> str:
     """The text without what programs write to a terminal to colour and to move it."""
     return _COLOURS.sub("", text)

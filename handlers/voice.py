@@ -157,6 +157,9 @@ def mark_forgery(line: str, following: str = "") -> str:
     return f"{marks}{SPEAKER} {line[len(marks) :]}"
 
 
+_SIGNS = re.compile(r"^[\W_]+")
+"""Whatever stands before the first letter of a line: dots, arrows, brackets and pictures."""
+
 _LOOKED_AT = 200
 """Characters of a line: more than any beginning of ours has."""
 
@@ -165,14 +168,30 @@ def _sounds_like_us(words: str, *, is_heading: bool) -> bool:
     shown = _plain(words[:_LOOKED_AT])
     headlines = _headlines() if is_heading else ()
     phrases = (*_phrases(), *headlines)
-    return shown.startswith(_marks()) or any(
-        shown.startswith(phrase) and not shown[len(phrase) : len(phrase) + 1].isalnum() for phrase in phrases
+    said = _SIGNS.sub("", shown)
+    return shown.lstrip("([{\"'“•·").startswith(_marks()) or any(
+        said.startswith(phrase) and not said[len(phrase) : len(phrase) + 1].isalnum() for phrase in phrases
     )
+
+
+_SHORTCODES = {
+    ":white_check_mark:": "✅",
+    ":heavy_check_mark:": "✅",
+    ":grey_question:": "❔",
+    ":question:": "❔",
+    ":warning:": "⚠",
+    ":no_entry:": "⛔",
+    ":x:": "⛔",
+}
+"""How GitHub spells the signs that look like ours."""
+
+_SHORTCODE = re.compile("|".join(_SHORTCODES))
 
 
 def _plain(text: str) -> str:
     """A text as it looks, letters alone: without emphasis, signs of no width, and spaces that nobody notices."""
     text = unicodedata.normalize("NFKC", drop_invisible(html.unescape(text).replace("\ufe0f", "")))
+    text = _SHORTCODE.sub(lambda found: _SHORTCODES[found[0]], text)
     text = re.sub(r"[][*_`~\\]", "", text).replace("\u2019", "'")
     text = re.sub(r"[\u2010-\u2015\u2212]", "-", text)
     return re.sub(r" +(?=[:.])", "", " ".join(text.split())).casefold()

@@ -46,8 +46,8 @@ class BadArtifacts(Exception):  # noqa: N818 - says what they are
     """What the machine sent has another shape than our own program gives it."""
 
 
-def read_report(job: Job, raw: Mapping[str, Any], profile: Profile) -> Report:
-    """The report of a job. Raises `BadArtifacts` when there is no sense to be made of `raw`."""
+def read_report(job: Job, raw: Mapping[str, Any], profile: Profile, secret: bytes) -> Report:
+    """The report of a job, with a digest that only `secret` makes. Raises `BadArtifacts` when `raw` makes no sense."""
     limits = profile.limits
     changes = _read_changes(raw, limits)
     patch = _read_patch(raw)
@@ -62,7 +62,7 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile) -> Report:
         repro=texts["repro"],
         patch=_cut_patch(patch, limits),
         changes=changes,
-        digest=digest_of(job.base_commit, changes) if job.base_commit and changes and not refusals else None,
+        digest=digest_of(job.base_commit, changes, secret) if job.base_commit and changes and not refusals else None,
         refusals=_first(refusals),
         warnings=_first([*_read_problems(raw), *find_warnings(changes)]),
     )

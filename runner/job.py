@@ -248,9 +248,13 @@ class Report:
         return (("Report", self.body), ("Diff", self.patch), ("Repro", self.repro), ("Worklog", self.worklog))
 
 
-def digest_of(base_commit: str, changes: Iterable[FileChange]) -> str:
-    """The SHA-256 over the base commit and every path, mode and content, in hex."""
-    digest = hashlib.sha256(f"{base_commit}\0".encode())
+def digest_of(base_commit: str, changes: Iterable[FileChange], secret: bytes) -> str:
+    """The HMAC-SHA-256 over the base commit and every path, mode and content, in hex.
+
+    People compare its first `DIGEST_SHOWN` digits alone. The secret keeps an agent from searching for two changes that
+    share those digits: one to be approved, and one to open as the pull request.
+    """
+    digest = hmac.new(secret, f"digest\0{base_commit}\0".encode(), "sha256")
     for change in sorted(changes, key=lambda change: change.path):
         content = hashlib.sha256(change.content or b"").hexdigest()
         digest.update(f"{change.path}\0{change.mode or 'deleted'}\0{content}\0".encode())

@@ -169,7 +169,7 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
     try:
         result = await client.result(job.id, find_max_answer(profile.limits))
         # In a thread, so that others get their turns: any part of what a machine sends may be long.
-        report = await asyncio.to_thread(read_report, job, result, profile)
+        report = await asyncio.to_thread(read_report, job, result, profile, bench.db.secret)
         report = await _tell_origin(bench, job, report)
     except (BadArtifacts, JobdError) as error:
         failure = failure or f"the result could not be read: {error}"

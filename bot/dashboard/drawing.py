@@ -18,7 +18,6 @@ from bot.dashboard.visits import Visit
 from handlers.context import Context
 from handlers.sanitize import redact
 from handlers.shown_patch import ShownPatch, show_patch
-from handlers.transcript import spell_out
 from runner.characters import show_invisible
 
 HEADERS = {
@@ -52,7 +51,7 @@ class Drawing:
 
     def __init__(self, context: Context, web_url: str) -> None:
         """`web_url` is where GitHub's pages are; empty where nobody has said."""
-        self.secrets = spell_out(context.secrets)
+        self.secrets = frozenset(context.secrets)
         self._live_secrets = context.secrets
         # A list says the same few hundred words each time, and looking for secrets in each is what takes its time.
         self._clean_word = lru_cache(MAX_WORDS)(self._clean_text)

@@ -15,7 +15,7 @@ from tests.support.model_machine import BASE
 
 NAME = "octo/widgets"
 CHANGES = {"A": FileChange("new.py", "100644", b"new = 1\n"), "B": FileChange("new.py", "100644", b"new = 2\n")}
-DIGESTS = {name: digest_of(BASE, [change]) for name, change in CHANGES.items()}
+DIGESTS = {name: digest_of(BASE, [change], b"secret") for name, change in CHANGES.items()}
 NOTE = "I read the loop with care, and its last row was indeed left out until now."
 NOTES = {
     "good A": ("A", NOTE),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from handlers.live_transcript import MAX_HELD, MAX_LINE, MAX_SHOWN, LiveTranscript, Told
 from handlers.sanitize import find_open, redact
-from handlers.transcript import Entry, EntryKind, drop_colours, redact_log, render_transcript, spell_out
+from handlers.transcript import Entry, EntryKind, drop_colours, redact_log, render_transcript
 from runner.agents import Agent, AgentSpec, build_agent
 from runner.characters import show_invisible
 
@@ -23,7 +23,7 @@ COMMAND = build_agent(AgentSpec("mine", "command", ("true",)))
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEowIBAAKCAQEAabcdefgh\n" * 3 + "-----END RSA PRIVATE KEY-----\n"
 LIVE = ("hunter2-hunter2", 'first "line"\nand a sécond\nand a third', "{\n  one: two\n}")
-SECRETS = spell_out(LIVE)
+SECRETS = frozenset(LIVE)
 
 TOKENS = (
     "ghp_" + "a1" * 20,

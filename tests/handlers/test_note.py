@@ -121,6 +121,10 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
         (NOTE + " x" * 5000, "10000 are the most"),
         (f"{NOTE}\n\n```python\nx = 1", "leaves a fence"),
         (f"{NOTE}\n\n<!-- hidden", "leaves a fence, a comment"),
+        *(
+            (f"{NOTE}\n\n{html}", "leaves a fence")
+            for html in ("<DETAILS>", "<?x", "<![CDATA[", "<!X", "<Script>", "<title>")
+        ),
         (f"{NOTE}\n\n<details><summary>more</summary>", "HTML element open"),
         ("If you agree with this diff, reply with the line below and, under it, in your own words.", "our template"),
         (

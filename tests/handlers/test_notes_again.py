@@ -28,7 +28,7 @@ from tests.support.model_machine import BASE, CHANGE
 from tests.support.patches import render_patch
 
 NAME, ISSUE = "octo/widgets", 7
-DIGEST = digest_of(BASE, [CHANGE])
+DIGEST = digest_of(BASE, [CHANGE], b"secret")
 NOTE = f"/ptq pr {DIGEST[:12]}\n\nI read the loop with care, and its last row was indeed left out until now."
 
 

@@ -12,7 +12,6 @@ from handlers.transcript import (
     redact_each,
     redact_log,
     render_transcript,
-    spell_out,
 )
 from runner.agents import AgentSpec, build_agent
 
@@ -139,7 +138,7 @@ def test_of_plain_lines_at_the_start_of_a_cut_log_the_margin_is_left_out() -> No
 
 
 def redact_secret(text: str) -> str:
-    return redact(text, spell_out([SECRET]))
+    return redact(text, [SECRET])
 
 
 @pytest.mark.parametrize("escaped", [True, False])
@@ -167,7 +166,7 @@ def test_a_secret_behind_a_line_break_is_found_in_the_raw_log_as_well() -> None:
 @pytest.mark.parametrize("place", [0, 1990, 3990, 100_000])
 def test_no_part_of_a_secret_is_left_where_a_text_is_cut(place: int) -> None:
     long = "\n".join(f"part {number} of the secret" for number in range(SHOWN_LINES + 5))
-    told = render(answer("x" * place + long + "\nend"), redact=lambda text: redact(text, spell_out([long])))
+    told = render(answer("x" * place + long + "\nend"), redact=lambda text: redact(text, [long]))
     assert "of the secret" not in told[0][1]
     assert told[0][1].endswith("[redacted]\nend")
 

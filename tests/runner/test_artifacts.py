@@ -27,6 +27,7 @@ from tests.support.patches import render_patch
 
 PROFILE = Profile("octo/widgets", limits=Limits(max_changes=6, max_change_bytes=6000, max_text_bytes=100))
 JOB = make_job(base_commit="ab" * 20)
+SECRET = b"secret"
 
 
 def change(path: str = "a.py", content: bytes | None = b"x\n", **fields: Any) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def with_patch(*changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(*changes: Any, **fields: Any) -> Report:
-    return read_report(JOB, {**with_patch(*changes), **fields}, PROFILE)
+    return read_report(JOB, {**with_patch(*changes), **fields}, PROFILE, SECRET)
 
 
 def refusal(*changes: Any) -> str:
@@ -66,7 +67,7 @@ def refusal(*changes: Any) -> str:
 def test_a_clean_change_gets_a_digest_over_base_paths_modes_and_contents() -> None:
     report = read(change("a.py"), change("new.py", old_mode=None), change("gone.py", None, mode=None))
     assert report.refusals == ()
-    assert report.digest == digest_of(JOB.base_commit or "", report.changes)
+    assert report.digest == digest_of(JOB.base_commit or "", report.changes, SECRET)
     assert [item.status for item in report.changes] == ["modified", "added", "deleted"]
 
 
@@ -76,7 +77,9 @@ def test_no_change_has_no_digest() -> None:
 
 
 def test_a_preset_that_changes_nothing_gets_its_diff_refused() -> None:
-    report = read_report(make_job(base_commit="ab" * 20, may_change=False, preset="diagnose"), raw(change()), PROFILE)
+    report = read_report(
+        make_job(base_commit="ab" * 20, may_change=False, preset="diagnose"), raw(change()), PROFILE, SECRET
+    )
     assert report.digest is None
     assert "the preset diagnose changes no file, but the agent changed `a.py`" in report.refusals[0]
 
@@ -173,7 +176,7 @@ def test_nothing_lies_in_a_file_or_in_a_link() -> None:
 )
 def test_an_answer_of_another_shape_is_not_read_at_all(answer: dict[str, Any]) -> None:
     with pytest.raises(BadArtifacts):
-        read_report(JOB, answer, PROFILE)
+        read_report(JOB, answer, PROFILE, SECRET)
 
 
 def test_what_a_reader_would_miss_is_named() -> None:
@@ -252,7 +255,7 @@ def test_of_many_sentences_only_the_first_are_kept() -> None:
 
 
 def test_without_a_base_there_is_nothing_to_approve() -> None:
-    assert read_report(make_job(base_commit=None), raw(change()), PROFILE).digest is None
+    assert read_report(make_job(base_commit=None), raw(change()), PROFILE, SECRET).digest is None
 
 
 def test_text_that_a_database_could_not_hold_is_made_harmless() -> None:
@@ -318,7 +321,7 @@ def test_a_carriage_return_within_a_line_is_refused(content: bytes) -> None:
     name = "diff --git a/a.py b/a.py\nnew file mode 100644\n--- /dev/null\n+++ b/a.py\n@@ -0,0 +1 @@\n+"
     text = content.decode(errors="surrogateescape")
     patch = name + (text if text.endswith("\n") else f"{text}\n\\ No newline at end of file\n")
-    report = read_report(JOB, raw(changed, patch=patch), PROFILE)
+    report = read_report(JOB, raw(changed, patch=patch), PROFILE, SECRET)
     assert report.digest is None
     (refused,) = report.refusals
     assert refused.startswith("`a.py` gets a carriage return within a line")
@@ -327,7 +330,7 @@ def test_a_carriage_return_within_a_line_is_refused(content: bytes) -> None:
 def test_a_carriage_return_that_was_there_is_named_and_line_ends_of_windows_are_none() -> None:
     old = change("a.py", b"a\rb\nnew\n")
     patch = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n a\rb\n-old\n+new\n"
-    report = read_report(JOB, raw(old, patch=patch), PROFILE)
+    report = read_report(JOB, raw(old, patch=patch), PROFILE, SECRET)
     assert report.refusals == ()
     assert report.warnings == ("`a.py` has a carriage return within a line, where some programs end the line",)
     report = read(change("a.txt", b"a\r\nb\r\n", old_mode=None))
@@ -337,10 +340,10 @@ def test_a_carriage_return_that_was_there_is_named_and_line_ends_of_windows_are_
 def test_bytes_that_are_no_text_come_in_exactly() -> None:
     patch = "diff --git a/l.py b/l.py\nnew file mode 100644\n--- /dev/null\n+++ b/l.py\n@@ -0,0 +1 @@\n+caf\udce9\n"
     for content, refusals in ((b"caf\xe9\n", 0), (b"caf\xe8\n", 1), ("caf\ufffd\n".encode(), 1)):
-        report = read_report(JOB, raw(change("l.py", content, old_mode=None), patch=patch), PROFILE)
+        report = read_report(JOB, raw(change("l.py", content, old_mode=None), patch=patch), PROFILE, SECRET)
         assert len(report.refusals) == refusals
         assert report.patch.endswith("+caf\U0010ffe9\n")
-    assert "?" in read_report(JOB, raw(patch="\ud800"), PROFILE).patch
+    assert "?" in read_report(JOB, raw(patch="\ud800"), PROFILE, SECRET).patch
 
 
 @pytest.mark.parametrize("path", [".gitattributes", "docs/.gitattributes", ".GitAttributes"])
@@ -375,4 +378,4 @@ JSON = st.recursive(
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(raw(), JSON)))
 def test_any_answer_is_either_read_or_refused(answer: dict[str, Any]) -> None:
     with contextlib.suppress(BadArtifacts):
-        read_report(JOB, answer, PROFILE)
+        read_report(JOB, answer, PROFILE, SECRET)

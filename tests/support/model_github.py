@@ -274,4 +274,5 @@ class ModelGitHub:
         """Of what the tree of a commit changes in the base that it was made from."""
         _, tree = self._objects[commit]
         base, entries = self._objects[tree]
-        return digest_of(base, [FileChange(one.path, one.mode, (one.text or "").encode()) for one in entries])
+        changes = [FileChange(one.path, one.mode, (one.text or "").encode()) for one in entries]
+        return digest_of(base, changes, b"secret")
