@@ -247,7 +247,7 @@ async def _check(context: Context, job: Job, report: Report) -> None:
     try:
         files = {
             path: await context.github.fetch_file(job.repository, path, job.base_commit or "")
-            for path in list_bases(report.patch, report.changes)
+            for path in list_bases(report.changes)
         }
         check_patch(report.patch, report.changes, {path: file for path, file in files.items() if file is not None})
         returns = list_bare_returns(report.patch)

@@ -186,7 +186,7 @@ def test_what_a_reader_would_miss_is_named() -> None:
     )
     said = "\n".join(report.warnings)
     for words in (
-        "`bin.dat` is binary (2 bytes)",
+        "`bin.dat` is shown as binary (2 bytes), so nobody sees its content",
         "`run.sh` is executable now",
         "U+202E",
         "U+200B",
@@ -206,7 +206,7 @@ def test_invisible_characters_in_a_name_are_shown_and_named() -> None:
 
 def test_a_name_cannot_break_out_of_its_sentence() -> None:
     (warning,) = read(change("a` **b**", b"\xff")).warnings
-    assert warning == "`a\u02bc **b**` is binary (1 bytes)"
+    assert warning == "`a\u02bc **b**` is no UTF-8 text (1 bytes)"
     assert len(read(change("é" * 4000, b"\xff")).warnings[0]) < 400
 
 
