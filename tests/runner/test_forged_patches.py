@@ -115,6 +115,18 @@ def test_a_file_that_becomes_a_link_is_no_rename() -> None:
         check_patch(section("new.py", *told, old="old.py"), moved, {"old.py": b"x\n"})
 
 
+def test_a_link_is_compared_with_its_target_in_the_base() -> None:
+    link = FileChange("l", LINK, b"new", LINK)
+    hunk = (*sides("a/l", "b/l"), "@@ -1 +1 @@", "-old", REMARK, "+new", REMARK)
+    check_patch(section("l", *hunk), [link], {"l": b"old"})
+    unchanged = (*hunk[:2], "@@ -1 +1 @@", " new", REMARK)
+    gone = ("deleted file mode 120000", *sides("a/l", "/dev/null"), "@@ -1 +0,0 @@", "-old", REMARK)
+    check_patch(section("l", *gone), [FileChange("l", None, None, LINK)], {"l": b"old"})
+    for lines, change in ((hunk, link), (unchanged, link), (gone, FileChange("l", None, None, LINK))):
+        with pytest.raises(Untrue):
+            check_patch(section("l", *lines), [change], {"l": b"other"})
+
+
 # Ends of files
 
 
