@@ -26,7 +26,8 @@ from runner.artifacts import describe_bare_return
 from runner.base_files import check_base, list_folders
 from runner.check_rows import fetch_checks
 from runner.job import FileChange, Job, Report
-from runner.patch import Untrue, check_patch, list_bare_returns, list_bases
+from runner.patch import check_patch, list_bare_returns, list_bases
+from runner.patch_text import Untrue
 
 MAX_FOLDERS = 1_000
 """Folders that changed files may lie in: GitHub is asked about each of them."""

@@ -18,7 +18,8 @@ from runner.agents.configuration import configures_agents
 from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_invisible
 from runner.environment import Limits, Profile
 from runner.job import FileChange, Job, Report, digest_of
-from runner.patch import Untrue, check_patch, is_shown_as_binary, list_bare_returns
+from runner.patch import check_patch, is_shown_as_binary, list_bare_returns
+from runner.patch_text import Untrue
 
 LINK, SUBMODULE = "120000", "160000"
 MODES = ("100644", "100755", LINK, SUBMODULE)

@@ -198,6 +198,13 @@ def test_what_a_reader_would_miss_is_named() -> None:
     assert "fine.py" not in said
 
 
+def test_paths_that_are_too_long_together_are_refused() -> None:
+    rows = [change(f"{number:03}" + '"' * 4000, old_mode=None) for number in range(130)]
+    roomy = Profile("octo/widgets", limits=Limits())
+    with pytest.raises(BadArtifacts, match="longer than 500000 characters together"):
+        read_report(JOB, raw(*rows), roomy)
+
+
 def test_invisible_characters_in_a_name_are_shown_and_named() -> None:
     report = read(change("na\u200cme.py"))
     assert report.refusals == ()

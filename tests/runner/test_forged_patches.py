@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from runner.job import FileChange
-from runner.patch import Untrue, check_patch
-from runner.patch_text import name_section, quote
+from runner.patch import check_patch
+from runner.patch_text import Untrue, name_section, quote
 from tests.runner.test_patch import make_change
 
 LINK = "120000"

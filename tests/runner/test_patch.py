@@ -12,7 +12,8 @@ import pytest
 
 from runner.characters import decode_exactly
 from runner.job import FileChange
-from runner.patch import Untrue, check_patch, list_bare_returns, list_bases, list_lines
+from runner.patch import check_patch, list_bare_returns, list_bases, list_lines
+from runner.patch_text import Untrue
 from tests.support.site import PATCH
 
 BASE = {
