@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from handlers.events import Issue, Repository, User
 from handlers.rules import Role
+from runner.base_files import BaseFile
 
 
 class GitHubError(Exception):
@@ -214,6 +215,15 @@ class GitHub(Protocol):
 
     async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
         """The paths of the files that lie directly in these folders of the first level (`""` is the root), in turn."""
+
+    async def find_base_files(self, repository: str, paths: Collection[str], commit: str) -> dict[str, BaseFile]:
+        """What a commit has at these paths and at the folders that they lie in, by path; no link is followed.
+
+        What is absent is missing in the answer. It takes a call for each of these folders that is there.
+        """
+
+    async def fetch_blob(self, repository: str, sha: str) -> bytes:
+        """The content of a file, or the target of a link, by the SHA of its git object."""
 
     async def create_blob(self, repository: str, content: bytes) -> str:
         """Store a blob and return its SHA."""

@@ -24,9 +24,14 @@ from handlers.sanitize import show_code
 from runner import store
 from runner.artifacts import describe_bare_return
 from runner.aside import run_aside
+from runner.base_files import check_base, list_folders
 from runner.check_rows import fetch_checks
 from runner.job import FileChange, Job, Report
-from runner.patch import Untrue, check_patch, list_bare_returns, list_bases
+from runner.patch import check_patch, list_bare_returns, list_bases
+from runner.patch_text import Untrue
+
+MAX_FOLDERS = 1_000
+"""Folders that changed files may lie in: GitHub is asked about each of them."""
 
 MAX_NAMED = 10
 """Pull requests that are named where there are too many."""
@@ -246,14 +251,16 @@ async def _check_room(context: Context, rules: RepositoryRules) -> None:
 
 async def _check(context: Context, job: Job, report: Report) -> None:
     """That the diff which the note approves is the whole change, on what GitHub has at the base commit."""
+    paths = [change.path for change in report.changes]
+    if len({folder for path in paths for folder in list_folders(path)}) > MAX_FOLDERS:
+        raise PullAbandoned(f"the changed files lie in more than {MAX_FOLDERS} folders")
+    found = await context.github.find_base_files(job.repository, paths, job.base_commit or "")
     try:
-        files = {
-            path: await context.github.fetch_file(job.repository, path, job.base_commit or "")
-            for path in list_bases(report.patch, report.changes)
-        }
-        base = {path: file for path, file in files.items() if file is not None}
-        size = len(report.patch) + sum(map(len, base.values()))
-        await run_aside(size, check_patch, report.patch, report.changes, base)
+        check_base(report.changes, found)
+        bases = list_bases(report.changes)
+        files = {path: await context.github.fetch_blob(job.repository, found[path].sha) for path in bases}
+        size = len(report.patch) + sum(map(len, files.values()))
+        await run_aside(size, check_patch, report.patch, report.changes, files)
         returns = await run_aside(size, list_bare_returns, report.patch)
     except Untrue as error:
         raise PullAbandoned(f"the diff in the report is not the change: {error}") from None

@@ -18,13 +18,17 @@ from runner.agents.configuration import configures_agents
 from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_invisible
 from runner.environment import Limits, Profile
 from runner.job import FileChange, Job, Report, digest_of
-from runner.patch import Untrue, check_patch, list_bare_returns
+from runner.patch import check_patch, is_shown_as_binary, list_bare_returns
+from runner.patch_text import Untrue
 
 LINK, SUBMODULE = "120000", "160000"
 MODES = ("100644", "100755", LINK, SUBMODULE)
 
 MAX_PATH = 4096
 """Characters of a path, and of a link's target: Linux knows no longer ones."""
+
+MAX_PATHS = 500_000
+"""Characters of all paths together: each is quoted, compared and shown several times."""
 
 MAX_DEPTH = 100
 """Names in a path. No honest repository comes near, and what compares paths may take its time for each name."""
@@ -148,6 +152,8 @@ def _read_changes(raw: Mapping[str, Any], limits: Limits) -> tuple[FileChange, .
     changes = tuple(_read_change(row) for row in rows)
     if sum(len(change.content or b"") for change in changes) > limits.max_change_bytes:
         raise BadArtifacts(f"the changed files are larger than {limits.max_change_bytes} bytes together")
+    if sum(len(change.path) for change in changes) > MAX_PATHS:
+        raise BadArtifacts(f"the paths of the changed files are longer than {MAX_PATHS} characters together")
     if len({change.path for change in changes}) != len(changes):
         raise BadArtifacts("a path is changed twice")
     return changes
@@ -316,7 +322,10 @@ def find_warnings(changes: Iterable[FileChange]) -> Iterable[str]:
         if change.mode == LINK:
             yield f"{show_path(change.path)} is a link to {show_path((change.content or b'').decode(errors='replace'))}"
         elif change.binary:
-            yield f"{show_path(change.path)} is binary ({len(change.content or b'')} bytes)"
+            content = change.content or b""
+            hidden = "is shown as binary ({} bytes), so nobody sees its content"
+            words = hidden if is_shown_as_binary(content) else "is no UTF-8 text ({} bytes)"
+            yield f"{show_path(change.path)} {words.format(len(content))}"
         elif change.content:
             for oddity in name_oddities(change.content.decode()):
                 yield f"{show_path(change.path)} has {oddity}"

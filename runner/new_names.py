@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from runner.job import FileChange
-from runner.patch import Untrue, list_added_lines, list_additions
+from runner.patch import list_added_lines, list_additions
+from runner.patch_text import Untrue
 from runner.regression_tests import parse
 
 MIN_NAME = 3

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from runner.job import FileChange
-from runner.patch import Untrue, list_added_lines
+from runner.patch import list_added_lines
+from runner.patch_text import Untrue
 
 PATTERNS = ("test_*.py", "*_test.py")
 """How pytest tells files of tests from others (its `python_files`)."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from runner.job import FileChange
-from runner.patch import Untrue, list_added_lines
+from runner.patch import list_added_lines
+from runner.patch_text import Untrue
 from runner.regression_tests import is_for_tests
 from runner.signature import count_tests, find_signature, name_failure
 

@@ -5,7 +5,7 @@ It refuses to know what comments and pull requests are for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -24,6 +24,7 @@ from bot.github.payloads import (
     choose_pull_request,
     choose_remover,
     parse_attempts,
+    parse_base_files,
     parse_blob,
     parse_comment,
     parse_comments,
@@ -60,6 +61,7 @@ from handlers.ports import (
     Worth,
 )
 from handlers.rules import Role
+from runner.base_files import FOLDER, BaseFile, list_folders
 
 log = structlog.get_logger(__name__)
 
@@ -224,9 +226,30 @@ class AppGitHub:
             found = await self._calls.fetch(Access.READ_CODE, repository, where, file=path.split("/"), ref=commit)
         except NotFound:
             return None
-        sha = read_answer(parse_sha, found)
+        return await self.fetch_blob(repository, read_answer(parse_sha, found))
+
+    async def fetch_blob(self, repository: str, sha: str) -> bytes:
+        """One call; GitHub gives blobs up to 100 MB."""
         blob = await self._calls.fetch(Access.READ_CODE, repository, "/git/blobs/{sha}", sha=sha)
         return read_answer(parse_blob, blob)
+
+    async def find_base_files(self, repository: str, paths: Collection[str], commit: str) -> dict[str, BaseFile]:
+        """One call for the root, and one for each folder that there is, the outer ones first."""
+        found = dict[str, BaseFile]()
+        folders = {folder for path in paths for folder in list_folders(path)}
+        wanted = folders.union(paths)
+        for folder in sorted({"", *folders}, key=lambda name: (name.count("/"), name)):
+            there = found.get(folder)
+            if folder and (there is None or there.mode != FOLDER):
+                continue
+            sha = there.sha if there else commit
+            tree = await self._calls.fetch(Access.READ_CODE, repository, "/git/trees/{sha}", sha=sha)
+            inside = read_answer(parse_base_files, tree)
+            if inside is None:
+                raise GitHubError(200, f"the folder {folder[:200]!r} has too many files to be listed")
+            prefix = f"{folder}/" if folder else ""
+            found |= {prefix + name: file for name, file in inside.items() if prefix + name in wanted}
+        return found
 
     async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
         """One call for the root, and one for each folder that there is."""

@@ -20,6 +20,7 @@ from handlers.ports import (
     TreeEntry,
 )
 from handlers.rules import Role
+from runner.base_files import BaseFile
 
 Value = TypeVar("Value")
 
@@ -206,6 +207,13 @@ def parse_sha(payload: Mapping[str, Any]) -> str:
 def parse_tree(payload: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name, kind (`blob`, `tree`, `commit`) and SHA of each entry."""
     return [(str(entry["path"]), str(entry["type"]), str(entry["sha"])) for entry in payload["tree"]]
+
+
+def parse_base_files(payload: Mapping[str, Any]) -> dict[str, BaseFile] | None:
+    """What a folder holds, by name; None where GitHub leaves out some of it, as it does above 100,000 entries."""
+    if payload["truncated"]:
+        return None
+    return {str(entry["path"]): BaseFile(str(entry["mode"]), str(entry["sha"])) for entry in payload["tree"]}
 
 
 def parse_blob(payload: Mapping[str, Any]) -> bytes:

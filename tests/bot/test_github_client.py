@@ -204,6 +204,24 @@ async def test_a_change_becomes_a_branch_and_a_draft_pull_request(place: Place) 
     assert [pull.draft for pull in place.github.pulls(NAME)] == [True]
 
 
+async def test_what_a_commit_holds_is_found_without_following_links(place: Place) -> None:
+    entries = [
+        TreeEntry("run", "100755", text="x\n"),
+        TreeEntry("deep/er/link", "120000", text="../../README.md"),
+    ]
+    tree = await place.client.create_tree(NAME, place.base, entries)
+    commit = await place.client.create_commit(NAME, "Add files", tree, [place.base])
+    paths = ["run", "deep/er/link", "deep/er/link/x", "run/x", "none/x", "README.md"]
+    before = len(place.calls())
+    found = await place.client.find_base_files(NAME, paths, commit)
+    assert {path: file.mode for path, file in found.items()} == {
+        **{"run": "100755", "deep": "040000", "deep/er": "040000"},
+        **{"deep/er/link": "120000", "README.md": "100644"},
+    }
+    assert len([call for call in place.calls()[before:] if "/git/trees/" in call]) == 3, "one for each folder"
+    assert await place.client.fetch_blob(NAME, found["deep/er/link"].sha) == b"../../README.md"
+
+
 async def test_a_closed_pull_request_is_found_too(place: Place) -> None:
     await place.publish()
     opened = await place.client.create_draft_pull_request(

@@ -191,7 +191,7 @@ def test_what_a_reader_would_miss_is_named() -> None:
     )
     said = "\n".join(report.warnings)
     for words in (
-        "`bin.dat` is binary (2 bytes)",
+        "`bin.dat` is shown as binary (2 bytes), so nobody sees its content",
         "`run.sh` is executable now",
         "U+202E",
         "U+200B",
@@ -203,6 +203,13 @@ def test_what_a_reader_would_miss_is_named() -> None:
     assert "fine.py" not in said
 
 
+def test_paths_that_are_too_long_together_are_refused() -> None:
+    rows = [change(f"{number:03}" + '"' * 4000, old_mode=None) for number in range(130)]
+    roomy = Profile("octo/widgets", limits=Limits())
+    with pytest.raises(BadArtifacts, match="longer than 500000 characters together"):
+        read_report(JOB, raw(*rows), roomy)
+
+
 def test_invisible_characters_in_a_name_are_shown_and_named() -> None:
     report = read(change("na\u200cme.py"))
     assert report.refusals == ()
@@ -211,7 +218,7 @@ def test_invisible_characters_in_a_name_are_shown_and_named() -> None:
 
 def test_a_name_cannot_break_out_of_its_sentence() -> None:
     (warning,) = read(change("a` **b**", b"\xff")).warnings
-    assert warning == "`a\u02bc **b**` is binary (1 bytes)"
+    assert warning == "`a\u02bc **b**` is no UTF-8 text (1 bytes)"
     assert len(read(change("é" * 4000, b"\xff")).warnings[0]) < 400
 
 

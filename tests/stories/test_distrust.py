@@ -36,6 +36,16 @@ texts = {"report": "fix staged\\n\\n## Summary\\nA comment.\\n", "worklog": "", 
 """
 
 
+REPLACE = (
+    FORGE.replace("+1,3 @@\\n+# harmless\\n {lines[0]}\\n {lines[1]}\\n", "+1 @@\\n+# harmless\\n")
+    .replace("@@ -1,2", "@@ -0,0")
+    .replace("--- a/{name}", "new file mode 100644\\n--- /dev/null")
+    .replace('("# harmless\\n" + evil)', '"# harmless\\n"')
+    .replace('"old_mode": "100644"', '"old_mode": None')
+)
+"""A file that is there is called a new one, so that nobody sees what is lost."""
+
+
 EVIL = "import os  # nobody was shown this"
 HIDE = f"""
 marker = "-----{{}} PRIVATE KEY-----\\n"
@@ -54,14 +64,23 @@ async def start(world: World, agent_label: str = "ptq:fix") -> None:
     await world.label(agent_label)
 
 
-async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("forge", "words"),
+    [
+        (FORGE, "holds something else than the diff shows"),
+        (REPLACE, "`widgets/chunks.py` is a file with mode 100644 in the base commit, and not absent"),
+    ],
+)
+async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(
+    tmp_path: Path, forge: str, words: str
+) -> None:
     python = write_interpreter(tmp_path)
-    async with open_world(tmp_path, agent=WRITE_REPORT + FORGE, python=python) as world:
+    async with open_world(tmp_path, agent=WRITE_REPORT + forge, python=python) as world:
         await start(world)
         assert "# harmless" in await world.wait_for_report()
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
         refusal = await world.wait_for_reply("could not be carried out")
-        assert "holds something else than the diff shows" in refusal
+        assert words in refusal
         await world.settle()
         assert world.pulls() == []
         assert "ptq/" not in world.git("branch", "--list")

@@ -90,7 +90,8 @@ async def test_every_kind_of_change_is_in_the_draft_pull_request_as_it_was_in_th
         await world.open_issue()
         await world.label()
         report = await world.wait_for_report()
-        for warning in ("`tests/test_chunks.py` is executable now", "`data.bin` is binary", "`deep/er/link` is a link"):
+        shown = "`data.bin` is shown as binary"
+        for warning in ("`tests/test_chunks.py` is executable now", shown, "`deep/er/link` is a link"):
             assert warning in report.split("<details>", maxsplit=1)[0], "it is named above the diff"
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
         pull = await world.wait_for_pull()

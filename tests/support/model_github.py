@@ -7,7 +7,7 @@ a branch is made once, and a second open pull request from it is refused. It kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from handlers.ports import (
     Worth,
 )
 from handlers.rules import Role
+from runner.base_files import BaseFile
 from runner.job import FileChange, digest_of
 
 OURS = "ptq-bot[bot]"
@@ -178,6 +179,12 @@ class ModelGitHub:
 
     async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
         return await self._do(lambda: None)
+
+    async def find_base_files(self, repository: str, paths: Collection[str], commit: str) -> dict[str, BaseFile]:
+        return await self._do(lambda: {})
+
+    async def fetch_blob(self, repository: str, sha: str) -> bytes:
+        raise NotImplementedError
 
     async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
         return []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from runner.characters import decode_exactly
 from runner.job import FileChange
+from runner.patch import is_shown_as_binary
 
 LINK = "120000"
 
@@ -20,18 +22,22 @@ def _render(change: FileChange) -> Iterator[str]:
         yield f"diff --git a/{change.path} b/{change.path}\ndeleted file mode {change.old_mode}\n"
     if change.mode is None:
         return
+    adds = change.old_mode is None or turns
     yield f"diff --git a/{change.path} b/{change.path}\n"
-    if change.old_mode is None or turns:
+    if adds:
         yield f"new file mode {change.mode}\n"
     elif change.old_mode != change.mode:
         yield f"old mode {change.old_mode}\nnew mode {change.mode}\n"
-    if change.binary:
-        yield f"Binary files a/{change.path} and b/{change.path} differ\n"
+    before = "/dev/null" if adds else f"a/{change.path}"
+    if is_shown_as_binary(change.content or b""):
+        yield f"Binary files {before} and b/{change.path} differ\n"
     elif change.content:
-        lines = change.content.decode().split("\n")
+        tab = "\t" * (" " in change.path)
+        yield f"--- {before}{'' if adds else tab}\n+++ b/{change.path}{tab}\n"
+        lines = decode_exactly(change.content).split("\n")
         ends = lines[-1] == ""
         shown = "".join(f"+{line}\n" for line in (lines[:-1] if ends else lines))
-        old = "-before\n" if change.old_mode and not turns else ""
+        old = "" if adds else "-before\n"
         yield f"@@ -{'1' if old else '0,0'} +1,{len(lines) - ends} @@\n{old}{shown}"
         if not ends:
             yield "\\ No newline at end of file\n"

@@ -1,0 +1,99 @@
+"""The body of a binary patch: whether it decodes to the content that is proposed. Pure.
+
+As git's `diff.c` writes it (`emit_binary_diff_body`) and `apply.c` reads it: a hunk for each direction. A hunk
+is `literal` or `delta` and a length, then lines of Base85 that hold a zlib stream, and an empty line at its end.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import string
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+_HEAD = re.compile("(literal|delta) ([0-9]{1,10})")
+_LENGTHS = {letter: length for length, letter in enumerate(string.ascii_uppercase + string.ascii_lowercase, 1)}
+_MORE = 1_000
+"""Bytes by which a delta may be longer than what it leads to; git takes a delta only where it is shorter."""
+
+
+def check_body(lines: Sequence[str], before: bytes | None, after: bytes) -> bool:
+    """Whether these lines say how `before` becomes `after`, and the reverse.
+
+    Without `before`, only what does not depend on it is compared.
+    """
+    hunks = [[*group] for is_text, group in groupby(lines, bool) if is_text]
+    empty = [len([*group]) for is_text, group in groupby(lines, bool) if not is_text]
+    if not 1 <= len(hunks) <= 2 or any(count > 1 for count in empty) or not lines[0]:
+        return False
+    sides = [(before, after), (after, before)]
+    return all(_leads_to(hunk, *side) for hunk, side in zip(hunks, sides, strict=False))
+
+
+def _leads_to(hunk: Sequence[str], source: bytes | None, target: bytes | None) -> bool:
+    head = _HEAD.fullmatch(hunk[0])
+    if head is None:
+        return False
+    is_delta, length = head[1] == "delta", int(head[2])
+    if target is not None and length > len(target) + _MORE * is_delta:
+        return False
+    try:
+        packed = b"".join(map(_decode_line, hunk[1:]))
+        if target is None:  # Its size is only known with the base commit.
+            return True
+        inflater = zlib.decompressobj()
+        data = inflater.decompress(packed, length + 1)
+        if len(data) != length or not inflater.eof or inflater.unused_data:
+            return False
+        if is_delta:
+            return source is None or b"".join(_apply_delta(data, source)) == target
+        return data == target
+    except (ValueError, LookupError, zlib.error):
+        return False
+
+
+def _decode_line(line: str) -> bytes:
+    length = _LENGTHS[line[0]]
+    if len(line) - 1 != -(-length // 4) * 5:
+        raise ValueError("a line has another length than it says")
+    decoded = base64.b85decode(line[1:])
+    if any(decoded[length:]):
+        raise ValueError("a line holds more than it says")
+    return decoded[:length]
+
+
+def _apply_delta(delta: bytes, source: bytes) -> Iterator[bytes]:
+    """As in a pack file (gitformat-pack(5), "Deltified representation"). Raises ValueError and LookupError."""
+    at, sizes = 0, []
+    for _ in range(2):
+        size, shift = 0, 0
+        while True:
+            byte, at = delta[at], at + 1
+            size, shift = size | (byte & 0x7F) << shift, shift + 7
+            if byte < 0x80:
+                break
+        sizes.append(size)
+    left = sizes[1]
+    if sizes[0] != len(source):
+        raise ValueError("the delta is of another content")
+    while at < len(delta):
+        byte, at = delta[at], at + 1
+        if byte < 0x80:
+            part, at = delta[at : at + byte], at + byte
+            size = byte
+        else:
+            values = [0, 0]
+            for bit in range(7):
+                if byte & 1 << bit:
+                    values[bit >= 4] |= delta[at] << 8 * (bit % 4 if bit < 4 else bit - 4)
+                    at += 1
+            size = values[1] or 0x10000
+            part = source[values[0] : values[0] + size]
+        left -= len(part)
+        if not size or len(part) != size or left < 0:
+            raise ValueError("the delta does not fit")
+        yield part
+    if left:
+        raise ValueError("the delta ends early")
