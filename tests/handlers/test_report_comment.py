@@ -395,9 +395,3 @@ def test_a_run_that_was_ended_and_left_a_report_says_why_it_is_partial() -> None
     assert "**Why:** the agent was stopped at the cap of 300 turns" in text
     assert "It lost the last chunk." in text
     assert render(job, result(body=" \n")).startswith("### Not finished\n")
-
-
-def test_the_title_that_the_agent_proposes_is_shown_where_a_note_may_approve_it() -> None:
-    titled = replace(result(), pr_title="Keep @octocat's row")
-    assert "**Proposed title:** `Keep octocat's row`" in render(report=titled)
-    assert "Proposed title" not in render(report=replace(titled, digest=None))
