@@ -8,16 +8,13 @@ from collections.abc import Collection, Sequence
 from handlers.casebook import Pull
 from handlers.ports import Person
 from handlers.pull_template import render_template
-from handlers.report_comment import MAX_COMMENT
+from handlers.report_comment import MAX_COMMENT, MAX_TITLE
 from handlers.sanitize import close_fence, collapse, cut, fence, make_safe_title, redact
 from handlers.status_comment import job_url
 from handlers.verified import render_checks
 from handlers.voice import Label, quote
 from runner.job import DIGEST_SHOWN, Job, Report
 from runner.verification import Check
-
-MAX_TITLE = 120
-"""Characters."""
 
 MAX_EDITS = 20_000
 """Characters of people's own text in a body that we write anew."""

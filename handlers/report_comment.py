@@ -15,11 +15,11 @@ from handlers.note import NOTE_PLACEHOLDER
 from handlers.replies import render_confidential
 from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import find_command
-from handlers.sanitize import collapse, cut, fence, make_safe_line, redact, show_code
+from handlers.sanitize import collapse, cut, fence, make_safe_line, make_safe_title, redact, show_code
 from handlers.shown_patch import show_patch
 from handlers.status_comment import job_url, link_job
 from handlers.verified import Outcome, find_outcome, name_outcome, render_checks
-from handlers.voice import Headline, Label, Mark, quote
+from handlers.voice import Headline, Label, Mark, quote, show_words
 from runner.characters import decode_exactly, show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Posts, Report
 from runner.meter import Meter
@@ -43,6 +43,9 @@ MAX_DIFF_WITHOUT_PAGE = 30_000
 MAX_DOUBTS = 6_000
 MAX_DOUBT = 800
 """Characters of one of them: it may name two paths, and says what is wrong behind them."""
+
+MAX_TITLE = 120
+"""Characters of a pull request's title."""
 
 MAX_LISTED = 100
 """Files named in a list."""
@@ -132,6 +135,8 @@ def draft_report(
     above = [_render_head(job, headline, secrets), _render_findings(job, parsed, secrets)]
     above.append(render_checks(job, checks, report, public_url, secrets))
     above += [_render_doubts(report, secrets)] if report else []
+    if report and approvable(job, report, secrets, has_page=bool(public_url)):
+        above.append(_render_title(report, secrets))
     step = _choose_next_step(job, report, checks, secrets, has_page=bool(public_url))
     shown_model = name_model(job, meter, model, secrets)
     below = _render_facts(job, meter, shown_model, public_url, key_on_machine=key_on_machine)
@@ -196,6 +201,12 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
         return ""
     listed = cut("\n".join(refusals + warnings), MAX_DOUBTS, "… (the job's page has the rest)")
     return f"{Label.NOTE.bold}\n\n{listed}"
+
+
+def _render_title(report: Report, secrets: Collection[str]) -> str:
+    """What the pull request and its commit will be called, unless the note has a title of its own."""
+    title = make_safe_title(report.pr_title, secrets, MAX_TITLE)
+    return f"{Label.TITLE.bold} {show_words(title, secrets, MAX_TITLE)}" if title else ""
 
 
 def _safe_line(text: str, secrets: Collection[str]) -> str:

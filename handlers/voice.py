@@ -33,6 +33,7 @@ class Label(StrEnum):
     REPORT_SAYS = "What the report says"
     SEEN = "Seen by ptq-bot"
     NOTE = "Please note:"
+    TITLE = "Proposed title:"
     DIFF = "Diff:"
     TOO_LONG = "The diff is too long for a comment"
     CHECKOUT = "Onto a local checkout:"

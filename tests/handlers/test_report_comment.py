@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from handlers.casebook import Pull, derive_reply_id, draft_reply
-from handlers.pull_body import MAX_TITLE, find_edits, render_commit_message, render_pull_body, render_pull_title
+from handlers.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
 from handlers.report import ParsedReport
 from handlers.report_comment import (
     MAX_COMMENT,
     MAX_SUMMARY,
+    MAX_TITLE,
     approvable,
     choose_headline,
     count_lines,

@@ -276,3 +276,9 @@ def test_a_path_is_code_wherever_a_comment_names_it(path: str) -> None:
 TAGS = frozenset(
     ("p", "h3", "ul", "li", "ol", "code", "pre", "strong", "em", "details", "summary", "blockquote", "h2", "sub", "a")
 )
+
+
+def test_the_title_that_an_agent_proposes_is_shown_as_it_will_be_where_a_note_may_approve_it() -> None:
+    title = "Keep @octocat's row"
+    assert "**Proposed title:** `Keep octocat's row`" in render(report=result(pr_title=title))
+    assert "Proposed title" not in render(report=result(pr_title=title, digest=None))
