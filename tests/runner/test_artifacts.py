@@ -207,7 +207,7 @@ def test_paths_that_are_too_long_together_are_refused() -> None:
     rows = [change(f"{number:03}" + '"' * 4000, old_mode=None) for number in range(130)]
     roomy = Profile("octo/widgets", limits=Limits())
     with pytest.raises(BadArtifacts, match="longer than 500000 characters together"):
-        read_report(JOB, raw(*rows), roomy)
+        read_report(JOB, raw(*rows), roomy, SECRET)
 
 
 def test_invisible_characters_in_a_name_are_shown_and_named() -> None:
@@ -234,7 +234,7 @@ def test_a_diff_of_more_lines_than_anybody_reads_is_refused_and_the_report_stays
     profile = Profile("octo/widgets", limits=Limits(max_change_bytes=200_000))
     head = with_patch(change("long.txt", b"\n", old_mode=None))["patch"].count("\n") - 1
     most, more = (with_patch(change("long.txt", b"\n" * (200_000 - head + over), old_mode=None)) for over in (0, 1))
-    shown, refused = (read_report(JOB, answer, profile) for answer in (most, more))
+    shown, refused = (read_report(JOB, answer, profile, SECRET) for answer in (most, more))
     assert (shown.refusals, shown.patch == most["patch"], shown.digest is None) == ((), True, False)
     assert refused.refusals == ("the diff has more than 200000 lines, too many to be read",)
     assert (refused.body, refused.patch == more["patch"][:-2], refused.digest) == ("fixed", True, None)

@@ -47,7 +47,8 @@ def test_an_added_file_behind_a_rename_that_adds_is_found() -> None:
     renamed = ("rename from evil.py", "rename to ok.py")
     head, *rest = ADDITION
     patch = section("ok.py", head, *renamed, *rest, old="evil.py") + section("ok.py", *ADDITION)
-    for base in (None, {}):
+    bases: tuple[dict[str, bytes] | None, ...] = (None, {})
+    for base in bases:
         with pytest.raises(Untrue):
             check_patch(patch, [evil, OK], base)
 
