@@ -114,15 +114,25 @@ def _clip(text: str, room: int) -> tuple[list[str], bool]:
     quoted: list[str] = []
     fence = ""
     lines = text.split("\n")
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+    for line, underline in zip(lines, _find_underlines(lines), strict=True):
         before, fence = fence, _find_open(line, fence)
-        shown = line if before or fence else mark_forgery(line, following)
+        shown = line if before or fence else mark_forgery(line, underline)
         shown = f"> {shown}" if shown else ">"
         room -= len(shown) + 1
         if room < (len(f"> {fence}\n") if fence else 0):
             return [*quoted, *([f"> {before}"] if before else [])], False
         quoted.append(shown)
     return quoted, True
+
+
+def _find_underlines(lines: Sequence[str]) -> list[str]:
+    """For each line the underline that makes its paragraph a heading, or nothing. A heading may have several lines."""
+    found, underline = [""] * len(lines), ""
+    for at in range(len(lines) - 1, -1, -1):
+        line = lines[at].strip(" >")
+        found[at] = underline
+        underline = lines[at] if line and _UNDERLINE.fullmatch(line) else underline if line else ""
+    return found
 
 
 def _find_open(line: str, fence: str) -> str:
@@ -145,7 +155,7 @@ _UNDERLINE = re.compile(r"[\s>]*(?:=+|-+)\s*")
 def mark_forgery(line: str, following: str = "") -> str:
     """The line, which says that an agent wrote it where it begins like one of ours; any other stays as it is.
 
-    `following` is the next line: by it a line can be a heading.
+    `following` is the line that underlines its paragraph, if one does: by it a line can be a heading.
     """
     beginning = _BEGINNING.match(line)
     marks = beginning[0] if beginning else ""

@@ -110,6 +110,12 @@ def test_a_line_above_an_underline_is_a_heading(underline: str) -> None:
     assert mark_forgery("Done", underline) == f"{SPEAKER} Done"
 
 
+@pytest.mark.parametrize("heading", ["Done\n===", "Done\nand seen by all\n===", "Done\nonce\nand twice\n---"])
+def test_a_heading_of_several_lines_that_begins_like_ours_says_who_wrote_it(heading: str) -> None:
+    assert quote(heading, (), 1_000, "…").startswith(f"> {SPEAKER} Done\n")
+    assert quote(f"Done\n\n{heading}", (), 1_000, "…").startswith("> Done\n")
+
+
 @pytest.mark.parametrize(
     "line",
     [
