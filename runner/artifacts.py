@@ -68,7 +68,7 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile, secret: byte
         changes=changes,
         digest=digest_of(job.base_commit, changes, secret) if job.base_commit and changes and not refusals else None,
         refusals=_first(refusals),
-        warnings=_first([*_read_problems(raw), *find_warnings(changes)]),
+        warnings=_first([*find_warnings(changes), *_read_problems(raw)]),
     )
 
 

@@ -6,6 +6,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
+MAX_GAP = 80
+"""Blanks within a line beyond which readers do not look for more of it."""
+
+_GAP = re.compile(rf"[^ \t\n][ \t]{{{MAX_GAP},}}+[^ \t\r\n]")
+
 MAX_LINE = 1_000
 """Characters of a line beyond which nobody reads it."""
 
@@ -118,6 +123,8 @@ def name_oddities(text: str) -> list[str]:
         oddities.append(f"invisible characters: {_list(hidden)}")
     if _BARE_RETURN.search(text):
         oddities.append("a carriage return within a line, where some programs end the line")
+    if _GAP.search(text):
+        oddities.append(f"something behind {MAX_GAP} blanks or more in one line")
     if (longest := max(map(len, text.split("\n")))) > MAX_LINE:
         oddities.append(f"a line of {longest} characters")
     return oddities

@@ -61,14 +61,15 @@ async def test_every_example_is_accepted_and_worked(tmp_path: Path) -> None:
 
 async def work_every_example(tmp_path: Path) -> None:
     async with open_world(tmp_path, more_toml=CONFIGURED) as world, aiohttp.ClientSession() as session:
-        url, refused, stored = f"{world.playground.service.url}/webhook", [], set()
+        url, refused, stored, contents = f"{world.playground.service.url}/webhook", [], set(), set()
         for number, (event, body) in enumerate(examples()):
             delivery_id = f"{number}-{event}"
             status = await deliver(session, url, delivery_id, event, body)
             if status >= 300:
                 refused.append((delivery_id, status))
-            elif event != "ping":
-                stored.add(delivery_id)
+            elif event != "ping" and (event, body) not in contents:
+                stored.add(delivery_id)  # Some examples are there twice, and a copy takes no place in the inbox.
+                contents.add((event, body))
         assert refused == []
         assert len(stored) > 300
         await world.settle()
