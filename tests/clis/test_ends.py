@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from html import unescape
 from pathlib import Path
 from secrets import token_hex
 
@@ -60,7 +61,7 @@ async def test_a_run_is_ended_at_every_cap_and_reports_what_there_is(
     async with open_story(tmp_path, kind, WORK, *MANY, Say("Done."), more_toml=f"{row.config}\n") as story:
         report = await story.world.wait_for_report()
         assert "### Partial" in report
-        (why,) = (line for line in report.splitlines() if line.startswith("**Why:**"))
+        (why,) = (unescape(line) for line in report.splitlines() if line.startswith("**Why:**"))
         own = kind == "claude" and "its own cap" in why
         assert own or row.says in why, why
         assert "It is mended" in report
