@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -147,7 +148,7 @@ async def test_at_its_cap_an_agent_is_ended_at_once_and_no_answer_was_too_many(t
     async with open_behind(tmp_path, kind, [WORK, *MANY, Say("Done.")], **options) as story:
         report = await story.world.wait_for_report()
         (job,) = await story.world.jobs()
-        assert f"its cap of ${cap:,.2f}" in report, await story.read_log(job)
+        assert f"its cap of ${cap:,.2f}" in html.unescape(report), await story.read_log(job)
         assert "It is mended" in report
         meter = await story.read_meter(job)
         assert meter.ending == "capped"

@@ -88,8 +88,8 @@ async def test_a_second_attempt_carries_on_where_the_first_one_stopped(tmp_path:
         second, one = await world.jobs()
         assert (second.attempt, second.follows, second.base_commit) == (2, one.id, one.base_commit)
         meter = await story.read_meter(second)
-        assert meter.input_tokens == 2000, "its own, without what the first attempt took"
-        assert meter.cost_usd == pytest.approx((await story.read_meter(one)).cost_usd), "and its own money"
+        assert meter.input_tokens == 3000, "three requests of its own, without the two of the first attempt"
+        assert meter.cost_usd == pytest.approx(1.5 * (await story.read_meter(one)).cost_usd), "and its own money"
         assert "went on" in await story.read_log(second)
         assert "went on" not in await story.read_log(one)
 
