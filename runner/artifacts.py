@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,7 +18,7 @@ from runner.agents.configuration import configures_agents
 from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_invisible
 from runner.environment import Limits, Profile
 from runner.job import FileChange, Job, Report, digest_of
-from runner.patch import check_patch, is_shown_as_binary, list_bare_returns
+from runner.patch import check_patch, list_bare_returns, list_unshown
 from runner.patch_text import Untrue
 
 LINK, SUBMODULE = "120000", "160000"
@@ -68,7 +68,7 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile, secret: byte
         changes=changes,
         digest=digest_of(job.base_commit, changes, secret) if job.base_commit and changes and not refusals else None,
         refusals=_first(refusals),
-        warnings=_first([*find_warnings(changes), *_read_problems(raw)]),
+        warnings=_first([*find_warnings(changes, _list_unshown(patch, changes)), *_read_problems(raw)]),
     )
 
 
@@ -125,6 +125,13 @@ def _refuse_untrue(patch: str, changes: Sequence[FileChange]) -> list[str]:
         return [describe_bare_return(name) for name in list_bare_returns(patch)]
     except Untrue as error:
         return [f"the diff is not the change: {error}"]
+
+
+def _list_unshown(patch: str, changes: Sequence[FileChange]) -> frozenset[str]:
+    try:
+        return list_unshown(patch, changes)
+    except Untrue:  # It is refused.
+        return frozenset()
 
 
 def describe_bare_return(path: str) -> str:
@@ -308,8 +315,11 @@ def show_path(path: str) -> str:
     return f"`{shown}`" if len(shown) <= MAX_NOTE else f"`{shown[:MAX_NOTE]}…`"
 
 
-def find_warnings(changes: Iterable[FileChange]) -> Iterable[str]:
-    """What the eye of a reader of these changes would miss, a sentence each."""
+def find_warnings(changes: Iterable[FileChange], unshown: Collection[str]) -> Iterable[str]:
+    """What the eye of a reader of these changes would miss, a sentence each.
+
+    `unshown` holds the paths of which the diff shows no lines.
+    """
     for change in changes:
         if configures_agents(change.path):
             yield f"{show_path(change.path)} configures coding agents"
@@ -324,7 +334,7 @@ def find_warnings(changes: Iterable[FileChange]) -> Iterable[str]:
         elif change.binary:
             content = change.content or b""
             hidden = "is shown as binary ({} bytes), so nobody sees its content"
-            words = hidden if is_shown_as_binary(content) else "is no UTF-8 text ({} bytes)"
+            words = hidden if change.path in unshown else "is no UTF-8 text ({} bytes)"
             yield f"{show_path(change.path)} {words.format(len(content))}"
         elif change.content:
             for oddity in name_oddities(change.content.decode()):

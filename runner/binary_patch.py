@@ -25,11 +25,10 @@ def check_body(lines: Sequence[str], before: bytes | None, after: bytes) -> bool
     Without `before`, only what does not depend on it is compared.
     """
     hunks = [[*group] for is_text, group in groupby(lines, bool) if is_text]
-    empty = [len([*group]) for is_text, group in groupby(lines, bool) if not is_text]
-    if not 1 <= len(hunks) <= 2 or any(count > 1 for count in empty) or not lines[0]:
+    if len(hunks) != 2 or [line for hunk in hunks for line in (*hunk, "")] != [*lines]:
         return False
     sides = [(before, after), (after, before)]
-    return all(_leads_to(hunk, *side) for hunk, side in zip(hunks, sides, strict=False))
+    return all(_leads_to(hunk, *side) for hunk, side in zip(hunks, sides, strict=True))
 
 
 def _leads_to(hunk: Sequence[str], source: bytes | None, target: bytes | None) -> bool:

@@ -57,6 +57,14 @@ def drop_invisible(text: str) -> str:
     return _replace_invisible(text, lambda char: "")
 
 
+def is_lookalike(char: str) -> bool:
+    """Whether a reader would take this character for a plain space, or is shown a box because no font has it.
+
+    People write the spaces in their languages, so only a diff has them written out.
+    """
+    return char != " " and unicodedata.category(char) in ("Zs", "Cn")
+
+
 def show_invisible(text: str) -> str:
     """The text with every invisible character written out, as `⟨U+202E⟩`."""
     return _replace_invisible(text, lambda char: f"⟨{_name(char)}⟩")
@@ -80,6 +88,7 @@ _STAND_INS = {
 }
 _WRITTEN_BYTES = {_BYTES + byte: f"\u27e80x{byte:02X}\u27e9" for byte in range(0x100)}
 _UNSTOREABLE = re.compile(r"[\0\udc80-\udcff\U0010ff00-\U0010ffff]")
+_CUT_CHARACTER = re.compile(r"[\U0010ffc2-\U0010fff4][\U0010ff80-\U0010ffbf]{0,2}\Z")
 
 
 def decode_exactly(content: bytes) -> str:
@@ -91,15 +100,23 @@ def decode_exactly(content: bytes) -> str:
     return text.translate(_STAND_INS) if _UNSTOREABLE.search(text) else text
 
 
+def drop_cut_character(text: str) -> str:
+    """The text without the bytes at its end that are the beginning of a character: git cuts at a number of bytes."""
+    return _CUT_CHARACTER.sub("", text)
+
+
 def escape_invisible(text: str) -> str:
     """The text with everything written out that a reader would not see, so that `unescape_invisible` gives it back.
 
-    An invisible character becomes `⟨U+202E⟩`, and so does a carriage return that no line feed follows: some programs
-    end a line there. A byte that is no character becomes `⟨0xE9⟩`. Where the text itself says `⟨U+` or `⟨0x`, the
-    bracket is written out. The lines, as `\\n` ends them, stay as many.
+    An invisible character becomes `⟨U+202E⟩`. So does any space but the plain one, a character that Unicode has not
+    assigned, and a carriage return that no line feed follows, where some programs end a line. A byte that is no
+    character becomes `⟨0xE9⟩`. Where the text itself says `⟨U+` or `⟨0x`, the bracket is written out. The lines, as
+    `\\n` ends them, stay as many.
     """
     text = _MARK_BEGUN.sub("\u27e8U+27E8\u27e9", text).translate(_WRITTEN_BYTES)
-    return _BARE_RETURN.sub(_WRITTEN_RETURN, show_invisible(text))
+    text = show_invisible(text)
+    text = text.translate({ord(char): f"\u27e8{_name(char)}\u27e9" for char in set(text) if is_lookalike(char)})
+    return _BARE_RETURN.sub(_WRITTEN_RETURN, text)
 
 
 def unescape_invisible(text: str) -> str:

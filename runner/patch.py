@@ -7,12 +7,13 @@ on what the base commit really holds it must give the changed files, and it must
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from runner.binary_patch import check_body
-from runner.characters import decode_exactly
+from runner.characters import decode_exactly, drop_cut_character
 from runner.job import FileChange
 from runner.patch_text import (
     ADDED,
@@ -87,7 +88,7 @@ def list_bare_returns(patch: str) -> list[str]:
     if "\r" not in patch:  # Most often: the lines need not be read one by one.
         return []
     lines = [
-        (section, mark, text) for section in split(patch) for _, _, lines in read_hunks(section) for mark, text in lines
+        (section, mark, text) for section in split(patch) for hunk in read_hunks(section) for mark, text in hunk.lines
     ]
     names = [
         _name_file(section.header[0]) for section, mark, text in lines if mark == "+" and _BARE_RETURN.search(text)
@@ -103,10 +104,16 @@ def list_added_lines(patch: str, changes: Sequence[FileChange]) -> dict[str, set
     names, added = _Names(changes), dict[str, set[int]]()
     for section in split(patch):
         numbers = added.setdefault(names.identify(section)[0].path, set())
-        for start, grown, lines in read_hunks(section):
-            kept = [mark for mark, _ in lines if mark != "-"]
-            numbers.update(start + grown + at for at, mark in enumerate(kept, 1) if mark == "+")
+        for hunk in read_hunks(section):
+            kept = [mark for mark, _ in hunk.lines if mark != "-"]
+            numbers.update(hunk.start + hunk.grown + at for at, mark in enumerate(kept, 1) if mark == "+")
     return added
+
+
+def list_unshown(patch: str, changes: Sequence[FileChange]) -> frozenset[str]:
+    """The changed files of which the patch shows no lines. Raises `Untrue` for what is no such patch."""
+    names = _Names(changes)
+    return frozenset(names.identify(section)[0].path for section in split(patch) if section.binary)
 
 
 def list_bases(changes: Sequence[FileChange]) -> list[str]:
@@ -176,11 +183,29 @@ def _check_content(section: Section, change: FileChange, old_path: str, base: Ma
         before = base[old_path]
     if section.binary:
         _check_binary(name, section, change, before, new)
-        return
+    else:
+        _check_text(name, section, before, new)
+    _check_blobs(name, section, before, new)
+
+
+def _check_text(name: str, section: Section, before: bytes | None, new: bytes) -> None:
     hunks, text = [*read_hunks(section)], decode_exactly(new)
     fits = _fits_shown(hunks, text) if before is None else _apply(name, hunks, decode_exactly(before)) == text
     if not fits:
         raise Untrue(f"{name} {'held' if section.kind == DELETED else 'holds'} something else than the diff shows")
+
+
+def _check_blobs(name: str, section: Section, before: bytes | None, new: bytes) -> None:
+    """The header names contents by the beginning of their ids, and a side without the file by zeros."""
+    sides = ((before, section.kind == ADDED), (new, section.kind == DELETED))
+    for told, (content, is_absent) in zip(section.blobs or (), sides, strict=False):
+        if content is not None and not ("0" * 40 if is_absent else _name_blob(content)).startswith(told):
+            raise Untrue(f"the diff of {name} names a content `{told}`, which is another one")
+
+
+def _name_blob(content: bytes) -> str:
+    """As GitHub names it (gitformat-loose(5) has the form)."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _check_binary(name: str, section: Section, change: FileChange, before: bytes | None, new: bytes) -> None:
@@ -205,10 +230,13 @@ def is_shown_as_binary(content: bytes) -> bool:
 def _apply(name: str, hunks: Sequence[Hunk], before: str) -> str:
     """What the patch makes of a file."""
     old, at, new = _lines(before), 0, list[str]()
-    for start, _, lines in hunks:
+    for start, _, lines, heading in hunks:
         shown = [text for mark, text in lines if mark != "+"]
         if not at <= start <= len(old) or old[start : start + len(shown)] != shown:
             raise Untrue(f"the diff of {name} does not fit the base commit")
+        heading = drop_cut_character(heading)
+        if heading and not any(line.startswith(heading) for line in reversed(old[:start])):
+            raise Untrue(f"the diff of {name} repeats a line that the base commit does not have there: {heading}")
         new += old[at:start]
         new += [text for mark, text in lines if mark != "-"]
         at = start + len(shown)
@@ -221,7 +249,7 @@ def _apply(name: str, hunks: Sequence[Hunk], before: str) -> str:
 def _fits_shown(hunks: Sequence[Hunk], new: str) -> bool:
     """Without the base: whether what each hunk shows stands where it says."""
     lines = _lines(new)
-    sides = [(start + grown, [text for mark, text in shown if mark != "-"]) for start, grown, shown in hunks]
+    sides = [(hunk.start + hunk.grown, [text for mark, text in hunk.lines if mark != "-"]) for hunk in hunks]
     return all(lines[at : at + len(side)] == side for at, side in sides)
 
 

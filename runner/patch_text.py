@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 ADDED, DELETED, MODIFIED, RENAMED = "added", "deleted", "modified", "renamed"
 
@@ -16,9 +17,11 @@ NO_NEWLINE = "\\ No newline at end of file"
 BINARY = "GIT binary patch"
 
 _KIND_WORDS = {"new file mode ": ADDED, "deleted file mode ": DELETED, "rename from ": RENAMED}
-_NUMBERS = "([0-9]{1,10})(?:,([0-9]{1,10}))?"
-_HUNK = re.compile(f"@@ -{_NUMBERS} \\+{_NUMBERS} @@(?: [^\n]{{0,80}})?")
-"""Behind the numbers git repeats at most 80 bytes of an earlier line (its `xdiff/xemit.c`)."""
+_NUMBER = "0|[1-9][0-9]{0,9}"
+_NUMBERS = f"({_NUMBER})(?:,(?!1 )({_NUMBER}))?"
+_HUNK = re.compile(f"@@ -{_NUMBERS} \\+{_NUMBERS} @@(?: ([A-Za-z_$][^\n]{{0,79}}))?")
+"""Behind the numbers git repeats at most 80 bytes of an earlier line, where one begins so (`def_ff` in its
+`xdiff/xemit.c`). A size of 1 is left out."""
 
 
 class Untrue(Exception):  # noqa: N818 - what it is
@@ -56,6 +59,12 @@ class Section:
         return next((unquote(line.removeprefix(word)) for line in self.header if line.startswith(word)), None)
 
     @property
+    def blobs(self) -> tuple[str, str] | None:
+        """The abbreviated ids of the content before and after, where the header names them."""
+        found = (_BLOBS.match(line) for line in self.header)
+        return next(((match[1], match[2]) for match in found if match), None)
+
+    @property
     def binary(self) -> bool:
         """Whether the content is not shown."""
         return any(line == BINARY or line.startswith("Binary files ") for line in self.header)
@@ -85,7 +94,8 @@ def name_section(old_path: str, path: str) -> str:
 
 
 _SIMILARITY = re.compile("(dis)?similarity index [0-9]{1,3}%")
-_INDEX = "index [0-9a-f]{{1,64}}\\.\\.[0-9a-f]{{1,64}}{}"
+_INDEX = "index [0-9a-f]{{4,64}}\\.\\.[0-9a-f]{{4,64}}{}"
+_BLOBS = re.compile("index ([0-9a-f]+)\\.\\.([0-9a-f]+)")
 
 
 def check_header(section: Section, path: str, old_path: str, mode: str | None, old_mode: str | None) -> None:
@@ -143,9 +153,17 @@ def _list_header(
 # Hunks
 
 
-Hunk = tuple[int, int, list[tuple[str, str]]]
-"""Where it starts on the old side, counted from 0; by how much the file has grown before it; and its lines as mark and
-text, newline included."""
+class Hunk(NamedTuple):
+    """A part of a file."""
+
+    start: int
+    """Where it starts on the old side, counted from 0."""
+    grown: int
+    """By how many lines the file has grown before it."""
+    lines: list[tuple[str, str]]
+    """As mark and text, newline included."""
+    heading: str
+    """The earlier line that its head repeats, or the beginning of that line."""
 
 
 _MARKS = frozenset(" +-")
@@ -165,7 +183,7 @@ def read_hunks(section: Section) -> Iterator[Hunk]:
         start, begins = (int(found[at]) - (size > 0) for at, size in zip((1, 3), sizes, strict=True))
         if not lines or sizes != [int(found[at] or 1) for at in (2, 4)] or begins != start + grown:
             raise Untrue(f"the diff has a hunk that its head does not describe: {found[0]}")
-        yield start, grown, lines
+        yield Hunk(start, grown, lines, found[5] or "")
         grown += sizes[1] - sizes[0]
 
 

@@ -36,12 +36,20 @@ def test_what_nobody_can_see_is_invisible(char: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "char", ["a", " ", "\t", "\n", "\r\n", "é", "\u0301", "漢", "ب", "🙂", "❤\ufe0f", "1\ufe0f\u20e3", "\u00a0"]
+    "char", ["a", " ", "\t", "\n", "\r\n", "é", "\u0301", "漢", "ب", "🙂", "❤\ufe0f", "1\ufe0f\u20e3"]
 )
 def test_what_people_write_is_visible(char: str) -> None:
     assert not any(map(is_invisible, char))
     assert show_invisible(char) == escape_invisible(char) == drop_invisible(char) == char
     assert name_oddities(char) == []
+
+
+@pytest.mark.parametrize("char", ["\u00a0", "\u2009", "\u3000", "\u0378", "\U0001fffe"])
+def test_a_diff_tells_other_spaces_and_unassigned_characters_from_a_plain_space(char: str) -> None:
+    assert show_invisible(char) == drop_invisible(char) == char
+    assert name_oddities(char) == []
+    assert escape_invisible(f"a{char}b") == f"a⟨U+{ord(char):04X}⟩b"
+    assert unescape_invisible(escape_invisible(f"a{char}b")) == f"a{char}b"
 
 
 @pytest.mark.parametrize("selector", ["\ufe0e", "\ufe0f"])

@@ -12,7 +12,7 @@ import pytest
 from runner.job import FileChange
 from runner.patch import check_patch
 from runner.patch_text import Untrue, name_section, quote
-from tests.runner.test_patch import make_change
+from tests.runner.test_patch import make_change, rewrite
 
 LINK = "120000"
 
@@ -165,11 +165,41 @@ def test_two_shown_lines_that_are_one_are_found_in_an_edited_file(
         "@@ -1 +1 @@x = 1",
         "@@ -1 +1 @@ " + "x" * 81,
         "@@ -1  +1 @@",
+        "@@ -1,1 +1 @@",
+        "@@ -01 +1 @@",
+        "@@ -1 +1 @@ ",
+        "@@ -1 +1 @@ approved",
     ],
 )
 def test_the_head_of_a_hunk_has_the_form_that_git_writes(head: str) -> None:
     with pytest.raises(Untrue):
         check_patch(section("a.py", *EDIT[:2], head, *EDIT[3:]), [EDITED], BASE)
+
+
+@pytest.mark.parametrize(
+    "heading", ["def area(ÄÖÜ):", "a" * 79 + "ä", "b" * 78 + "€", "c" * 77 + "\U0001f600", "d" * 99]
+)
+def test_a_heading_repeats_an_earlier_line_as_far_as_git_does(tmp_path: Path, heading: str) -> None:
+    text = f"{heading}\n" + "".join(f"    {number}\n" for number in range(20))
+    (tmp_path / "long.py").write_text(text)
+    patch, changes, _ = make_change(
+        tmp_path, lambda folder: (folder / "long.py").write_text(text.replace("19", "20")) and None
+    )
+    base = {"long.py": text.encode()}
+    assert f"@@ {heading[:70]}" in patch
+    check_patch(patch, changes, base)
+    with pytest.raises(Untrue, match="repeats a line"):
+        check_patch(patch.replace(f"@@ {heading[:70]}", f"@@ x{heading[1:70]}"), changes, base)
+
+
+def test_a_header_names_the_contents_before_and_after(tmp_path: Path) -> None:
+    patch, changes, base = make_change(tmp_path, rewrite("a.py", "line 3", "line three"))
+    check_patch(patch, changes, base)
+    (ids,) = (line.split()[1] for line in patch.splitlines() if line.startswith("index "))
+    before, after = ids.split("..")
+    for lie in (f"{before}..{before}", f"{after}..{after}", f"0000000..{after}", f"{before}..0000000"):
+        with pytest.raises(Untrue, match="names a content"):
+            check_patch(patch.replace(ids, lie), changes, base)
 
 
 # Binary files
@@ -215,6 +245,9 @@ def test_a_binary_body_decodes_to_the_content(tmp_path: Path, edited: bytes) -> 
                 check_patch(patch, lied, base)
     with pytest.raises(Untrue):
         check_patch(patch, changes, base | {"old.bin": RANDOM + b"?"})
+    for odd in (patch.removesuffix("\n"), f"{patch}\n", patch.replace("\n\nliteral", "\nliteral", 1)):
+        with pytest.raises(Untrue):
+            check_patch(odd, changes, base)
 
 
 # What it costs

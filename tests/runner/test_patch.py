@@ -133,6 +133,7 @@ def test_a_context_that_hides_what_was_there_is_found(tmp_path: Path) -> None:
     patch, change, base = edited(tmp_path)
     evil = patch.replace(" line 5\n", " line five\n")
     forged = replace(change, content=(change.content or b"").replace(b"line 5\n", b"line five\n"))
+    evil = evil.replace(next(line for line in evil.splitlines(keepends=True) if line.startswith("index ")), "")
     check_patch(evil, [forged])
     with pytest.raises(Untrue, match="does not fit"):
         check_patch(evil, [forged], base)

@@ -38,6 +38,7 @@ def _render(change: FileChange) -> Iterator[str]:
         ends = lines[-1] == ""
         shown = "".join(f"+{line}\n" for line in (lines[:-1] if ends else lines))
         old = "" if adds else "-before\n"
-        yield f"@@ -{'1' if old else '0,0'} +1,{len(lines) - ends} @@\n{old}{shown}"
+        count = len(lines) - ends
+        yield f"@@ -{'1' if old else '0,0'} +1{f',{count}' * (count != 1)} @@\n{old}{shown}"
         if not ends:
             yield "\\ No newline at end of file\n"
