@@ -26,7 +26,7 @@ def load(config: Path) -> Settings:
 
 
 def write(text: str, *, err: bool = False) -> None:
-    """Print a text, whoever wrote it: no character of it reaches the terminal as a command, or stays unseen.
+    """Print a text from anybody: no character of it reaches the terminal as a command, or stays unseen.
 
     Nothing else in this program prints.
     """

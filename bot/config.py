@@ -126,7 +126,7 @@ class Settings(Table):
     def private_places(self) -> tuple[Path, ...]:
         """What no job on this host may see: our configuration, database, data and keys.
 
-        The first two are written anew now and then, so the whole folder counts where it is not the system's.
+        The first two are rewritten now and then, so the whole folder counts where it is not the system's.
         """
         rewritten = [path for path in (self._file, self.server.database_file()) if path]
         whole = {form for path in rewritten for form in (path.absolute(), path.resolve())}  # Links may lead elsewhere.

@@ -1,8 +1,8 @@
 """What a stranger wrote, as far as a reader of the rendered page sees it.
 
 What a maintainer could not see must not steer an agent: it is removed, or marked. A text keeps its bytes only in a
-fence that GitHub certainly shows as code; everywhere else every rule applies, and a line of which we cannot say what
-the page shows carries a mark. Time is linear in the text. Refuses to know who wrote a text and where it goes.
+fence that GitHub certainly shows as code; everywhere else every rule applies, and a line carries a mark where we cannot
+say what the page shows of it. Time is linear in the text. Refuses to know who wrote a text and where it goes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_DEFINITION = re.compile(
 """`[rank0]: Traceback (most recent call last):` is none, because more follows than an address and a title."""
 
 _FOOTNOTE = re.compile(r"\[\^[^\] \t\n\0]++(\]:)?")
-"""Takes what is no footnote, too: a search that began anew behind each `[^` of it would take quadratic time."""
+"""Takes what is no footnote, too: a search that started again behind each `[^` of it would take quadratic time."""
 
 _FENCE = re.compile(r"(`{3,}(?=[^`]*$)|~{3,})[ \t]*(\S{0,20})")
 _DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
@@ -66,7 +66,7 @@ _PRE = re.compile(r"<pre(?:[ \t>]|$)", re.IGNORECASE)
 _PRE_ENDS = re.compile(r"</(?:pre|script|style|textarea)>", re.IGNORECASE)
 
 UNSURE = -1
-"""The indentation of a list of which we cannot say where it ends."""
+"""The indentation of a list whose end we cannot tell."""
 
 
 class Html(IntEnum):
@@ -102,7 +102,7 @@ class _Page:
         self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
         self._formulas = _find_formulas(lines) if "formulas" in steps else frozenset()
         self._lost = False
-        """Whether raw HTML is open of which we do not know where it ends."""
+        """Whether raw HTML is open whose end we do not know."""
         self._begin()
 
     def _begin(self) -> None:

@@ -40,7 +40,7 @@ LINE_START = r"^([ \t]*+(?:(?:[>*+-]|[0-9]{1,9}[.)])[ \t]*+)*+"
 
 
 # What may be meant as code. Parsers disagree about where code is, so nothing here tells where it is: these functions
-# say what to write anew as code, and whoever calls them leaves no other mark of code in the text.
+# say what to rewrite as code, and their caller leaves no other mark of code in the text.
 
 _OPENER = re.compile(rf"{LINE_START})(`{{3,}}+(?=[^`]*$)|~{{3,}}+)(.*)")
 _CLOSER = re.compile(r"([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+")
@@ -140,7 +140,7 @@ def find_spans(lines: Sequence[str]) -> Iterator[tuple[str, Sequence[Span]]]:
     """Each line, with what in it can be written as a code span that every parser sees, if no other backtick is left.
 
     Not what goes over the end of a line, stands in an address, or may be cut by a table or used up by a link's
-    definition. Whoever calls this breaks up links that have more to them than an address, and definitions.
+    definition. The caller breaks up links that have more to them than an address, and definitions.
     """
     for is_blank, paragraph in groupby(lines, key=lambda line: not line.strip(" \t")):
         block = list(paragraph)

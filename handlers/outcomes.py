@@ -91,7 +91,7 @@ async def _report(context: Context, job_id: str) -> None:
     """Write the report, move the case, and tell the operator what is for them alone, in one transaction.
 
     What costs time is done before that: nobody else can write meanwhile. Where the job has changed since, the next
-    pass begins anew. There is no report of a rebase that left conflicts and is tried again: the last one tells of all.
+    pass starts again. There is no report of a rebase that left conflicts and is tried again: the last one tells of all.
     """
     async with context.db.read() as connection:
         job = await store.fetch_job(connection, job_id)

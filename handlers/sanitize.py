@@ -206,7 +206,7 @@ _LANGUAGES = re.compile(
 def defuse(text: str, rules: Sequence[Rule] = RULES) -> str:
     """Markdown in which nothing notifies, closes, commands, embeds or hides. What its author wrote as code stays so.
 
-    The text is not searched for code, but written anew: its fences at the margin, its spans each in a line, and every
+    The text is not searched for code, but rewritten: its fences at the margin, its spans each in a line, and every
     other mark of code spelt out. So nothing depends on where a parser would have seen code.
     """
     text = _normalise_newlines(text)

@@ -168,7 +168,7 @@ _AROUND_CODE = re.compile(r"B[^BE|]*+E")
 def _find_keys(texts: Sequence[str]) -> Iterator[int]:
     """Which of these lines belong to a private key.
 
-    Around nothing but code the first and the last line are no key: else whoever writes them could hide that code.
+    Around nothing but code the first and the last line are no key: else their writer could hide that code.
     """
     roles = "".join(map(_find_role, texts))
     yield from (at for at, role in enumerate(roles) if role in "BEO" and any(find_spans(texts[at], (), _KEY_BLOCKS)))

@@ -30,7 +30,7 @@ class WriteLedger:
         self._budget = budget
         self._now = now
         self._ended: dict[tuple[str, int], datetime] = {}
-        """When turns ended of which the rows do not say it yet."""
+        """When turns ended that the rows still call open."""
 
     async def reserve(self, account: str, worth: Worth) -> Turn:
         """A turn within the budget. Raises `OverBudget`, and `GitHubUnavailable` while the database cannot be used."""

@@ -318,7 +318,7 @@ def show_path(path: str) -> str:
 def find_warnings(changes: Iterable[FileChange], unshown: Collection[str]) -> Iterable[str]:
     """What the eye of a reader of these changes would miss, a sentence each.
 
-    `unshown` holds the paths of which the diff shows no lines.
+    `unshown` holds the paths whose lines the diff does not show.
     """
     for change in changes:
         if configures_agents(change.path):

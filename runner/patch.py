@@ -111,7 +111,7 @@ def list_added_lines(patch: str, changes: Sequence[FileChange]) -> dict[str, set
 
 
 def list_unshown(patch: str, changes: Sequence[FileChange]) -> frozenset[str]:
-    """The changed files of which the patch shows no lines. Raises `Untrue` for what is no such patch."""
+    """The changed files whose lines the patch does not show. Raises `Untrue` for what is no such patch."""
     names = _Names(changes)
     return frozenset(names.identify(section)[0].path for section in split(patch) if section.binary)
 

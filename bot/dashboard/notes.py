@@ -5,7 +5,7 @@ GitHub once the comment is there. GitHub counts such a comment against the perso
 installation's budget of writes:
 https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#primary-rate-limit-for-authenticated-users
 
-What the note must be is judged here by the same function as in the thread: whoever wrote too little reads that before
+The note is judged here by the same function as in the thread: somebody who wrote too little reads that before
 anything is posted.
 """
 
@@ -106,7 +106,7 @@ class Notes:
     async def _post_once(self, token: str, login: str, job: Job, body: str) -> None:
         """Post a comment, unless it is there. Raises `Denied`, and `OAuthFailed`.
 
-        Whoever sends the form again waits for the first to end, in whichever replica that is.
+        A person who sends the form again waits for the first request to end, on any replica.
         """
         for _ in range(TRIES):
             async with self._claims.hold(f"note {job.id} {login}") as mine:

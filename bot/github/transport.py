@@ -154,7 +154,7 @@ class Line(GitHubAPI):
                 failure = Failure(error, may_repeat=False)
             except _FAILURES as error:
                 GITHUB_ERRORS.count(find_kind(error))
-                # On the App's own line nothing is created but tokens, of which there may be one too many.
+                # On the App's own line nothing is created but tokens, and one too many does no harm.
                 failure = classify_failure(method, path, error, is_harmless=self._pace is None)
             await self._pause_or_raise(failure, attempt)
 
