@@ -64,7 +64,7 @@ async def test_a_maintainer_does_everything_from_the_dashboard(tmp_path: Path, b
             await page.locator("#state").get_by_role("link", name="Show its result").click()
 
             await expect(page.locator("#report").get_by_role("heading")).not_to_have_count(0)
-            await expect(page.locator("#diff .keyword").first).to_be_visible()
+            await expect(page.locator("#diff .plus").first).to_be_visible()
 
             await page.get_by_role("link", name="Open the pull request").click()
             await page.get_by_role("button", name=re.compile(f"{MAINTAINER}$")).click()
