@@ -40,10 +40,11 @@ class Database:
     The URL begins with `sqlite+aiosqlite:///` or `postgresql+asyncpg://`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, migrations: Path = versions.MIGRATIONS) -> None:
         self.secret = b""
         """Drawn once for a database, known after `open`."""
         self.url = make_url(url)
+        self._migrations = migrations
         self.is_embedded = self.url.get_backend_name() == "sqlite"
         """Whether it is a file of this machine, which one service has for itself."""
         self._kind = sqlite if self.is_embedded else _postgresql()
@@ -99,7 +100,7 @@ class Database:
         with self.hold(), self.explaining():
             async with self.begin(**{sqlite.REMAKES_TABLES: True}) as connection:
                 before = await connection.run_sync(versions.read_version)
-                await connection.run_sync(_upgrades().upgrade)
+                await connection.run_sync(_upgrades().upgrade, self._migrations)
                 after = await connection.run_sync(versions.read_version)
             await self.engine.dispose()  # The connection that remade tables looks at no foreign keys.
         return before, after
@@ -128,7 +129,7 @@ class Database:
             await asyncio.to_thread(sqlite.probe, self.file, must_exist=must_exist)
 
     async def _recognise(self, connection: AsyncConnection) -> None:
-        await connection.run_sync(versions.check_version)
+        await connection.run_sync(versions.check_version, self._migrations)
         self.secret = (await connection.execute(installation.select())).one().secret
 
     @contextmanager

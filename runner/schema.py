@@ -255,15 +255,6 @@ checks = Table(
     Column("trouble", Text),
 )
 
-sessions = Table(  # Neither read nor written any more: no run resumes what an agent could have written.
-    "sessions",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column("id", Text, nullable=False),  # the agent's own
-    Column("path", Text, nullable=False),  # below its home
-    Column("compressed", LargeBinary, nullable=False),
-)
-
 reports = Table(
     "reports",
     metadata,

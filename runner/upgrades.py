@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
 from runner.db_errors import DatabaseError, OldDatabase
 from runner.schema import installation
-from runner.versions import MIGRATIONS, check_version, read_version
+from runner.versions import MIGRATIONS, check_version
 
 
-def _configure(connection: Connection | None = None) -> Config:
+def migrate(connection: Connection, migrations: Path = MIGRATIONS) -> None:
+    """Take every step from the version that the database has, which may be none, to the newest."""
     config = Config(attributes={"connection": connection})
     # In a path, a per cent sign would begin a reference to another option.
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    return config
-
-
-def migrate(connection: Connection, version: str = "head") -> None:
-    """Take every step to that version, from the one that alembic's table says."""
-    command.upgrade(_configure(connection), version)
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    command.upgrade(config, "head")
 
 
 def create(connection: Connection) -> None:
@@ -32,14 +28,12 @@ def create(connection: Connection) -> None:
     connection.execute(installation.insert().values(id=1, secret=secrets.token_bytes(32)))
 
 
-def upgrade(connection: Connection) -> None:
+def upgrade(connection: Connection, migrations: Path = MIGRATIONS) -> None:
     """Bring a database of any known version to the newest. Raises `DatabaseError` for one that is none, or newer."""
     try:
-        check_version(connection)
+        check_version(connection, migrations)
     except OldDatabase:
-        if not MigrationContext.configure(connection).get_current_revision():
-            command.stamp(_configure(connection), read_version(connection))
-        migrate(connection)
+        migrate(connection, migrations)
         _check_references(connection)
 
 

@@ -1,6 +1,6 @@
 """Which version of the schema a database has, told without alembic, which only an upgrade needs.
 
-Alembic's own table says the version. The first two versions had none; they are known by their table `ptq_bot`.
+Alembic's own table says the version. Databases from before the first release are refused: nobody ever installed one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from runner.schema import installation
 EMPTY = "empty"
 """The version of a database without tables."""
 
+BEFORE_RELEASE = "0000"
+"""The version of a database that was made before there were migrations."""
+
 MIGRATIONS = Path(__file__).with_name("migrations")
 """What alembic finds the steps in: the name of each file begins with its version, after an r."""
 
@@ -24,9 +27,9 @@ RECORD = "alembic_version"
 
 
 @cache
-def list_versions() -> tuple[str, ...]:
-    """Every version that this program knows, oldest first."""
-    return tuple(sorted(step.name[1:].partition("_")[0] for step in (MIGRATIONS / "versions").glob("r*.py")))
+def list_versions(migrations: Path = MIGRATIONS) -> tuple[str, ...]:
+    """Every version that this program knows, oldest first. The first is that of the first release."""
+    return tuple(sorted(step.name[1:].partition("_")[0] for step in (migrations / "versions").glob("r*.py")))
 
 
 def read_version(connection: Connection) -> str:
@@ -36,17 +39,20 @@ def read_version(connection: Connection) -> str:
         return EMPTY
     if installation.name not in tables:
         raise DatabaseError("it is not one of ptq-bot: it holds other tables")
-    if RECORD in tables and (version := connection.execute(text(f"SELECT version_num FROM {RECORD}")).scalar()):  # noqa: S608
-        return str(version)
-    found = connection.execute(text("SELECT schema_version FROM ptq_bot")).scalar_one()
-    return f"{found:04}"
+    version = connection.execute(text(f"SELECT version_num FROM {RECORD}")).scalar() if RECORD in tables else None  # noqa: S608
+    return str(version or BEFORE_RELEASE)
 
 
-def check_version(connection: Connection) -> None:
+def check_version(connection: Connection, migrations: Path = MIGRATIONS) -> None:
     """Raise `OldDatabase`, or another `DatabaseError`, unless the database has the newest version."""
-    version, known = read_version(connection), list_versions()
+    version, known = read_version(connection), list_versions(migrations)
     if version == EMPTY:
         raise NoDatabase("it is not one of ptq-bot: it is empty")
+    if version < known[0]:
+        raise DatabaseError(
+            f"it has schema {version}, from before the first release, and cannot be upgraded: "
+            "move it away, and ptq-bot makes a new one when it starts"
+        )
     if version not in known:
         raise DatabaseError(
             f"it has schema {version}, and this version of ptq-bot knows no newer one than {known[-1]}: "

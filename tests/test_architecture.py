@@ -33,9 +33,6 @@ def report(complaints: Sequence[str]) -> str:
         (house.find_foreign_imports, PRODUCT),
         (house.find_cycles, EVERYTHING),
         (house.find_imports_in_functions, PRODUCT),
-        (house.find_long_files, EVERYTHING),
-        (house.find_long_functions, EVERYTHING),
-        (house.judge_function_lengths, PRODUCT),
         (house.find_missing_docstrings, PRODUCT),
         (house.find_vague_names, EVERYTHING),
         (house.find_mocks, TESTS),
@@ -144,36 +141,6 @@ def test_an_import_inside_a_function_is_found() -> None:
     text = "class A:\n    async def f(self):\n        if 1:\n            import json"
     (complaint,) = house.find_imports_in_functions(made_up(bot__app=text))
     assert complaint.startswith("bot.app:4 imports inside f()")
-
-
-def test_a_file_may_have_400_lines_and_no_more() -> None:
-    sources = made_up(bot__short="x = 1\n" * 400, bot__long="x = 1\n" * 401)
-    (complaint,) = house.find_long_files(sources)
-    assert complaint.startswith("bot.long has 401 lines")
-
-
-def function_of(lines: int, docstring: str = "") -> str:
-    return f"def f():\n{docstring}" + "    x = 1\n" * (lines - 1)
-
-
-def test_a_function_may_have_50_lines_and_no_more() -> None:
-    sources = made_up(bot__short=function_of(50), bot__long="@dec\n" + function_of(51))
-    (complaint,) = house.find_long_functions(sources)
-    assert complaint.startswith("bot.long:2 f() has 51 lines")
-
-
-def test_a_docstring_does_not_count_as_length() -> None:
-    docstring = '    """One.\n\n    Two.\n    """\n'
-    assert house.find_long_functions(made_up(bot__a=function_of(50, docstring))) == []
-    assert len(house.find_long_functions(made_up(bot__a=function_of(51, docstring)))) == 1
-
-
-def test_functions_may_not_be_long_as_a_whole() -> None:
-    assert house.judge_function_lengths(made_up(bot__a=function_of(8) * 9 + function_of(50))) == []
-    (complaint,) = house.judge_function_lengths(made_up(bot__a=function_of(9) * 9 + function_of(50)))
-    assert complaint.startswith("functions: median 9 (at most 8), 90 % under 13.1 (at most 25)")
-    (complaint,) = house.judge_function_lengths(made_up(bot__a=function_of(2) * 8 + function_of(26) * 2))
-    assert "median 2 (at most 8), 90 % under 26 (at most 25)" in complaint
 
 
 def test_a_module_without_docstring_is_found() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import graphlib
-import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,6 @@ from gidgethub.routing import Router
 
 FLOORS = ("bot", "handlers", "runner")
 """Top to bottom: each may import itself and what stands after it."""
-LONGEST_FILE = 400
-LONGEST_FUNCTION = 50
-MEDIAN_FUNCTION = 8
-NINTH_DECILE_FUNCTION = 25
 OLDEST_PYTHON_ON_MACHINES = (3, 9)
 MACHINE_SIDE = "runner.jobd"
 _NEWER_MODULES = {"tomllib"}
@@ -186,47 +181,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def _functions_of(source: Source) -> Iterator[Function]:
     return (node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
-def measure_function(function: Function) -> int:
-    """Lines from `def` to the end, its docstring left out."""
-    lines = (function.end_lineno or function.lineno) - function.lineno + 1
-    if ast.get_docstring(function) is None:
-        return lines
-    docstring = function.body[0]
-    return lines - ((docstring.end_lineno or docstring.lineno) - docstring.lineno + 1)
-
-
-def find_long_files(sources: Iterable[Source]) -> list[str]:
-    return [
-        f"{source.name} has {lines} lines, {LONGEST_FILE} are allowed: split it where it changes its subject"
-        for source in sources
-        if (lines := len(source.text.splitlines())) > LONGEST_FILE
-    ]
-
-
-def find_long_functions(sources: Iterable[Source]) -> list[str]:
-    return [
-        f"{source.name}:{function.lineno} {function.name}() has {lines} lines, {LONGEST_FUNCTION} are allowed: "
-        f"give its steps names of their own"
-        for source in sources
-        for function in _functions_of(source)
-        if (lines := measure_function(function)) > LONGEST_FUNCTION
-    ]
-
-
-def judge_function_lengths(sources: Iterable[Source]) -> list[str]:
-    """How long functions are as a whole: the median and the ninth decile."""
-    lengths = [measure_function(function) for source in sources for function in _functions_of(source)]
-    if len(lengths) < 2:
-        return []
-    median, ninth_decile = statistics.median(lengths), statistics.quantiles(lengths, n=10, method="inclusive")[8]
-    if median <= MEDIAN_FUNCTION and ninth_decile <= NINTH_DECILE_FUNCTION:
-        return []
-    return [
-        f"functions: median {median:g} (at most {MEDIAN_FUNCTION}), 90 % under {ninth_decile:g} "
-        f"(at most {NINTH_DECILE_FUNCTION}): shorten the longest ones"
-    ]
 
 
 def find_missing_docstrings(sources: Iterable[Source]) -> list[str]:
