@@ -250,7 +250,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(path, ["is no UTF-8 text"]) from None
     except tomllib.TOMLDecodeError as error:
         # The message may quote what it stumbled over, which may be a secret; the place says enough.
-        place = re.search(r"\(at (.*)\)$", str(error))
+        place = re.search(r"\(at ([^()]*)\)$", str(error))
         raise ConfigError(path, [f"is no TOML, see {place[1] if place else 'the end of the document'}"]) from None
 
 

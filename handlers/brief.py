@@ -36,7 +36,7 @@ TASK_OUTCOMES: Mapping[str, str] = {
 }
 """What a task can come to that a person worded."""
 
-_FORGED_MARKER = re.compile(r"<(?=\s*/?\s*(?:untrusted|steering)\b)", re.IGNORECASE)
+_FORGED_MARKER = re.compile(r"<(?=\s*+/?\s*+(?:untrusted|steering)\b)", re.IGNORECASE)
 _UNFIT_FOR_MARKER = re.compile(r"[^\w .,:#()\[\]-]", re.ASCII)
 
 

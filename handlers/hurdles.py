@@ -52,7 +52,7 @@ class NothingToVerify(NotStarted):
 
 
 _CLOSES = re.compile(
-    r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)[ \t]*:?[ \t]+"
+    r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?:[ \t]*+:)?+[ \t]++"
     r"(?:(?:https?://[^\s/]+/)?(?P<repository>[\w.-]+/[\w.-]+)(?:#|/issues/)|#|GH-)(?P<number>\d+)",
     re.IGNORECASE,
 )

@@ -67,7 +67,7 @@ _ADDRESS = re.compile(r"(?:https?://|www\.)\S+", re.IGNORECASE)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 """A word; in Chinese and Japanese, which write no spaces, a character."""
 
-_SENTENCE_END = re.compile(r"[.!?;:。！？]+(?=\s|$|[\u3040-\u30ff\u3400-\u9fff])|\n")
+_SENTENCE_END = re.compile(r"(?<![.!?;:。！？])[.!?;:。！？]++(?=\s|$|[\u3040-\u30ff\u3400-\u9fff])|\n")
 
 
 @dataclass(frozen=True, slots=True)

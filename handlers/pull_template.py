@@ -37,7 +37,7 @@ _NOTE = re.compile(r"summary|descriptions?|overview|motivation|context|purpose|p
 _ISSUE = re.compile(r"(?:(?:related|linked|github) )?(?:issues?|tickets?)\b|(?:fix(?:es)?|closes?|references?)$")
 _ROOT_CAUSE = re.compile(r"(?:root )?causes?\b")
 _CHANGE = re.compile(r"(?:what )?chang(?:es?|ed)\b(?!.?log)|implementation|solution|approach|how (?:it|this) works")
-_TEST = re.compile(r"(?:\w+ )?tests?\b|testing\b|tested\b|verification\b|how .{0,30}\btest")
+_TEST = re.compile(r"\b(?:\w++ )?tests?\b|testing\b|tested\b|verification\b|how .{0,30}\btest")
 
 
 def choose_template(paths: Iterable[str]) -> str | None:

@@ -24,7 +24,7 @@ MAX_CODE = 6_000
 _PYTHON = frozenset({"python", "python3", "py", "py3", "pycon", "ipython", "ipython3", "doctest"})
 """First words of an info string that claim Python."""
 
-_IMPORT_LINE = re.compile(r"^[ \t]*(?:from[ \t]+(\w+)[\w.]*[ \t]+import\b|import[ \t]+(\w+))", re.MULTILINE)
+_IMPORT_LINE = re.compile(r"^[ \t]*+(?:from[ \t]++(\w++)[\w.]*+[ \t]++import\b|import[ \t]++(\w++))", re.MULTILINE)
 _PROMPT = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?: |$)")
 
 

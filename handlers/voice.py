@@ -205,7 +205,7 @@ def _plain(text: str) -> str:
     text = _SHORTCODE.sub(lambda found: _SHORTCODES[found[0]], text)
     text = re.sub(r"[][*_`~\\]", "", text).replace("\u2019", "'")
     text = re.sub(r"[\u2010-\u2015\u2212]", "-", text)
-    return re.sub(r" +(?=[:.])", "", " ".join(text.split())).casefold()
+    return re.sub(r" (?=[:.])", "", " ".join(text.split())).casefold()
 
 
 @cache

@@ -64,7 +64,7 @@ _LABEL = re.compile(
 _NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
 """What stands behind a heading for security concerns in a report that has none."""
 
-_UNICODE_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_UNICODE_ESCAPE = re.compile(r"(?<!\\)\\++u([0-9a-fA-F]{4})")
 _ESCAPE = re.compile(r"\\+([nrt])?")
 """A character within a string of JSON, or of JSON within JSON."""
 
@@ -114,7 +114,8 @@ def name_concern(lines: Iterable[list[str]]) -> bool:
 def _names_concern(clauses: list[str], following: list[str]) -> bool:
     """Whether a line says that outcome, by itself or after another one, and neither it nor the next says "none"."""
     for place, clause in enumerate(clauses):
-        said = _LABEL.sub("", clause, count=1).strip() if _LABEL.match(clause) else clause
+        label = _LABEL.match(clause)
+        said = clause[label.end() :].strip() if label else clause
         if _CONCERN.fullmatch(said):
             behind = clauses[place + 1 :] or following
             return not behind or not _NOTHING.issuperset(behind)

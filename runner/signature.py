@@ -23,7 +23,7 @@ _SUMMARY = re.compile(r"^(?:FAILED|ERROR) \S.* - (.+)$")
 """pytest's last lines: how a plain `assert` failed stands nowhere else by itself."""
 
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_RANDOM = re.compile(r"0x[0-9a-fA-F]+|\b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b")
+_RANDOM = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b")
 """Addresses, digests, UUIDs."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _PLACE = re.compile(r"(?:/[\w.@+-]+){2,}")
@@ -64,7 +64,9 @@ def count_tests(words: str) -> Counts:
         skipped = sum(map(int, re.findall(r"\bskipped=(\d+)", text)))
         return Counts(max(int(found[-1]) - bad, 0), skipped)
     last = next((line for line in reversed(text.splitlines()) if re.search(r"\bin [\d.]+s\b", line)), "")
-    said = {word: int(number) for number, word in re.findall(r"(\d+) (passed|skipped|xfailed|deselected)", last)}
+    said = {
+        word: int(number) for number, word in re.findall(r"(?<!\d)(\d++) (passed|skipped|xfailed|deselected)", last)
+    }
     return Counts(said.get("passed", 0), said.get("skipped", 0) + said.get("xfailed", 0))
 
 

@@ -38,7 +38,7 @@ USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 """Nothing in them is special to a shell: ssh has one run what passes a jump host."""
 
 _HOP = re.compile(rf"((?P<user>{USER})@)?(?P<host>{HOST})(:(?P<port>[0-9]{{1,5}}))?")
-_RUNS_MORE = re.compile(r"^[\s\"']*(match|include)\b", re.IGNORECASE | re.MULTILINE)
+_RUNS_MORE = re.compile(r"^(?:[^\S\n]|[\"'])*+(match|include)\b", re.IGNORECASE | re.MULTILINE)
 
 
 class Hop(NamedTuple):

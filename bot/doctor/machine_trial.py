@@ -49,7 +49,7 @@ def judge_git(part: Part, said: str | None) -> Finding:
     """Whether a machine's git will do, by what that says of itself. Pure."""
     if said is None:
         return part.fail(GIT, "it has no program git", f"{NO_GIT}, where a login without a terminal finds it")
-    version = re.search(r"(\d+)\.(\d+)", said)
+    version = re.search(r"(?<!\d)(\d++)\.(\d++)", said)
     if version and (int(version[1]), int(version[2])) < OLDEST_GIT:
         return part.fail(GIT, f"it is too old: {said}", NO_GIT)
     return part.ok(GIT, said or GIT)

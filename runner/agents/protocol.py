@@ -12,7 +12,9 @@ from runner.agents.events import AgentEvent
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 """What the name of a variable contains when its value is a secret."""
 
-SECRET_VALUE = re.compile(r"://[^/\s]*@|-----BEGIN |(?=[A-Za-z0-9]*[0-9])(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z0-9]{20,}")
+SECRET_VALUE = re.compile(
+    r"://[^/\s]*@|-----BEGIN |(?<![A-Za-z0-9])(?=[A-Za-z]*+[0-9])(?=[0-9]*+[A-Za-z])[A-Za-z0-9]{20,}"
+)
 """What a secret looks like under any other name: a log-in in an address, a PEM text, 20 letters and digits in a row."""
 
 PATH_VALUE = re.compile(r"(/|~/|\{home\}/)[^\n]*")
