@@ -3,11 +3,16 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 from tests.support.sshd import find_sshd
 
 # Not /tmp, which a job sees as its own: agents of these tests leave signs in folders of the tests.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")
+
+# A deadline would measure the machine, not the code: other work on it makes any example take long.
+settings.register_profile("ptq", deadline=None)
+settings.load_profile("ptq")
 
 pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.crash.matrix", "tests.support.browser"]
 
