@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from handlers.sanitize import make_safe_line
+from handlers.sanitize import make_plain_line
 from handlers.status_comment import link_job
 from handlers.voice import Label
 from runner.holds import Hold
@@ -50,14 +50,14 @@ def _describe_lasting(hold: Hold) -> str:
 def render_held(hold: Hold, secrets: Collection[str]) -> str:
     """Who holds an environment, in a status. A person of the operator's need not be one of GitHub's."""
     entered = "who may enter it" if hold.admitted_at else "who cannot enter it yet"
-    why = f": {make_safe_line(hold.trouble, secrets, 300)}" if hold.trouble else ""
+    why = f": {make_plain_line(hold.trouble, secrets, 300)}" if hold.trouble else ""
     head = f"{Label.HELD.bold} `{hold.person}` until {_render_time(hold)}"
     return f"{head}, {entered}{why}. `/ptq release` gives it back."
 
 
 def render_not_made(worktree: Job, secrets: Collection[str]) -> str:
     """Why an environment that was to be made anew is not there, in a status."""
-    why = make_safe_line(worktree.failure or "it was lost", secrets, 300)
+    why = make_plain_line(worktree.failure or "it was lost", secrets, 300)
     return f"The environment that was to be made anew for `{worktree.requested_by}` is not there: {why}."
 
 
@@ -89,7 +89,7 @@ def render_no_keys(login: str) -> str:
 
 def render_not_taken_over(why: str, secrets: Collection[str]) -> str:
     """`/ptq takeover` of what cannot be taken over; `why` may hold a machine's words."""
-    return f"Nothing was taken over: {make_safe_line(why, secrets, 400)}."
+    return f"Nothing was taken over: {make_plain_line(why, secrets, 400)}."
 
 
 def render_nothing_held() -> str:
@@ -107,7 +107,7 @@ def render_release_unclear() -> str:
 
 def render_not_released(why: str, secrets: Collection[str]) -> str:
     """`/ptq release` of what cannot be released yet; `why` may hold a machine's words."""
-    return f"Nothing was released: {make_safe_line(why, secrets, 400)}."
+    return f"Nothing was released: {make_plain_line(why, secrets, 400)}."
 
 
 def render_released(person: str, collecting: Job | None, public_url: str) -> str:

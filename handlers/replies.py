@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from handlers.rules import Preset, Role
-from handlers.sanitize import make_safe_line, show_code
+from handlers.sanitize import make_plain_line, show_code
 from handlers.status_comment import link_job
 from runner.caps import Scope, Use
 from runner.job import Job, Posts
@@ -140,7 +140,7 @@ def render_no_advice(preset: str) -> str:
 
 def render_presets(presets: Iterable[Preset]) -> str:
     """`/ptq run` without a preset that there is."""
-    rows = [f"- `{preset.command}`: {make_safe_line(preset.goal, (), 200)}" for preset in presets]
+    rows = [f"- `{preset.command}`: {make_plain_line(preset.goal, (), 200)}" for preset in presets]
     return "\n".join(["No job was started: `/ptq run` takes the name of a preset. There are:", "", *rows])
 
 
@@ -202,7 +202,7 @@ def render_label_too_late() -> str:
 
 def render_broken_rules(fault: str) -> str:
     """A request in a repository whose own rules cannot be understood; `fault` holds words of its file."""
-    why = make_safe_line(fault, (), 300)
+    why = make_plain_line(fault, (), 300)
     return f"Nothing can be asked for until `.github/ptq.toml` on the default branch is mended: {why}."
 
 
@@ -306,5 +306,5 @@ def render_pull_exists(number: int) -> str:
 
 def render_pull_failed(reason: str) -> str:
     """A note of which no pull request came."""
-    why = make_safe_line(reason, (), 300)
+    why = make_plain_line(reason, (), 300)
     return f"This note could not be carried out: {why}. Once that is mended, please send it again."

@@ -15,7 +15,7 @@ from handlers.note import NOTE_PLACEHOLDER
 from handlers.replies import render_confidential
 from handlers.report import ParsedReport, is_confidential, parse_report
 from handlers.rules import find_command
-from handlers.sanitize import collapse, cut, fence, make_safe_line, make_safe_title, redact, show_code
+from handlers.sanitize import collapse, cut, fence, make_plain_line, make_safe_title, redact, show_code
 from handlers.shown_patch import show_patch
 from handlers.status_comment import job_url, link_job
 from handlers.verified import Outcome, find_outcome, name_outcome, render_checks
@@ -164,7 +164,7 @@ def _render_head(job: Job, headline: str, secrets: Collection[str]) -> str:
     if not job.failure:
         return head
     sentence, _, details = redact(job.failure, secrets).partition("\n")
-    shown = f"{head}\n\n{Label.WHY.bold} {make_safe_line(sentence, secrets, 500)}"
+    shown = f"{head}\n\n{Label.WHY.bold} {make_plain_line(sentence, secrets, 500)}"
     if not details.strip():
         return shown
     return f"{shown}\n\n{cut(fence(show_invisible(details[-MAX_SUMMARY:])), 2 * MAX_SUMMARY, '…')}"
@@ -189,14 +189,14 @@ _REST_BELOW = "… (the full report is below)"
 
 def _render_doubts(report: Report, secrets: Collection[str]) -> str:
     """What stands above the diff: why it cannot be proposed, and what a reader's eye would miss in it."""
-    refusals = [f"- {Mark.REFUSED} {_safe_line(refusal, secrets)}" for refusal in report.refusals[:MAX_LISTED]]
+    refusals = [f"- {Mark.REFUSED} {_plain_line(refusal, secrets)}" for refusal in report.refusals[:MAX_LISTED]]
     refusals += [
         f"- {Mark.REFUSED} What looks like a secret is added in {show_code(name, secrets)}: "
         "it cannot become a pull request."
         for name in find_secrets(report, secrets)[:MAX_LISTED]
     ]
     remarks = [*show_patch(report.patch, secrets).remarks(), *report.warnings]
-    warnings = [f"- {Mark.DOUBT} {_safe_line(remark, secrets)}" for remark in remarks[:MAX_LISTED]]
+    warnings = [f"- {Mark.DOUBT} {_plain_line(remark, secrets)}" for remark in remarks[:MAX_LISTED]]
     if not refusals and not warnings:
         return ""
     listed = cut("\n".join(refusals + warnings), MAX_DOUBTS, "… (the job's page has the rest)")
@@ -209,8 +209,8 @@ def _render_title(report: Report, secrets: Collection[str]) -> str:
     return f"{Label.TITLE.bold} {show_words(title, secrets, MAX_TITLE)}" if title else ""
 
 
-def _safe_line(text: str, secrets: Collection[str]) -> str:
-    return make_safe_line(text, secrets, MAX_DOUBT)
+def _plain_line(text: str, secrets: Collection[str]) -> str:
+    return make_plain_line(text, secrets, MAX_DOUBT)
 
 
 def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[str], room: int) -> str:
@@ -323,7 +323,7 @@ def _render_usual_step(job: Job, report: Report | None, secrets: Collection[str]
 def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: Collection[str]) -> str | None:
     """The model that did the work, safe to show: as the agent said it, as it was asked for, or as it is configured."""
     model = (meter and meter.model) or job.model or configured
-    return make_safe_line(model, secrets, MAX_MODEL) if model else None
+    return make_plain_line(model, secrets, MAX_MODEL) if model else None
 
 
 def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, *, key_on_machine: bool) -> str:

@@ -301,6 +301,19 @@ def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
     return _defuse_prose([make_safe_title(text, secrets, limit)])
 
 
+def make_plain_line(text: str, secrets: Collection[str], limit: int) -> str:
+    """The same for a sentence of ours that has somebody's words in it: it has code spans, and no other Markdown."""
+    return _defuse_prose([make_safe_title(text, secrets, limit)], (*RULES, _PLAIN))
+
+
+def _spell_out_markup(text: str) -> str:
+    text = re.sub(r"[\\*_~\[\]]", lambda found: f"&#{ord(found[0])};", text)
+    return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)", "&#8203;", text)
+
+
+_PLAIN = Rule("emphasis, links and addresses", _spell_out_markup)
+
+
 def make_safe_title(text: str, secrets: Collection[str], limit: int) -> str:
     """Somebody's words as `one_line`, without secrets: also without one that only the rules of titles put together."""
     return one_line(redact(one_line(redact(text, secrets), 4 * limit), secrets), limit)

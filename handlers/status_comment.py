@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from handlers.costs import describe_meter
 from handlers.rules import PRESETS
-from handlers.sanitize import REDACTED, make_safe_line, redact
+from handlers.sanitize import REDACTED, make_plain_line, redact
 from handlers.voice import Label, show_words
 from runner.job import Job, JobState
 from runner.meter import Meter
@@ -81,7 +81,7 @@ def render_status(
         phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
     lines = [head, _join_page(f"{Label.NOW.bold} {phase}", public_url, job.id, "live log")]
     if job.trouble:
-        lines.append(f"{Label.HELD_UP.bold} {make_safe_line(job.trouble, secrets, 300)}")
+        lines.append(f"{Label.HELD_UP.bold} {make_plain_line(job.trouble, secrets, 300)}")
     if job.state is JobState.QUEUED and not job.by_hand:
         preset = PRESETS.get(job.preset)
         other = f"The agent will follow the preset `{job.preset}`."
@@ -112,7 +112,7 @@ def render_heading(meter: Meter, secrets: Collection[str]) -> str:
     """What the agent says in its worklog that it tries, as the last line of a status; or nothing."""
     if not meter.heading or meter.withheld or _DELICATE.search(meter.heading):
         return ""
-    return f"\n\n{Label.WORKLOG.bold} {make_safe_line(meter.heading, secrets, MAX_HEADING)}"
+    return f"\n\n{Label.WORKLOG.bold} {show_words(meter.heading, secrets, MAX_HEADING)}"
 
 
 def drop_progress(status: str) -> str:

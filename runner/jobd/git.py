@@ -160,5 +160,6 @@ def say(path: str) -> str:
 
 
 def show(path: str) -> str:
-    """A path for people."""
-    return f"`{say(path)}`"
+    """A path for people, as code that no backtick in it ends."""
+    shown = say(path).replace("`", "\u02bc")
+    return f"`{shown}`"
