@@ -17,8 +17,7 @@ from itertools import accumulate
 
 from handlers.sanitize import KEY_SHAPES, REDACTED, Rule
 from handlers.secret_forms import find_forms, find_spans
-from runner.artifacts import show_path
-from runner.characters import escape_invisible
+from runner.characters import escape_invisible, show_path
 from runner.patch import Line, list_lines
 
 MAX_KEPT = 4
@@ -51,6 +50,8 @@ class ShownPatch:
     text: str
     """With as many lines as the patch."""
     masked: Sequence[MaskedLine]
+    returning: Sequence[str]
+    """The files whose lines all end with a carriage return, which is not written out there."""
     is_exact: bool
     """Whether it is the patch itself, so that git can apply it."""
 
@@ -61,6 +62,10 @@ class ShownPatch:
         remarks = [
             f"{count} {kind} line{'s' * (count != 1)} {what} {show_path(file)}"
             for (file, kind), count in counts.items()
+        ]
+        remarks += [
+            f"every line of {show_path(file)} ends with a carriage return (Windows line ends)"
+            for file in self.returning
         ]
         if not self.is_exact:
             remarks.append("the diff cannot be applied as it is shown, for some of it is masked or written out")
@@ -76,17 +81,47 @@ def show_patch(patch: str, secrets: Collection[str], shapes: Sequence[Rule] = KE
 def _show(patch: str, secrets: Sequence[str], shapes: Sequence[Rule]) -> ShownPatch:
     lines = [*list_lines(patch)]
     found = sorted(_find_masked(patch, lines, secrets, shapes))
-    shown = _LAST_RETURN.sub("\u27e8U+000D\u27e9", escape_invisible(patch)).split("\n")
+    shown = _LAST_RETURN.sub(_RETURN, escape_invisible(patch)).split("\n")
+    returning, numbers = _find_returns(lines)
+    for number in numbers:
+        shown[number] = shown[number].removesuffix("\r") + _RETURN
     for number in found:
         shown[number] = _mask(lines[number])
     text = "\n".join(shown)
-    return ShownPatch(
-        text, [MaskedLine(number, lines[number].kind, lines[number].file) for number in found], text == patch
-    )
+    masked = [MaskedLine(number, lines[number].kind, lines[number].file) for number in found]
+    return ShownPatch(text, masked, returning, text == patch)
 
 
+_RETURN = "\u27e8U+000D\u27e9"
 _LAST_RETURN = re.compile(r"\r(?=\n\\ No newline at end of file)")
 """In the file itself no line feed follows this one."""
+
+
+def _find_returns(lines: Sequence[Line]) -> tuple[list[str], list[int]]:
+    """The files whose every line ends with a carriage return, and the numbers of the lines that do so in others.
+
+    Pages and comments drop a carriage return at the end of a line, and to a shell it is a part of the line.
+    """
+    files: list[str] = []
+    odd: list[int] = []
+    ends: list[tuple[int, bool]] = []
+    for number, line in enumerate([*lines, _AT_END]):
+        if line.kind in ("added", "removed", "context"):
+            ends.append((number, line.text.endswith("\r")))
+            continue
+        if line.text.endswith("\r"):
+            odd.append(number)
+        if line.text.startswith("diff --git ") and ends:
+            returning = [at for at, returns in ends if returns]
+            if len(returning) == len(ends):
+                files.append(lines[ends[0][0]].file)
+            else:
+                odd += returning
+            ends = []
+    return files, odd
+
+
+_AT_END = Line("header", "", "diff --git ")
 
 _HEAD = re.compile(r"(?:(?:diff --git|---|\+\+\+|rename from|rename to) |@@ [^@\n]* @@ ?)?")
 

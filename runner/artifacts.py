@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.agents.configuration import configures_agents
-from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_invisible
+from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_path
 from runner.environment import Limits, Profile
 from runner.job import FileChange, Job, Report, digest_of
 from runner.patch import check_patch, list_bare_returns, list_unshown
@@ -144,7 +144,8 @@ def _read_problems(raw: Mapping[str, Any]) -> list[str]:
     if not isinstance(problems, list):
         raise BadArtifacts("the list of problems is missing")
     sentences = (problem[:MAX_NOTE] for problem in problems if isinstance(problem, str))
-    return [show_invisible(" ".join(sentence.split())) for sentence in sentences]
+    # Our program says these, but a machine can say anything: as code, no word of it looks like ours.
+    return [f"the machine says: {show_path(' '.join(sentence.split()))}" for sentence in sentences]
 
 
 def _first(sentences: Sequence[str]) -> tuple[str, ...]:
@@ -303,16 +304,6 @@ def _find_collisions(folded: Mapping[FileChange, tuple[str, ...]]) -> Iterable[s
     for change, key in folded.items():
         if file := next((seen[key[:end]] for end in range(1, len(key)) if key[:end] in seen), None):
             yield f"{show_path(change.path)} lies in {show_path(file.path)}, which is no folder"
-
-
-_NO_CODE = {ord("`"): "\u02bc", **{ord(char): f"\u27e8U+{ord(char):04X}\u27e9" for char in "\t\n\r"}}
-"""What would end a code span, or its line."""
-
-
-def show_path(path: str) -> str:
-    """A path in a sentence of ours, as code, on one line whatever it holds."""
-    shown = show_invisible(path).translate(_NO_CODE)
-    return f"`{shown}`" if len(shown) <= MAX_NOTE else f"`{shown[:MAX_NOTE]}…`"
 
 
 def find_warnings(changes: Iterable[FileChange], unshown: Collection[str]) -> Iterable[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.characters import show_path
 from runner.job import FileChange
 from runner.patch_text import Untrue
 
@@ -41,11 +42,14 @@ def check_base(changes: Sequence[FileChange], found: Mapping[str, BaseFile]) -> 
     for change in changes:
         there = found.get(change.path)
         if (there.mode if there else None) != change.old_mode:
-            raise Untrue(f"`{change.path}` is {_describe(there)} in the base commit, and not {_name(change.old_mode)}")
+            raise Untrue(
+                f"{show_path(change.path)} is {_describe(there)} in the base commit, and not {_name(change.old_mode)}"
+            )
         for folder in list_folders(change.path):
             over = found.get(folder)
             if over and over.mode != FOLDER and folder not in gone:
-                raise Untrue(f"`{change.path}` lies in `{folder}`, which is {_describe(over)} in the base commit")
+                lies = f"{show_path(change.path)} lies in {show_path(folder)}"
+                raise Untrue(f"{lies}, which is {_describe(over)} in the base commit")
 
 
 def _describe(there: BaseFile | None) -> str:

@@ -7,9 +7,12 @@ import unicodedata
 from collections.abc import Callable, Iterable
 
 MAX_GAP = 80
-"""Blanks within a line beyond which readers do not look for more of it."""
+"""Columns of blanks, also at the beginning of a line, beyond which readers do not look for more of it."""
 
-_GAP = re.compile(rf"[^ \t\n][ \t]{{{MAX_GAP},}}+[^ \t\r\n]")
+_TAB = 8
+"""Columns to which a page that shows a diff moves at a tab."""
+
+_GAP = re.compile(rf"(?<! ) {{{MAX_GAP},}}+[^ \r\n]")
 
 MAX_LINE = 1_000
 """Characters of a line beyond which nobody reads it."""
@@ -68,6 +71,19 @@ def is_lookalike(char: str) -> bool:
 def show_invisible(text: str) -> str:
     """The text with every invisible character written out, as `⟨U+202E⟩`."""
     return _replace_invisible(text, lambda char: f"⟨{_name(char)}⟩")
+
+
+MAX_SHOWN = 300
+"""Characters of a path or of others' words that a sentence of ours has room for."""
+
+_NO_CODE = {ord("`"): "\u02bc", **{ord(char): f"\u27e8U+{ord(char):04X}\u27e9" for char in "\t\n\r"}}
+"""What would end a code span, or its line."""
+
+
+def show_path(path: str) -> str:
+    """A path in a sentence of ours, as code, on one line whatever it holds."""
+    shown = show_invisible(path).translate(_NO_CODE)
+    return f"`{shown}`" if len(shown) <= MAX_SHOWN else f"`{shown[:MAX_SHOWN]}…`"
 
 
 # Writing characters out so that they can be read back
@@ -140,8 +156,8 @@ def name_oddities(text: str) -> list[str]:
         oddities.append(f"invisible characters: {_list(hidden)}")
     if _BARE_RETURN.search(text):
         oddities.append("a carriage return within a line, where some programs end the line")
-    if _GAP.search(text):
-        oddities.append(f"something behind {MAX_GAP} blanks or more in one line")
+    if _GAP.search(text.expandtabs(_TAB)):
+        oddities.append(f"something behind {MAX_GAP} columns of blanks or more in one line")
     if (longest := max(map(len, text.split("\n")))) > MAX_LINE:
         oddities.append(f"a line of {longest} characters")
     return oddities

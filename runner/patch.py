@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from runner.binary_patch import check_body
-from runner.characters import decode_exactly, drop_cut_character
+from runner.characters import decode_exactly, drop_cut_character, show_path
 from runner.job import FileChange
 from runner.patch_text import (
     ADDED,
@@ -134,16 +134,18 @@ def check_patch(patch: str, changes: Sequence[FileChange], base: Mapping[str, by
         change, old_path = names.identify(section)
         covered = {(ADDED, change.path), (DELETED, old_path)} if section.kind == RENAMED else {(section.kind, old_path)}
         if not covered <= waiting:
-            raise Untrue(f"`{change.path}` is shown as {section.kind}, and is not")
+            raise Untrue(f"{show_path(change.path)} is shown as {section.kind}, and is not")
         waiting -= covered
         old_mode = names.by_path[old_path].old_mode
         if section.kind == RENAMED and (change.mode == LINK) != (old_mode == LINK):
-            raise Untrue(f"`{change.path}` is shown as renamed, and is of another type than `{old_path}`")
+            raise Untrue(
+                f"{show_path(change.path)} is shown as renamed, and is of another type than {show_path(old_path)}"
+            )
         check_header(section, change.path, old_path, change.mode, old_mode)
         _check_content(section, change, old_path, base)
     if waiting:
         kind, path = min(waiting)
-        raise Untrue(f"`{path}` is {kind}, and the diff does not show it")
+        raise Untrue(f"{show_path(path)} is {kind}, and the diff does not show it")
 
 
 def _expect(change: FileChange) -> Iterator[tuple[str, str]]:
@@ -171,11 +173,11 @@ class _Names:
             return found, found.path
         if old_path and path in self.by_path and old_path != path and section.header[0] == name_section(old_path, path):
             return self.by_path[path], old_path
-        raise Untrue(f"the diff shows {section.header[0][11:200]}, which is not changed")
+        raise Untrue(f"the diff shows {show_path(section.header[0][11:])}, which is not changed")
 
 
 def _check_content(section: Section, change: FileChange, old_path: str, base: Mapping[str, bytes] | None) -> None:
-    name, before = f"`{change.path}`", b"" if section.kind == ADDED else None
+    name, before = show_path(change.path), b"" if section.kind == ADDED else None
     new = b"" if section.kind == DELETED else change.content or b""
     if base is not None and section.kind != ADDED:
         if old_path not in base:
@@ -236,7 +238,9 @@ def _apply(name: str, hunks: Sequence[Hunk], before: str) -> str:
             raise Untrue(f"the diff of {name} does not fit the base commit")
         heading = drop_cut_character(heading)
         if heading and not any(line.startswith(heading) for line in reversed(old[:start])):
-            raise Untrue(f"the diff of {name} repeats a line that the base commit does not have there: {heading}")
+            raise Untrue(
+                f"the diff of {name} repeats a line that the base commit does not have there: {show_path(heading)}"
+            )
         new += old[at:start]
         new += [text for mark, text in lines if mark != "-"]
         at = start + len(shown)

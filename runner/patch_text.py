@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from runner.characters import show_path
+
 ADDED, DELETED, MODIFIED, RENAMED = "added", "deleted", "modified", "renamed"
 
 NO_NEWLINE = "\\ No newline at end of file"
@@ -102,7 +104,7 @@ def check_header(section: Section, path: str, old_path: str, mode: str | None, o
     """Raise `Untrue` unless the header is one that git writes for a section of this kind, line for line."""
     told = [] if mode == old_mode else [f"old mode {old_mode}", f"new mode {mode}"]
     if section.kind in (MODIFIED, RENAMED) and not set(told) <= set(section.header):
-        raise Untrue(f"`{path}` gets another mode, and the diff does not say so")
+        raise Untrue(f"{show_path(path)} gets another mode, and the diff does not say so")
     at = 1
     for line in _list_header(section, path, old_path, mode, old_mode):
         found = section.header[at] if at < len(section.header) else ""
@@ -116,7 +118,7 @@ def check_header(section: Section, path: str, old_path: str, mode: str | None, o
         if at == len(section.header):
             return
     wrong = section.header[at] if at < len(section.header) else "its header ends early"
-    raise Untrue(f"the diff of `{path}` says something that is not so: {wrong[:200]}")
+    raise Untrue(f"the diff of {show_path(path)} says something that is not so: {show_path(wrong)}")
 
 
 def _list_header(
@@ -142,7 +144,7 @@ def _list_header(
     old = "/dev/null" if kind == ADDED else quote(f"a/{old_path}")
     new = "/dev/null" if kind == DELETED else quote(f"b/{path}")
     if section.binary and section.hunks:
-        raise Untrue(f"the diff shows lines of `{path}`, and calls it binary")
+        raise Untrue(f"the diff shows lines of {show_path(path)}, and calls it binary")
     if section.hunks:
         # Behind a name with a space git writes a tab.
         yield from (f"{mark} {name}" + "\t" * (" " in name) for mark, name in (("---", old), ("+++", new)))
@@ -182,7 +184,7 @@ def read_hunks(section: Section) -> Iterator[Hunk]:
         sizes = [len(marks) - marks.count(other) for other in "+-"]
         start, begins = (int(found[at]) - (size > 0) for at, size in zip((1, 3), sizes, strict=True))
         if not lines or sizes != [int(found[at] or 1) for at in (2, 4)] or begins != start + grown:
-            raise Untrue(f"the diff has a hunk that its head does not describe: {found[0]}")
+            raise Untrue(f"the diff has a hunk that its head does not describe: {show_path(found[0])}")
         yield Hunk(start, grown, lines, found[5] or "")
         grown += sizes[1] - sizes[0]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runner.artifacts import MAX_PATH, show_path
-from runner.characters import make_storable
+from runner.artifacts import MAX_PATH
+from runner.characters import make_storable, show_path
 from runner.job import FileChange, Job, Report
 from runner.jobd_answers import JobdError
 

@@ -41,14 +41,16 @@ def mark(char: str, lines: list[str]) -> list[str]:
 
 
 def read_back(patch: str, *secrets: str) -> None:
-    """That what is shown of a patch says all of it but the masked lines."""
+    """That what a page or a comment shows of a patch says all of it but the masked lines."""
     shown = show_patch(patch, secrets)
     masked = {line.number for line in shown.masked}
-    lines, originals = shown.text.split("\n"), patch.split("\n")
+    lines, originals = shown.text.replace("\r\n", "\n").split("\n"), patch.split("\n")
     assert len(lines) == len(originals)
+    files = dict(enumerate(line.file for line in list_lines(patch)))
     for number, (line, original) in enumerate(zip(lines, originals, strict=True)):
         if number not in masked:
-            assert unescape_invisible(line) == original
+            returns = "\r" * (files.get(number) in shown.returning)
+            assert original in (unescape_invisible(line), unescape_invisible(line) + returns)
         else:
             assert line[:1] == original[:1] or line == "[redacted]"
     assert shown.is_exact == (shown.text == patch)
@@ -178,6 +180,24 @@ def find_wrong_calls(source: str) -> list[str]:
         if (name in ("redact", "make_safe", "show_invisible", "_clean_text") and "patch" in ast.unparse(call).lower())
         or (name == "splitlines" and "patch" in ast.unparse(call.func).lower())
     ]
+
+
+def test_a_carriage_return_at_the_end_of_one_line_is_written_out() -> None:
+    """To a shell it is a word: this one ran `deploy` without its option."""
+    patch = write_file("a.sh", ["+deploy \\\r", "+  --dry-run"])
+    shown = show_patch(patch, ())
+    assert "+deploy \\⟨U+000D⟩\n+  --dry-run\n" in shown.text
+    assert (shown.returning, shown.is_exact) == ([], False)
+    read_back(patch)
+
+
+def test_a_file_whose_every_line_ends_so_is_named_and_can_be_applied() -> None:
+    windows = write_file("a.bat", [" one\r", "-two\r", "+three\r"])
+    shown = show_patch(windows + write_file("b.sh", ["-x\r", "+x"]), ())
+    assert windows in shown.text
+    assert "-x⟨U+000D⟩\n+x\n" in shown.text
+    assert shown.remarks()[0] == "every line of `a.bat` ends with a carriage return (Windows line ends)"
+    assert show_patch(windows, ()).is_exact
 
 
 def test_a_patch_is_shown_by_this_function_alone_and_split_where_git_splits() -> None:

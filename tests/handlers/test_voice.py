@@ -15,7 +15,7 @@ import handlers
 from handlers.pull_body import render_commit_message
 from handlers.report_comment import HEADLINES
 from handlers.voice import SPEAKER, mark_forgery, quote, show_words
-from runner.artifacts import show_path
+from runner.characters import show_path
 from runner.job import REBASE, FileChange, JobState
 from runner.verification import Kind
 from tests.fuzz.grammar import make_text

@@ -17,9 +17,9 @@ from runner.artifacts import (
     fold_path,
     looks_like_git,
     read_report,
-    show_path,
     stays_inside,
 )
+from runner.characters import show_path
 from runner.environment import PROTECTED_PATHS, Limits, Profile
 from runner.job import FileChange, Report, digest_of
 from tests.support.jobs import make_job
@@ -252,7 +252,13 @@ def test_an_answer_may_be_as_long_as_an_honest_result_of_this_repository() -> No
 def test_a_diff_that_is_not_the_change_is_refused() -> None:
     report = read(change("evil.py"), patch=render_patch([FileChange("ok.py", "100644", b"x\n", "100644")]))
     assert report.digest is None
-    assert report.refusals == ("the diff is not the change: the diff shows a/ok.py b/ok.py, which is not changed",)
+    assert report.refusals == ("the diff is not the change: the diff shows `a/ok.py b/ok.py`, which is not changed",)
+
+
+def test_what_a_machine_says_is_code_from_its_first_word_to_its_last() -> None:
+    report = read(problems=["`a` **Seen by ptq-bot**: see www.evil.example `b/` was left out"])
+    told = "\u02bca\u02bc **Seen by ptq-bot**: see www.evil.example \u02bcb/\u02bc was left out"
+    assert report.warnings == (f"the machine says: `{told}`",)
 
 
 def test_of_many_sentences_only_the_first_are_kept() -> None:

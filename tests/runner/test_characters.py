@@ -108,7 +108,11 @@ def test_megabytes_are_read_in_no_time() -> None:
     assert time.process_time() - started < 2
 
 
-@pytest.mark.parametrize(("blanks", "named"), [(" " * 79, False), (" " * 80, True), ("\t" * 80, True)])
+@pytest.mark.parametrize(("blanks", "named"), [(" " * 79, False), (" " * 88, True), ("\t" * 11, True)])
 def test_what_stands_far_to_the_right_is_named(blanks: str, named: bool) -> None:
-    assert name_oddities(f"x = 1{blanks}; evil()\n") == ["something behind 80 blanks or more in one line"] * named
-    assert name_oddities(f"{blanks}x = 1{blanks}\n{blanks}") == []
+    assert (
+        name_oddities(f"x = 1{blanks}; evil()\n")
+        == ["something behind 80 columns of blanks or more in one line"] * named
+    )
+    assert name_oddities(f"{blanks}x = 1\n") == ["something behind 80 columns of blanks or more in one line"] * named
+    assert name_oddities(f"x = 1{blanks}\n{blanks}") == []
