@@ -215,17 +215,21 @@ def _read(lines: Sequence[str], start: int, stop: int) -> Command | UnknownComma
 # Where commands stand
 
 _COMMAND = re.compile(r"^ {0,3}/ptq(?!\S)", re.IGNORECASE | re.MULTILINE)
-_WROTE = "wrote|schrieb|a écrit|escribió|ha scritto|schreef|skrev|escreveu|napisał|написал"
+_WROTE = "wrote|schrieb|a écrit|escribió|ha scritto|schreef|skrev|escreveu|napisał|pisze|написал"
+_WROTE_UNSPACED = "写道|寫道|のメール|書きました|님이 작성|작성"
 _FORWARDED = re.compile(
     r"\s*(?:-{2,}\s?(?:original message|forwarded message|begin forwarded message)\s?-{2,}"
-    r"|(?:from|von|de|da|van|från|fra|od)\s?:[^\n]+\n[^\n:]{1,30}:[^\n]*"
+    # Some write these words in bold, as `*From:* alice`.
+    r"|\*{0,2}(?:from|von|de|da|van|från|fra|od|发件人|寄件者|差出人|보낸 사람)\*{0,2}\s?[:：][^\n]+"
+    r"\n[^\n:：]{1,30}[:：][^\n]*"
+    r"|--"
     r"|(?:reply to this email directly|you are receiving this because|message id:)[^\n]*(?:\n[^\n]*)?)\s*",
     re.IGNORECASE | re.DOTALL,
 )
 """What mail programs write above the message that somebody answers, and GitHub below its own."""
 
-_ATTRIBUTED = re.compile(rf"\S\s+(?:{_WROTE})\b[^\n]{{0,200}}:\s*\Z", re.IGNORECASE)
-_DATED = re.compile(r"\d[:.]\d\d|\b20\d\d\b|@")
+_ATTRIBUTED = re.compile(rf"(?:\S\s+(?:{_WROTE})\b|\S\s*(?:{_WROTE_UNSPACED}))[^\n]{{0,200}}[:：]\s*\Z", re.IGNORECASE)
+_DATED = re.compile(r"\d[:.]\d\d|\b20\d\d(?:\b|年)|@")
 """`On 1 March 2026, alice wrote:`, in several languages."""
 
 _RULE_OF_MAIL = re.compile(r"_{10,}")
@@ -364,7 +368,7 @@ def _is_forwarded(lines: Sequence[str], number: int, last: int) -> bool:
 
 
 def _begins_mail(head: str) -> bool:
-    if head.rstrip().endswith(":") and _ATTRIBUTED.search(head) and _DATED.search(head):
+    if head.rstrip().endswith((":", "：")) and _ATTRIBUTED.search(head) and _DATED.search(head):
         return True
     return _FORWARDED.fullmatch(head) is not None
 
