@@ -19,6 +19,7 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from handlers.hidden_parts import RAW_TEXT
 from handlers.options import ANYWAY, NAMES
 from handlers.rules import PRESETS, RepositoryRules, Role
 from runner.job import REBASE, VERIFY
@@ -214,27 +215,50 @@ def _read(lines: Sequence[str], start: int, stop: int) -> Command | UnknownComma
 # Where commands stand
 
 _COMMAND = re.compile(r"^ {0,3}/ptq(?!\S)", re.IGNORECASE | re.MULTILINE)
-_WROTE = "wrote|schrieb|a écrit|escribió|ha scritto|schreef|skrev|escreveu|napisał|написал"
+_WROTE = "wrote|schrieb|a écrit|escribió|ha scritto|schreef|skrev|escreveu|napisał|pisze|написал"
+_WROTE_UNSPACED = "写道|寫道|のメール|書きました|님이 작성|작성"
 _FORWARDED = re.compile(
     r"\s*(?:-{2,}\s?(?:original message|forwarded message|begin forwarded message)\s?-{2,}"
-    r"|(?:from|von|de|da|van|från|fra|od)\s?:[^\n]+\n[^\n:]{1,30}:[^\n]*"
+    # Some write these words in bold, as `*From:* alice`.
+    r"|\*{0,2}(?:from|von|de|da|van|från|fra|od|发件人|寄件者|差出人|보낸 사람)\*{0,2}\s?[:：][^\n]+"
+    r"\n[^\n:：]{1,30}[:：][^\n]*"
+    r"|--"
     r"|(?:reply to this email directly|you are receiving this because|message id:)[^\n]*(?:\n[^\n]*)?)\s*",
     re.IGNORECASE | re.DOTALL,
 )
 """What mail programs write above the message that somebody answers, and GitHub below its own."""
 
-_ATTRIBUTED = re.compile(rf"\S\s+(?:{_WROTE})\b[^\n]{{0,200}}:\s*\Z", re.IGNORECASE)
-_DATED = re.compile(r"\d[:.]\d\d|\b20\d\d\b|@")
+_ATTRIBUTED = re.compile(rf"(?:\S\s+(?:{_WROTE})\b|\S\s*(?:{_WROTE_UNSPACED}))[^\n]{{0,200}}[:：]\s*\Z", re.IGNORECASE)
+_DATED = re.compile(r"\d[:.]\d\d|\b20\d\d(?:\b|年)|@")
 """`On 1 March 2026, alice wrote:`, in several languages."""
 
 _RULE_OF_MAIL = re.compile(r"_{10,}")
 """The line that Outlook draws above the message that somebody answers."""
 
 _MAX_FORWARDED = 700
-_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-_TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)", re.IGNORECASE)
-_ELEMENTS = frozenset({"a", "blockquote", "code", "del", "details", "div", "dl", "ol", "pre", "q", "s", "table", "ul"})
-"""HTML elements whose contents are no plain words of the comment's author. Others (`List<int>`) are none at all."""
+_COMMENT = re.compile(r"<!--(?!-?>).*?(?:--!?>|\Z)", re.DOTALL)
+_TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)((?:=\s*+\"[^\"]*+\"|=\s*+'[^']*+'|[^>])*+)", re.IGNORECASE)
+_HIDING = re.compile(r"\b(?:hidden|style)\b", re.IGNORECASE)
+_HARMLESS = frozenset(
+    {
+        *("abbr", "b", "cite", "dfn", "em", "i", "ins", "kbd", "mark", "p", "samp", "span", "strong", "time", "tt"),
+        *("u", "var"),
+    }
+)
+"""HTML elements whose contents are shown as they are, and may be plain words of the comment's author."""
+
+_ELEMENTS = re.compile(
+    r"a|acronym|address|applet|article|aside|audio|bdi|bdo|big|blink|blockquote|body|button|canvas|caption"
+    r"|center|code|colgroup|data|datalist|dd|del|details|dialog|dir|div|dl|dt|fieldset|figcaption|figure|font"
+    r"|footer|form|frameset|h1|h2|h3|h4|h5|h6|head|header|hgroup|html|iframe|label|legend|li|listing|main|map"
+    r"|marquee|math|menu|meter|multicol|nav|nobr|noembed|noframes|noscript|object|ol|optgroup|option|output"
+    r"|picture|plaintext|pre|progress|q|rb|rp|rt|rtc|ruby|s|script|search|section|select|slot|small|strike|style"
+    r"|sub|summary|sup|svg|table|tbody|td|template|textarea|tfoot|th|thead|title|tr|ul|video|xmp"
+)
+"""The other HTML elements that hold something. What is none of them (`List<int>`) is no element at all."""
+
+_FOOTNOTE = re.compile(r" {0,3}\[\^[^\] \t\n\0]++\]:")
+"""Begins the words of a footnote, which a page shows at its end or nowhere. Our parser of Markdown knows none."""
 
 
 class _OpenElements:
@@ -242,14 +266,22 @@ class _OpenElements:
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
+        self._raw = ""
+        """The open element in which a browser reads no other tags, if any."""
 
     def __bool__(self) -> bool:
         return any(self._open.values())
 
     def read(self, html: str) -> None:
-        for closing, name in _TAG.findall(_COMMENT.sub("", html)):
-            if name.lower() in _ELEMENTS:
-                self._open[name.lower()] = max(0, self._open[name.lower()] + (-1 if closing else 1))
+        for closing, tag, attributes in _TAG.findall(_COMMENT.sub("", html)):
+            name = tag.lower()
+            if closing:
+                if self._raw in ("", name):
+                    self._open[name] = max(0, self._open[name] - 1)
+                    self._raw = ""
+            elif _ELEMENTS.fullmatch(name) or (name in _HARMLESS and _HIDING.search(attributes)):
+                self._open[name] += 1
+                self._raw = self._raw or (name if RAW_TEXT.fullmatch(name) else "")
 
 
 @cache
@@ -261,41 +293,71 @@ def _parser() -> MarkdownIt:
 def _find_starts(source: str, lines: Sequence[str]) -> tuple[list[int], int]:
     """The numbers of the lines that begin a command, and of the line at which the author's own words end."""
     starts: list[int] = []
-    elements = _OpenElements()
+    # Of what lists and quotes hold, an end tag does not close what was opened outside.
+    elements, nested = _OpenElements(), _OpenElements()
+    done = 0
     for before, token in pairwise([Token("", "", 0), *_parser().parse(source)]):
+        first, last = token.map or (done, done)
         if token.type == "hr" and _RULE_OF_MAIL.fullmatch(token.markup):
-            return starts, (token.map or (0, 0))[0]
-        if token.type == "html_block" and token.level == 0:
-            elements.read(token.content)
-        if token.type != "inline" or before.type != "paragraph_open" or before.level:
-            continue
-        first, last = token.map or (0, 0)
-        firsts = list(_find_firsts(token.children or [], elements))
-        if len(firsts) != last - first:
-            # A code span, a tag or a link goes over the end of a line: what begins a line there is anybody's guess.
-            continue
-        dollars = 0
-        for number, opening in enumerate(firsts, first):
-            if _is_forwarded(lines, number, last):
-                return starts, number
-            # Between two `$$` GitHub reads mathematics.
-            plain = opening.content if opening and not dollars % 2 else ""
-            if plain[:4].casefold() == "/ptq" and _COMMAND.match(lines[number]):
-                starts.append(number)
-            dollars += lines[number].count("$$")
+            return starts, first
+        if token.type == "html_block":
+            (nested if token.level else elements).read(token.content)
+        elif token.type == "inline" and (before.type != "paragraph_open" or before.level):
+            for child in token.children or []:
+                nested.read(child.content if child.type == "html_inline" else "")
+        elif token.type == "inline":
+            found, mail = _find_in_paragraph(lines, (done, first, last), token.children or [], (elements, nested))
+            starts += found
+            if mail is not None:
+                return starts, mail
+        if not token.type.endswith("_open"):
+            done = max(done, last)
     return starts, len(lines)
 
 
-def _find_firsts(children: Sequence[Token], elements: _OpenElements) -> Iterator[Token | None]:
+def _find_in_paragraph(
+    lines: Sequence[str],
+    numbers: tuple[int, int, int],
+    children: Sequence[Token],
+    elements: tuple[_OpenElements, _OpenElements],
+) -> tuple[list[int], int | None]:
+    """The lines of a paragraph that begin a command, and the one at which somebody else's message begins, if any.
+
+    `numbers` are those of the first line that no block above holds, of the paragraph's first line, and past its last.
+    The parser takes some footnotes for definitions of links, which no block holds.
+    """
+    above, first, last = numbers
+    starts: list[int] = []
+    firsts = list(_find_firsts(children, elements))
+    if len(firsts) != last - first:
+        # A code span, a tag or a link goes over the end of a line: what begins a line there is anybody's guess.
+        return starts, None
+    noted = False
+    for line in lines[above:first]:
+        noted = bool(line.strip()) and (noted or _FOOTNOTE.match(line) is not None)
+    dollars = 0
+    for number, opening in enumerate(firsts, first):
+        if _is_forwarded(lines, number, last):
+            return starts, number
+        noted = noted or _FOOTNOTE.match(lines[number]) is not None
+        # Between two `$$` GitHub reads mathematics.
+        plain = opening.content if opening and not noted and not dollars % 2 else ""
+        if plain[:4].casefold() == "/ptq" and _COMMAND.match(lines[number]):
+            starts.append(number)
+        dollars += lines[number].count("$$")
+    return starts, None
+
+
+def _find_firsts(children: Sequence[Token], elements: tuple[_OpenElements, _OpenElements]) -> Iterator[Token | None]:
     """For each line of a paragraph the text that begins it, or None where it begins inside or with something else."""
     depth = 0
     begins = True
     for child in children:
         if begins:
-            yield child if child.type == "text" and not depth and not elements else None
+            yield child if child.type == "text" and not depth and not any(elements) else None
         depth += child.nesting
         if child.type == "html_inline":
-            elements.read(child.content)
+            elements[0].read(child.content)
         begins = child.type in ("softbreak", "hardbreak")
 
 
@@ -306,7 +368,7 @@ def _is_forwarded(lines: Sequence[str], number: int, last: int) -> bool:
 
 
 def _begins_mail(head: str) -> bool:
-    if head.rstrip().endswith(":") and _ATTRIBUTED.search(head) and _DATED.search(head):
+    if head.rstrip().endswith((":", "：")) and _ATTRIBUTED.search(head) and _DATED.search(head):
         return True
     return _FORWARDED.fullmatch(head) is not None
 

@@ -166,6 +166,10 @@ class _Page:
     def _find_comment_end(self, at: int, indent: int) -> int:
         if "comments" not in self._steps:
             return at
+        if self._lines[at].startswith(("<!-->", "<!--->"), indent):
+            # Browsers end the comment here, and older parsers do not.
+            self._lost = True
+            return at
         for number in range(at, len(self._lines)):
             line = self._lines[number]
             end = line.find("-->", indent + 2 if number == at else 0)

@@ -162,6 +162,10 @@ def _judge(note: str, report_texts: Sequence[str]) -> str | None:
             "A pull request opens with a human's note, and this command came without one. "
             f"Please say below it, {NOTE_PLACEHOLDER}."
         )
+    # Before anything is read: the note may be as long as a comment can be.
+    if len(note) > MAX_NOTE:
+        much = f"This note has {len(note)} characters, and {MAX_NOTE} are the most."
+        return f"{much} Please say more briefly, {NOTE_PLACEHOLDER}."
     prose = _normalise(" ".join(_find_prose(note)))
     letters = _count_letters(prose)
     if not letters and _count_letters(note):
@@ -173,9 +177,6 @@ def _judge(note: str, report_texts: Sequence[str]) -> str | None:
         )
     if len({word.casefold() for word in _WORD.findall(prose)}) < MIN_WORDS:
         return f"This note says the same few words again and again. Please say, {NOTE_PLACEHOLDER}."
-    if len(note) > MAX_NOTE:
-        much = f"This note has {len(note)} characters, and {MAX_NOTE} are the most."
-        return f"{much} Please say more briefly, {NOTE_PLACEHOLDER}."
     if _hides_what_follows(note):
         left = "This note leaves a fence, a comment or an HTML element open, which would hide what stands below it."
         return f"{left} Please say, {NOTE_PLACEHOLDER}."
@@ -196,7 +197,8 @@ _HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
 
 def _hides_what_follows(note: str) -> bool:
     """Whether what we write below the note would be taken for a part of it."""
-    left = re.sub(r"<!--.*?-->", "", note, flags=re.DOTALL)
+    # One that nothing ends takes the rest, so that nobody looks for its end again and again.
+    left = re.sub(r"(<!--).*?(?:-->|(\Z))", lambda found: "" if found[2] is None else found[1], note, flags=re.DOTALL)
     left = left.casefold()
     unclosed = any(left.count(f"<{name}") > left.count(f"</{name}>") for name in _HIDING_ELEMENTS)
     return close_fence(note) != note or bool(_HIDING_OPENING.search(left)) or unclosed

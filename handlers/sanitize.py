@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from handlers.markdown import LINE_START, Fence, find_half_span, find_spans, parse_blocks, split_fences
-from handlers.secret_forms import find_forms, find_heads, mask_escaped
+from handlers.secret_forms import find_forms, find_heads, find_present, mask_escaped
 from runner.characters import show_invisible
 
 REDACTED = "[redacted]"
@@ -42,27 +42,70 @@ def _replace(name: str, pattern: str, replacement: str = REDACTED, flags: re.Reg
 _PEM = r"-----{} [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BEGIN, _PEM_END = _PEM.format("BEGIN"), _PEM.format("END")
 
+_ESCAPES = (
+    r"\\[abfnrtv0]",
+    r"\\[0-7]{3}",
+    r"\\x[0-9A-Fa-f]{2}",
+    r"\\u[0-9A-Fa-f]{4}",
+    r"[%=][0-9A-F]{2}",
+    r"%[0-9a-f]{2}",
+    # The end of a sequence that colours a terminal or moves its cursor, also where its first sign is written out.
+    r"[\[;0-9][A-HJKSTfhlmsu]",
+)
+"""Each spells one sign that is no letter, but ends with a letter or a digit. A lookbehind needs a fixed width."""
+
+
+def _begin(letters: str, alphabet: str = "A-Za-z0-9") -> str:
+    """The letters that a key begins with, and before them nothing of the alphabet but an escape."""
+    escapes = "".join(rf"|(?<={escape}{letters})" for escape in _ESCAPES)
+    return rf"{letters}(?:(?<![{alphabet}]{letters}){escapes})"
+
+
+_AWS_VALUE = r"[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"
+
 KEY_SHAPES: tuple[Rule, ...] = (
     _replace("private keys", rf"{_PEM_BEGIN}(?:(?!-----BEGIN ).)*?{_PEM_END}", flags=re.DOTALL),
     # One whose end is missing, because a log was cut: the lines of base64 that follow its head.
     _replace("cut private keys", rf"{_PEM_BEGIN}(?:(?:[\s\"'+|>,-]|\\[nr])*+[A-Za-z0-9+/=]{{16,}}+)++"),
     _replace("github tokens", r"gh[pousr]_[A-Za-z0-9._]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
-    _replace("api keys", r"sk-(?<![A-Za-z0-9]sk-)(?=[A-Za-z_-]{0,80}[0-9])[A-Za-z0-9_-]{20,}"),
-    _replace("hugging face tokens", r"hf_(?<![A-Za-z0-9]hf_)[A-Za-z0-9]{30,}"),
-    _replace("aws keys", r"A[KS]IA(?<![A-Z0-9]A[KS]IA)[A-Z0-9]{16}(?![A-Z0-9])"),
+    _replace("api keys", _begin("sk-") + r"(?=[A-Za-z_-]{0,80}[0-9])[A-Za-z0-9_-]{20,}"),
+    _replace("hugging face tokens", _begin("hf_") + r"[A-Za-z0-9]{30,}"),
+    _replace("aws keys", _begin("A[KS]IA", "A-Z0-9") + r"[A-Z0-9]{16}(?![A-Z0-9])"),
     _replace("tokens of jobs", r"ptq-[0-9a-f]{10}-[0-9a-f]{40}"),
-    _replace("google keys", r"AIza(?<![A-Za-z0-9_-]AIza)[A-Za-z0-9_-]{35}"),
-    _replace("tokens of package registries", r"npm_(?<![A-Za-z0-9]npm_)[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}"),
+    _replace("google keys", _begin("AIza", "A-Za-z0-9_-") + r"[A-Za-z0-9_-]{35}"),
+    _replace("tokens of package registries", _begin("npm_") + r"[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}"),
     _replace("gitlab tokens", r"gl(?:pat|dt|rt|cbt|ptt|soat)-[A-Za-z0-9_.-]{20,}"),
     _replace("stripe keys", r"(?:[rs]k_live|whsec)_[A-Za-z0-9]{20,}"),
     _replace("slack tokens", r"xox[a-z]-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/[A-Za-z0-9/]{20,}"),
-    _replace("json web tokens", r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"),
+    _replace(
+        "json web tokens", _begin("eyJ", "A-Za-z0-9_-") + r"[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"
+    ),
     _replace(
         "authorization headers",
         r"(authorization[\"']?\s{0,5}[:=]\s{0,5}[\"']?(?:bearer|basic|token)\s{1,5})"
         r"(?=[A-Za-z._~+/=-]{0,80}[0-9])[A-Za-z0-9._~+/=-]{16,}",
         rf"\1{REDACTED}",
         re.IGNORECASE,
+    ),
+    _replace(
+        "keys in headers",
+        r"(-(?i:api-key)(?<=[xX].{8})[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)"
+        r"(?=[A-Za-z._~+/=-]{0,80}[0-9])[A-Za-z0-9._~+/=-]{16,}",
+        rf"\1{REDACTED}",
+    ),
+    _replace("azure keys", r"(AccountKey=)[A-Za-z0-9+/]{86}==", rf"\1{REDACTED}"),
+    _replace("digitalocean tokens", r"do[opr]_v1_[0-9a-f]{64}"),
+    _replace(
+        "aws secrets",
+        rf"(ccess_?[Kk]ey(?:(?<=ecret_access_key)|(?<=ecretAccessKey)){_AWS_VALUE}",
+        rf"\1{REDACTED}",
+    ),
+    _replace("aws secrets in variables", rf"(SECRET_ACCESS_KEY{_AWS_VALUE}", rf"\1{REDACTED}"),
+    _replace(
+        "passwords for machines",
+        r"(machine[ \t]{1,5}[\w-]{1,60}(?:\.[\w-]{1,60}){1,8}[ \t]{1,5}(?:login[ \t]{1,5}\S{1,100}[ \t]{1,5})?"
+        r"password[ \t]{1,5})[^\s\[]\S{5,}",
+        rf"\1{REDACTED}",
     ),
     # Not `{user}:{password}@` and other places that code leaves open.
     _replace("passwords in addresses", r"://[^\s/:@]{0,100}:[^\s/@{<$%*\[][^\s/@]{0,200}@", f"://{REDACTED}@"),
@@ -77,7 +120,7 @@ fastest there is, and every line of the log is searched.
 def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KEY_SHAPES) -> str:
     """Replace the live `secrets` and whatever looks like one. Do this first: a secret that was cut is not found."""
     live = find_forms(frozenset(secrets))
-    for secret in live:
+    for secret in find_present(text, live):
         text = text.replace(secret, REDACTED)
     for shape in shapes:
         text = shape.apply(text)

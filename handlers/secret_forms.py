@@ -1,21 +1,27 @@
-"""What a live secret may look like in a text: as it is, line by line, and as JSON and Markdown spell it. Pure.
+"""What a live secret may look like in a text: as it is, line by line, and as other notations spell it. Pure.
 
 Refuses to know what is done about it: `sanitize.redact` replaces it, `shown_patch` masks its lines.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from base64 import b64encode
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
+from urllib.parse import quote, quote_plus
 
 MIN_SECRET = 6
 """Characters. A shorter value would be found in innocent words."""
 
 MIN_PIECE = 20
 """Characters of a line of a secret that has several, from which on the line alone is taken for the secret."""
+
+MIN_PACKED = 8
+"""Characters of a secret from which on it is looked for in hexadecimal and in base64, which are letters like others."""
 
 Shape = re.Pattern[str] | None
 
@@ -31,6 +37,42 @@ def spell_out(secrets: Collection[str]) -> frozenset[str]:
     return frozenset(forms)
 
 
+def _encode(secret: str) -> Iterator[str]:
+    """How addresses, HTML, shells, JSON, hexadecimal and base64 spell a secret. At most some 20 forms, most equal."""
+    for spelt in (*(quote(secret, safe, errors="replace") for safe in ("", "/", "!'()*")), _quote_plus(secret)):
+        yield from (spelt, _PERCENT.sub(lambda found: found[0].lower(), spelt))
+    escaped = html.escape(secret, quote=False)
+    for double, single in (('"', "'"), ("&quot;", "'"), ("&quot;", "&#x27;"), ("&#34;", "&#39;"), ("&quot;", "&#39;")):
+        yield escaped.replace('"', double).replace("'", single)
+    yield from (secret.replace("'", inner) for inner in ("'\"'\"'", "'\\''"))
+    for signs in _JSON_SIGNS:
+        yield from (signs.sub(partial(_spell_sign, form), json.dumps(secret)[1:-1]) for form in ("04x", "04X"))
+    if len(secret) >= MIN_PACKED:
+        raw = secret.encode(errors="replace")
+        yield from (raw.hex(), raw.hex().upper())
+        for form in _find_base64(raw):
+            yield from (form, form.translate(_URL_SAFE))
+
+
+_PERCENT = re.compile("%..")
+_JSON_SIGNS = (re.compile("[<>&]"), re.compile("[<>&'+`]"), re.compile(r"[!#-/:-@\[\]-`{-~]"))
+"""What some writers of JSON spell by its number: Go's, .NET's, and the most careful."""
+
+_URL_SAFE = str.maketrans("+/", "-_")
+_quote_plus = partial(quote_plus, errors="replace")
+
+
+def _spell_sign(form: str, found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):{form}}"
+
+
+def _find_base64(raw: bytes) -> Iterator[str]:
+    """What is sure to stand in the base64 of what holds these bytes, one text for each place in a group of three."""
+    for before in range(3):
+        first, last = -(-8 * before // 6), 8 * (before + len(raw)) // 6
+        yield b64encode(bytes(before) + raw).decode()[first:last]
+
+
 @cache
 def find_forms(secrets: frozenset[str]) -> tuple[str, ...]:
     """What to look for, the longest first: one may be part of another. Sets of secrets are few, texts are many.
@@ -40,7 +82,8 @@ def find_forms(secrets: frozenset[str]) -> tuple[str, ...]:
     forms = {form for secret in spell_out(secrets) for form in (secret, secret.replace("\r\n", "\n"))}
     pieces = {piece.strip() for form in forms if "\n" in form.strip() for piece in form.split("\n")}
     pieces = {piece for piece in pieces if len(piece) >= MIN_PIECE and not piece.startswith("-----")}
-    return tuple(sorted((form for form in forms | pieces if len(form) >= MIN_SECRET), key=len, reverse=True))
+    encoded = {form for secret in secrets if len(secret.strip()) >= MIN_SECRET for form in _encode(secret.strip())}
+    return tuple(sorted((form for form in forms | pieces | encoded if len(form) >= MIN_SECRET), key=len, reverse=True))
 
 
 @cache
@@ -51,9 +94,24 @@ def find_heads(secrets: frozenset[str]) -> Sequence[str]:
     return [form[: place + 1] for form, place in found if form[:place].strip()]
 
 
+_RUN = re.compile(r"[A-Za-z0-9+/_%-]{12,}+")
+
+
+@cache
+def _find_probe(form: str) -> str:
+    """The longest part of a form that can only stand in a run of such signs, or nothing."""
+    return max(_RUN.findall(form), key=len, default="")
+
+
+def find_present(text: str, forms: Iterable[str]) -> list[str]:
+    """Those of the forms that stand in the text. There are many forms, so most are looked for in its long runs only."""
+    runs = "\n".join(_RUN.findall(text))
+    return [form for form in forms if _find_probe(form) in runs and form in text]
+
+
 def find_spans(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> Iterator[tuple[int, int]]:
     """Where in the text something begins and ends that is a secret or looks like one, in no order."""
-    for secret in secrets:
+    for secret in find_present(text, secrets):
         at = text.find(secret)
         while at >= 0:
             yield at, at + len(secret)

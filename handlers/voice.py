@@ -149,6 +149,12 @@ def _find_open(line: str, fence: str) -> str:
 _BEGINNING = re.compile(r"(?:[\s>#*+~|_\\-]|\d{1,9}[.)](?=\s)|\[[ xX]\](?=\s))*")
 """What may stand before the first word of a line: the marks of quotes, lists, headings, tables and emphasis."""
 
+_OPENING = re.compile(r"[\[*_~\s]*")
+"""What may stand before the first word of a link."""
+
+_LINK_END = re.compile(r"\]\((?:[^\s()]++|\([^\s()]*+\))*+\)")
+"""Where a link leads, of which a reader sees nothing. `make_safe` leaves no link with more to it than an address."""
+
 _UNDERLINE = re.compile(r"[\s>]*(?:=+|-+)\s*")
 
 
@@ -160,7 +166,10 @@ def mark_forgery(line: str, following: str = "") -> str:
     beginning = _BEGINNING.match(line)
     marks = beginning[0] if beginning else ""
     words = line[len(marks) :]
-    is_heading = bool(re.search(r"[#*_]", marks)) or (following != "" and bool(_UNDERLINE.fullmatch(following)))
+    opening = _OPENING.match(words)
+    is_heading = bool(re.search(r"[#*_]", marks + (opening[0] if opening else ""))) or (
+        following != "" and bool(_UNDERLINE.fullmatch(following))
+    )
     if not _sounds_like_us(words, is_heading=is_heading):
         return line
     # Before the marks of emphasis, which end after the words.
@@ -176,7 +185,7 @@ _LOOKED_AT = 200
 
 
 def _sounds_like_us(words: str, *, is_heading: bool) -> bool:
-    shown = _plain(words[:_LOOKED_AT])
+    shown = _plain(_LINK_END.sub("", words)[:_LOOKED_AT])
     headlines = _headlines() if is_heading else ()
     phrases = (*_phrases(), *headlines)
     said = _SIGNS.sub("", shown)

@@ -73,6 +73,7 @@ PIECES = (
     *("ptq-0123456789-", "AIza", "hunter2", "hunter", "/ptq", "/ptq fix\n", "wrote:\n", "On 1 wrote"),
     *("security ", "concern\n", "outcome ", "# Summary\n", "=\n", "security_", "self.a", "def a", "a = "),
     *("assert ", "AError", "AError: ", "FAILED a - ", "Ran 1 test in ", "in 1.", "1 passed "),
+    *("machine a.b ", "machine a.b login a ", "x-api-key: ", "aws_secret_access_key=", "AccountKey=", "\\nhf_"),
 )
 PATTERNS = [
     Pattern(head, piece, tail) for piece in dict.fromkeys(PIECES) for head, tail in (("fix x ", "!\n"), ("", ""))

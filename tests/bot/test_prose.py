@@ -73,12 +73,18 @@ def test_html_in_a_report_is_words(text: str) -> None:
             "#main",
             "http:x",
         ),
-        *("https://a.b/?k=a%20secret%20of%20the%20operator", "https://a.b/%E2%80%AE", "ftp://a.b", "//x.y", "http:x"),
+        *("https://a.b/?k=a%20secret%20%6Ff%20the%20operator", "https://a.b/%E2%80%AE", "ftp://a.b", "//x.y", "http:x"),
     ],
 )
 def test_a_link_leads_into_the_web_or_nowhere(address: str) -> None:
     for text in (f"[name]({address})", f"[name]: {address}\n\n[name]", f"<{address}>", f"![name]({address})"):
         assert render(text).links() == []
+
+
+def test_a_link_keeps_no_secret_that_is_spelt_for_addresses() -> None:
+    [link] = render("[name](https://a.b/?k=a%20secret%20of%20the%20operator)").links()
+    assert link.startswith("https://a.b/?k=")
+    assert "operator" not in link
 
 
 def test_links_and_pictures_lead_where_they_say_and_load_nothing() -> None:

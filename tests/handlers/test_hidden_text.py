@@ -103,6 +103,8 @@ def test_a_fence_that_may_be_none_keeps_nothing(text: str, last: str) -> None:
         f"<?a > <!-- ?> b --> {HIDDEN}",
         f"<textarea>\n\n{HIDDEN}",
         f"<p title='\n\n```\n{HIDDEN}",
+        f"<!-->\n\n{HIDDEN} -->",
+        f"  <!---> {HIDDEN} -->",
     ],
 )
 def test_what_raw_html_may_swallow_is_marked_to_the_end(text: str) -> None:

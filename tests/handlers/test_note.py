@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +121,7 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
         ("a" * 39, "same few words"),
         ("lgtm " * 8, "same few words"),
         (NOTE + " x" * 5000, "10000 are the most"),
+        (f"> {NOTE}\n" * 200, "10000 are the most"),
         (f"{NOTE}\n\n```python\nx = 1", "leaves a fence"),
         (f"{NOTE}\n\n<!-- hidden", "leaves a fence, a comment"),
         *(
@@ -139,6 +142,18 @@ def test_what_is_no_note_is_refused_with_the_reason_and_an_example(note: str, wo
     assert words in reply
     assert "own words" in reply
     assert NOTE_EXAMPLE in " ".join(reply.split())
+
+
+def test_a_note_of_comments_that_nothing_ends_is_read_in_little_time() -> None:
+    short, long = (min(measure("<!--" * size) for _ in range(3)) for size in (250, 2_000))
+    assert long < 24 * short
+
+
+def measure(text: str) -> float:
+    """Seconds of work."""
+    began = time.process_time()
+    assert "leaves a fence, a comment" in fault(f"{NOTE}\n\n{text}")
+    return time.process_time() - began
 
 
 def test_a_refusal_holds_no_live_command_and_repeats_no_mention() -> None:

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
 import html
+import json
 import re
+import shlex
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
+from functools import partial
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +27,7 @@ from handlers.sanitize import (
     redact,
     show_code,
 )
+from handlers.secret_forms import find_forms
 from tests.support.github_markdown import render_github
 from tests.support.readers import MENTION, ends_outside, find_live, github_reads
 
@@ -83,6 +90,79 @@ hostile_text = st.lists(st.sampled_from(PIECES), max_size=40).map("".join) | st.
 def test_live_secrets_are_redacted_wherever_they_stand() -> None:
     assert redact("x=hunter22;hunter222", ["hunter22", "hunter222"]) == f"x={REDACTED};{REDACTED}"
     assert redact("a line: hunter22", ["hunter22\n"]) == f"a line: {REDACTED}"
+
+
+ODD = "wH00k+se&cr/et=='\"x\\y<z> \u00e9"
+PLAIN = "Zx81Kq0PpLm4TtYw7-_"
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "an address": partial(quote, safe=""),
+    "a path": quote,
+    "a form": quote_plus,
+    "an address in small letters": lambda secret: re.sub("%..", lambda found: found[0].lower(), quote(secret, safe="")),
+    "HTML": html.escape,
+    "a text in HTML": partial(html.escape, quote=False),
+    "a shell": shlex.quote,
+    "JSON by Go": lambda secret: _spell_signs(secret, "<>&", "04x"),
+    "JSON by .NET": lambda secret: _spell_signs(secret, "<>&'+`", "04X"),
+    "JSON without signs": lambda secret: _spell_signs(secret, "!#$%&'()*+,-./:;<=>?@[]^_`{|}~", "04x"),
+    "hexadecimal": lambda secret: secret.encode().hex(),
+    "hexadecimal in capitals": lambda secret: secret.encode().hex().upper(),
+    "base64": lambda secret: b64encode(secret.encode()).decode(),
+    "base64 behind a name": lambda secret: b64encode(b"alice:" + secret.encode() + b"\n").decode(),
+    "base64 behind a letter": lambda secret: b64encode(b"x" + secret.encode()).decode(),
+    "base64 behind two letters": lambda secret: b64encode(b"xy" + secret.encode()).decode(),
+    "base64 for addresses": lambda secret: urlsafe_b64encode(b"\xff" + secret.encode()).decode(),
+}
+
+
+def _spell_signs(secret: str, signs: str, form: str) -> str:
+    spelt = json.dumps(secret)[1:-1]
+    return "".join(f"\\u{ord(char):{form}}" if char in signs else char for char in spelt)
+
+
+@pytest.mark.parametrize("secret", [ODD, PLAIN])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_live_secrets_are_redacted_in_other_spellings(spelling: str, secret: str) -> None:
+    spelt = SPELLINGS[spelling](secret)
+    shown = redact(f"x {spelt} y", [secret])
+    assert shown.startswith("x ")
+    assert shown.endswith(" y")
+    # Of base64 the signs at either end belong to what stands beside the secret, too.
+    kept = shown[2:-2].replace(REDACTED, "")
+    assert REDACTED in shown
+    assert len(kept.strip("=")) <= (10 if spelling.startswith("base64") else 2)
+
+
+def test_a_short_secret_is_not_looked_for_in_what_packs_it() -> None:
+    assert redact("68756e746572", ["hunter"]) == "68756e746572"
+
+
+def test_there_is_a_bound_to_the_spellings_of_a_secret() -> None:
+    assert len(find_forms(frozenset([ODD]))) <= 40
+    assert len(find_forms(frozenset(["Zx81Kq0PpLm4TtYw7"]))) <= 6
+
+
+KEYS = (
+    "sk-" + "ant-api03-" + "a1" * 20,
+    "hf_" + "a1" * 17,
+    "AKIA" + "ABCDEFGH12345678",
+    "AIza" + "a1" * 17 + "b",
+    "npm_" + "a1" * 18,
+    "eyJ" + "hbGciOiJIUzI1NiJ9.eyJ" + "pYXQiOjE2fQ.abc",
+)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize(
+    "before", ["\\n", "\\\\n", "\\u003d", "\\u003D", "\\x3d", "%3D", "%3d", "=3D", "\x1b[31m", "\x1b[1;38;5;9m"]
+)
+def test_keys_behind_an_escape_are_redacted(key: str, before: str) -> None:
+    assert redact(before + key) == before + REDACTED
+
+
+@pytest.mark.parametrize("key", [*KEYS[:2], *KEYS[3:]])
+def test_what_goes_on_from_a_word_is_no_key(key: str) -> None:
+    assert redact(f"word{key}") == f"word{key}"
 
 
 def test_a_value_too_short_to_be_a_secret_is_left_alone() -> None:

@@ -93,6 +93,11 @@ def test_only_the_registry_has_words_that_stand_out() -> None:
         ("S&#8203;een by ptq-bot", f"{SPEAKER} S&#8203;een by ptq-bot"),
         ("\uff33een by ptq\u2011bot", f"{SPEAKER} \uff33een by ptq\u2011bot"),
         ("[Seen by ptq-bot](x), each", f"{SPEAKER} [Seen by ptq-bot](x), each"),
+        ("[Seen](x) by ptq-bot", f"{SPEAKER} [Seen](x) by ptq-bot"),
+        ("[S](x(y))een [by](z) ptq-bot", f"{SPEAKER} [S](x(y))een [by](z) ptq-bot"),
+        ("[](x) Seen by ptq-bot", f"{SPEAKER} [](x) Seen by ptq-bot"),
+        (f"[Seen]({'x' * 300}) by ptq-bot", f"{SPEAKER} [Seen]({'x' * 300}) by ptq-bot"),
+        ("[**Done**](x)", f"{SPEAKER} [**Done**](x)"),
         ("&#96;Seen by ptq-bot", f"{SPEAKER} &#96;Seen by ptq-bot"),
         ("`Seen by ptq-bot`", f"{SPEAKER} `Seen by ptq-bot`"),
         ("### Fix staged", f"### {SPEAKER} Fix staged"),
@@ -121,6 +126,7 @@ def test_a_heading_of_several_lines_that_begins_like_ours_says_who_wrote_it(head
     [
         *("", "fix staged", "## Summary", "## Root cause", "Why it fails is not known.", "Now it passes.", "Done."),
         *("The diff adds a check.", "Different: yes", "It was seen by ptq-bot", "## Next steps", "all of it ✅"),
+        *("[It](x) was seen by ptq-bot", "[Done](x)", "see [Seen by ptq-bot](x)"),
     ],
 )
 def test_any_other_line_stays(line: str) -> None:
