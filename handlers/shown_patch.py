@@ -84,7 +84,7 @@ def _show(patch: str, secrets: Sequence[str], shapes: Sequence[Rule]) -> ShownPa
     shown = _LAST_RETURN.sub(_RETURN, escape_invisible(patch)).split("\n")
     returning, numbers = _find_returns(lines)
     for number in numbers:
-        shown[number] = shown[number].removesuffix("\r") + _RETURN
+        shown[number] = re.sub(r"\r$", _RETURN, shown[number])
     for number in found:
         shown[number] = _mask(lines[number])
     text = "\n".join(shown)
