@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.by_hand import Person, Source, find_origin, start_collecting, start_worktree
 from handlers.hurdles import NotStarted
-from handlers.report import is_confidential
 from handlers.sanitize import one_line
+from handlers.withheld import fetch_withheld
 from runner import store
 from runner.holds import Hold, fetch_hold, fetch_holds, save_hold
 from runner.job import Job, JobState
@@ -94,8 +94,7 @@ async def _start_again(
     """Make the environment of a job that has ended anew."""
     if ended.by_hand and not ended.adopts:
         raise HoldRefused("this worktree is gone, and nothing was collected from it: make a new one")
-    report = await store.fetch_report(connection, ended.id)
-    if report and is_confidential(report.body):
+    if await fetch_withheld(connection, ended.id):
         raise HoldRefused("its report is for you alone, and a release would publish its edits: see ptq-bot report")
     source = Source(
         ended.repository, ended.private, ended.clone_url, ended.base_branch, ended.base_commit, agent, ended.id

@@ -9,10 +9,13 @@ from typing import Any, cast
 import pytest
 
 from handlers import hold_replies
-from handlers.by_comment import choose_keys, find_newest, take_over
+from handlers.by_comment import LASTS, choose_keys, find_newest, take_over
+from handlers.by_hand import Person
 from handlers.context import Context
 from handlers.outcomes import report_jobs
 from handlers.rules import RepositoryRules
+from handlers.takeover import HoldRefused
+from handlers.takeover import take_over as take_over_as_operator
 from runner import store
 from runner.holds import Hold, fetch_hold, save_hold
 from runner.job import VERIFY, JobState
@@ -71,6 +74,18 @@ async def test_a_run_whose_log_reads_like_a_concern_is_opened_to_nobody_by_a_com
         assert await take_over(*ask) != hold_replies.render_takeover_refused()
         await store.save_meter(connection, Meter(job.id, withheld=True))
         assert await take_over(*ask) == hold_replies.render_takeover_refused()
+
+
+async def test_what_only_its_log_names_is_not_made_anew_to_be_published(database_url: str) -> None:
+    async with open_database(database_url) as database, database.write() as connection:
+        job = make_job(state=JobState.FAILED, machine="gpu-1")
+        await store.insert_job(connection, job)
+        await store.insert_report(connection, replace(result(), job_id=job.id, body=""))
+        await store.save_meter(connection, Meter(job.id, withheld=True))
+        with pytest.raises(HoldRefused, match="its report is for you alone"):
+            await take_over_as_operator(
+                connection, job, Person("casey", KEY, LASTS), agent="mine", secret=b"", now=NOON
+            )
 
 
 @pytest.mark.parametrize("withheld", [True, False])

@@ -52,7 +52,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     draft_report: [
         report(),
         report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),
-        draft_report(SWEPT, None, model=None, public_url=URL, secrets=()).finish(),
+        draft_report(SWEPT, None, None, model=None, public_url=URL, secrets=()).finish(),
         draft_report(LOST, None, None, model=None, public_url=URL, secrets=()).finish(),
         draft_report(
             UNRESOLVED, refuse_unresolved(UNRESOLVED, LEFT), METER, model="opus", public_url=URL, secrets=()
