@@ -19,6 +19,7 @@ from handlers import casebook, replies, status_comment
 from handlers.case import end_job
 from handlers.casebook import Reply
 from handlers.context import Context
+from handlers.held import check_holds
 from handlers.hurdles import NotStarted
 from handlers.notifications import draft_concern
 from handlers.rebase import is_to_be_tried_again
@@ -31,7 +32,7 @@ from runner import store
 from runner.aside import run_aside
 from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
-from runner.holds import clear_hold, refuse_hold
+from runner.holds import refuse_hold
 from runner.job import Job, JobState, Posts, Report
 from runner.meter import Meter
 from runner.notifications import insert_notification
@@ -44,7 +45,8 @@ MIN_PROGRESS = timedelta(minutes=2)
 
 
 async def report_jobs(context: Context) -> None:
-    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand.
+    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand,
+    then the holds of people: whoever waits for a report is let in by that.
 
     What fails is tried again in the next pass, and holds up nothing else.
     """
@@ -65,6 +67,7 @@ async def report_jobs(context: Context) -> None:
             raise
         except Exception:
             log.exception("status.failed", reply=status.id)
+    await check_holds(context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +123,8 @@ async def _report(context: Context, job_id: str) -> None:
             reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
             await casebook.insert_reply(connection, reply)
         if is_concern:
+            await refuse_hold(connection, job.id)
             await insert_notification(connection, draft_concern(job, ended.report, context.now()))
-        decide_hold = refuse_hold if is_concern else clear_hold
-        await decide_hold(connection, job.id)
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
     context.ring()
 
