@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
+
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config import Settings
 from bot.machine_commands import UnknownMachine, find_machine
 from bot.reports import show_for_terminal
 from handlers.sanitize import redact
+from runner import store
+from runner.db import open_beside
+from runner.db_errors import NoDatabase
 from runner.environment import Profile
 from runner.host_errors import HostError
 from runner.hosts import open_host
@@ -39,13 +46,14 @@ WHERE_PRIVATE = (
 async def prepare_bases(settings: Settings, name: str, repository: str | None, show: Callable[[str], None]) -> bool:
     """Make or refresh the bases on a machine: of one repository, or of all that may run there. Whether all are made.
 
-    Raises `UnknownMachine`, also when the machine is not for that repository.
+    Raises `UnknownMachine`, also when the machine is not for that repository, and `DatabaseError`.
     """
     machine = find_machine(settings, name)
-    profiles = [profile for profile in _list_profiles(settings, machine) if repository in (None, profile.repository)]
+    wanted = [profile for profile in settings.profiles() if repository in (None, profile.repository)]
+    profiles = await _choose_profiles(settings, machine, wanted)
     if not profiles:
-        wanted = show_for_terminal(repository) if repository else "any repository"
-        raise UnknownMachine(f"machine {machine.name} is not for {wanted}: see `repos` and `requires`")
+        which = show_for_terminal(repository) if repository else "any repository"
+        raise UnknownMachine(f"machine {machine.name} is not for {which}: see `repos`, `requires` and `serves`")
 
     def show_safely(text: str) -> None:
         show(show_for_terminal(redact(text, settings.secret_values())))
@@ -58,8 +66,30 @@ async def prepare_bases(settings: Settings, name: str, repository: str | None, s
         await host.close()
 
 
-def _list_profiles(settings: Settings, machine: Machine) -> Iterator[Profile]:
-    return (profile for profile in settings.profiles() if eligible([machine], profile.requires))
+async def _choose_profiles(settings: Settings, machine: Machine, profiles: Sequence[Profile]) -> list[Profile]:
+    """Those of repositories whose jobs may run on the machine."""
+    kinds: dict[str, bool] = {}
+    with suppress(NoDatabase):  # Bases may be made before the service is first started.
+        async with open_beside(settings.server.database_url) as database, database.read() as connection:
+            kinds = {
+                profile.repository: await find_kind(connection, profile.repository, machine) for profile in profiles
+            }
+    unknown = _guess_kind(machine)
+    return [
+        profile
+        for profile in profiles
+        if eligible([machine], profile.requires, private=kinds.get(profile.repository, unknown))
+    ]
+
+
+async def find_kind(connection: AsyncConnection, repository: str, machine: Machine) -> bool:
+    """Whether a repository is private: as it was for its newest job, or else as the machine's usual ones are."""
+    newest = await store.fetch_newest_job(connection, repository, datetime.now(UTC))
+    return newest.private if newest else _guess_kind(machine)
+
+
+def _guess_kind(machine: Machine) -> bool:
+    return not machine.is_for(private=False)
 
 
 async def _prepare(settings: Settings, client: JobdClient, profile: Profile, show: Callable[[str], None]) -> bool:

@@ -16,6 +16,7 @@ from bot.command_options import Config, give_up, load, write
 from bot.host_keys import HostKey
 from bot.machine_commands import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
 from bot.machine_edits import NewMachine, add_machine, remove_machine
+from runner.db_errors import DatabaseError
 
 app = typer.Typer(no_args_is_help=True, help="Which machines there are, how they stand, and which get new jobs.")
 
@@ -86,6 +87,8 @@ def prepare_(
         made = asyncio.run(prepare_bases(load(config), name, repo, write))
     except UnknownMachine as error:
         give_up(f"ptq-bot: {error}", status=2)
+    except DatabaseError as error:
+        give_up(f"ptq-bot: {error}")
     if not made:
         raise typer.Exit(1)
 

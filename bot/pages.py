@@ -36,8 +36,9 @@ from handlers.costs import describe_meter
 from handlers.inbox import count_deliveries
 from handlers.outbox import count_backlog, list_troubles
 from handlers.receiving import MAX_PENDING
-from handlers.report import is_confidential, is_withheld
+from handlers.report import is_withheld
 from handlers.report_comment import render_duration
+from handlers.withheld import fetch_withheld
 from runner import store
 from runner.agents import Agent
 from runner.check_rows import fetch_checks
@@ -177,8 +178,10 @@ class Pages:
         visit, job = await self._find(request)
         around = await look_around(self._desk, visit, job)
         report, withheld = await self._fetch_result(visit, job)
+        async with self._context.db.read() as connection:
+            is_confidential = await fetch_withheld(connection, job.id)
         return withheld or self._desk.drawing.render(
-            "job_actions.html", visit, job=job, around=around, report=report, is_confidential=is_secret(report)
+            "job_actions.html", visit, job=job, around=around, report=report, is_confidential=is_confidential
         )
 
     async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
@@ -207,7 +210,8 @@ class Pages:
             return withheld
         texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
         drawn = {stage: self._logs.draw(job, stage, log) for stage, log in logs.items()}
-        if is_withheld(report, meter, is_suspect=is_suspect):  # What all readers of a stream have in common ends there.
+        is_confidential = is_withheld(report, meter, is_suspect=is_suspect)
+        if is_confidential:  # What all readers of a stream have in common ends there.
             drawn = {stage: replace(log, live_from=None) for stage, log in drawn.items()}
         return self._desk.drawing.render(
             "job.html",
@@ -221,7 +225,7 @@ class Pages:
             titles=TITLES,
             is_live=False,
             artifacts=[name for name, field in ARTIFACTS.items() if report and getattr(report, field).strip()],
-            is_confidential=is_secret(report),
+            is_confidential=is_confidential,
             **self._describe_standing(job, meter),
             **values,
         )
@@ -317,11 +321,6 @@ async def send_static(request: web.Request) -> web.StreamResponse:
     if (path := STATIC.get(request.match_info["name"])) is None:
         raise web.HTTPNotFound(text="there is no such file\n", headers=HEADERS)
     return web.FileResponse(path, headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
-
-
-def is_secret(report: Report | None) -> bool:
-    """Whether there is a report, and it is for the operator alone."""
-    return report is not None and is_confidential(report.body)
 
 
 def describe_withheld(job: Job) -> dict[str, Any]:

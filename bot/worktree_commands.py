@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bot.bases import NEWEST, find_clone_url
+from bot.bases import NEWEST, find_clone_url, find_kind
 from bot.config import Settings
 from bot.hold_commands import NAME, WAIT_S, find_job, read_person, wait_for_way_in
 from bot.machine_commands import find_machine
@@ -26,7 +26,7 @@ from runner import store
 from runner.db import open_beside
 from runner.holds import fetch_holds
 from runner.job import Job
-from runner.machines import PUBLIC, Machine, eligible, needs
+from runner.machines import Machine, eligible
 
 JOB_ID = re.compile(r"[0-9a-f]{10}")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -61,9 +61,7 @@ async def make_worktree(
         now = datetime.now(UTC).replace(microsecond=0)
         async with database.write() as connection:
             await _require_unused(connection, name)
-            newest = await store.fetch_newest_job(connection, repository, now)
-            # Who has never seen a job of it goes by what its machine is for.
-            private = newest.private if newest else PUBLIC not in where.serves
+            private = await find_kind(connection, repository, where)
             source = _find_source(settings, repository, where, ref, private=private)
             try:
                 job = await start_worktree(
@@ -76,7 +74,7 @@ async def make_worktree(
 
 def _find_source(settings: Settings, repository: str, machine: Machine, ref: str | None, *, private: bool) -> Source:
     table = _find_repository(settings, repository)
-    if not eligible([machine], needs(table.requires, private=private)):
+    if not eligible([machine], table.requires, private=private):
         raise HoldRefused(f"machine {machine.name} is not for {repository}: see `requires`, and `serves`")
     branch, commit = read_ref(ref, table.base_branch or NEWEST)
     url = find_clone_url(settings, repository)

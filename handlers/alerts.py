@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
 from handlers.notifications import BACK, OUT, draft_concern, draft_machine
-from handlers.report import is_confidential
+from handlers.report import is_withheld
 from runner import store
 from runner.caps import Caps, Scope, Use, find_uses
 from runner.job import FINAL
@@ -27,7 +27,7 @@ from runner.notifications import (
     fetch_newest,
     insert_notification,
 )
-from runner.schema import jobs, reports
+from runner.schema import jobs, meters, reports
 
 HICCUP = timedelta(minutes=1)
 """An outage that ends by itself within this is nobody's business."""
@@ -82,13 +82,16 @@ class Alerts:
 
     async def _look_at_reports(self, now: datetime) -> None:
         """Those of tasks without an issue: `handlers.outcomes` tells of all others."""
-        query = select(jobs.c.id).join(reports, reports.c.job_id == jobs.c.id)
+        query = select(jobs.c.id).outerjoin(reports, reports.c.job_id == jobs.c.id)
+        query = query.outerjoin(meters, meters.c.job_id == jobs.c.id)
         query = query.where(jobs.c.issue_number < 0, jobs.c.state.in_(sorted(map(str, FINAL))))
-        query = query.where(jobs.c.ended_at > now - LATELY, func.lower(reports.c.body).like("%concern%"))
+        texts = (func.lower(text) for text in (reports.c.body, reports.c.worklog))
+        named = (text.like(part) for text in texts for part in ("%concern%", "%ecurity%"))
+        query = query.where(jobs.c.ended_at > now - LATELY, or_(meters.c.withheld, *named))
         async with self._context.db.write() as connection:
             for job_id in (await connection.execute(query)).scalars().all():
                 job, report = await store.fetch_job(connection, job_id), await store.fetch_report(connection, job_id)
-                if job and report and is_confidential(report.body):
+                if job and is_withheld(report, await store.fetch_meter(connection, job_id)):
                     await insert_notification(connection, draft_concern(job, report, now))
 
 

@@ -22,9 +22,9 @@ from handlers.outcomes import render_report
 from handlers.permissions import admit
 from handlers.pulls import ask_for_pull
 from handlers.rebase import read_onto
-from handlers.report import is_confidential
 from handlers.rules import RepositoryRules
 from handlers.start import StartRequest, start_job
+from handlers.withheld import fetch_withheld
 from runner import store
 from runner.job import REBASE, Job, JobState
 
@@ -68,12 +68,6 @@ class Request:
         """The newest job of this issue."""
         async with self.context.db.read() as connection:
             return await store.fetch_last_job(connection, self.rules.name, self.number)
-
-    async def is_confidential(self, job: Job) -> bool:
-        """Whether what came out of a job is for the operator alone."""
-        async with self.context.db.read() as connection:
-            report = await store.fetch_report(connection, job.id)
-        return report is not None and is_confidential(report.body)
 
 
 @router.register("issue_comment", action="created")
@@ -188,8 +182,8 @@ async def _status(request: Request, command: Command) -> None:
     pages = request.context.find_page_root(job) if job else ""
     async with request.context.db.read() as connection:
         hold = await describe_hold(connection, request.context, request.rules, request.number)
+        confidential = job is not None and await fetch_withheld(connection, job.id)
     if job is None or not job.active:
-        confidential = job is not None and await request.is_confidential(job)
         await request.reply(replies.render_idle(pages, job, confidential=confidential) + hold)
         return
     async with request.context.db.read() as connection:

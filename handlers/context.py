@@ -14,7 +14,7 @@ from runner.agents.skills import Skill
 from runner.caps import Caps, Scope
 from runner.db import Database
 from runner.job import Job
-from runner.machines import Machine, eligible, needs
+from runner.machines import Machine, eligible
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Context:
 
     def machines_for(self, rules: RepositoryRules, *, private: bool) -> list[str]:
         """The names of the machines that jobs of a repository may run on."""
-        return [machine.name for machine in eligible(self.machines.values(), needs(rules.requires, private=private))]
+        return [machine.name for machine in eligible(self.machines.values(), rules.requires, private=private)]
 
     def find_page_root(self, job: Job) -> str:
         """Below which address a job has its page; empty where it has none."""

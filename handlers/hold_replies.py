@@ -61,6 +61,15 @@ def render_not_made(worktree: Job, secrets: Collection[str]) -> str:
     return f"The environment that was to be made anew for `{worktree.requested_by}` is not there: {why}."
 
 
+def render_no_longer_allowed(hold: Hold) -> str:
+    """In a thread, of a hold that ends because its person has lost their access to the repository."""
+    what = "is not let in" if hold.waits_for_report else "holds the environment of this issue no longer"
+    return (
+        f"`{hold.person}` {what}: GitHub says that they may not open pull requests here any more. "
+        "What nobody had released is gone; `/ptq takeover` makes the environment anew for whoever may."
+    )
+
+
 def render_nothing_to_take_over() -> str:
     """`/ptq takeover` on an issue that has had no job."""
     return "There has been no job on this issue, so there is no environment to take over. `/ptq diagnose` makes one."

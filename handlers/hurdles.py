@@ -17,8 +17,8 @@ from handlers.earlier import EarlierAttempt, recall
 from handlers.events import Issue
 from handlers.options import list_offers
 from handlers.ports import GitHubError, MentioningPull
-from handlers.report import is_confidential
 from handlers.rules import Preset, RepositoryRules
+from handlers.withheld import fetch_withheld
 from runner import store
 from runner.caps import Scope, Use, find_tightest
 from runner.job import Job, JobState, Posts
@@ -179,7 +179,7 @@ async def find_earlier(connection: AsyncConnection, context: Context, repository
     if job is None:
         raise NotStarted(replies.render_nothing_to_retry())
     report = await store.fetch_report(connection, job.id)
-    if report and is_confidential(report.body):
+    if await fetch_withheld(connection, job.id):
         raise NotStarted(replies.render_retry_refused())
     return recall(job, report, context.secrets)
 
@@ -198,6 +198,6 @@ async def find_earlier_repro(connection: AsyncConnection, repository: str, numbe
     """The repro that the last attempt on an issue has left, as a check; none where only the operator may know of it."""
     job = await store.fetch_last_job(connection, repository, number, reported=True)
     report = await store.fetch_report(connection, job.id) if job else None
-    if job is None or report is None or not report.repro.strip() or is_confidential(report.body):
+    if job is None or report is None or not report.repro.strip() or await fetch_withheld(connection, job.id):
         return []
     return [(Kind.AGENT, f"attempt {job.attempt}", report.repro)]

@@ -19,18 +19,20 @@ from handlers import casebook, replies, status_comment
 from handlers.case import end_job
 from handlers.casebook import Reply
 from handlers.context import Context
+from handlers.held import check_holds
 from handlers.hurdles import NotStarted
 from handlers.notifications import draft_concern
 from handlers.rebase import is_to_be_tried_again
-from handlers.report import is_confidential, is_withheld
+from handlers.report import is_withheld
 from handlers.report_comment import Draft, approvable, draft_report
 from handlers.start import start_again
 from handlers.verified import find_outcome
+from handlers.withheld import fetch_withheld
 from runner import store
 from runner.aside import run_aside
 from runner.check_rows import fetch_checks
 from runner.claims import ClaimLost
-from runner.holds import clear_hold, refuse_hold
+from runner.holds import refuse_hold
 from runner.job import Job, JobState, Posts, Report
 from runner.meter import Meter
 from runner.notifications import insert_notification
@@ -43,7 +45,8 @@ MIN_PROGRESS = timedelta(minutes=2)
 
 
 async def report_jobs(context: Context) -> None:
-    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand.
+    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand,
+    then the holds of people: whoever waits for a report is let in by that.
 
     What fails is tried again in the next pass, and holds up nothing else.
     """
@@ -64,6 +67,7 @@ async def report_jobs(context: Context) -> None:
             raise
         except Exception:
             log.exception("status.failed", reply=status.id)
+    await check_holds(context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,9 @@ async def _report(context: Context, job_id: str) -> None:
     ended = await _read_ended(context, job)
     has_page = bool(context.find_page_root(job))
     draft = await run_aside(ended.size, _render, context, ended)
-    is_approvable = await run_aside(ended.size, approvable, job, ended.report, context.secrets, has_page=has_page)
-    is_concern = ended.report is not None and is_confidential(ended.report.body)
+    asked = (job, ended.report, ended.meter, context.secrets)
+    is_approvable = await run_aside(ended.size, approvable, *asked, has_page=has_page)
+    is_concern = is_withheld(ended.report, ended.meter)
     async with context.db.write() as connection:
         if await store.fetch_job(connection, job_id) != job:
             return
@@ -117,10 +122,9 @@ async def _report(context: Context, job_id: str) -> None:
             body, reply_id = draft.finish(next_step), casebook.derive_reply_id(f"report {job_id}")
             reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
             await casebook.insert_reply(connection, reply)
-        if ended.report and is_concern:
+        if is_concern:
+            await refuse_hold(connection, job.id)
             await insert_notification(connection, draft_concern(job, ended.report, context.now()))
-        decide_hold = refuse_hold if is_withheld(ended.report, ended.meter) else clear_hold
-        await decide_hold(connection, job.id)
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
     context.ring()
 
@@ -211,7 +215,6 @@ async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple
     if report is None or not (report.comment_url or report.abandoned):
         # The moment between the end and the posted report: the report is what people should see first.
         return status_comment.render_reporting(job, pages), False
-    result = await store.fetch_report(connection, job.id)
-    confidential = result is not None and is_confidential(result.body)
+    confidential = await fetch_withheld(connection, job.id)
     url = report.comment_url
     return status_comment.render_finished_status(job, pages, url, confidential=confidential), True

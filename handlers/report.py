@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from handlers.markdown import parse_blocks
-from runner.concerns import ALIASES, OUTCOMES, SECURITY_CONCERN, name_concern, split_clauses
+from runner.concerns import ALIASES, OUTCOMES, SECURITY_CONCERN, name_concern, reads_as_concern, split_clauses
 from runner.job import Report
 from runner.meter import Meter
 
@@ -53,8 +53,10 @@ class ParsedReport:
     test: str | None = None
 
 
-def is_confidential(text: str) -> bool:
+def _is_confidential(text: str) -> bool:
     """Whether a report is for the operator alone: it says that a stranger could abuse what it found.
+
+    Only `is_withheld` may ask this, which knows what to do where there is no report.
 
     Generous, for what was public once is public for good: any of the first lines that reads as that outcome will do.
     It looks at the first lines alone, so that it costs milliseconds however long the report is.
@@ -67,13 +69,16 @@ def is_confidential(text: str) -> bool:
 
 
 def is_withheld(report: Report | None, meter: Meter | None, *, is_suspect: bool = False) -> bool:
-    """Whether what a run found is, or may be, for the operator alone.
+    """Whether what a run found is, or may be, for the operator alone. All that shows or passes on a run asks this.
 
-    Until there are words of a report, its log decides: as it was read while it came (`meter`), or here (`is_suspect`).
+    Until there are words of a report, its worklog and its log decide: the log as it was read while it came (`meter`),
+    or here (`is_suspect`).
     """
     if report is not None and report.body.strip():
-        return is_confidential(report.body)
-    return is_suspect or (meter is not None and meter.withheld)
+        return _is_confidential(report.body)
+    if is_suspect or (meter is not None and meter.withheld):
+        return True
+    return report is not None and reads_as_concern(report.worklog.encode(errors="replace"))
 
 
 def _split_lines(text: str) -> list[str]:

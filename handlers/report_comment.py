@@ -13,7 +13,7 @@ from datetime import timedelta
 from handlers.costs import describe_meter
 from handlers.note import NOTE_PLACEHOLDER
 from handlers.replies import render_confidential
-from handlers.report import ParsedReport, is_confidential, parse_report
+from handlers.report import ParsedReport, is_withheld, parse_report
 from handlers.rules import find_command
 from handlers.sanitize import collapse, cut, fence, make_plain_line, make_safe_title, redact, show_code
 from handlers.shown_patch import show_patch
@@ -88,13 +88,15 @@ class Draft:
         return f"{self.above}\n\n{Label.NEXT_STEP.bold} {next_step}\n\n{self.below}"
 
 
-def approvable(job: Job, report: Report | None, secrets: Collection[str], *, has_page: bool = True) -> bool:
+def approvable(
+    job: Job, report: Report | None, meter: Meter | None, secrets: Collection[str], *, has_page: bool = True
+) -> bool:
     """Whether a human note may turn this report into a pull request: the whole diff can be read somewhere."""
     return (
         job.state is JobState.SUCCEEDED
         and report is not None
         and report.digest is not None
-        and not is_confidential(report.body)
+        and not is_withheld(report, meter)
         and not find_secrets(report, secrets)
         and (has_page or len(show_patch(report.patch, secrets).text) <= MAX_DIFF_WITHOUT_PAGE)
     )
@@ -114,7 +116,7 @@ def find_secrets(report: Report, secrets: Collection[str]) -> list[str]:
 def draft_report(
     job: Job,
     report: Report | None,
-    meter: Meter | None = None,
+    meter: Meter | None,
     *,
     model: str | None,
     public_url: str,
@@ -125,9 +127,9 @@ def draft_report(
     """The report of a job that has ended: what was found, the diff, the exact next step, and what it took.
 
     `model` is the agent's as it is configured, `checks` are what the service itself has seen. `key_on_machine` says
-    whether the agent had a key of its own where it ran. A confidential report is a few neutral words.
+    whether the agent had a key of its own where it ran. Of a run that is withheld there are a few neutral words.
     """
-    if report and is_confidential(report.body):
+    if is_withheld(report, meter):
         return Draft(render_confidential())
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
     headline = name_outcome(job, checks) if job.only_looks else choose_headline(job, parsed)
@@ -135,9 +137,9 @@ def draft_report(
     above = [_render_head(job, headline, secrets), _render_findings(job, parsed, secrets)]
     above.append(render_checks(job, checks, report, public_url, secrets))
     above += [_render_doubts(report, secrets)] if report else []
-    if report and approvable(job, report, secrets, has_page=bool(public_url)):
+    if report and approvable(job, report, meter, secrets, has_page=bool(public_url)):
         above.append(_render_title(report, secrets))
-    step = _choose_next_step(job, report, checks, secrets, has_page=bool(public_url))
+    step = _choose_next_step(job, report, meter, checks, secrets, has_page=bool(public_url))
     shown_model = name_model(job, meter, model, secrets)
     below = _render_facts(job, meter, shown_model, public_url, key_on_machine=key_on_machine)
     # The job's page has both; where there is none, the diff comes first.
@@ -271,9 +273,15 @@ _AFTER_A_LOOK: Mapping[Outcome, str] = {
 
 
 def _choose_next_step(
-    job: Job, report: Report | None, checks: Sequence[Check], secrets: Collection[str], *, has_page: bool
+    job: Job,
+    report: Report | None,
+    meter: Meter | None,
+    checks: Sequence[Check],
+    secrets: Collection[str],
+    *,
+    has_page: bool,
 ) -> str:
-    if report and approvable(job, report, secrets, has_page=has_page):
+    if report and approvable(job, report, meter, secrets, has_page=has_page):
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
         return (
             f"If you agree with this diff, reply with the line below and, under it, {NOTE_PLACEHOLDER}. "

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.by_hand import Person, Source, find_origin, start_collecting, start_worktree
 from handlers.hurdles import NotStarted
-from handlers.report import is_confidential
 from handlers.sanitize import one_line
+from handlers.withheld import fetch_withheld
 from runner import store
 from runner.holds import Hold, fetch_hold, fetch_holds, save_hold
 from runner.job import Job, JobState
@@ -63,23 +63,31 @@ async def take_over(
     """End a job, unless it has ended, and keep its environment for a person; or keep for longer what is kept.
 
     What is gone already is made again, with the edits that were collected, as a worktree of the job's name: on this
-    `machine`, or wherever there is room. With `waits_for_report` nobody enters one that is at work before its report is
-    known. Raises `HoldRefused`.
+    `machine`, or wherever there is room. With `waits_for_report`, as by a comment, nobody enters one that is at work
+    before its report is known, nor any before GitHub was asked again whether they may (`handlers.held`). Raises
+    `HoldRefused`.
     """
     before = await fetch_hold(connection, job.id)
     if await is_gone(connection, job):
         job = await _start_again(connection, job, person, agent, machine, secret, now)
-        hold = person.hold(job.id, now)
+        hold = _sign(person.hold(job.id, now), waits=waits_for_report, by_comment=waits_for_report)
+        await save_hold(connection, hold)
     elif job.state in (JobState.QUEUED, JobState.PREPARING):
         wait = "it is being made" if job.by_hand else "wait until its agent is at work"
         raise HoldRefused(f"the job has no environment yet; {wait}")
     else:
-        hold = replace(person.hold(job.id, now), waits_for_report=waits_for_report and job.active)
+        waits = waits_for_report and job.active
+        hold = _sign(person.hold(job.id, now), waits=waits, by_comment=waits_for_report)
         await save_hold(connection, hold)
     await store.add_event(connection, job.id, now, f"taken over by @{person.name}")
     if job.state is JobState.RUNNING:
         await store.request_cancel(connection, job.id, person.name, now)
     return Taken(job, hold, before)
+
+
+def _sign(hold: Hold, *, waits: bool, by_comment: bool) -> Hold:
+    """A hold that is looked at again, where somebody took it by a comment: GitHub was asked just now."""
+    return replace(hold, waits_for_report=waits, checked_at=hold.begun_at if by_comment else None)
 
 
 async def _start_again(
@@ -94,8 +102,7 @@ async def _start_again(
     """Make the environment of a job that has ended anew."""
     if ended.by_hand and not ended.adopts:
         raise HoldRefused("this worktree is gone, and nothing was collected from it: make a new one")
-    report = await store.fetch_report(connection, ended.id)
-    if report and is_confidential(report.body):
+    if await fetch_withheld(connection, ended.id):
         raise HoldRefused("its report is for you alone, and a release would publish its edits: see ptq-bot report")
     source = Source(
         ended.repository, ended.private, ended.clone_url, ended.base_branch, ended.base_commit, agent, ended.id

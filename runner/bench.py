@@ -69,6 +69,9 @@ async def end(
     withheld = not has_words and await asyncio.to_thread(reads_as_concern, bench.spool.read(job.id, "agent"))
     async with bench.db.write() as connection:
         ended = await store.move_job(connection, job, to, bench.now(), failure)
+        if not has_words and job.adopts:  # What was found in the environment is still in what was collected there.
+            adopted = await store.fetch_meter(connection, job.adopts)
+            withheld = withheld or (adopted is not None and adopted.withheld)
         if account or withheld:
             meter = await store.fetch_meter(connection, job.id) or Meter(job.id)
             meter = account.correct(meter) if account else meter

@@ -31,7 +31,10 @@ class Hold:
     trouble: str | None = None
     """Why it does not, as a clause for people."""
     waits_for_report: bool = False
-    """Whether nobody is let in before somebody has seen that the job's report is not for the operator alone."""
+    """Whether nobody is let in before somebody has seen that the job's report is not for the operator alone, and that
+    the person still may."""
+    checked_at: datetime | None = None
+    """When GitHub last said that the person may hold it; None where the operator let them in."""
 
     def rests(self, now: datetime) -> bool:
         """Whether there is nothing to do about it just now."""
@@ -52,11 +55,6 @@ async def fetch_hold(connection: AsyncConnection, job_id: str) -> Hold | None:
 async def save_hold(connection: AsyncConnection, hold: Hold) -> None:
     """Begin a hold, or replace the one that is there."""
     await upsert(connection, holds, asdict(hold))
-
-
-async def clear_hold(connection: AsyncConnection, job_id: str) -> None:
-    """The job's report is known, and in nobody's way: whoever waits for it may be let in."""
-    await connection.execute(update(holds).where(holds.c.job_id == job_id).values(waits_for_report=False))
 
 
 async def refuse_hold(connection: AsyncConnection, job_id: str) -> None:

@@ -99,6 +99,10 @@ class JobdClient:
         self._conversation = Conversation(lambda: host.begin(self._command("converse")))
         self._lost_in_a_row = 0
 
+    def is_for(self, *, private: bool) -> bool:
+        """Whether the machine serves private repositories, or public ones; it is not asked."""
+        return self._machine.is_for(private=private)
+
     async def call(self, verb: str, **request: Any) -> dict[str, Any]:
         """Run one verb and return its answer."""
         return await self._call(verb, MAX_ANSWER_BYTES, request)

@@ -76,6 +76,10 @@ class Machine:
     private: tuple[str, ...] = ()
     """Folders and files there that no sealed job sees."""
 
+    def is_for(self, *, private: bool) -> bool:
+        """Whether jobs of private repositories, or of public ones, may run there."""
+        return _name_kind(private=private) in self.serves
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -184,30 +188,36 @@ USABLE = MachineState()
 """What nobody has said anything about."""
 
 
-def eligible(machines: Iterable[Machine], requires: Iterable[str]) -> list[Machine]:
-    """The machines that carry every label of `requires`; one that `needs` named may be among these."""
+def eligible(machines: Iterable[Machine], requires: Iterable[str], *, private: bool | None) -> list[Machine]:
+    """The machines that carry every label of `requires` and serve repositories of this kind.
+
+    `private` is None only where nothing of a repository is sent to a machine: then either kind will do.
+    """
     wanted = set(requires)
-    return [machine for machine in machines if wanted <= machine.labels | set(map(_name_kind, machine.serves))]
+    return [
+        machine
+        for machine in machines
+        if wanted <= machine.labels and (private is None or machine.is_for(private=private))
+    ]
 
 
 def needs(requires: Iterable[str], *, private: bool) -> tuple[str, ...]:
-    """What the machine of a job has to carry: the labels that its repository requires, and that it serves its kind."""
-    return (*requires, _name_kind(PRIVATE if private else PUBLIC))
+    """What `eligible` asks of a machine, in words."""
+    return (*requires, f"{_name_kind(private=private)} repositories")
 
 
-def _name_kind(kind: str) -> str:
-    return f"{kind} repositories"
+def _name_kind(*, private: bool) -> str:
+    return PRIVATE if private else PUBLIC
 
 
 def choose_machine(
     machines: Iterable[Machine],
     leases: Iterable[Lease],
-    requires: Iterable[str],
     avoid: Iterable[str] = (),
     last_resort: str | None = None,
     warm: Collection[WarmBase] = (),
 ) -> Lease | None:
-    """Pick a free slot on a machine that has every label of `requires`, or None.
+    """Pick a free slot on one of these `eligible` machines, or None.
 
     One with a `warm` base goes first, for making one takes longer than any load; of equals the least loaded. Machines
     named in `avoid` (just now unreachable, say) are passed over, and `last_resort` too while there is any other, be
@@ -228,7 +238,7 @@ def choose_machine(
         return {slot for slot in free(machine) if not places.isdisjoint({(machine.name, slot), (machine.name, None)})}
 
     avoided = set(avoid)
-    candidates = [machine for machine in eligible(machines, requires) if machine.name not in avoided]
+    candidates = [machine for machine in machines if machine.name not in avoided]
     candidates = [machine for machine in candidates if machine.name != last_resort] or candidates
     candidates = [machine for machine in candidates if load(machine) < 1]
     if not candidates:

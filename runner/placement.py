@@ -91,14 +91,8 @@ class _Chooser:
         ]
         recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
         warm = [base for base in self.warm if base.recipe == recipe]
-        return choose_machine(
-            _list_allowed(job, self.machines),
-            leases,
-            needs(profile.requires, private=job.private),
-            avoid,
-            self.lost.get(job.id),
-            warm,
-        )
+        machines = eligible(_list_allowed(job, self.machines), profile.requires, private=job.private)
+        return choose_machine(machines, leases, avoid, self.lost.get(job.id), warm)
 
     def alike(self, job: Job) -> tuple[object, ...]:
         """Where there is no slot for a job, there is none for others with the same of this."""
@@ -189,8 +183,8 @@ class Placement:
         profile = self._bench.profiles.get(job.repository)
         async with self._bench.db.read() as connection:
             states = await fetch_machine_states(connection)
-        wanted = needs(profile.requires if profile else (), private=job.private)
-        return _Pool(eligible(_list_allowed(job, self._machines), wanted) if profile else (), states)
+        allowed = _list_allowed(job, self._machines)
+        return _Pool(eligible(allowed, profile.requires, private=job.private) if profile else (), states)
 
     def _impossible(self, job: Job, pool: _Pool) -> str | None:
         """Why no waiting will help this job, as a sentence; None when it may still run."""

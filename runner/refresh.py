@@ -7,7 +7,7 @@ begin twice: so another replica, or this one after a restart, follows the same r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -18,6 +18,7 @@ from runner.bench import Bench
 from runner.environment import Profile
 from runner.gateway import Reader
 from runner.host_errors import HostError
+from runner.job import Job
 from runner.jobd_answers import JobdError, StageState, read_text
 from runner.machine_states import fetch_machine_states
 from runner.machines import USABLE, Machine, eligible
@@ -60,14 +61,14 @@ class Refresher:
         async with self._bench.db.read() as connection:
             states = await fetch_machine_states(connection)
         due = set()
-        for machine, profile in self._list_pairs():
+        for machine, profile, newest in await self._list_pairs():
             job_id = name_refresh(machine, profile, self._bench.now())
             due.add(job_id)
             if job_id in self._ended or not states.get(machine.name, USABLE).takes_jobs:
                 continue
             with structlog.contextvars.bound_contextvars(machine=machine.name, repository=profile.repository):
                 try:
-                    if await self._follow(machine, job_id, profile):
+                    if await self._follow(machine, job_id, profile, newest):
                         self._ended.add(job_id)
                 except HostError as error:
                     log.info("base.not_refreshed_now", reason=str(error))
@@ -84,12 +85,17 @@ class Refresher:
             await self._bench.gateway.close(job_id)
             self._led.remove(job_id)
 
-    def _list_pairs(self) -> Iterator[tuple[Machine, Profile]]:
-        for profile in self._bench.profiles.values():
-            if profile.refresh_hours:
-                for machine in eligible(self._machines.values(), profile.requires):
-                    if machine.name in self._bench.clients:
-                        yield machine, profile
+    async def _list_pairs(self) -> list[tuple[Machine, Profile, Job]]:
+        """What may have a base that is old, each with the newest earlier job: without one there is no such base."""
+        found = []
+        async with self._bench.db.read() as connection:
+            for profile in filter(lambda profile: profile.refresh_hours, self._bench.profiles.values()):
+                period = find_period(profile, self._bench.now())
+                newest = await store.fetch_newest_job(connection, profile.repository, period)
+                if newest:
+                    machines = eligible(self._machines.values(), profile.requires, private=newest.private)
+                    found += [(one, profile, newest) for one in machines if one.name in self._bench.clients]
+        return found
 
     async def _note_broken(self, machine: Machine, profile: Profile, reason: str | None) -> None:
         log.error("base.refresh_failed", reason=reason)
@@ -97,14 +103,9 @@ class Refresher:
         async with self._bench.db.write() as connection:
             await insert_notification(connection, notification)
 
-    async def _follow(self, machine: Machine, job_id: str, profile: Profile) -> bool:
+    async def _follow(self, machine: Machine, job_id: str, profile: Profile, newest: Job) -> bool:
         """Begin a refresh, or look how it stands. Whether it is over, and nothing of it is left."""
         client = self._bench.clients[machine.name]
-        async with self._bench.db.read() as connection:
-            period = find_period(profile, self._bench.now())
-            newest = await store.fetch_newest_job(connection, profile.repository, period)
-        if newest is None:  # No earlier job, no base that is old.
-            return False
         poll = await client.poll(job_id, "base", log_limit=0)
         if poll.state in (StageState.ABSENT, StageState.RUNNING):
             self._led.add(job_id)

@@ -157,6 +157,7 @@ holds = Table(
     Column("admitted_at", UtcDateTime),  # NULL: the machine does not let the key in yet
     Column("trouble", Text),  # why it does not
     Column("waits_for_report", Boolean, nullable=False, default=False, server_default=false()),
+    Column("checked_at", UtcDateTime),  # when GitHub last said that its person may; NULL: the operator let them in
 )
 
 machine_states = Table(

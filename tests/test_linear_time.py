@@ -18,7 +18,7 @@ from handlers.commands import Command, UnknownCommand, parse_commands
 from handlers.hidden_text import reveal
 from handlers.note import find_note_fault, parse_note
 from handlers.pull_template import render_template
-from handlers.report import is_confidential, parse_report
+from handlers.report import is_withheld, parse_report
 from handlers.sanitize import (
     KEY_SHAPES,
     RULES,
@@ -36,7 +36,7 @@ from handlers.sanitize import (
 from handlers.transcript import drop_colours, redact_log
 from runner.agents.lines import parse_line
 from runner.concerns import is_concern
-from runner.job import FileChange
+from runner.job import FileChange, Report
 from runner.new_names import find_new_names
 from runner.regression_tests import find_tests
 from runner.signature import count_tests, find_signature, name_failure
@@ -130,7 +130,8 @@ WHOLE: dict[str, Function] = {
     "parse_commands": parse_commands,
     "reveal": reveal,
     "parse_report": parse_report,
-    "is_confidential": is_confidential,
+    "is_withheld": lambda text: is_withheld(Report("0123456789", text, "", "", "", "", (), None), None),
+    "is_withheld, by a worklog": lambda text: is_withheld(Report("0123456789", "", text, "", "", "", (), None), None),
     "notes": _read_notes,
     "template": _render_template,
     "name_failure": lambda text: name_failure(text, 1, timed_out=False),

@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.dashboard.sight import Scope
 from handlers.costs import describe_cost
-from handlers.report import is_confidential
+from handlers.report import is_withheld
 from runner import store
 from runner.characters import make_storable
-from runner.job import ACTIVE, JobState
+from runner.job import ACTIVE, JobState, Report
 from runner.meter import Meter
 from runner.schema import cases, jobs, meters
 
@@ -32,7 +32,7 @@ MAX_TYPED = 200
 """Characters of a filter that are looked at."""
 
 _IN_CONFIDENTIAL = "ecurity"
-"""In every report that is for the operator alone: its outcome, without the letter that Unicode has twice."""
+"""In every text that names a concern, without the letter that Unicode has twice."""
 
 _SHOWN = (
     *("id", "repository", "issue_number", "attempt", "preset", "agent", "machine", "requested_by", "state"),
@@ -162,18 +162,23 @@ async def fetch_page(connection: AsyncConnection, scope: Scope, wanted: Filter) 
         .order_by(*order)
     )
     rows = [dict(row._mapping) for row in await connection.execute(query)]
-    bodies = await store.fetch_bodies(connection, ids[:PAGE], _IN_CONFIDENTIAL)
-    withheld = {job_id for job_id, body in bodies.items() if is_confidential(body)}
+    texts = await store.fetch_texts(connection, ids[:PAGE], _IN_CONFIDENTIAL)
     cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > PAGE else ""
-    return Found(tuple(_list(row, withheld) for row in rows), cursor)
+    return Found(tuple(_list(row, texts.get(row["id"])) for row in rows), cursor)
 
 
-def _list(row: Mapping[str, object], withheld: set[str]) -> Listed:
+def _read_meter(values: dict[str, object]) -> Meter | None:
+    """Take the meter out of a row, where there is one."""
+    reading = {name.removeprefix("meter_"): values.pop(name) for name in [*values] if name.startswith("meter_")}
+    return Meter(**reading) if reading["job_id"] else None  # type: ignore[arg-type]
+
+
+def _list(row: Mapping[str, object], report: Report | None) -> Listed:
     values = dict(row)
-    reading = {name.removeprefix("meter_"): values.pop(name) for name in row if name.startswith("meter_")}
+    meter = _read_meter(values)
     number, repository, name = values.pop("issue_number"), values.pop("repository"), values.pop("name")
-    shows_cost = reading["cost_usd"] is not None and values["id"] not in withheld
-    cost = describe_cost(Meter(**reading)) if shows_cost else ""  # type: ignore[arg-type]
+    shows_cost = meter is not None and meter.cost_usd is not None and not is_withheld(report, meter)
+    cost = describe_cost(meter) if meter and shows_cost else ""
     has_thread = isinstance(number, int) and number > 0
     key = f"{repository}#{number}" if has_thread else f"{repository}~{name}"
     title = values.pop("title") or ""

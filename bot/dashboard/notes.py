@@ -26,7 +26,7 @@ from handlers import casebook
 from handlers.commands import Command, Right, parse_commands
 from handlers.note import MAX_NOTE, NOTE_PLACEHOLDER, parse_note
 from handlers.pulls import find_fault
-from handlers.report import is_confidential
+from handlers.withheld import fetch_withheld
 from runner import store
 from runner.claims import Claims
 from runner.job import DIGEST_SHOWN, Job, Report
@@ -141,8 +141,9 @@ class Notes:
         async with self._desk.context.db.read() as connection:
             case = await casebook.fetch_case(connection, job.case_key) if job.has_thread else None
             report = await store.fetch_report(connection, job.id)
+            withheld = await fetch_withheld(connection, job.id)
         stands = case is not None and case.standing_job_id == job.id and report is not None and report.digest
-        return report if report and stands and not is_confidential(report.body) else None
+        return report if report and stands and not withheld else None
 
 
 def render_note(digest: str, title: str, note: str) -> str:

@@ -203,12 +203,13 @@ def judge_repository(
     if facts.archived or not facts.has_issues:
         words = "it is archived" if facts.archived else "it has no issues"
         yield part.fail("issues", words, "mend that on GitHub, or take its table out of ptq.toml")
-    wanted = needs(rules.requires, private=facts.private)
-    machines = [machine.name for machine in eligible(settings.machine_list(), wanted)]
+    fitting = eligible(settings.machine_list(), rules.requires, private=facts.private)
+    machines = [machine.name for machine in fitting]
     if machines:
         yield part.ok("machines", ", ".join(machines))
     else:
         fix = "let a machine with the labels of `requires` serve such repositories (`serves`)"
+        wanted = needs(rules.requires, private=facts.private)
         yield part.fail("machines", f"no machine is for it: it needs {', '.join(wanted)}", fix)
     if facts.private and settings.dashboard.client_id is None:
         words = "it is private, so its jobs have no pages: nobody can sign in to show that they may read it"

@@ -126,13 +126,16 @@ def judge_sandbox(part: Part, machine: Machine, found: Capabilities) -> Finding:
 def list_agents(settings: Settings, machine: Machine) -> Iterator[AgentSpec]:
     """The agents that may be put to work on a machine."""
     names = {
-        name for rules in settings.repository_rules() if eligible([machine], rules.requires) for name in rules.agents
+        name
+        for rules in settings.repository_rules()
+        if eligible([machine], rules.requires, private=None)
+        for name in rules.agents
     }
     yield from (spec for spec in settings.agent_specs() if spec.name in names)
 
 
 def _list_profiles(settings: Settings, machine: Machine) -> Iterator[Profile]:
-    yield from (profile for profile in settings.profiles() if eligible([machine], profile.requires))
+    yield from (profile for profile in settings.profiles() if eligible([machine], profile.requires, private=None))
 
 
 def _uses_uv(settings: Settings, machine: Machine) -> bool:

@@ -28,6 +28,7 @@ from runner.caps import Caps, Scope, Spent
 from runner.db import Database
 from runner.gateway import Access, Reader, Way
 from runner.job import Job
+from runner.jobd_answers import JobdError
 from runner.jobd_client import JobdClient
 from runner.listening import Listening, Stream, begin
 
@@ -42,6 +43,7 @@ MAX_CONNECTIONS = 128
 """Of one job at once: agents and their helpers have a few, and what fetches packages some fifty."""
 FIRST_BYTES_S = 60.0
 """How long a new connection may say nothing."""
+NOT_SERVED = "this machine does not serve private repositories, so that it fetches none: see `serves`"
 PREFIX = "/gateway"
 """Of the paths of requests that come by our own address."""
 
@@ -121,6 +123,8 @@ class ModelGateway:
         repositories = self._git.find_repositories(reader) if self._git else ()
         if not self._git or not repositories:
             return Way()
+        if not client.is_for(private=reader.private):
+            raise JobdError("not_served", NOT_SERVED)
         door = self._find_door(reader.id, {"job": reader.id, "repository": reader.repository})
         door.repositories = repositories
         await self._connect(reader.id, client)

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.bases import find_web_url
+from bot.bases import find_web_url, prepare_bases
+from bot.command_options import load
+from bot.machine_commands import UnknownMachine
+from runner import store
 from tests.bot.test_cli import configure
 from tests.support import program
 from tests.support.jobd import Repository, make_repository, wait_until
+from tests.support.jobs import NOON, make_job, open_database
 
 pytestmark = pytest.mark.slow
 
@@ -79,6 +83,19 @@ def test_what_was_broken_off_is_gone_on_with(
     assert made.returncode == 0, made.stdout
     assert "cut short" in made.stdout
     assert len(Path(f"{mark}-1").read_text().splitlines()) == 1
+
+
+async def test_a_machine_for_public_repositories_is_sent_nothing_of_a_private_one(
+    tmp_path: Path, repository: Repository
+) -> None:
+    settings = load(write_config(tmp_path, repository, 'create_venv = ["mkdir"]'))
+    shown: list[str] = []
+    settings.server.data_dir.mkdir(parents=True, exist_ok=True)
+    async with open_database(settings.server.database_url) as database, database.write() as connection:
+        await store.insert_job(connection, make_job(private=True, created_at=NOON))
+    with pytest.raises(UnknownMachine, match="is not for octo/widgets"):
+        await prepare_bases(settings, "here", "octo/widgets", shown.append)
+    assert shown == []
 
 
 def test_machines_and_repositories_that_do_not_go_together_are_refused(tmp_path: Path, repository: Repository) -> None:

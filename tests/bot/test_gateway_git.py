@@ -26,6 +26,7 @@ from bot.github.credentials import Bearer
 from bot.github.tokens import Access, Grant
 from runner.environment import Profile
 from runner.gateway import Reader, Way
+from runner.jobd_answers import JobdError
 from runner.jobd_client import JobdClient
 from tests.support.gateway import Wire
 from tests.support.jobs import NOON, make_job, open_database
@@ -280,6 +281,15 @@ async def open_scripted(
             yield floor, await floor.lead(floor.reader()), github
     finally:
         await runner.cleanup()
+
+
+async def test_a_machine_that_serves_only_public_repositories_gets_no_way_to_a_private_one(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, WEB, Counter()) as floor:
+        floor.wire.machine = replace(floor.wire.machine, serves=frozenset({"public"}))
+        assert await floor.lead(floor.reader(private=False)) == Way()
+        with pytest.raises(JobdError, match="does not serve private repositories"):
+            await floor.lead(floor.reader())
+        assert not floor.wire.paths
 
 
 async def test_of_a_request_nothing_passes_but_what_git_needs(tmp_path: Path) -> None:

@@ -7,20 +7,29 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import select
 
 from handlers import hold_replies
-from handlers.by_comment import choose_keys, find_newest, take_over
+from handlers.by_comment import LASTS, choose_keys, find_newest, take_over
+from handlers.by_hand import Person
 from handlers.context import Context
 from handlers.outcomes import report_jobs
-from handlers.rules import RepositoryRules
+from handlers.ports import GitHubUnavailable
+from handlers.rules import RepositoryRules, Role
+from handlers.takeover import HoldRefused
+from handlers.takeover import take_over as take_over_as_operator
 from runner import store
+from runner.db import Database
 from runner.holds import Hold, fetch_hold, save_hold
 from runner.job import VERIFY, JobState
 from runner.jobd.admission import MAX_KEYS, read_keys
 from runner.meter import Meter
+from runner.schema import replies
 from tests.handlers.test_report_comment import result
 from tests.runner.test_admission import BAD_KEYS, KEY, KEYS, OTHER
+from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.model_github import ModelGitHub
 
 
 def test_what_machines_do_not_take_is_left_out() -> None:
@@ -73,12 +82,24 @@ async def test_a_run_whose_log_reads_like_a_concern_is_opened_to_nobody_by_a_com
         assert await take_over(*ask) == hold_replies.render_takeover_refused()
 
 
+async def test_what_only_its_log_names_is_not_made_anew_to_be_published(database_url: str) -> None:
+    async with open_database(database_url) as database, database.write() as connection:
+        job = make_job(state=JobState.FAILED, machine="gpu-1")
+        await store.insert_job(connection, job)
+        await store.insert_report(connection, replace(result(), job_id=job.id, body=""))
+        await store.save_meter(connection, Meter(job.id, withheld=True))
+        with pytest.raises(HoldRefused, match="its report is for you alone"):
+            await take_over_as_operator(
+                connection, job, Person("casey", KEY, LASTS), agent="mine", secret=b"", now=NOON
+            )
+
+
 @pytest.mark.parametrize("withheld", [True, False])
 async def test_whoever_waits_for_a_report_that_never_comes_is_let_in_unless_the_log_reads_like_a_concern(
     database_url: str, withheld: bool
 ) -> None:
     async with open_database(database_url) as database:
-        context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
+        context = make_context(database, Clock(), "maintainer")
         job = make_job(state=JobState.FAILED, machine="gpu-1", started_at=NOON, ended_at=NOON)
         async with database.write() as connection:
             await store.insert_job(connection, job)
@@ -87,4 +108,89 @@ async def test_whoever_waits_for_a_report_that_never_comes_is_let_in_unless_the_
             await save_hold(connection, hold)
         await report_jobs(context)
         async with database.read() as connection:
-            assert await fetch_hold(connection, job.id) == (None if withheld else replace(hold, waits_for_report=False))
+            let_in = replace(hold, waits_for_report=False, checked_at=NOON)
+            assert await fetch_hold(connection, job.id) == (None if withheld else let_in)
+
+
+def make_context(database: Database, clock: Clock, *writers: str) -> Context:
+    github = ModelGitHub(clock)
+    github.writers |= {*writers}
+    return Context(cast("Any", github), database, {RULES.name: RULES}, {}, "", (), clock, lambda: None)
+
+
+async def fetch_answer(database: Database) -> str:
+    async with database.read() as connection:
+        found = await connection.execute(select(replies.c.body).where(replies.c.kind == "reply"))
+        return str(found.scalar_one())
+
+
+async def test_who_lost_the_right_since_the_command_is_not_let_in_and_the_thread_reads_why(database_url: str) -> None:
+    async with open_database(database_url) as database:
+        context = make_context(database, Clock())
+        job = make_job(state=JobState.CANCELLED, machine="gpu-1", started_at=NOON, ended_at=NOON)
+        hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True, checked_at=NOON)
+        async with database.write() as connection:
+            await store.insert_job(connection, job)
+            await save_hold(connection, hold)
+        await report_jobs(context)
+        async with database.read() as connection:
+            assert await fetch_hold(connection, job.id) is None
+        assert await fetch_answer(database) == hold_replies.render_no_longer_allowed(hold)
+
+
+@pytest.mark.parametrize("by_comment", [True, False])
+async def test_who_loses_the_right_while_they_hold_it_is_let_out_within_minutes(
+    database_url: str, by_comment: bool
+) -> None:
+    clock = Clock()
+    async with open_database(database_url) as database:
+        context = make_context(database, clock, "maintainer")
+        job = make_job(state=JobState.CANCELLED, machine="gpu-1", started_at=NOON, ended_at=NOON)
+        hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), admitted_at=NOON)
+        hold = replace(hold, checked_at=NOON if by_comment else None)
+        async with database.write() as connection:
+            await store.insert_job(connection, job)
+            await save_hold(connection, hold)
+
+        async def look_after(minutes: int) -> Hold | None:
+            clock.forward(60 * minutes)
+            await report_jobs(context)
+            async with database.read() as connection:
+                return await fetch_hold(connection, job.id)
+
+        still = await look_after(5)
+        assert still is not None
+        assert still.expires_at == hold.expires_at, "they may, so they stay"
+        cast("ModelGitHub", context.github).writers.clear()
+        assert await look_after(4) == still, "GitHub is not asked all the time"
+        ended = await look_after(1)
+        assert ended is not None
+        if by_comment:
+            assert ended.expires_at == clock()
+            assert "may not open pull requests here any more" in await fetch_answer(database)
+        else:
+            assert ended == hold, "the operator's guests need not be people of GitHub"
+
+
+async def test_where_github_does_not_answer_nobody_is_let_in_and_nobody_is_let_out(database_url: str) -> None:
+    class Away(ModelGitHub):
+        async def fetch_role(self, repository: str, login: str) -> Role:
+            raise GitHubUnavailable("it is away")
+
+    clock = Clock()
+    async with open_database(database_url) as database:
+        context = replace(make_context(database, clock), github=cast("Any", Away(clock)))
+        inside, waiting = (
+            make_job(id=letter * 10, issue_number=place, state=JobState.CANCELLED, machine="gpu-1", ended_at=NOON)
+            for place, letter in enumerate("ab", 7)
+        )
+        holds = [Hold(inside.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), NOON, checked_at=NOON)]
+        holds += [Hold(waiting.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True)]
+        async with database.write() as connection:
+            for job, hold in zip((inside, waiting), holds, strict=True):
+                await store.insert_job(connection, job)
+                await save_hold(connection, hold)
+        clock.forward(600)
+        await report_jobs(context)
+        async with database.read() as connection:
+            assert [await fetch_hold(connection, hold.job_id) for hold in holds] == holds

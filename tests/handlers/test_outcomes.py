@@ -15,8 +15,9 @@ from handlers import casebook, replies
 from handlers.case import Case, CaseState
 from handlers.casebook import Reply
 from handlers.context import Context
+from handlers.hurdles import NotStarted, find_earlier, find_earlier_repro
 from handlers.notifications import render_payload
-from handlers.outcomes import report_jobs
+from handlers.outcomes import render_report, report_jobs
 from runner import store
 from runner.db import Database
 from runner.job import VERIFY, FileChange, Job, JobState, Posts, Report
@@ -37,7 +38,9 @@ class Desk:
     clock: Clock
     context: Context
 
-    async def add(self, job: Job, report: Report | None = None, standing: str | None = None) -> None:
+    async def add(
+        self, job: Job, report: Report | None = None, standing: str | None = None, meter: Meter | None = None
+    ) -> None:
         case = Case(job.case_key, job.repository, job.issue_number, "It breaks", CaseState.ACTIVE, NOON, NOON)
         status = casebook.draft_reply(job.id, "status", job, "", self.clock())
         async with self.db.write() as connection:
@@ -46,6 +49,8 @@ class Desk:
             await casebook.insert_reply(connection, status)
             if report:
                 await store.insert_report(connection, report)
+            if meter:
+                await store.save_meter(connection, meter)
         await report_jobs(self.context)
 
     async def count(self, turns: int, **changes: Any) -> str:
@@ -204,6 +209,47 @@ async def test_the_last_word_of_a_status_tells_nothing_of_a_concern(database_url
         status = await desk.reply("status")
         assert status.final
         assert status.body == "**ptq** · `fix` attempt 1: ended · [report](https://github.example/1)"
+
+
+FINDING = "anyone may empty the till"
+
+
+def cut_short(worklog: str) -> Report:
+    """What is left of a run that did not come to write its report."""
+    return replace(found(" \n"), worklog=worklog, repro=f"print('{FINDING}')\n", digest=None)
+
+
+NAMED = f"# What I found\n\nOutcome: security concern\n\n{FINDING}\n"
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED, JobState.LOST])
+@pytest.mark.parametrize(
+    ("report", "in_log"),
+    [(cut_short(FINDING), True), (cut_short(NAMED), False), (None, True)],
+    ids=["log", "worklog", "log alone"],
+)
+async def test_a_run_that_names_a_concern_and_leaves_no_report_is_for_the_operator_alone(
+    database_url: str, report: Report | None, in_log: bool, state: JobState
+) -> None:
+    async with open_desk(database_url) as desk:
+        job = ended(state=state, failure=f"it exited with status 1, and its last words were: {FINDING}")
+        await desk.add(job, report, meter=Meter(job.id, withheld=True, heading=FINDING) if in_log else None)
+        posted = await desk.reply("report")
+        assert posted.body == replies.render_confidential()
+        assert await render_report(desk.context, job) == replies.render_confidential(), "/ptq results"
+        (notification,) = await desk.notifications()
+        told = render_payload(notification, (SECRET,))
+        assert "an agent reports a security concern. Its run ended without a report" in told["text"]
+        assert told["command"].startswith(f"ptq-bot report {job.id} ")
+        async with desk.db.write() as connection:
+            await casebook.change_reply(connection, posted, comment_url="https://github.example/1")
+        await report_jobs(desk.context)
+        assert (await desk.reply("status")).body.endswith("attempt 1: ended · [report](https://github.example/1)")
+        async with desk.db.read() as connection:
+            with pytest.raises(NotStarted) as refused:
+                await find_earlier(connection, desk.context, job.repository, job.issue_number)
+            assert refused.value.reply == replies.render_retry_refused()
+            assert await find_earlier_repro(connection, job.repository, job.issue_number) == []
 
 
 async def test_an_ordinary_report_notifies_nobody(database_url: str) -> None:

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.report import MAX_PARSED, ParsedReport, is_confidential, parse_report
+from handlers.report import MAX_PARSED, ParsedReport, is_withheld, parse_report
 from runner.concerns import OUTCOMES, is_concern
+from runner.job import Report
+from runner.meter import Meter
 
 REPORT = """\
 fix staged
@@ -151,6 +153,18 @@ CONFIDENTIAL = (
     "\u200b" * 300 + "security concern",
     "\x1b[1mSecurity concern\x1b[0m",
 )
+
+
+def is_confidential(body: str, worklog: str = "", meter: Meter | None = None) -> bool:
+    return is_withheld(Report("0123456789", body, worklog, "", "", "", (), None), meter)
+
+
+@pytest.mark.parametrize("text", CONFIDENTIAL)
+def test_a_run_that_left_only_a_worklog_is_withheld_in_whatever_way_that_says_it(text: str) -> None:
+    assert is_confidential(" \n", f"# What I tried\n\n{text}\n")
+    assert not is_confidential("fix staged", text), "the report has the last word"
+    assert not is_confidential("fix staged", meter=Meter("0123456789", withheld=True))
+    assert is_confidential("", meter=Meter("0123456789", withheld=True))
 
 
 @pytest.mark.parametrize("text", CONFIDENTIAL)

@@ -52,7 +52,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     draft_report: [
         report(),
         report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),
-        draft_report(SWEPT, None, model=None, public_url=URL, secrets=()).finish(),
+        draft_report(SWEPT, None, None, model=None, public_url=URL, secrets=()).finish(),
         draft_report(LOST, None, None, model=None, public_url=URL, secrets=()).finish(),
         draft_report(
             UNRESOLVED, refuse_unresolved(UNRESOLVED, LEFT), METER, model="opus", public_url=URL, secrets=()
@@ -140,6 +140,10 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         hold_replies.render_taken_over(DONE, ANEW, HOLD, 2, None, URL),
         hold_replies.render_taken_over(DONE, DONE, HOLD, 1, "colleague", URL),
         hold_replies.render_taken_over(DONE, ANEW, HOLD, 1, None, URL, signs_in=True),
+    ],
+    hold_replies.render_no_longer_allowed: [
+        hold_replies.render_no_longer_allowed(HOLD),
+        hold_replies.render_no_longer_allowed(replace(HOLD, waits_for_report=True)),
     ],
     hold_replies.render_held: [
         hold_replies.render_held(HOLD, ()),

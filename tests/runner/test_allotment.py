@@ -40,7 +40,7 @@ def give(
     order: list[int] = []
 
     def choose(job: Job, leases: Sequence[Lease]) -> Lease | None:
-        lease = choose_machine(pool, leases, [])
+        lease = choose_machine(pool, leases)
         order.extend([int(job.id)] if lease else [])
         return lease
 
@@ -90,7 +90,7 @@ def test_who_has_waited_for_a_day_goes_first_however_much_others_of_the_same_hol
 
 def test_a_job_that_fits_nowhere_keeps_nobody_else_out() -> None:
     def choose(job: Job, leases: Sequence[Lease]) -> Lease | None:
-        return None if job.requested_by == "ann" else choose_machine([Machine("a", "/srv")], leases, [])
+        return None if job.requested_by == "ann" else choose_machine([Machine("a", "/srv")], leases)
 
     waiting = [job(1), job(2), job(3, person="bob")]
     assert [*allot(waiting, [], NOBODY, NOON, choose, lambda job: job.requested_by)] == [waiting[2].id]
@@ -117,7 +117,7 @@ def simulate(crowd: Sequence[tuple[int, int, int, int]], slots: int, until: int)
         ]
         before = Counter(holder.repository for holder in held)
         now = NOON + minute * MINUTE
-        found = allot(waiting, held, turns, now, lambda _, taken: choose_machine(pool, taken, []), lambda _: ())
+        found = allot(waiting, held, turns, now, lambda _, taken: choose_machine(pool, taken), lambda _: ())
         after = before + Counter(job.repository for job in waiting if job.id in found)
         assert len(held) + len(found) == min(slots, len(held) + len(waiting)), "no slot is left free"
         for left in (job for job in waiting if job.id not in found):

@@ -104,3 +104,20 @@ async def test_any_other_run_has_no_such_mark(floor: Floor) -> None:
     floor.bench.spool.append(job.id, "agent", b"{}\n")
     await end(floor.bench, job, JobState.LOST, "the machine is gone")
     assert await fetch_meter(floor, job) is None
+
+
+async def test_what_is_collected_from_a_withheld_run_stays_withheld_until_somebody_writes_a_report(
+    floor: Floor,
+) -> None:
+    found = make_job(id="a" * 10, state=JobState.CANCELLED, machine="gpu-1", agent="claude")
+    collecting = make_job(
+        state=JobState.COLLECTING, attempt=2, machine="gpu-1", agent="claude", by_hand=True, adopts=found.id
+    )
+    async with floor.bench.db.write() as connection:
+        for job in (found, collecting):
+            await store.insert_job(connection, job)
+        await store.save_meter(connection, Meter(found.id, withheld=True))
+    await end(floor.bench, collecting, JobState.FAILED, "there is no report")
+    meter = await fetch_meter(floor, collecting)
+    assert meter is not None
+    assert meter.withheld

@@ -20,7 +20,6 @@ from runner.machines import (
     choose_machine,
     eligible,
     find_out,
-    needs,
 )
 from tests.support.jobs import NOON
 
@@ -34,13 +33,13 @@ def leases(name: str, *slots: int) -> list[Lease]:
 
 
 def chosen(machines: Sequence[Machine], taken: Sequence[Lease] = (), *requires: str) -> tuple[str, int] | None:
-    lease = choose_machine(machines, taken, requires)
+    lease = choose_machine(eligible(machines, requires, private=None), taken)
     return (lease.machine, lease.slot) if lease else None
 
 
 def test_only_a_machine_with_every_required_label_is_chosen() -> None:
     pool = [machine("plain"), machine("gpu", 1, "gpu"), machine("both", 1, "gpu", "h100")]
-    assert [found.name for found in eligible(pool, ["gpu"])] == ["gpu", "both"]
+    assert [found.name for found in eligible(pool, ["gpu"], private=None)] == ["gpu", "both"]
     assert chosen(pool, (), "h100", "gpu") == ("both", 0)
     assert chosen(pool, (), "tpu") is None
 
@@ -48,9 +47,9 @@ def test_only_a_machine_with_every_required_label_is_chosen() -> None:
 def test_jobs_of_private_repositories_run_only_where_the_operator_lets_them() -> None:
     pool = [machine("plain"), replace(machine("secret"), serves=frozenset({"private"}))]
     pool += [replace(machine("both"), serves=frozenset({"private", "public"}))]
-    assert [found.name for found in eligible(pool, needs((), private=False))] == ["plain", "both"]
-    assert [found.name for found in eligible(pool, needs((), private=True))] == ["secret", "both"]
-    assert chosen(pool[:1], (), *needs((), private=True)) is None
+    assert [found.name for found in eligible(pool, (), private=False)] == ["plain", "both"]
+    assert [found.name for found in eligible(pool, (), private=True)] == ["secret", "both"]
+    assert [found.name for found in eligible(pool, (), private=None)] == ["plain", "secret", "both"]
 
 
 def test_the_least_loaded_machine_is_chosen_by_its_share_of_taken_slots() -> None:
@@ -74,8 +73,8 @@ def test_a_full_pool_has_no_slot() -> None:
 
 def test_a_machine_to_avoid_is_passed_over_though_it_is_idle() -> None:
     pool = [machine("down", 9), machine("up", 1)]
-    assert choose_machine(pool, [], [], avoid=["down"]) == Lease("up", 0, "")
-    assert choose_machine(pool, [], [], avoid=["down", "up"]) is None
+    assert choose_machine(pool, [], avoid=["down"]) == Lease("up", 0, "")
+    assert choose_machine(pool, [], avoid=["down", "up"]) is None
 
 
 def test_jobs_beyond_the_slots_of_a_smaller_configuration_still_count() -> None:
@@ -113,12 +112,12 @@ def test_the_last_resort_is_taken_only_where_there_is_no_other(
     pool = [machine(str(number), count) for number, count in enumerate(slots)]
     held = [Lease(str(number), slot, "job") for number, slot in taken]
     avoid = {str(number) for number in avoided}
-    found = choose_machine(pool, held, [], avoid, last_resort=str(last))
+    found = choose_machine(pool, held, avoid, last_resort=str(last))
     others = [machine for machine in pool if machine.name not in {*avoid, str(last)}]
     if others:
-        assert found == choose_machine(others, held, [])
+        assert found == choose_machine(others, held)
     else:
-        assert found == choose_machine([machine for machine in pool if machine.name == str(last)], held, [], avoid)
+        assert found == choose_machine([machine for machine in pool if machine.name == str(last)], held, avoid)
     assert found is None or found.machine not in avoid
 
 
@@ -162,7 +161,7 @@ def warm(name: str, slot: int | None = None) -> WarmBase:
 def chosen_warm(
     machines: Sequence[Machine], taken: Sequence[Lease], *bases: WarmBase, avoid: Sequence[str] = ()
 ) -> tuple[str, int] | None:
-    lease = choose_machine(machines, taken, [], avoid, warm=bases)
+    lease = choose_machine(machines, taken, avoid, warm=bases)
     return (lease.machine, lease.slot) if lease else None
 
 

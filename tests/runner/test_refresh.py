@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -197,6 +198,30 @@ async def test_a_refresh_fetches_by_the_gateway_until_it_is_over(tmp_path: Path,
         assert gateway.closed == [job_id]
         await floor.refresher.step()
         assert gateway.closed == [job_id]
+
+
+class Untouched:
+    """A machine that nobody may ask anything."""
+
+
+async def test_a_machine_that_serves_only_public_repositories_refreshes_no_private_one(
+    tmp_path: Path, repository: Repository
+) -> None:
+    async with open_floor(tmp_path, repository) as floor:
+        await floor.make_base()
+        repository.commit({"a.txt": "newer\n"})
+        gateway = Leading()
+        clients = {"here": floor.client, "public": cast(JobdClient, Untouched())}
+        floor.bench = replace(floor.bench, gateway=gateway, clients=clients)
+        async with floor.bench.db.write() as connection:
+            job = make_job(id="a" * 10, private=True, clone_url=repository.url, created_at=NOON - timedelta(hours=20))
+            await store.insert_job(connection, replace(job, issue_number=8))
+        floor.machine = replace(floor.machine, serves=frozenset({"private"}))
+        machines = {"public": Machine("public", "/srv"), "here": floor.machine}
+        floor.refresher = Refresher(floor.bench, machines)
+        await floor.refresh()
+        assert {reader.id for reader in gateway.led} == {name_refresh(floor.machine, PROFILE, floor.clock())}
+        assert floor.count_layers() == 2
 
 
 def test_each_machine_repository_and_day_has_a_name_of_its_own() -> None:

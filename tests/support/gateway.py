@@ -27,6 +27,7 @@ from runner.job import Job
 from runner.jobd_client import JobdClient
 from runner.listening import Accept, Listening
 from runner.local_host import LocalHost
+from runner.machines import Machine
 from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, open_database
 from tests.support.model_endpoint import ModelEndpoint, Step
@@ -46,8 +47,12 @@ class Wire:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.machine = Machine("here", str(folder), serves=frozenset({"public", "private"}))
         self.paths: dict[str, str] = {}
         self.ways: dict[str, Listening] = {}
+
+    def is_for(self, *, private: bool) -> bool:
+        return self.machine.is_for(private=private)
 
     async def listen(self, job_id: str, accept: Accept) -> Listening:
         self.paths[job_id] = str(self.folder / f"{job_id}.{len(self.paths)}")
