@@ -294,6 +294,7 @@ def upgrade() -> None:
         sa.Column("admitted_at", TIME),
         sa.Column("trouble", sa.Text()),
         sa.Column("waits_for_report", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("checked_at", TIME),
         sa.ForeignKeyConstraint(
             ["job_id"],
             ["jobs.id"],
