@@ -70,7 +70,7 @@ async def _check(context: Context, hold: Hold, job: Job) -> None:
             await end_hold(connection, hold)
         else:  # The machine may have let them in: only once they are out is it over.
             await change_hold(connection, hold, expires_at=now)
-        await store.add_event(connection, job.id, now, f"@{hold.person} may hold this no more, by GitHub's word")
+        await store.add_event(connection, job.id, now, f"@{hold.person} may no longer hold this: GitHub says so")
         origin = await find_origin(connection, job)
         if origin.has_thread:
             body = hold_replies.render_no_longer_allowed(hold)

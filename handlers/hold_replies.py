@@ -63,10 +63,11 @@ def render_not_made(worktree: Job, secrets: Collection[str]) -> str:
 
 def render_no_longer_allowed(hold: Hold) -> str:
     """In a thread, of a hold that ends because its person has lost their access to the repository."""
-    what = "is not let in" if hold.waits_for_report else "holds the environment of this issue no longer"
+    what = "is not let in" if hold.waits_for_report else "no longer holds the environment of this issue"
     return (
-        f"`{hold.person}` {what}: GitHub says that they may not open pull requests here any more. "
-        "What nobody had released is gone; `/ptq takeover` makes the environment anew for whoever may."
+        f"`{hold.person}` {what}: GitHub says that they may no longer open pull requests here. "
+        "Edits that were not released are lost. Somebody who may open pull requests can run `/ptq takeover`, which "
+        "builds the environment again."
     )
 
 
