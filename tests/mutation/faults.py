@@ -47,7 +47,7 @@ class Fault:
 def read_tree(root: Path) -> dict[str, str]:
     """The text of every file of the product that can be mutated, by its path in the tree."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
-    paths = [path for path in listed.split("\0") if path.endswith((".py", ".html", ".j2"))]
+    paths = [path for path in listed.split("\0") if path.endswith((".py", ".html", ".j2")) and (root / path).exists()]
     return {path: (root / path).read_text() for path in sorted(paths) if not path.startswith(_NOT_THE_PRODUCT)}
 
 

@@ -40,7 +40,7 @@ class Copy:
         self.root, self._workers, self._limit_s = root, workers, limit_s
         command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
         listed = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout
-        for name in filter(None, listed.split("\0")):
+        for name in (name for name in listed.split("\0") if (tree / name).is_file()):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(tree / name, root / name)
         (root / ".cache").mkdir()
@@ -128,7 +128,8 @@ class Copy:
     @property
     def _environment(self) -> Mapping[str, str]:
         path = f"{self._python.parent}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, CHOSEN: str(self._chosen), REPORTS: str(self._reports)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+        return {**inherited, "PATH": path, CHOSEN: str(self._chosen), REPORTS: str(self._reports)}
 
 
 @contextmanager
