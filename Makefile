@@ -5,7 +5,7 @@ DESCRIPTIONS := .cache/npm/.ready
 # Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 
-.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz hostile lint setup clean
+.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz hostile mutation lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -35,6 +35,10 @@ hostile: setup
 # Nasty texts against GitHub's own Markdown parser; ARGS="--seed N --texts M" repeats a run.
 fuzz: setup
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+# Plants small faults in the product and says which of them the tests find. First ARGS=map, once: it runs the whole suite.
+mutation: setup $(DESCRIPTIONS)
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 # How fast deliveries are acknowledged, beside Probot. It needs two cores that nobody else is using.
 bench: setup $(DESCRIPTIONS)
