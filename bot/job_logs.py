@@ -1,19 +1,26 @@
 """The logs of jobs on pages: read from their ends, without secrets, and as events where the agent tells them.
 
+To clean a whole log takes about a second of a core, and anybody may ask for one. So one is cleaned at a time, and it is
+kept for a while.
+
 Everything in them may have been written by an agent. It refuses to know who may read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from handlers.live_transcript import LiveTranscript
+from handlers.log_pieces import cut_pieces
 from handlers.sanitize import redact
 from handlers.transcript import Entry, EntryKind, drop_colours, redact_each, redact_log, render_transcript
 from runner import store
 from runner.agents import Agent
 from runner.characters import show_invisible
+from runner.concerns import reads_as_concern
 from runner.db import Database
 from runner.job import Job
 from runner.spool import GROWING, Spool
@@ -26,6 +33,12 @@ SENT_LOG = 5_000_000
 
 MARGIN = 10_000
 """Bytes that are read before these: a secret is found only when it is whole."""
+
+KEPT_BYTES = 32_000_000
+"""Bytes of cleaned logs that are kept in memory, those that were asked for last."""
+
+MAX_WAITING = 4
+"""Requests that may wait for a log to be cleaned; each holds that log."""
 
 LEFT_OUT = "[the beginning is left out]\n"
 
@@ -83,8 +96,12 @@ class JobLogs:
 
     def clean(self, log: End) -> str:
         """The log as the machine gave it, but for secrets, colours and what nobody sees."""
-        text = redact_log(drop_colours(log.data.decode(errors="replace")), self._redact)
-        return show_invisible(LEFT_OUT + text[MARGIN:] if log.start else text)
+        text = drop_colours(log.data.decode(errors="replace"))
+        pieces = map(self._clean_piece, cut_pieces(text, self._secrets, self._clean_piece))
+        return LEFT_OUT + "".join(pieces)[MARGIN:] if log.start else "".join(pieces)
+
+    def _clean_piece(self, text: str) -> str:
+        return show_invisible(redact_log(text, self._redact))
 
     def _find_agent(self, job: Job, stage: str) -> Agent | None:
         """The one whose log this is."""
@@ -107,3 +124,60 @@ class JobLogs:
 
     def _redact(self, text: str) -> str:
         return redact(text, self._secrets)
+
+
+class TooMany(Exception):  # noqa: N818 - what is the case
+    """Others wait already for their logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A log as anybody may read it who may read the job's."""
+
+    body: bytes
+    """UTF-8."""
+    is_suspect: bool
+    """Whether it reads as if its run had a security concern."""
+
+
+class CleanLogs:
+    """Cleaned logs by what they were: one that has grown is another."""
+
+    def __init__(self, clean: Callable[[End], str], *, max_waiting: int = MAX_WAITING, most: int = KEPT_BYTES) -> None:
+        self._clean = clean
+        self._max_waiting = max_waiting
+        self._most = most
+        self._kept: dict[tuple[bool, bytes], Cleaned] = {}
+        """The longest unused first."""
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def fetch(self, log: End) -> Cleaned:
+        """The log, cleaned. Raises `TooMany`."""
+        key = bool(log.start), (await asyncio.to_thread(hashlib.sha256, log.data)).digest()
+        if (kept := self._find(key)) is not None:
+            return kept
+        if self._waiting > self._max_waiting:
+            raise TooMany
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if (kept := self._find(key)) is None:  # Nobody else has asked for the same.
+                    kept = await asyncio.to_thread(self._make, log)
+                    self._keep(key, kept)
+        finally:
+            self._waiting -= 1
+        return kept
+
+    def _make(self, log: End) -> Cleaned:
+        return Cleaned(self._clean(log).encode(), reads_as_concern(log.data))
+
+    def _find(self, key: tuple[bool, bytes]) -> Cleaned | None:
+        if (found := self._kept.pop(key, None)) is not None:
+            self._kept[key] = found
+        return found
+
+    def _keep(self, key: tuple[bool, bytes], cleaned: Cleaned) -> None:
+        self._kept[key] = cleaned
+        while sum(len(one.body) for one in self._kept.values()) > self._most:
+            del self._kept[next(iter(self._kept))]

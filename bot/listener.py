@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from typing import cast
 
 import structlog
@@ -28,6 +29,9 @@ MAX_HEAD = 65_536
 
 IDLE_S = 75.0
 """Seconds that a connection may wait for its next request: longer than the proxies in front usually keep one."""
+
+STALL_S = 30.0
+"""Seconds in which a client that is sent something has to take any of it; the live logs' own number."""
 
 SETTLED_S = 0.1
 """Seconds after which a connection without a request in hand counts as idle: what it sent last has begun by then."""
@@ -64,10 +68,12 @@ class Listener:
         *,
         max_connections: int | None = None,
         head_s: float = HEAD_S,
+        stall_s: float = STALL_S,
     ) -> None:
         self._runner = web.AppRunner(application, shutdown_timeout=grace_s)
         self._max_connections = max_connections or _count_allowed()
         self._head_s = head_s
+        self._stall_s = stall_s
         self._server: asyncio.Server | None = None
         self._arriving: set[_Arriving] = set()
         self._idle: dict[web.RequestHandler, float] = {}
@@ -97,6 +103,15 @@ class Listener:
         for arriving in list(self._arriving):
             arriving.abort()
         await self._runner.cleanup()
+
+    def _bound_stalls(self, transport: asyncio.BaseTransport) -> None:
+        """Have the kernel end a connection whose client takes nothing of what it is sent, whoever sends it and how.
+
+        Only Linux can; elsewhere such a client keeps its place.
+        """
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            milliseconds = int(self._stall_s * 1000)
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def _admit(self, arriving: _Arriving) -> float | None:
         """How many seconds a new connection has for its head; None where all places are taken.
@@ -150,6 +165,7 @@ class _Arriving(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._listener._bound_stalls(transport)
         head_s = self._listener._admit(self)
         if head_s is None:
             self._transport.write(_TURNED_AWAY)

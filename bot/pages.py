@@ -28,7 +28,7 @@ from bot.dashboard.machines import describe_machines
 from bot.dashboard.notes import Notes
 from bot.dashboard.sign_in import SignIn
 from bot.dashboard.visits import Visit
-from bot.job_logs import SENT_LOG, SHOWN_LOG, End, JobLogs
+from bot.job_logs import SENT_LOG, SHOWN_LOG, Cleaned, CleanLogs, End, JobLogs, TooMany
 from bot.live_channel import View
 from bot.live_log import MAX_STREAMS, Decisions, LiveLogs
 from handlers.context import Context
@@ -100,6 +100,7 @@ class Pages:
         self._desk = Desk.set_up(context, door or Door())
         drawing = self._desk.drawing
         self._logs = JobLogs(context.db, spool, agents, drawing.secrets)
+        self._clean_logs = CleanLogs(self._logs.clean)
         decided = Decisions(self._find_reader, self._look, drawing.draw, HEADERS)
         self.live = LiveLogs(decided, spool, self._logs, max_streams, people_sign_in=self._desk.oauth is not None)
         """To be closed when the service stops."""
@@ -278,13 +279,23 @@ class Pages:
         """The log of a stage as the machine gave it, but for secrets, colours and what nobody sees."""
         (visit, job), stage = await self._find(request), request.match_info["stage"]
         log = await self._logs.read(job, stage, SENT_LOG) if stage in STAGES else None
-        _, withheld = await self._fetch_result(visit, job, log if stage == "agent" else None)
+        cleaned = await self._clean(log) if log and log.data else None
+        is_suspect = stage == "agent" and cleaned is not None and cleaned.is_suspect
+        # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
+        _, withheld = await self._fetch_result(visit, job, is_suspect=is_suspect)
         if withheld:
             return withheld
-        if log is None or not log.data:
+        if cleaned is None:
             raise web.HTTPNotFound(text="this job has no such log\n", headers=HEADERS)
-        text = await asyncio.to_thread(self._logs.clean, log)
-        return web.Response(text=text, headers=HEADERS)
+        return web.Response(body=cleaned.body, headers=HEADERS, content_type="text/plain", charset="utf-8")
+
+    async def _clean(self, log: End) -> Cleaned:
+        try:
+            return await self._clean_logs.fetch(log)
+        except TooMany:
+            headers = {**HEADERS, "Retry-After": "10"}
+            text = "too many logs are asked for at once: try again soon\n"
+            raise web.HTTPServiceUnavailable(text=text, headers=headers) from None
 
     async def _find(self, request: web.Request) -> tuple[Visit, Job]:
         visit = self._desk.visits.read(request)
@@ -295,12 +306,11 @@ class Pages:
         return visit.login, job
 
     async def _fetch_result(
-        self, visit: Visit, job: Job, log: End | None = None
+        self, visit: Visit, job: Job, *, is_suspect: bool = False
     ) -> tuple[Report | None, web.Response | None]:
-        """What came of a job, and what stands in its place for those who may not read it, nor this `log`."""
+        """What came of a job, and what stands in its place for those who may not read it. The log may be suspect."""
         async with self._context.db.read() as connection:
             report, meter = await store.fetch_report(connection, job.id), await store.fetch_meter(connection, job.id)
-        is_suspect = log is not None and await asyncio.to_thread(reads_as_concern, log.data)
         return report, await asyncio.to_thread(self._withhold, visit, job, report, meter, is_suspect=is_suspect)
 
     def _withhold(

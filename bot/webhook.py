@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -30,8 +31,11 @@ _DIGEST = "sha256"
 MAX_BODY = 25 * 1024 * 1024
 """Bytes. GitHub's own limit for a payload is 25 MB."""
 
-MAX_ID = 100
-"""Characters of a delivery id or an event name; GitHub's are far shorter."""
+MAX_HEADER = 100
+"""Characters of an event name or a signature; GitHub's are shorter."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,79}")
+"""What a delivery id may be. GitHub, other forges and forwarders send UUIDs."""
 
 
 BODY_S = 10.0
@@ -72,7 +76,8 @@ class Webhook:
         self._places = [(size, asyncio.Semaphore(count)) for size, count in PLACES]
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer 202 for a delivery that is now stored, 200 for one that was, 4xx with the reason for what is none.
+        """Answer 202 for a delivery that is now stored, 200 for one that was or that no handler works, and 4xx with the
+        reason for what is none.
 
         503 is the answer to one that could not be stored: GitHub shows it as failed, and it can be sent again.
         """
@@ -86,6 +91,9 @@ class Webhook:
             return _answer(refusal.status, error=str(refusal))
         if event == "ping":
             return _answer(200, message="pong")
+        if not self._inbox.wants(event, subject):
+            log.info("delivery.ignored", delivery=delivery_id, event_name=event)
+            return _answer(200, message="no handler works such a delivery", delivery=delivery_id)
         try:
             stored = await self._inbox.receive_once(delivery_id, event, find_lane(subject), body)
         except NotStored as error:
@@ -137,6 +145,8 @@ def read_headers(request: web.Request) -> tuple[str, str, str]:
         raise Refused(413, f"the body is larger than {MAX_BODY} bytes")
     event = _read_header(request, "X-GitHub-Event", 400)
     delivery_id = _read_header(request, "X-GitHub-Delivery", 400)
+    if not _ID.fullmatch(delivery_id):
+        raise Refused(400, "the X-GitHub-Delivery header must be at most 80 letters, digits and any of - _ . :")
     if "X-Hub-Signature-256" not in request.headers and "X-Hub-Signature" in request.headers:
         raise Refused(401, "the SHA-1 signature alone is not enough: X-Hub-Signature-256 is missing")
     return event, delivery_id, _read_header(request, "X-Hub-Signature-256", 401)
@@ -147,8 +157,8 @@ def _read_header(request: web.Request, name: str, status: int) -> str:
     if len(values) != 1 or not values[0]:
         raise Refused(status, f"exactly one {name} header is needed")
     value = values[0]
-    if not (value.isascii() and value.isprintable()) or len(value) > MAX_ID:
-        raise Refused(status, f"the {name} header must be at most {MAX_ID} printable ASCII characters")
+    if not (value.isascii() and value.isprintable()) or len(value) > MAX_HEADER:
+        raise Refused(status, f"the {name} header must be at most {MAX_HEADER} printable ASCII characters")
     return value
 
 
@@ -205,10 +215,11 @@ class _Comment(msgspec.Struct):
 
 
 class _Subject(msgspec.Struct):
-    """The fields of `find_lane` and `find_time`, in the shape that they have in what GitHub sends."""
+    """The fields of `find_lane`, `find_time` and `Inbox.wants`, in the shape that they have in what GitHub sends."""
 
     repository: _Repository
     issue: _Issue
+    action: str | None = None
     comment: _Comment | None = None
 
 
@@ -223,7 +234,7 @@ def read_subject(body: bytes) -> Mapping[str, Any]:
     """
     try:
         found: dict[str, Any] = msgspec.to_builtins(_DECODER.decode(body.decode()))
-    except ValueError:
+    except (ValueError, RecursionError):
         return parse_body(body)
     return found
 

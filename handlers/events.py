@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gidgethub import sansio
+from gidgethub.routing import Router
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 CANCEL_LANE = "/cancel"
@@ -134,6 +136,25 @@ def is_from_bot(payload: Mapping[str, Any]) -> bool:
         return User.model_validate(payload.get("sender")).is_bot
     except ValidationError:
         return False
+
+
+_HAS_COMMENT: Mapping[str, bool] = {"issues": False, "issue_comment": True}
+"""Of each event that a handler works, whether its payload holds a comment beside the issue."""
+
+
+def is_routed(router: Router, event: str, action: object) -> bool:
+    """Whether a handler works events of this name and action."""
+    data = {"action": action} if isinstance(action, str) else {}
+    return bool(router.fetch(sansio.Event(data, event=event, delivery_id="")))
+
+
+def fits(event: str, payload: Mapping[str, Any]) -> bool:
+    """Whether a payload has the shape of this event.
+
+    No signature covers the event's name, so one signed body could otherwise come under any number of names.
+    """
+    has_comment = isinstance(payload.get("comment"), Mapping)
+    return isinstance(payload.get("issue"), Mapping) and _HAS_COMMENT.get(event) is has_comment
 
 
 def find_time(payload: Mapping[str, Any]) -> datetime | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,13 +24,13 @@ import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
 from handlers.copies import Copies
 from handlers.due import find_due
-from handlers.events import CANCEL_LANE
+from handlers.events import CANCEL_LANE, fits, is_routed
 from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.receiving import MAX_PENDING, Arrival, Receiver
 from runner.batches import Batches
@@ -109,7 +109,7 @@ class Inbox:
         self._now = now
         self._ring = ring
         self._receiver = Receiver(db, now, max_pending)
-        self._copies = Copies(db, self.receive)
+        self._copies = Copies(db, self._receiver.receive)
         self._records = Batches(self._write_down, LANES_AT_ONCE + CANCELS_AT_ONCE)
         self._busy: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The lanes in which a delivery is being worked, with its sequence."""
@@ -133,7 +133,19 @@ class Inbox:
 
     async def receive_once(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
         """As `receive`, for what anyone may send again under another id: False also where its content is here."""
-        return await self._copies.receive(delivery_id, event, lane, body)
+        return await self._copies.receive(Arrival(delivery_id, event, lane, body))
+
+    def wants(self, event: str, payload: Mapping[str, Any]) -> bool:
+        """Whether a handler works such a delivery. Anything else is not worth a row."""
+        return is_routed(self._router, event, payload.get("action")) and fits(event, payload)
+
+    async def holds(self, delivery_id: str, event: str, body: bytes) -> bool:
+        """Whether this delivery is here with this content. An id alone says nothing, for no signature covers it."""
+        arrival = Arrival(delivery_id, event, "", body)
+        query = select(deliveries.c.digest).where(deliveries.c.id.in_((delivery_id, arrival.other_id)))
+        async with self._db.read() as connection:
+            digests = (await connection.execute(query)).scalars()
+            return any(digest in (None, arrival.digest) for digest in digests)
 
     @property
     def calm_in_s(self) -> float:
@@ -319,6 +331,21 @@ async def fetch_known(db: Database, delivery_ids: Collection[str]) -> dict[str, 
             rows = await connection.execute(select(deliveries.c.id, deliveries.c.received_at).where(some))
             known |= {row.id: row.received_at for row in rows}
     return known
+
+
+async def fetch_doubtful(db: Database, events: Mapping[str, str]) -> set[str]:
+    """Of deliveries that have been received, those whose ids somebody else may have used first.
+
+    `events` has the true event of each id. Such an id holds another event, or a content that is here twice.
+    """
+    ids, doubtful, other = list(events), set[str](), deliveries.alias()
+    is_twice = exists().where(other.c.digest == deliveries.c.digest, other.c.sequence != deliveries.c.sequence)
+    async with db.read() as connection:
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            some = deliveries.c.id.in_(ids[start : start + IDS_AT_ONCE])
+            rows = await connection.execute(select(deliveries.c.id, deliveries.c.event, is_twice).where(some))
+            doubtful |= {row[0] for row in rows if row[2] or row[1] != events[row[0]]}
+    return doubtful
 
 
 async def is_waiting(db: Database, lane: str) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
+from typing import Any
 
 import msgspec
 import structlog
@@ -29,6 +31,9 @@ MAX_PENDING = 10_000
 MAX_BATCH = 200
 """Deliveries that share one commit."""
 
+ID_KEPT, DIGEST_KEPT = 83, 16
+"""Characters of an id and of a digest that together make another id, within what the column holds."""
+
 RECOUNT_S = 1.0
 """For how many seconds a count of what waits is good: what is stored is added to it, and nothing taken off."""
 
@@ -44,7 +49,7 @@ class NotStored(Exception):  # noqa: N818 - what is the case
     """The delivery is not in the database, so GitHub must not be told that it is. The message is one plain line."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arrival:
     """A delivery as it came in."""
 
@@ -55,7 +60,7 @@ class Arrival:
     body: bytes
     """The raw bytes that were signed."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The same for the same event and payload, whatever the id, the order of keys and the spaces between them."""
         try:
@@ -63,6 +68,11 @@ class Arrival:
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
             content = self.body
         return hashlib.sha256(self.event.encode() + b"\0" + content).hexdigest()
+
+    @property
+    def other_id(self) -> str:
+        """The id that it is stored under where its own holds another content. The webhook takes no id with a `+`."""
+        return f"{self.id[:ID_KEPT]}+{self.digest[:DIGEST_KEPT]}"
 
 
 @dataclass
@@ -119,24 +129,39 @@ class Receiver:
         now = self._now()
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
         room = await self._find_room()
-        rows = [
-            {
-                "id": arrival.id,
-                "event": arrival.event,
-                "lane": arrival.lane,
-                "body": arrival.body,
-                "digest": arrival.digest,
-            }
-            for arrival in batch[:room]
-        ]
-        taken = await self._db.append(deliveries, rows, "id", common) if rows else []
-        stored = [arrival.id for arrival, is_new in zip(batch, taken, strict=False) if is_new]
+        ids = [arrival.id for arrival in batch[:room]]
+        taken = await self._append(batch[:room], ids, common)
+        if repeated := [number for number, is_new in enumerate(taken) if not is_new]:
+            for number in await self._find_squatted(batch, repeated):
+                ids[number] = batch[number].other_id
+                taken[number] = (await self._append([batch[number]], [ids[number]], common))[0]
+        stored = [delivery_id for delivery_id, is_new in zip(ids, taken, strict=True) if is_new]
         self._room -= len(stored)
         self._crowd.note(time.monotonic(), len(stored))
         # One line and one text for all of them: a line for each would cost as much as storing it.
         log.info("deliveries.stored", deliveries=" ".join(stored))
         full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
         return [*taken, *(NotStored(full) for _ in batch[room:])]
+
+    async def _append(self, batch: Sequence[Arrival], ids: Sequence[str], common: Mapping[str, Any]) -> list[bool]:
+        """Store arrivals under these ids: for each, whether nothing has its id yet."""
+        rows = [
+            {"id": delivery_id, "event": one.event, "lane": one.lane, "body": one.body, "digest": one.digest}
+            for one, delivery_id in zip(batch, ids, strict=True)
+        ]
+        return await self._db.append(deliveries, rows, "id", common) if rows else []
+
+    async def _find_squatted(self, batch: Sequence[Arrival], repeated: Sequence[int]) -> list[int]:
+        """Of arrivals whose ids are taken, those whose ids hold another content. No signature covers an id, so
+        somebody else may have used it first."""
+        query = select(deliveries.c.id, deliveries.c.digest)
+        async with self._db.read() as connection:
+            rows = await connection.execute(query.where(deliveries.c.id.in_({batch[number].id for number in repeated})))
+            digests = {row.id: row.digest for row in rows}
+        squatted = [number for number in repeated if digests.get(batch[number].id) not in (None, batch[number].digest)]
+        for number in squatted:
+            log.warning("delivery.id_was_taken", delivery=batch[number].id, stored_as=batch[number].other_id)
+        return squatted
 
     async def _find_room(self) -> int:
         """How many more may wait. Other replicas work and store too, so that it is counted again and again."""

@@ -9,18 +9,18 @@ from triggers, so it does no harm when a webhook, another replica or another pas
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
-from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
 
 from handlers.commands import Right
 from handlers.context import Context
-from handlers.events import Issue, IssueLabeled, Label, Repository, find_lane
+from handlers.events import Issue, IssueLabeled, Label, Repository, find_lane, is_routed
 from handlers.heartbeats import (
     ALIVE,
     LOOKED,
@@ -31,7 +31,7 @@ from handlers.heartbeats import (
     fetch_enabled,
     note_look,
 )
-from handlers.inbox import Inbox, fetch_known, is_waiting
+from handlers.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
 from handlers.labels import (
     draft_request,
     find_asked_preset,
@@ -160,29 +160,39 @@ class Recovery:
         self._complaints.pop("deliveries", None)
         self._settled &= {attempt.guid for attempt in attempts}
         missed = choose_missed(attempts, self._wants, this.until - self._in_flight if self._is_relayed else None)
-        known = self._settled.union(await fetch_known(self._context.db, [attempt.guid for attempt in missed]))
+        known = await fetch_known(self._context.db, [attempt.guid for attempt in missed])
         this.has_read_deliveries = True
+        # No signature covers an id, so somebody else may have used it first. A forwarder's successes say nothing, and
+        # to compare all that came with what GitHub sent would cost a call for each.
+        doubtful: Collection[str] = known
+        if self._is_relayed:
+            doubtful = await fetch_doubtful(self._context.db, {one.guid: one.event for one in missed})
         for attempt in missed:
-            if attempt.guid not in known:
-                await self._read_payload(this, attempt)
+            is_known = attempt.guid in known
+            if attempt.guid not in self._settled and (not is_known or attempt.guid in doubtful):
+                await self._read_payload(this, attempt, is_known=is_known)
 
-    async def _read_payload(self, this: _Pass, attempt: DeliveryAttempt) -> None:
+    async def _read_payload(self, this: _Pass, attempt: DeliveryAttempt, *, is_known: bool) -> None:
+        """Fetch one, and leave it if its content is here."""
         try:
             payload = await self._context.github.fetch_payload(attempt.id)
         except GitHubError as error:
-            log.warning("delivery.lost", delivery=attempt.guid, event_name=attempt.event, reason=str(error))
             self._settled.add(attempt.guid)
-            this.lost += 1
+            if not is_known:
+                log.warning("delivery.lost", delivery=attempt.guid, event_name=attempt.event, reason=str(error))
+                this.lost += 1
         except GitHubUnavailable as error:
             self._complain(f"delivery {attempt.guid}", error)
             this.has_read_deliveries = False
         else:
-            this.deliveries.append(MissedDelivery(attempt, payload))
+            if is_known and await self._inbox.holds(attempt.guid, attempt.event, _write(payload)):
+                self._settled.add(attempt.guid)
+            else:
+                this.deliveries.append(MissedDelivery(attempt, payload))
 
     def _wants(self, attempt: DeliveryAttempt) -> bool:
         """Whether some handler works such events."""
-        event = sansio.Event({"action": attempt.action}, event=attempt.event, delivery_id=attempt.guid)
-        return bool(self._router.fetch(event))
+        return is_routed(self._router, attempt.event, attempt.action)
 
     async def _search_labels(self, this: _Pass, rules: RepositoryRules) -> None:
         """Find the labels of one repository that are due. One that GitHub does not show us stops no other."""
@@ -330,7 +340,7 @@ class Recovery:
             if is_old or delivery.repository in this.seen:
                 self._settled.add(attempt.guid)
             return
-        body = json.dumps(delivery.payload, sort_keys=True, separators=(",", ":")).encode()
+        body = _write(delivery.payload)
         if await self._inbox.receive(attempt.guid, attempt.event, find_lane(delivery.payload), body):
             log.info("delivery.recovered", delivery=attempt.guid, event_name=attempt.event)
             this.recovered += 1
@@ -370,6 +380,10 @@ class Recovery:
         if self._complaints.get(about) != str(error):
             self._complaints[about] = str(error)
             log.warning("recovery.refused", about=about, reason=str(error))
+
+
+def _write(payload: Mapping[str, Any]) -> bytes:
+    return json.dumps(payload, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled | None:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from bot.config import Settings
 from bot.doctor.findings import Finding, Part
 from bot.github.inspection import DeliveryFacts, Inspection
+from handlers import ROUTER
+from handlers.events import is_routed
 from handlers.heartbeats import fetch_enabled
 from handlers.inbox import fetch_known
 from handlers.missed import KEPT
@@ -105,8 +107,9 @@ def _judge_taken(
 
 
 def _is_compared(delivery: DeliveryFacts, since: datetime, until: datetime) -> bool:
-    """Whether it has to be in the inbox: a ping never is."""
-    return delivery.succeeded and delivery.event != "ping" and since <= delivery.delivered_at < until
+    """Whether it has to be in the inbox: what no handler works never is."""
+    is_worked = is_routed(ROUTER, delivery.event, delivery.action)
+    return delivery.succeeded and is_worked and since <= delivery.delivered_at < until
 
 
 def _describe(delivery: DeliveryFacts) -> str:

@@ -218,13 +218,13 @@ def read_request(method: str, path: str, query: str, body: bytes, rule: Rule) ->
     most, passed = max(bounds.values(), default=0), _rewrite(api, asked, bounds, rule)
     target = f"{path}?{query}" if query else path
     written = msgspec.json.encode(passed)
-    count = _count_most(api, asked, written, most * _read_answers(asked))
+    count = _count_most(api, passed, written, most * _read_answers(asked))
     return Asked(api, target, written, model, count, asked.get("stream") is True, is_free)
 
 
-def _count_most(api: Api, asked: Mapping[str, Any], written: bytes, output_tokens: int) -> Count:
+def _count_most(api: Api, passed: Mapping[str, Any], written: bytes, output_tokens: int) -> Count:
     """What a request takes at most, as it is passed on."""
-    media = [*_find_media(asked)]
+    media = [*_find_media(passed)]
     text_bytes = len(written) - sum(size for size, _ in media)
     tokens = max(text_bytes, 0) // BYTES_PER_TOKEN + sum(tokens for _, tokens in media)
     if api is not Api.MESSAGES:

@@ -56,6 +56,7 @@ class DeliveryFacts:
 
     guid: str
     event: str
+    action: str | None
     delivered_at: datetime
     status_code: int
     status: str
@@ -201,6 +202,7 @@ def _parse_delivery(payload: Mapping[str, Any]) -> DeliveryFacts:
     return DeliveryFacts(
         guid=str(payload["guid"]),
         event=str(payload["event"]),
+        action=payload.get("action"),
         delivered_at=parse_time(payload["delivered_at"]),
         status_code=int(payload["status_code"] or 0),
         status=str(payload["status"]),

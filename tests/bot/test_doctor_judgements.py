@@ -81,7 +81,7 @@ def test_a_suspended_or_old_installation_is_named() -> None:
 
 def sent(guid: str, minutes_ago: float, status_code: int = 202, event: str = "issues") -> DeliveryFacts:
     status = "OK" if status_code else "failed to connect to host"
-    return DeliveryFacts(guid, event, AT - timedelta(minutes=minutes_ago), status_code, status)
+    return DeliveryFacts(guid, event, "labeled", AT - timedelta(minutes=minutes_ago), status_code, status)
 
 
 def judge(*newest_first: DeliveryFacts, received: Received | None = None, is_relayed: bool = False) -> Finding:
@@ -127,7 +127,8 @@ def test_what_somebody_took_and_did_not_pass_on_at_once_is_named(
 
 def test_what_need_not_be_in_the_inbox_is_not_looked_for_there() -> None:
     under_way, ping, forgotten = sent("a", 0.5), sent("b", 5, 200, event="ping"), sent("c", 3 * 24 * 60 + 1)
-    assert judge(under_way, ping, forgotten, received=receive()).verdict is OK
+    unworked = sent("d", 5, event="pull_request")
+    assert judge(under_way, ping, forgotten, unworked, received=receive()).verdict is OK
 
 
 def test_without_the_inbox_nothing_is_said_of_what_a_forwarder_took() -> None:

@@ -253,6 +253,15 @@ def test_pictures_and_documents_are_reserved_at_what_they_take_at_most_and_not_b
     assert 0 <= read(path, ANYTHING, **{name: content(*nested)}).most.input_tokens - 2 * tokens < 1000
 
 
+@pytest.mark.parametrize("path", PLAIN)
+@pytest.mark.parametrize("field", ["messages", "input", "system"])
+def test_pictures_in_what_is_not_passed_on_reserve_nothing_and_hide_no_text(path: str, field: str) -> None:
+    if field in PLAIN[path] or (path, field) == ("/v1/messages", "system"):
+        return
+    picture = {"image_url": "data:image/png;base64," + PICTURE}
+    assert read(path, **{field: [picture]}).most == read(path).most
+
+
 def test_what_fills_a_cache_for_an_hour_is_reserved_at_its_price() -> None:
     price = Price(input=1.0, output=0.0, cached=0.1)
     text = {"type": "text", "text": "x" * 2_000_000}

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -16,6 +17,8 @@ from yarl import URL
 from bot.listener import Listener
 
 PATIENCE_S = 20.0
+STALL_S = 0.4
+LARGE = 8_000_000
 
 
 async def _hello(_: web.Request) -> web.Response:
@@ -27,6 +30,23 @@ def _make_listener(max_connections: int | None = None, head_s: float = 10.0) -> 
     application = web.Application()
     application.router.add_get("/", _hello)
     return Listener(application, grace_s=5.0, max_connections=max_connections, head_s=head_s)
+
+
+def _make_large_listener(folder: Path, max_connections: int | None = None) -> Listener:
+    """One whose answers are larger than what the sockets hold."""
+    application, file = web.Application(), folder / "large"
+    file.write_bytes(b"x" * LARGE)
+
+    async def send_text(_: web.Request) -> web.Response:
+        return web.Response(body=b"x" * LARGE)
+
+    async def send_file(_: web.Request) -> web.FileResponse:
+        return web.FileResponse(file)
+
+    application.router.add_get("/", _hello)
+    application.router.add_get("/text", send_text)
+    application.router.add_get("/file", send_file)
+    return Listener(application, grace_s=5.0, max_connections=max_connections, stall_s=STALL_S)
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -126,6 +146,50 @@ async def test_a_connection_that_waits_for_its_next_request_gives_its_place_to_a
             assert await silent.read() == b"", "whoever has been idle for the longest goes first"
     for writer in writers:
         writer.close()
+    await listener.close()
+
+
+def _open_small(url: URL) -> socket.socket:
+    """A connection whose client takes little before it reads."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    connection.connect((url.host, url.port))
+    connection.setblocking(False)
+    return connection
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux ends such connections")
+@pytest.mark.parametrize("path", ["/text", "/file"])
+async def test_whoever_reads_nothing_loses_its_place(path: str, tmp_path: Path) -> None:
+    listener = _make_large_listener(tmp_path, max_connections=1)
+    url = URL(await listener.open("127.0.0.1", 0))
+    with _open_small(url) as connection:
+        connection.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 100)
+        async with asyncio.timeout(PATIENCE_S):
+            while (asked := await _ask(url))[0].startswith(b"HTTP/1.1 200 "):
+                asked[1].close()  # Its requests are not in hand yet.
+                await asked[1].wait_closed()
+            while asked[0].startswith(b"HTTP/1.1 503 "):
+                asked[1].close()
+                asked = await _ask(url)
+        asked[1].close()
+    await listener.close()
+
+
+@pytest.mark.parametrize("path", ["/text", "/file"])
+async def test_whoever_reads_slowly_keeps_its_place(path: str, tmp_path: Path) -> None:
+    listener = _make_large_listener(tmp_path)
+    url = URL(await listener.open("127.0.0.1", 0))
+    loop = asyncio.get_running_loop()
+    with _open_small(url) as connection:
+        connection.send(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        read, began_at = 0, loop.time()
+        async with asyncio.timeout(PATIENCE_S):
+            while piece := await loop.sock_recv(connection, LARGE // 10):
+                read += len(piece)
+                if loop.time() < began_at + 3 * STALL_S:
+                    await asyncio.sleep(STALL_S / 10)
+        assert read > LARGE
     await listener.close()
 
 

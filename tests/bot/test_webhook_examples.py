@@ -67,10 +67,10 @@ async def work_every_example(tmp_path: Path) -> None:
             status = await deliver(session, url, delivery_id, event, body)
             if status >= 300:
                 refused.append((delivery_id, status))
-            elif event != "ping" and (event, body) not in contents:
+            elif status == 202 and (event, body) not in contents:
                 stored.add(delivery_id)  # Some examples are there twice, and a copy takes no place in the inbox.
                 contents.add((event, body))
         assert refused == []
-        assert len(stored) > 300
+        assert {delivery_id.partition("-")[2] for delivery_id in stored} == {"issues", "issue_comment"}
         await world.settle()
         assert await outcomes(world) == dict.fromkeys(stored, ("done", None))

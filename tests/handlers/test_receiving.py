@@ -57,6 +57,18 @@ async def test_of_the_same_delivery_twice_in_a_batch_one_is_new(tmp_path: Path) 
         assert await gather([receiver.receive(one) for one in again]) == [False, True, False, True]
 
 
+async def test_two_contents_under_one_id_are_both_stored(database_url: str) -> None:
+    """Ids are not signed: somebody may have used this one first, also within one batch."""
+    async with open_database(database_url) as database:
+        receiver = Receiver(database, Clock())
+        other = Arrival("id-0", "issues", "octo/widgets#1", b'{"other": 1}')
+        came = [arrive(0), other, other, arrive(0), arrive(1)]
+        assert await gather([receiver.receive(one) for one in came]) == [True, True, False, False, True]
+        assert sorted(await stored(database)) == ["id-0", other.other_id, "id-1"]
+        long = Arrival("x" * 100, "issues", "octo/widgets#1", b"{}")
+        assert len(long.other_id) <= 100
+
+
 async def test_an_error_is_everybodys_answer_and_the_next_batch_is_stored(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         receiver = Receiver(database, Clock())

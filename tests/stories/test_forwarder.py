@@ -63,6 +63,33 @@ async def test_what_a_forwarder_passes_on_is_not_fetched_and_what_it_loses_is_fe
             assert count_fetched(world) == 1
 
 
+async def test_whoever_uses_the_id_of_a_delivery_first_does_not_keep_it_out(tmp_path: Path) -> None:
+    """Everybody can read what is sent to a public forwarder, and no signature covers the ids."""
+    async with open_tended_world(tmp_path, recover_s=0.3) as world, open_forwarder(world) as forwarder:
+        await world.open_issue()
+        forwarder.is_away = True
+        kept = list[tuple[bytes, dict[str, str]]]()
+
+        def keep(body: bytes, headers: dict[str, str]) -> None:
+            kept.append((body, headers))
+
+        forwarder.overheard = keep
+        await world.comment("It breaks here as well.", by=STRANGER)
+        await world.github.settle()
+        (body, headers) = kept[-1]
+        await world.playground.stop_service()
+        await world.comment("/ptq fix")
+        await world.github.settle()
+        wanted = world.github.deliveries[-1].guid
+        world.playground.pace = replace(world.playground.pace, in_flight_s=2.0)
+        await world.playground.start_service()
+        async with forwarder.session.post(
+            f"{world.playground.service.url}/webhook", data=body, headers={**headers, "X-GitHub-Delivery": wanted}
+        ) as answer:
+            assert answer.status == 202, "the id is taken before recovery looks for it"
+        await world.wait_for_report()
+
+
 def count_fetched(world: World) -> int:
     """How often the service has asked what some delivery carried."""
     return sum("/app/hook/deliveries/" in exchange.path for exchange in world.github.exchanges)

@@ -22,10 +22,13 @@ class Forwarder:
     """Whether its client, which passes deliveries on, does not run."""
     rewrite: Callable[[bytes], bytes] = bytes
     """What it does to bodies on their way."""
+    overheard: Callable[[bytes, dict[str, str]], None] = lambda body, headers: None
+    """Hears what comes, as anybody can on a public channel."""
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()
+        self.overheard(body, _choose(request))
         if not self.is_away:
             task = asyncio.create_task(self._pass_on(body, request))
             self._under_way.add(task)
@@ -37,9 +40,13 @@ class Forwarder:
         await asyncio.gather(*self._under_way)
 
     async def _pass_on(self, body: bytes, request: web.Request) -> None:
-        headers = {name: value for name, value in request.headers.items() if name.startswith(("X-", "Content-Type"))}
-        async with self.session.post(self.target, data=self.rewrite(body), headers=headers):
+        async with self.session.post(self.target, data=self.rewrite(body), headers=_choose(request)):
             pass
+
+
+def _choose(request: web.Request) -> dict[str, str]:
+    """The headers that are passed on."""
+    return {name: value for name, value in request.headers.items() if name.startswith(("X-", "Content-Type"))}
 
 
 @asynccontextmanager

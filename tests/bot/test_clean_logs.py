@@ -1,0 +1,82 @@
+"""A log is cleaned once, one at a time, and nobody waits behind a crowd."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+from bot.job_logs import CleanLogs, End, TooMany
+from runner.job import JobState
+from tests.support.site import make_report, open_site
+
+
+class Cleaner:
+    """Cleans logs slowly: none is done before `go`."""
+
+    def __init__(self) -> None:
+        self.cleaned = list[bytes]()
+        self.at_once = self.most_at_once = 0
+        self.go = threading.Event()
+
+    def clean(self, log: End) -> str:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.go.wait(30)
+        self.at_once -= 1
+        self.cleaned.append(log.data)
+        return log.data.decode().upper()
+
+
+async def test_one_is_cleaned_at_a_time_and_a_crowd_is_turned_away() -> None:
+    cleaner = Cleaner()
+    logs = CleanLogs(cleaner.clean, max_waiting=2)
+    asked = [asyncio.ensure_future(logs.fetch(End(0, b"log %d" % number))) for number in range(5)]
+    done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    while len(done) < 2:
+        more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        done |= more
+    assert all(isinstance(one.exception(), TooMany) for one in done)
+    cleaner.go.set()
+    assert {(await one).body for one in waiting} < {b"LOG %d" % number for number in range(5)}
+    assert cleaner.most_at_once == 1
+    assert (await logs.fetch(End(0, b"later"))).body == b"LATER"
+
+
+async def test_a_log_is_cleaned_once_while_there_is_room_to_keep_it() -> None:
+    cleaner = Cleaner()
+    cleaner.go.set()
+    logs = CleanLogs(cleaner.clean, most=10)
+    same = await asyncio.gather(*(logs.fetch(End(0, b"same")) for _ in range(3)))
+    assert [one.body for one in same] == [b"SAME"] * 3
+    assert cleaner.cleaned == [b"same"]
+    await logs.fetch(End(0, b"other"))
+    await logs.fetch(End(0, b"same"))
+    assert cleaner.cleaned == [b"same", b"other"], "both fit"
+    await logs.fetch(End(0, b"third"))
+    await logs.fetch(End(0, b"same"))
+    assert cleaner.cleaned == [b"same", b"other", b"third"], "the one that was not asked for is gone"
+    assert (await logs.fetch(End(0, b"other"))).body == b"OTHER"
+    assert (await logs.fetch(End(5, b"other"))).body == b"OTHER", "a cut log is another: its beginning is left out"
+    assert cleaner.cleaned[3:] == [b"other", b"other"]
+
+
+async def test_a_log_that_is_asked_for_again_costs_little(tmp_path: Path) -> None:
+    """By the processor's time of one run, so that a busy machine changes nothing."""
+    async with open_site(tmp_path) as site:
+        job = await site.add(make_report(), state=JobState.SUCCEEDED, agent="mine")
+        await site.keep_log(
+            job, "agent", b"".join(b"step %d: a line of a long log\n" % number for number in range(30_000))
+        )
+        before = cpu_s()
+        first = await site.get(f"/jobs/{job.id}/log/agent")
+        between = cpu_s()
+        again = await site.get(f"/jobs/{job.id}/log/agent")
+        assert again.html == first.html
+        assert cpu_s() - between < (between - before) / 2
+
+
+def cpu_s() -> float:
+    times = os.times()
+    return times.user + times.system
