@@ -193,7 +193,9 @@ async def test_an_agent_that_writes_invalid_utf_8_everywhere_is_read_all_the_sam
 @pytest.mark.parametrize("cap", ["", "[caps.job]\nrun_s = 2\n"], ids=["cancel", "cap"])
 async def test_an_agent_that_holds_up_its_own_end_is_killed(tmp_path: Path, cap: str) -> None:
     agent = WRITE_REPORT + "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\nprint('held', flush=True)\n" + SLEEP
-    async with open_world(tmp_path, on_real_machine=True, agent=agent, more_toml=f"[limits]\nstop_grace_s = 1\n{cap}") as world:
+    async with open_world(
+        tmp_path, on_real_machine=True, agent=agent, more_toml=f"[limits]\nstop_grace_s = 1\n{cap}"
+    ) as world:
         await start(world)
         job = await world.wait_for_job("running")
         await world.wait_for_log(job.id, b"held")
@@ -206,7 +208,9 @@ async def test_an_agent_that_holds_up_its_own_end_is_killed(tmp_path: Path, cap:
 
 async def test_a_flood_of_output_ends_the_run_and_the_report_still_comes(tmp_path: Path) -> None:
     agent = WRITE_REPORT + FIX + "while True: print('x' * 1000)\n"
-    async with open_world(tmp_path, on_real_machine=True, agent=agent, more_toml="[limits]\nmax_log_bytes = 100000\n") as world:
+    async with open_world(
+        tmp_path, on_real_machine=True, agent=agent, more_toml="[limits]\nmax_log_bytes = 100000\n"
+    ) as world:
         await start(world)
         report = await world.wait_for_report()
         assert "its cap of 100,000 bytes of output" in report
@@ -223,7 +227,9 @@ async def test_a_diagnosis_that_changes_files_gets_its_diff_refused(tmp_path: Pa
 
 
 async def test_a_clone_that_is_missing_and_a_setup_that_fails_are_reported(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True, repository_toml='setup = ["echo no such wheel >&2; exit 4"]') as world:
+    async with open_world(
+        tmp_path, on_real_machine=True, repository_toml='setup = ["echo no such wheel >&2; exit 4"]'
+    ) as world:
         await start(world)
         assert "no such wheel" in await world.wait_for_report()
         world.playground.git_dir.rename(tmp_path / "moved.git")

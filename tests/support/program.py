@@ -138,7 +138,9 @@ def start(folder: Path, *arguments: str | Path, **environ: str) -> Iterator[Runn
     """The program in the background; killed when the block ends, if it has not ended by then."""
     written = folder / "ptq-bot.log"
     written.touch()
-    with _in_background(Forked([str(word) for word in arguments], os.environ | environ, written, written), written) as it:
+    with _in_background(
+        Forked([str(word) for word in arguments], os.environ | environ, written, written), written
+    ) as it:
         yield it
 
 

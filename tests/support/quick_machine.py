@@ -28,8 +28,8 @@ from runner.host_errors import Unreachable
 from runner.hosts import Host
 from runner.jobd.carry import carry_over, put_back
 from runner.jobd.change import compute_change
-from runner.jobd.command import Leash
 from runner.jobd.collect import read_texts, require_worktree
+from runner.jobd.command import Leash
 from runner.jobd.ended import ended, not_ended
 from runner.jobd.files import Failure, Job, describe, refuse, respond, try_lock, write_file
 from runner.jobd.git import GIT, find_clone, git_environment, say
@@ -156,7 +156,8 @@ def _run_agent(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
     lay_out(job, request["files"])
     env = {**job.environment(), **{name: expand_home(job, value) for name, value in request["env"].items()}}
     stop = job.of_stage("agent", "stop")
-    with log.open("ab") as output, open(prompt if request["prompt_on_stdin"] else os.devnull, "rb") as stdin:
+    source = prompt if request["prompt_on_stdin"] else Path(os.devnull)
+    with log.open("ab") as output, source.open("rb") as stdin:
         process = subprocess.Popen(
             [expand_home(job, word) for word in request["argv"]],
             env=env,

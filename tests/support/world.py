@@ -28,6 +28,7 @@ from runner import store
 from runner.hosts import open_host
 from runner.job import Job
 from runner.schema import deliveries, pulls, replies
+from tests.support.installed import install_program
 from tests.support.jobs import write_database
 from tests.support.machine_scan import find_on_machine
 from tests.support.openapi import load_openapi
@@ -229,6 +230,8 @@ async def open_world(
     quick = None
     if not (on_real_machine or ssh or python or private or verify_runs):
         quick = QuickMachine(folder / "machine" / "ssh")
+    else:
+        install_program(folder / "machine" / "workspace")
     command = None
     if agent is not None:
         script = folder / "agent.py"
