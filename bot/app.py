@@ -45,6 +45,7 @@ from runner.claims import Claims
 from runner.db import Database
 from runner.db_errors import DatabaseError, UnavailableDatabase
 from runner.gauge import Gauge
+from runner.hosts import HostOpener, open_host
 from runner.loops import Bell, Loop
 from runner.refresh import Refresher
 from runner.spool import Spool
@@ -76,10 +77,10 @@ def now() -> datetime:
 class Service:
     """The running service: `async with Service(...)` starts it, leaving the block stops it; agents go on."""
 
-    def __init__(self, settings: Settings, pace: Pace | None = None) -> None:
+    def __init__(self, settings: Settings, pace: Pace | None = None, opens: HostOpener = open_host) -> None:
         self._settings = settings
         self._pace = pace or Pace()
-        self._roster = Roster(settings, self._pace.silence_s)
+        self._roster = Roster(settings, self._pace.silence_s, opens)
         self._agents = {spec.name: build_agent(spec) for spec in settings.agent_specs()}
         self._database = Database(settings.server.database_url)
         self._intake = Bell(self._database.notify)

@@ -22,7 +22,7 @@ from runner.caps import Caps, Scope
 from runner.db import Database
 from runner.environment import Profile
 from runner.host_errors import HostError
-from runner.hosts import Host, open_host
+from runner.hosts import Host, HostOpener, open_host
 from runner.jobd_answers import JobdError
 from runner.jobd_client import JobdClient
 from runner.machines import Machine
@@ -79,9 +79,10 @@ class Changes:
 class Roster:
     """Holds what stands, and replaces it."""
 
-    def __init__(self, settings: Settings, silence_s: float) -> None:
-        """A machine that is silent for `silence_s` counts as gone."""
+    def __init__(self, settings: Settings, silence_s: float, opens: HostOpener = open_host) -> None:
+        """A machine that is silent for `silence_s` counts as gone. `opens` is how machines are reached."""
         self._silence_s = silence_s
+        self._open_host = opens
         self._hosts: dict[str, tuple[Machine, Host]] = {}
         self._clients: dict[str, JobdClient] = {}
         self._replaced: list[Host] = []
@@ -160,7 +161,7 @@ class Roster:
             return
         if before:
             self._replaced.append(before[1])
-        host = open_host(machine, self._silence_s)
+        host = self._open_host(machine, self._silence_s)
         self._hosts[machine.name] = (machine, host)
         self._clients[machine.name] = JobdClient(machine, host)
 

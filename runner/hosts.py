@@ -64,6 +64,10 @@ class Host(Protocol):
         """Let go of what is held open. Idempotent."""
 
 
+HostOpener = Callable[[Machine, float], Host]
+"""Opens the host behind a machine, which may be silent for so many seconds."""
+
+
 def open_host(machine: Machine, silence_s: float = SILENCE_S) -> Host:
     """The host behind a machine, which may be silent for so long. Connects on first use."""
     return LocalHost() if machine.kind == "local" else SshHost(machine, silence_s)

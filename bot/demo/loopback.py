@@ -6,6 +6,7 @@ import errno
 import random
 import socket
 from contextlib import suppress
+from itertools import chain
 
 ADDRESS = "127.0.0.1"
 
@@ -19,7 +20,8 @@ def find_free_port() -> int:
     It is none that the system gives to whoever asks for any, so that who stops finds it free again. Raises `OSError`
     where all are taken.
     """
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+    first = random.SystemRandom().randrange(len(PORTS))
+    for port in chain(PORTS[first:], PORTS[:first]):
         with socket.socket() as probe, suppress(OSError):
             probe.bind((ADDRESS, port))
             return port

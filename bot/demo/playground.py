@@ -24,6 +24,7 @@ from bot.demo.sshd import EmbeddedSshServer
 from bot.github import Timings
 from bot.manifest import load_manifest
 from bot.pace import Pace
+from runner.hosts import HostOpener, open_host
 from runner.jobd.processes import kill_processes
 
 MAINTAINER = "maintainer"
@@ -70,8 +71,14 @@ class Playground:
         pace: Pace = PACE,
         python: str = sys.executable,
         private: bool = False,
+        opens: HostOpener = open_host,
+        app_key: tuple[str, str] | None = None,
     ) -> None:
-        """A `private` repository is cloned by the service's gateway; a public one from its folder."""
+        """A `private` repository is cloned by the service's gateway; a public one from its folder.
+
+        The App gets a new key, unless `app_key` is one, with its public half. `opens` is how machines are reached.
+        """
+        self._opens, self._app_key = opens, app_key
         self._private = private
         self.folder = folder
         self.git_dir = folder / "octo" / "widgets.git"
@@ -93,7 +100,7 @@ class Playground:
     async def __aenter__(self) -> Self:
         """Start the stand-in, the machine and the service, in this order."""
         async with AsyncExitStack() as stack:
-            private_key, public_key = make_key()
+            private_key, public_key = self._app_key or make_key()
             self.base_commit = make_repository(self.git_dir)
             self.github = self._make_stand_in(public_key)
             await self.github.start()
@@ -121,7 +128,7 @@ class Playground:
     async def start_service(self) -> None:
         """Start the service anew, from the configuration as it now is."""
         settings = load_settings(self.config)
-        self.service = Service(settings, self.pace)
+        self.service = Service(settings, self.pace, self._opens)
         await self.service.__aenter__()
         self.running = True
         self.github.webhook_url = settings.server.webhook_url or f"{self.service.url}/webhook"

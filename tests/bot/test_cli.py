@@ -169,7 +169,7 @@ def test_a_data_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> No
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_service_answers_and_stops_when_it_is_asked_to(tmp_path: Path, number: signal.Signals) -> None:
     port = find_free_port()
-    with program.start(tmp_path, "serve", "--config", configure(tmp_path, port)) as service:
+    with program.start_installed(tmp_path, "serve", "--config", configure(tmp_path, port)) as service:
         url = f"http://127.0.0.1:{port}"
         service.wait_for_http(f"{url}/healthz")
         with urlopen(f"{url}/readyz", timeout=60) as answer:
@@ -187,7 +187,7 @@ def test_the_service_answers_and_stops_when_it_is_asked_to(tmp_path: Path, numbe
 
 
 def test_without_arguments_the_program_says_what_it_can_do() -> None:
-    done = program.run("--help", COLUMNS="200")
+    done = program.run_installed("--help", COLUMNS="200")
     assert done.returncode == 0
     for command in ("serve", "report", "costs", "deliveries", "replay", "machines", "db", "demo"):
         assert command in done.stdout

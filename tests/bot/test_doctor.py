@@ -284,7 +284,7 @@ def rewrite(world: World, edits: tuple[tuple[str, str], ...], models: str) -> No
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 async def test_what_is_broken_is_named(tmp_path: Path, broken: Broken) -> None:
-    async with make_models() as models, open_world(tmp_path, private=broken.private) as world:
+    async with make_models() as models, open_world(tmp_path, on_real_machine=True, private=broken.private) as world:
         rewrite(world, broken.edits, str(models.make_url("")).rstrip("/"))
         if waiting := broken.breaks(world):
             await waiting
@@ -304,7 +304,7 @@ def not_well(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 async def test_an_installation_that_is_well_is_left_alone(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_world(tmp_path, on_real_machine=True) as world:
         await world.open_issue()
         findings = await examine(world.playground.config)
         # What a sandbox leaves open, and whether there is a GPU, depends on where the tests run.
@@ -320,7 +320,7 @@ async def test_an_installation_that_is_well_is_left_alone(tmp_path: Path) -> Non
 
 
 async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world, open_forwarder(world) as forwarder:
+    async with open_world(tmp_path, on_real_machine=True) as world, open_forwarder(world) as forwarder:
         async with world.playground.service.context.db.write() as connection:
             long_ago = datetime.now(UTC) - timedelta(hours=1)
             await connection.execute(update(enabled_repositories).values(enabled_at=long_ago))
@@ -338,7 +338,7 @@ async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:
 
 
 async def test_whoever_runs_it_from_a_script_hears_of_a_failure(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_world(tmp_path, on_real_machine=True) as world:
         hears_no_comments(world)
         told = await asyncio.to_thread(program.run, "doctor", "--config", world.playground.config)
         assert told.returncode == 1

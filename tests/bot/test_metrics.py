@@ -54,7 +54,7 @@ def only(samples: Samples, name: str, **labels: str) -> float:
 
 @pytest.mark.slow
 async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_world(tmp_path, on_real_machine=True) as world:
         assert world.playground.service.metrics_url == ""
         config = world.playground.config
         config.write_text(config.read_text().replace("public_url", "metrics_port = 0\npublic_url", 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import sys
@@ -19,13 +18,10 @@ from bot.demo.loopback import find_free_port
 from bot.demo.playground import Playground
 from tests.crash import stoppable
 from tests.crash.points import Point, read_logbook
+from tests.support.program import PROCESSES
 
 PATIENCE_S = 150.0
 """On a machine that has much else to do, all of this takes long; nothing in it depends on how long."""
-
-# Every start of the program would otherwise read its many modules anew, which takes longer than the story.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([stoppable.__name__])
 
 
 @dataclass

@@ -57,7 +57,7 @@ async def read_pages(browser: Browser, addresses: Sequence[str], scheme: Literal
 
 
 async def test_a_newcomer_plays_the_whole_story_in_a_browser(tmp_path: Path, browser: Browser) -> None:
-    with program.start(tmp_path, "demo", "--play", TMPDIR=str(tmp_path)) as demo:
+    with program.start_installed(tmp_path, "demo", "--play", TMPDIR=str(tmp_path)) as demo:
         demo.wait_for("configuration ")
         places = dict(re.findall(r"^ +the (\w+) +(\S+)", demo.text(), re.MULTILINE))
         async with open_page(browser, width=PICTURED) as page:

@@ -41,7 +41,7 @@ async def sign_in(page: Page, url: str) -> None:
 
 async def test_a_maintainer_does_everything_from_the_dashboard(tmp_path: Path, browser: Browser) -> None:
     expect.set_options(timeout=PATIENCE_S * 1000)
-    async with open_world(tmp_path, agent=AGENT, more_toml=TOML) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=AGENT, more_toml=TOML) as world:
         url = world.playground.service.url
         await world.open_issue()
         async with open_page(browser, width=PHONE, scheme="dark") as page:

@@ -64,7 +64,7 @@ def assert_in_order(text: str, parts: tuple[str, ...]) -> None:
 
 
 def test_the_demo_tells_the_whole_story_and_leaves_nothing_behind(empty: Path) -> None:
-    done = program.run("demo", TMPDIR=str(empty), COLUMNS="160")
+    done = program.run_installed("demo", TMPDIR=str(empty), COLUMNS="160")
     assert done.returncode == 0, done.stdout + done.stderr
     assert_in_order(done.stdout, ACTS)
     assert done.stderr == ""
@@ -73,14 +73,14 @@ def test_the_demo_tells_the_whole_story_and_leaves_nothing_behind(empty: Path) -
 
 
 def test_the_demo_is_readable_in_a_narrow_terminal(empty: Path) -> None:
-    done = program.run("demo", TMPDIR=str(empty), COLUMNS="50")
+    done = program.run_installed("demo", TMPDIR=str(empty), COLUMNS="50")
     assert done.returncode == 0, done.stdout + done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 50
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty: Path, number: signal.Signals) -> None:
-    with program.start(tmp_path, "demo", "--keep", TMPDIR=str(empty), COLUMNS="60") as demo:
+    with program.start_installed(tmp_path, "demo", "--keep", TMPDIR=str(empty), COLUMNS="60") as demo:
         demo.wait_for("configuration ")
         told = demo.text().partition("Everything is still running.")[2]
         places = dict(re.findall(r"^ +(the [a-z]+|configuration) +(\S+)", told, re.MULTILINE))
@@ -101,7 +101,7 @@ def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty:
 
 @pytest.mark.parametrize("moment", [": preparing", ": running"])
 def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing_behind(tmp_path: Path, empty: Path, moment: str) -> None:
-    with program.start(tmp_path, "demo", TMPDIR=str(empty), PYTHONUNBUFFERED="1") as demo:
+    with program.start_installed(tmp_path, "demo", TMPDIR=str(empty), PYTHONUNBUFFERED="1") as demo:
         demo.wait_for(moment)
         assert demo.stop(signal.SIGINT)[0] == 0
     assert demo.text().endswith("Stopped.\n")

@@ -75,7 +75,7 @@ async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(
     tmp_path: Path, forge: str, words: str
 ) -> None:
     python = write_interpreter(tmp_path)
-    async with open_world(tmp_path, agent=WRITE_REPORT + forge, python=python) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + forge, python=python) as world:
         await start(world)
         assert "# harmless" in await world.wait_for_report()
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
@@ -87,7 +87,10 @@ async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(
 
 
 async def test_what_looks_like_the_ends_of_a_key_hides_no_file_between_them(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + HIDE) as world, aiohttp.ClientSession() as session:
+    async with (
+        open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + HIDE) as world,
+        aiohttp.ClientSession() as session,
+    ):
         await start(world)
         report = await world.wait_for_report()
         (job,) = await world.jobs()
@@ -101,7 +104,7 @@ async def test_what_looks_like_the_ends_of_a_key_hides_no_file_between_them(tmp_
 
 
 async def test_a_diff_that_adds_a_secret_or_a_hidden_line_end_is_refused_by_name(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + LEAK) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + LEAK) as world:
         await start(world)
         report = await world.wait_for_report()
         assert "`evil.py` gets a carriage return within a line" in report
@@ -134,7 +137,7 @@ async def test_a_machine_cannot_bring_a_strangers_commits_into_our_branch(tmp_pa
     python, lie = tmp_path / "python-that-lies", tmp_path / "lie"
     python.write_text(LIAR.format(lie=lie, python=sys.executable))
     python.chmod(0o755)
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX, python=str(python)) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX, python=str(python)) as world:
         base, strangers = world.playground.base_commit, push_as_stranger(world, tmp_path / "fork")
         Path(f"{lie}.out").write_text(f"s/{base}/{strangers}/g\n")
         Path(f"{lie}.in").write_text(f"s/{strangers}/{base}/g\n")
@@ -146,7 +149,7 @@ async def test_a_machine_cannot_bring_a_strangers_commits_into_our_branch(tmp_pa
 
 
 async def test_no_pull_request_is_opened_once_the_base_branch_has_lost_the_base_commit(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX) as world:
         world.commit({"news.txt": "news\n"})
         await start(world)
         await world.wait_for_report()
@@ -166,7 +169,7 @@ async def test_a_log_that_an_agent_has_blown_up_is_not_swallowed(tmp_path: Path)
     blow_up = "import os\nos.truncate(output.parent / 'control' / 'agent.log', 60_000_000)\ntime.sleep(60)\n"
     agent, python = WRITE_REPORT + blow_up, write_interpreter(tmp_path)
     limits = "[limits]\nmax_log_bytes = 1000\n"
-    async with open_world(tmp_path, agent=agent, more_toml=limits, python=python) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent, more_toml=limits, python=python) as world:
         await start(world)
         assert "its cap of 1,000 bytes of output" in await world.wait_for_report()
         spooled = list((tmp_path / "var").rglob("*.log"))
@@ -174,7 +177,7 @@ async def test_a_log_that_an_agent_has_blown_up_is_not_swallowed(tmp_path: Path)
 
 
 async def test_a_report_that_github_refuses_once_comes_all_the_same(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX) as world:
         await world.open_issue()
         await world.label()
         await world.wait_for_job("collecting")
@@ -184,14 +187,14 @@ async def test_a_report_that_github_refuses_once_comes_all_the_same(tmp_path: Pa
 
 
 async def test_a_label_starts_its_job_also_when_the_timeline_cannot_be_read(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX) as world:
         world.github.faults.add("GET", "/repos/octo/widgets/issues/*/timeline", 404, times=9)
         await start(world)
         assert "It is mended" in await world.wait_for_report()
 
 
 async def test_after_a_pull_request_was_given_up_a_new_note_opens_it(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX) as world:
         await start(world)
         await world.wait_for_report()
         world.github.faults.add("POST", "/repos/octo/widgets/pulls", 422, times=3)

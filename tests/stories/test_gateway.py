@@ -154,7 +154,7 @@ async def test_an_agent_with_a_key_of_its_own_is_told_of_in_the_report(tmp_path:
     toml = f'[agents.own]\nkind = "command"\ncommand = {json.dumps([sys.executable, str(tmp_path / "a.py")])}\n'
     (tmp_path / "a.py").write_text(WRITE_REPORT + FIX)
     more = f'{toml}env = {{ MODEL_KEY = "{KEY}" }}\n\n'
-    async with open_world(tmp_path, more_toml=more, repository_agent="own") as world:
+    async with open_world(tmp_path, on_real_machine=True, more_toml=more, repository_agent="own") as world:
         await world.open_issue()
         await world.label()
         assert "its model's key was on the machine" in await world.wait_for_report()

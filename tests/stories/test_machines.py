@@ -119,7 +119,7 @@ async def test_a_cut_connection_and_a_restarted_sshd_cost_a_running_job_nothing(
 
 async def test_after_a_reboot_the_report_says_so_and_keeps_what_was_found(tmp_path: Path) -> None:
     agent = WRITE_REPORT + FIX + until(tmp_path / "never")
-    async with open_world(tmp_path, agent=agent) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent) as world:
         await start(world)
         job = await world.wait_for_job("running")
         await world.wait_for_log(job.id, b"at work")
@@ -137,7 +137,9 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
     began = shared / "began"
     first = f"if not os.path.exists({str(began)!r}):\n    open({str(began)!r}, 'w')\n    time.sleep(600)\n"
     more_toml = f"[limits]\nunreachable_after_s = 1\n{second_machine(tmp_path)}"
-    async with open_world(tmp_path, agent=WRITE_REPORT + first + FIX, more_toml=more_toml) as world:
+    async with open_world(
+        tmp_path, on_real_machine=True, agent=WRITE_REPORT + first + FIX, more_toml=more_toml
+    ) as world:
         await start(world)
         lost = await world.wait_for_job("running")
         assert lost.machine == "gpu-1"
@@ -162,7 +164,7 @@ async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(
     go = shared / "go"
     setup = f"setup = [{json.dumps(f'until [ -e {go} ]; do sleep 0.1; done')}]"
     more_toml = f"[limits]\nunreachable_after_s = 1\n{second_machine(tmp_path)}"
-    async with open_world(tmp_path, more_toml=more_toml, repository_toml=setup) as world:
+    async with open_world(tmp_path, on_real_machine=True, more_toml=more_toml, repository_toml=setup) as world:
         await start(world)
         await world.wait_for_reply("preparing the environment on `gpu-1`")
         await world.wait_for_reply("Held up:** machine gpu-1 makes the base of this repository's environments first")
@@ -176,7 +178,7 @@ async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(
 
 
 async def test_a_job_that_waits_for_a_machine_starts_when_that_is_back(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_world(tmp_path, on_real_machine=True) as world:
         await world.playground.embedded_ssh.stop()
         await start(world)
         await world.wait_for_reply("no machine can be used (gpu-1: ")
@@ -217,7 +219,9 @@ async def test_a_machine_whose_clock_is_hours_wrong_and_jumps_changes_nothing(tm
     )
     offset.write_text("25200")
     more_toml = second_machine(tmp_path, tmp_path / "skewed" / "bin" / "python")
-    async with open_world(tmp_path, agent=WRITE_REPORT + until(go) + FIX, more_toml=more_toml) as world:
+    async with open_world(
+        tmp_path, on_real_machine=True, agent=WRITE_REPORT + until(go) + FIX, more_toml=more_toml
+    ) as world:
         await order(world, "drain", "gpu-1")
         await start(world)
         job = await world.wait_for_job("running")
@@ -251,7 +255,7 @@ async def test_two_jobs_on_one_machine_have_gpus_of_their_own(
     go = shared / "go"
     agent = WRITE_REPORT + "print('mine:', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n" + until(go) + FIX
     more_toml = f"{second_machine(tmp_path)}slots = 2\n"
-    async with open_world(tmp_path, agent=agent, more_toml=more_toml) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent, more_toml=more_toml) as world:
         await order(world, "drain", "gpu-1")
         await start(world)
         first = await world.wait_for_job("running")
@@ -278,7 +282,7 @@ def lacking_git(folder: Path) -> Path:
 
 async def test_a_machine_on_which_no_job_can_be_prepared_is_out_and_the_next_one_runs_elsewhere(tmp_path: Path) -> None:
     more_toml = second_machine(tmp_path, lacking_git(tmp_path))
-    async with open_world(tmp_path, more_toml=more_toml) as world:
+    async with open_world(tmp_path, on_real_machine=True, more_toml=more_toml) as world:
         await order(world, "drain", "gpu-1")
         for _ in range(FAULTS_IN_A_ROW):
             assert (await fetch_machine(world, "gpu-2"))["out_since"] is None
@@ -297,7 +301,7 @@ async def test_a_machine_on_which_no_job_can_be_prepared_is_out_and_the_next_one
 
 
 async def test_what_a_job_left_behind_goes_when_the_service_starts_and_what_nobody_knows_stays(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_world(tmp_path, on_real_machine=True) as world:
         await start(world)
         await world.wait_for_report()
         while await world.leases():
@@ -334,7 +338,7 @@ async def test_a_full_disk_is_reported_as_such_and_the_next_job_has_room_again(t
     once = f"if not os.path.exists({str(tmp_path / 'once')!r}):\n    open({str(tmp_path / 'once')!r}, 'w')\n"
     flood = "".join(f"    {line}\n" for line in f"{fill}print('x' * 300000, flush=True)\ntime.sleep(60)".splitlines())
     disk = small_disk(tmp_path / "machine" / "workspace")
-    async with disk, open_world(tmp_path, agent=WRITE_REPORT + once + flood + FIX) as world:
+    async with disk, open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + once + flood + FIX) as world:
         await start(world)
         assert "the machine's disk is full" in await world.wait_for_report()
         await world.comment("/ptq fix")

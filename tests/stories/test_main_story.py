@@ -86,7 +86,7 @@ subprocess.run(["git", "commit", "--quiet", "--all", "--message=nobody asked for
 
 
 async def test_every_kind_of_change_is_in_the_draft_pull_request_as_it_was_in_the_worktree(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + EVERY_KIND) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + EVERY_KIND) as world:
         await world.open_issue()
         await world.label()
         report = await world.wait_for_report()
@@ -116,7 +116,7 @@ async def test_every_kind_of_change_is_in_the_draft_pull_request_as_it_was_in_th
 
 
 async def test_a_comment_asks_for_a_diagnosis_and_gets_no_diff(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_world(tmp_path, on_real_machine=True) as world:
         await world.open_issue()
         await world.comment("/ptq diagnose please start with the last chunk")
         report = await world.wait_for_report()
@@ -136,7 +136,7 @@ async def test_no_credential_is_ever_on_the_machine(tmp_path: Path) -> None:
         "pathlib.Path(os.environ['PTQ_OUTPUT_DIR'], 'report.md').write_text(repr(dict(os.environ)))\n"
         "print(pathlib.Path('/proc/self/cmdline').read_bytes())\n"
     )
-    async with open_world(tmp_path, agent=agent) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent) as world:
         await world.open_issue()
         await world.label()
         job = await world.wait_for_job("collecting")
@@ -147,7 +147,7 @@ async def test_no_credential_is_ever_on_the_machine(tmp_path: Path) -> None:
 
 
 async def test_a_small_repository_without_python_setup_needs_no_configuration_beyond_the_agent(tmp_path: Path) -> None:
-    async with open_world(tmp_path, repository_toml='lint = ["echo linted > lint.txt"]') as world:
+    async with open_world(tmp_path, on_real_machine=True, repository_toml='lint = ["echo linted > lint.txt"]') as world:
         await world.open_issue()
         await world.label()
         report = await world.wait_for_report()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_a_label_becomes_a_draft_pull_request_also_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
-    async with open_world(tmp_path, database_url=postgres_url) as world:
+    async with open_world(tmp_path, on_real_machine=True, database_url=postgres_url) as world:
         await world.open_issue()
         await world.label()
         report = await world.wait_for_report()

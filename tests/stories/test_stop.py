@@ -32,7 +32,7 @@ def agent_that_waits_for(go: Path) -> str:
 
 async def test_a_stop_leaves_the_agent_at_work_and_the_next_start_brings_its_report(tmp_path: Path) -> None:
     go = tmp_path / "go"
-    async with open_world(tmp_path, agent=agent_that_waits_for(go)) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent_that_waits_for(go)) as world:
         await world.playground.stop_service()
         async with serve(world) as service:
             await begin(world, service)
@@ -50,7 +50,7 @@ async def test_a_stop_leaves_the_agent_at_work_and_the_next_start_brings_its_rep
 
 async def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     go = tmp_path / "go"
-    async with open_world(tmp_path, agent=agent_that_waits_for(go)) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent_that_waits_for(go)) as world:
         await world.playground.stop_service()
         async with serve(world) as service:
             await begin(world, service)
@@ -71,7 +71,7 @@ async def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path: Pat
 
 async def test_machines_and_repositories_are_read_anew_while_a_job_runs(tmp_path: Path) -> None:
     go = tmp_path / "go"
-    async with open_world(tmp_path, agent=agent_that_waits_for(go)) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent_that_waits_for(go)) as world:
         await world.playground.stop_service()
         config = world.playground.config
         as_it_was = config.read_text()

@@ -172,7 +172,7 @@ async def test_another_person_takes_it_from_the_first_who_is_named_and_out(world
 
 
 async def test_who_may_not_open_pull_requests_holds_nothing(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=AGENT) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=AGENT) as world:
         await start(world)
         for login in (STRANGER, "helper"):
             give_key(world, login)
@@ -189,7 +189,7 @@ async def test_who_may_not_open_pull_requests_holds_nothing(tmp_path: Path) -> N
 
 
 async def test_what_cannot_be_is_said_and_changes_nothing(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=AGENT) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=AGENT) as world:
         await world.open_issue()
         assert "no job on this issue" in await ask(world, "/ptq takeover", "no environment to take over")
         assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")
@@ -219,7 +219,7 @@ async def test_where_a_machine_cannot_seal_jobs_its_operator_alone_lets_people_i
 
 
 async def test_the_operator_switches_it_off(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=AGENT, repository_toml="takeover = false") as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=AGENT, repository_toml="takeover = false") as world:
         give_key(world)
         await start(world)
         await ask(world, "/ptq takeover", "lets nobody enter environments of `octo/widgets`")
@@ -229,7 +229,7 @@ async def test_the_operator_switches_it_off(tmp_path: Path) -> None:
 
 
 async def test_an_environment_that_cannot_be_made_anew_is_told_by_the_status(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_world(tmp_path, on_real_machine=True) as world:
         give_key(world)
         await world.open_issue()
         await world.label()
@@ -251,7 +251,7 @@ async def test_an_environment_that_cannot_be_made_anew_is_told_by_the_status(tmp
 
 async def test_a_security_concern_lets_nobody_in_who_is_not_the_operator(tmp_path: Path) -> None:
     agent = AGENT.replace("fix staged", "security concern")
-    async with open_world(tmp_path, agent=agent) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent) as world:
         give_key(world)
         await start(world)
         await ask(world, "/ptq takeover", "You are let in once its report is here")

@@ -54,7 +54,7 @@ async def test_cancel_ends_everything_that_the_agent_started(tmp_path: Path) -> 
         "subprocess.Popen(stay, start_new_session=True)\n"
         "os.execv(stay[0], stay)\n"
     )
-    async with open_world(tmp_path, agent=agent) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent) as world:
         await start(world)
         await world.wait_for_job("running")
         await world.wait(lambda: len(processes_with(mark)) == 2 or None, "the agent's processes")
@@ -104,7 +104,7 @@ async def test_an_agent_goes_on_while_the_service_is_away_and_is_reported_once(t
 
 
 async def test_a_connection_that_is_cut_costs_nothing(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(1.5)\n" + FIX) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + "time.sleep(1.5)\n" + FIX) as world:
         await start(world)
         await world.wait_for_job("running")
         await world.playground.embedded_ssh.stop()
@@ -116,7 +116,7 @@ async def test_a_connection_that_is_cut_costs_nothing(tmp_path: Path) -> None:
 
 async def test_a_machine_that_stays_away_costs_the_job_and_says_so(tmp_path: Path) -> None:
     limits = "[limits]\nunreachable_after_s = 1\n"
-    async with open_world(tmp_path, agent=WRITE_REPORT + SLEEP, more_toml=limits) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + SLEEP, more_toml=limits) as world:
         await start(world)
         await world.wait_for_job("running")
         await world.playground.embedded_ssh.stop()
@@ -130,7 +130,7 @@ async def test_a_machine_that_stays_away_costs_the_job_and_says_so(tmp_path: Pat
 
 
 async def test_a_machine_that_was_never_there_is_reported(tmp_path: Path) -> None:
-    async with open_world(tmp_path, more_toml="[limits]\nunreachable_after_s = 1\n") as world:
+    async with open_world(tmp_path, on_real_machine=True, more_toml="[limits]\nunreachable_after_s = 1\n") as world:
         await world.playground.embedded_ssh.stop()
         await start(world)
         report = await world.wait_for_report()
@@ -138,7 +138,7 @@ async def test_a_machine_that_was_never_there_is_reported(tmp_path: Path) -> Non
 
 
 async def test_a_machine_with_another_host_key_gets_no_job(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+    async with open_world(tmp_path, on_real_machine=True) as world:
         known_hosts = world.playground.ssh.known_hosts_file
         other = (tmp_path / "machine" / "ssh" / "authorized_keys").read_text()
         known_hosts.write_text(f"[127.0.0.1]:{world.playground.ssh.port} {other}")
@@ -193,7 +193,9 @@ async def test_an_agent_that_writes_invalid_utf_8_everywhere_is_read_all_the_sam
 @pytest.mark.parametrize("cap", ["", "[caps.job]\nrun_s = 2\n"], ids=["cancel", "cap"])
 async def test_an_agent_that_holds_up_its_own_end_is_killed(tmp_path: Path, cap: str) -> None:
     agent = WRITE_REPORT + "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\nprint('held', flush=True)\n" + SLEEP
-    async with open_world(tmp_path, agent=agent, more_toml=f"[limits]\nstop_grace_s = 1\n{cap}") as world:
+    async with open_world(
+        tmp_path, on_real_machine=True, agent=agent, more_toml=f"[limits]\nstop_grace_s = 1\n{cap}"
+    ) as world:
         await start(world)
         job = await world.wait_for_job("running")
         await world.wait_for_log(job.id, b"held")
@@ -206,7 +208,9 @@ async def test_an_agent_that_holds_up_its_own_end_is_killed(tmp_path: Path, cap:
 
 async def test_a_flood_of_output_ends_the_run_and_the_report_still_comes(tmp_path: Path) -> None:
     agent = WRITE_REPORT + FIX + "while True: print('x' * 1000)\n"
-    async with open_world(tmp_path, agent=agent, more_toml="[limits]\nmax_log_bytes = 100000\n") as world:
+    async with open_world(
+        tmp_path, on_real_machine=True, agent=agent, more_toml="[limits]\nmax_log_bytes = 100000\n"
+    ) as world:
         await start(world)
         report = await world.wait_for_report()
         assert "its cap of 100,000 bytes of output" in report
@@ -223,7 +227,9 @@ async def test_a_diagnosis_that_changes_files_gets_its_diff_refused(tmp_path: Pa
 
 
 async def test_a_clone_that_is_missing_and_a_setup_that_fails_are_reported(tmp_path: Path) -> None:
-    async with open_world(tmp_path, repository_toml='setup = ["echo no such wheel >&2; exit 4"]') as world:
+    async with open_world(
+        tmp_path, on_real_machine=True, repository_toml='setup = ["echo no such wheel >&2; exit 4"]'
+    ) as world:
         await start(world)
         assert "no such wheel" in await world.wait_for_report()
         world.playground.git_dir.rename(tmp_path / "moved.git")
@@ -274,7 +280,7 @@ async def test_what_is_edited_after_the_trigger_does_not_reach_the_agent(tmp_pat
 
 async def test_an_agent_whose_supervisor_is_shot_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     agent = WRITE_REPORT + f"open({str(tmp_path / 'begun')!r}, 'w').close()\n" + SLEEP
-    async with open_world(tmp_path, agent=agent) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=agent) as world:
         await start(world)
         await world.wait(lambda: (tmp_path / "begun").exists() or None, "the agent")
         (job,) = await world.jobs()

@@ -142,7 +142,8 @@ async def test_a_worktree_begins_at_any_ref(world: World, key: Path) -> None:
     world.commit({"later.txt": "later\n"})
     await make(world, key, "newest")
     await make(world, make_key(Path(key.parent, "two")), "topic", "topic")
-    await make(world, make_key(Path(key.parent, "three")), "commit", old)
+    # Both slots are held: this one would wait for the others to be released.
+    await make(world, make_key(Path(key.parent, "three")), "commit", old, wait_s=0.0)
     commits = {job.name: job.base_commit for job in await world.jobs()}
     assert commits == {"newest": world.git("rev-parse", "HEAD").strip(), "topic": old, "commit": old}
     for name in ("newest", "topic", "commit"):

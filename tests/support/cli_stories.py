@@ -113,7 +113,7 @@ async def open_story(
         toml = describe_behind_gateway(kind, endpoint.url, model, output_price) if gateway else toml
         toml += more_toml
         given = {"more_toml": toml, "repository_agent": "real", "repository_toml": repository_toml, **options}
-        world_of = open_world(folder, **given)
+        world_of = open_world(folder, on_real_machine=True, **given)
         async with world_of as world:
             story = Story(world, endpoint)
             if base:

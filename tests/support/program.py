@@ -1,31 +1,104 @@
-"""`ptq-bot` as a process of its own, seen from outside only."""
+"""`ptq-bot` as a process of its own, seen from outside only.
+
+Most are forked from a process that has read the program's many modules already: to read them takes longer than most
+tests. Where the installed script itself counts, or what the program does while it reads them, it is started anew.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from urllib.request import urlopen
+
+from tests.support.forked_program import be_program, hear_ctrl_c
 
 PROGRAM = Path(sys.executable).with_name("ptq-bot")
 PATIENCE_S = 120.0
 
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["bot.cli", "tests.crash.stoppable", "tests.support.forked_program"])
+
+_LOOKING = threading.Lock()
+"""Who looks whether a forked process has ended may be the only one to do so: whoever looks first is told."""
+
+
+class Process(Protocol):
+    """What a process of the program offers, as `subprocess.Popen` does."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Forked:
+    """A process of the program that was forked from one that is warm."""
+
+    def __init__(self, words: list[str], environ: Mapping[str, str], stdout: Path, stderr: Path) -> None:
+        self._process = PROCESSES.Process(target=be_program, args=(words, {**environ}, stdout, stderr), daemon=True)
+        with _LOOKING:
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        with _LOOKING:
+            return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (PATIENCE_S if timeout is None else timeout)
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(PROGRAM), PATIENCE_S if timeout is None else timeout)
+            time.sleep(0.005)
+        return status
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
 
 def run(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
     """What the program did, once it has ended by itself."""
+    words = [str(word) for word in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
+        process = Forked(words, os.environ | environ, stdout, stderr)
+        try:
+            status = process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(words, status, stdout.read_text(), stderr.read_text())
+
+
+def run_installed(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """What the installed script did, once it has ended by itself."""
     command, env = [PROGRAM, *arguments], os.environ | environ
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @dataclass
 class Running:
-    process: subprocess.Popen[bytes]
+    process: Process
     written: Path
     """What it writes, stdout and stderr."""
 
@@ -60,18 +133,20 @@ class Running:
                 return
 
 
-def hear_ctrl_c() -> None:
-    """Let SIGINT have its usual effect in a program that this process is about to become.
-
-    A shell that starts a command in the background (`make test &`) lets it ignore SIGINT, and all that it starts
-    inherit that. Python then leaves SIGINT ignored, as it should: the program would never hear our Ctrl-C.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @contextmanager
 def start(folder: Path, *arguments: str | Path, **environ: str) -> Iterator[Running]:
     """The program in the background; killed when the block ends, if it has not ended by then."""
+    written = folder / "ptq-bot.log"
+    written.touch()
+    with _in_background(
+        Forked([str(word) for word in arguments], os.environ | environ, written, written), written
+    ) as it:
+        yield it
+
+
+@contextmanager
+def start_installed(folder: Path, *arguments: str | Path, **environ: str) -> Iterator[Running]:
+    """The same with the installed script."""
     written = folder / "ptq-bot.log"
     with written.open("ab") as output:
         command, env = [PROGRAM, *arguments], os.environ | environ
@@ -83,6 +158,12 @@ def start(folder: Path, *arguments: str | Path, **environ: str) -> Iterator[Runn
             stderr=subprocess.STDOUT,
             preexec_fn=hear_ctrl_c,
         )
+    with _in_background(process, written) as running:
+        yield running
+
+
+@contextmanager
+def _in_background(process: Process, written: Path) -> Iterator[Running]:
     try:
         yield Running(process, written)
     finally:

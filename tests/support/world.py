@@ -11,23 +11,28 @@ import tempfile
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import select
 
 from bot.demo.github import Pull
+from bot.demo.github.registration import make_key
 from bot.demo.playground import LABEL, MAINTAINER, PACE, SECRET, STRANGER, Playground, SshServer
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.pace import Pace
 from handlers import casebook
 from runner import store
+from runner.hosts import open_host
 from runner.job import Job
 from runner.schema import deliveries, pulls, replies
+from tests.support.installed import install_program
 from tests.support.jobs import write_database
 from tests.support.machine_scan import find_on_machine
 from tests.support.openapi import load_openapi
+from tests.support.quick_machine import QuickMachine
 
 Value = TypeVar("Value")
 
@@ -195,6 +200,12 @@ class World:
         return find_on_machine(self.playground.folder / "machine", self.playground.ssh, pattern)
 
 
+@cache
+def make_app_key() -> tuple[str, str]:
+    """One key for the Apps of all worlds: it takes long to make one."""
+    return make_key()
+
+
 @asynccontextmanager
 async def open_world(
     folder: Path,
@@ -207,11 +218,20 @@ async def open_world(
     verify_runs: int = 0,
     database_url: str = DATABASE_URL,
     pace: Pace = PACE,
-    python: str = sys.executable,
+    python: str = "",
     private: bool = False,
+    on_real_machine: bool = False,
 ) -> AsyncIterator[World]:
-    """A running installation; `agent` is the source of its agent, in place of the demo's. It verifies nothing itself
-    unless it is told to: few stories are about that, and all would wait for it."""
+    """A running installation; `agent` is the source of its agent, in place of the demo's.
+
+    Its machine is a quick one, unless the story is about what only a real one has. It verifies nothing itself unless it
+    is told to: few stories are about that, and all would wait for it.
+    """
+    quick = None
+    if not (on_real_machine or ssh or python or private or verify_runs):
+        quick = QuickMachine(folder / "machine" / "ssh")
+    else:
+        install_program(folder / "machine" / "workspace")
     command = None
     if agent is not None:
         script = folder / "agent.py"
@@ -219,7 +239,7 @@ async def open_world(
         command = (sys.executable, str(script))
     playground = Playground(
         folder,
-        ssh=ssh,
+        ssh=quick or ssh,
         agent=command,
         more_toml=more_toml,
         repository_agent=repository_agent,
@@ -227,12 +247,17 @@ async def open_world(
         verify_runs=verify_runs,
         database_url=database_url,
         pace=pace,
-        python=python,
+        python=python or sys.executable,
         private=private,
+        opens=quick.open_host if quick else open_host,
+        app_key=make_app_key(),
     )
     if database_url == DATABASE_URL:
         write_database(folder / "ptq.db")
-    async with playground:
+    async with AsyncExitStack() as stack:
+        if quick:
+            stack.push_async_callback(quick.close)
+        await stack.enter_async_context(playground)
         playground.github.observers.append(load_openapi().check)
         yield World(playground)
     assert playground.github.complaints == []

@@ -1,0 +1,33 @@
+"""What a process becomes that was forked to be `ptq-bot`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bot.cli import main
+
+
+def be_program(arguments: Sequence[str], environ: Mapping[str, str], stdout: Path, stderr: Path) -> None:
+    """Be the program, with these arguments and environment, and write to these files."""
+    for path, number in ((stdout, 1), (stderr, 2)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(environ)
+    hear_ctrl_c()
+    sys.argv = ["ptq-bot", *arguments]
+    main()
+
+
+def hear_ctrl_c() -> None:
+    """Let SIGINT have its usual effect in a program that this process is about to become.
+
+    A shell that starts a command in the background (`make test &`) lets it ignore SIGINT, and all that it starts
+    inherit that. Python then leaves SIGINT ignored, as it should: the program would never hear our Ctrl-C.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,317 @@
+"""A machine in the test's own process: our machine-side program, whose verbs are calls and whose stages are threads.
+
+It is for stories about threads and rows. It has no SSH, no sandbox, no bases and no virtual environments, and it
+refuses what would need them: a story about those takes a real machine. Agents are real processes in a real worktree,
+and the verbs, the carried edits and the collected change are the work of `runner/jobd` itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from runner.completed import Completed
+from runner.host_errors import Unreachable
+from runner.hosts import Host
+from runner.jobd.carry import carry_over, put_back
+from runner.jobd.change import compute_change
+from runner.jobd.collect import read_texts, require_worktree
+from runner.jobd.command import Leash
+from runner.jobd.ended import ended, not_ended
+from runner.jobd.files import Failure, Job, describe, refuse, respond, try_lock, write_file
+from runner.jobd.git import GIT, find_clone, git_environment, say
+from runner.jobd.hide import bring_back, hide
+from runner.jobd.home import expand_home, lay_out
+from runner.jobd.main import VERBS, find
+from runner.jobd.prepare import CONFLICTS
+from runner.jobd.processes import kill_processes
+from runner.jobd.requests import read_request
+from runner.jobd.states import LOOK_S, Question, open_lock, read_state
+from runner.jobd.trees import open_up
+from runner.listening import Accept, Listening, Stream
+from runner.machines import Machine
+
+TICK_S = 0.02
+UNSUPPORTED = ("setup", "update", "smoke_test", "relay", "lint", "tail_glob", "drop_lines", "base_skills")
+"""What of a request needs a real machine."""
+
+Work = Callable[[Job, Mapping[str, Any]], dict[str, Any]]
+
+
+class QuickMachine:
+    """One machine, for as many services as want to reach it. It has the outside of an `SshServer`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.user, self.port = getpass.getuser(), 22
+        self.client_key_file, self.known_hosts_file = folder / "client_key", folder / "known_hosts"
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in (self.client_key_file, self.known_hosts_file):
+            file.touch(mode=0o600)
+        self.is_silent = False
+        """Whether nobody can reach it."""
+        self._stages: list[threading.Thread] = []
+
+    def open_host(self, machine: Machine, silence_s: float) -> Host:
+        """A way to it, as `runner.hosts.open_host` gives one."""
+        return _Wire(self)
+
+    def ask(self, verb: str, body: bytes) -> dict[str, Any]:
+        """The answer to a request."""
+        return respond(lambda: self._find(verb)(read_request(verb, body)))
+
+    async def close(self) -> None:
+        """Wait for the stages, whose processes have been killed."""
+        for stage in self._stages:
+            await asyncio.to_thread(stage.join)
+
+    def _find(self, verb: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+        if verb in STAGES:
+            return lambda request: self._start(verb, request)
+        answer: Callable[[Mapping[str, Any]], Mapping[str, Any]] = ANSWERS.get(verb) or find(VERBS[verb])
+        return answer
+
+    def _start(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Start a stage once, as `runner.jobd.starting` does."""
+        refused = [name for name in UNSUPPORTED if request.get(name)]
+        assert not refused, f"this story needs a real machine, for {', '.join(refused)}"
+        (stage, work), job = STAGES[verb], Job(request)
+        with not_ended(job), ExitStack() as stack:
+            if verb == "start" and read_state(job, "prepare")["state"] != "done":
+                raise Failure("not_prepared", "the job's environment is not prepared")
+            job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = stack.enter_context(open_lock(job, stage))
+            written = job.of_stage(stage, "request")
+            if not try_lock(lock.fileno()) or written.exists():
+                return {"started": False}
+            job.of_stage(stage, "log").touch()
+            written.write_text(json.dumps(request))
+            held = stack.pop_all()
+        thread = threading.Thread(target=_run_stage, args=(stage, work, job, request, held), daemon=True)
+        self._stages.append(thread)
+        thread.start()
+        return {"started": True}
+
+
+def _run_stage(stage: str, work: Work, job: Job, request: Mapping[str, Any], lock: ExitStack) -> None:
+    """Be a stage, up to its final state; as long as it lasts the lock is held."""
+    with lock:
+        try:
+            final = {"state": "done", "result": work(job, request)}
+        except Exception as error:
+            final = {"state": "failed", **describe(error)}
+        with suppress(FileNotFoundError):  # The job may have been cleaned meanwhile.
+            write_file(job.of_stage(stage, "json"), json.dumps(final))
+
+
+def _prepare(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the commit out. There is no base: what is in the repository's own folder is nearer than any."""
+    clone = find_clone(job, request["clone_url"])
+    clone.parent.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        clone.symlink_to(urlsplit(request["clone_url"]).path)
+    name = request["base_commit"] or f"refs/heads/{request['base_branch']}"
+    commit = _git(clone, "rev-parse", "--verify", f"{name}^{{commit}}")
+    about = {"sealed": True, "way": "overlay", "gpus": request["gpus"]}
+    write_file(job.environment_file, json.dumps(about))
+    for folder in (job.output, job.tmp, job.home, job.worktree, job.venv / "bin"):
+        folder.mkdir(mode=0o700, parents=True)
+    (job.venv / "bin" / "python").symlink_to(sys.executable)
+    index = {"GIT_WORK_TREE": str(job.worktree), "GIT_INDEX_FILE": str(job.control / "index")}
+    _git(clone, "read-tree", "-u", "--reset", commit, **index)
+    began, changes = request["changes_from"], request["changes"]
+    conflicts = carry_over(job, clone, commit, changes, request["timeout_s"], began)
+    if conflicts:
+        write_file(job.output / CONFLICTS, "".join(f"{say(path)}\n" for path in conflicts))
+    base = {"commit": commit, "made_at": time.time()}
+    return {"base_commit": commit, "conflicts": [say(path) for path in conflicts], **about, "base": base, "took": {}}
+
+
+def _git(clone: Path, *words: str, **env: str) -> str:
+    command = [*GIT, f"--git-dir={clone}", "-c", "core.bare=false", *words]
+    done = subprocess.run(command, cwd=clone, env=git_environment(**env), capture_output=True, text=True)
+    if done.returncode:
+        raise Failure("clone_failed", f"the repository could not be read: {done.stderr}")
+    return done.stdout.strip()
+
+
+def _run_agent(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the agent until it ends, is stopped, or its time is over."""
+    began = time.monotonic()
+    prompt, log = job.root / "prompt.md", job.of_stage("agent", "log")
+    write_file(prompt, request["prompt"])
+    hide(job, request["hidden"])
+    lay_out(job, request["files"])
+    env = {**job.environment(), **{name: expand_home(job, value) for name, value in request["env"].items()}}
+    stop = job.of_stage("agent", "stop")
+    source = prompt if request["prompt_on_stdin"] else Path(os.devnull)
+    with log.open("ab") as output, source.open("rb") as stdin:
+        process = subprocess.Popen(
+            [expand_home(job, word) for word in request["argv"]],
+            env=env,
+            cwd=job.worktree,
+            stdin=stdin,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    reason = _follow(process, Leash(began + request["timeout_s"], stop, request["stop_grace_s"]))
+    kill_processes(job.id)
+    status = process.wait()
+    return {
+        "exit_status": 128 - status if status < 0 else status,
+        "timed_out": reason == "timed_out",
+        "stopped": reason == "stopped",
+        "objection": None,
+        "doubt": None,
+        "log_truncated": False,
+        "run_s": time.monotonic() - began,
+    }
+
+
+def _follow(process: subprocess.Popen[bytes], leash: Leash) -> str | None:
+    """Wait until it has ended, or was told to end and its grace is over. Returns why it was told to."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(TICK_S)
+            return None
+        if reason := leash.find_reason():
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(leash.grace_s)
+            return reason
+
+
+def _collect(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+    """What came of the run."""
+    kill_processes(job.id)
+    problems: list[str] = []
+    found: dict[str, Any] = {"changes": [], "patch": ""}
+    try:
+        require_worktree(job)
+        bring_back(job, request)
+        put_back(job, request, problems)
+        open_up(job.worktree)
+        found = compute_change(job, {**request, "left": ()}, problems)
+    finally:
+        texts = read_texts(job.output, request["max_text_bytes"], problems)
+        write_file(job.result, json.dumps({**found, **texts, "problems": problems}))
+    return {}
+
+
+def _clean(request: Mapping[str, Any]) -> dict[str, Any]:
+    job = Job(request)
+    with ended(job):
+        kill_processes(job.id)
+        shutil.rmtree(job.root, ignore_errors=True)
+    return {}
+
+
+STAGES: Mapping[str, tuple[str, Work]] = {
+    "prepare": ("prepare", _prepare),
+    "start": ("agent", _run_agent),
+    "collect": ("collect", _collect),
+}
+"""The verbs that start a stage."""
+
+ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "inventory": lambda _request: {"gpus": [], "free_bytes": 10**12, "total_bytes": 10**12},
+    "clean": _clean,
+}
+"""The verbs that answer in another way than on a real machine."""
+
+
+class _Wire:
+    """The way of one service to the machine."""
+
+    def __init__(self, machine: QuickMachine) -> None:
+        self._machine = machine
+        self._talks: list[_Talk] = []
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        max_output_bytes: int = 64_000_000,
+    ) -> Completed:
+        self.require_answer()
+        answer = await asyncio.to_thread(self._machine.ask, argv[-1], stdin)
+        return Completed(0, json.dumps(answer).encode(), b"")
+
+    async def begin(self, argv: Sequence[str]) -> Stream:
+        self.require_answer()
+        talk = _Talk(self)
+        self._talks = [*(one for one in self._talks if not one.is_over), talk]
+        return talk
+
+    async def listen(self, path: str, accept: Accept) -> Listening:
+        raise AssertionError("no agent here asks by a relay")
+
+    async def close(self) -> None:
+        for talk in self._talks:
+            talk.abort()
+
+    def require_answer(self) -> None:
+        if self._machine.is_silent:
+            raise Unreachable("it does not answer")
+
+
+class _Talk:
+    """What `runner.jobd.conversation` is on a real machine."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._said = asyncio.Queue[bytes]()
+        self._answering = set[asyncio.Task[None]]()
+        self.is_over = False
+
+    async def read(self) -> bytes:
+        return await self._said.get()
+
+    async def write(self, data: bytes) -> None:
+        if self.is_over:
+            raise BrokenPipeError
+        number, _, body = data.rstrip(b"\n").partition(b" ")
+        task = asyncio.create_task(self._answer(number, body))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def end(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        self.is_over = True
+        self._said.put_nowait(b"")
+        for task in self._answering:
+            task.cancel()
+
+    async def _answer(self, number: bytes, body: bytes) -> None:
+        try:
+            question = Question(read_request("poll", body))
+        except Exception as fault:
+            answer = refuse(fault)
+        else:
+            while not question.is_ready():
+                await asyncio.sleep(LOOK_S)
+            answer = respond(question.answer)
+        try:
+            self._wire.require_answer()
+        except Unreachable:
+            self.abort()
+            return
+        self._said.put_nowait(number + b" " + json.dumps(answer).encode() + b"\n")
