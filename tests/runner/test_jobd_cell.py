@@ -289,7 +289,7 @@ def test_of_a_home_what_a_tool_needs_is_kept(tmp_path: Path, files: list[str], n
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    found = find_tools([tmp_path / named], {tmp_path})
+    found = find_tools(frozenset([tmp_path / named]), frozenset([tmp_path]))
     assert cell.outermost(found) == [tmp_path / path for path in kept]
 
 
@@ -300,7 +300,7 @@ def test_links_among_tools_are_followed_to_what_they_need(tmp_path: Path) -> Non
     (tmp_path / "uv/tools/ruff/bin/python").symlink_to(tmp_path / "uv/python/3.12/bin/python")
     (tmp_path / "uv/tools/ruff/bin/ruff").touch()
     (tmp_path / ".local/bin/ruff").symlink_to(tmp_path / "uv/tools/ruff/bin/ruff")
-    found = cell.outermost(find_tools([tmp_path / ".local/bin"], {tmp_path}))
+    found = cell.outermost(find_tools(frozenset([tmp_path / ".local/bin"]), frozenset([tmp_path])))
     assert found == [tmp_path / path for path in (".local/bin", "uv/python/3.12", "uv/tools/ruff")]
 
 
