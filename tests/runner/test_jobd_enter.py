@@ -67,7 +67,7 @@ def admit(jobd: Jobd, lasts_s: int = 60) -> None:
 def come(jobd: Jobd, **env: str) -> Terminal:
     """A person, on the way into the job."""
     words = [sys.executable, "-I", str(jobd.program), "enter", str(jobd.workspace), jobd.job_id]
-    return Terminal(words, {**jobd.env, "TERM": "dumb", **env}, before=jobd._be_its_machine)
+    return Terminal(words, {**jobd.env, "TERM": "dumb", **env}, before=jobd.be_its_machine)
 
 
 def enter(jobd: Jobd, **env: str) -> Terminal:

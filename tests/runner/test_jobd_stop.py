@@ -142,6 +142,7 @@ def test_an_agent_that_puts_something_in_place_of_the_word_has_stopped_itself(un
 
 def test_an_agent_hears_a_stop_where_its_service_was_started_deaf_to_ctrl_c(jobd: Jobd) -> None:
     jobd.prepare()
+    jobd.is_warm = False  # The service's own child inherits that.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         jobd.start("echo at work; exec sleep 60", stop_grace_s=60)
