@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ import pytest
 from runner.jobd.files import read_json
 from runner.jobd.processes import find_processes
 from tests.support.contents import Entry, find_differences, read_entries
-from tests.support.jobd import Change, Jobd, wait_until
+from tests.support.jobd import Change, Jobd, Repository, wait_until
+from tests.support.made_base import MadeBase
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +35,13 @@ chmod 755 "$VIRTUAL_ENV/bin/tool"
 """
 LOOK = 'tool; cat "$HOME/cache"; git status --short a.txt b.txt dir; cat a.txt built/twin | wc -l; ls -A'
 LOOKED = "tool at work\ncached\n1003\n.git\na.txt\nb.txt\nbuilt\ndir\n"
+
+
+@pytest.fixture(scope="module")
+def made_base(tmp_path_factory: pytest.TempPathFactory, template: Repository) -> MadeBase:
+    folder = tmp_path_factory.mktemp("made-base")
+    machine = Jobd(folder, Repository(shutil.copytree(template.folder, folder / "origin")))
+    return MadeBase(machine, ["overlay", "slot"], setup=[SETUP])
 
 
 class Deed(NamedTuple):
@@ -188,7 +197,8 @@ def test_a_job_that_makes_very_many_files_is_ended_and_that_it_did_is_told(jobd:
 
 
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
-def test_what_was_there_before_the_agent_is_not_counted(jobd: Jobd, way: str) -> None:
+def test_what_was_there_before_the_agent_is_not_counted(jobd_without_base: Jobd, way: str) -> None:
+    jobd = jobd_without_base
     jobd.repository.commit({"large": random.randbytes(4_000_000)})
     poll = jobd.prepare(ways=[way])
     if poll["error"] == "no_environment":
@@ -198,7 +208,8 @@ def test_what_was_there_before_the_agent_is_not_counted(jobd: Jobd, way: str) ->
 
 
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
-def test_what_the_agent_writes_in_its_first_moment_is_counted(jobd: Jobd, way: str) -> None:
+def test_what_the_agent_writes_in_its_first_moment_is_counted(jobd_without_base: Jobd, way: str) -> None:
+    jobd = jobd_without_base
     jobd.repository.commit({f"many/{number}": "" for number in range(2_000)})
     poll = jobd.prepare(ways=[way])
     if poll["error"] == "no_environment":

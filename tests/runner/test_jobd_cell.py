@@ -21,6 +21,7 @@ from runner.jobd import cell, namespaces
 from runner.jobd.processes import find_processes
 from runner.jobd.tools import find_tools
 from tests.support.jobd import Jobd, Repository, find_first, processes_with, wait_until
+from tests.support.made_base import MadeBase
 
 pytestmark = pytest.mark.slow
 
@@ -51,9 +52,10 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def victim(tmp_path: Path, repository: Repository, home: Path) -> Iterator[Jobd]:
+def victim(tmp_path: Path, repository: Repository, made_base: MadeBase, home: Path) -> Iterator[Jobd]:
     """A job at work on the same machine, with a file of its own in each place that everybody knows."""
     jobd = Jobd(tmp_path, repository, {"HOME": str(home), "PATH": f"{home}/.local/bin:{os.environ['PATH']}"})
+    made_base.lay_out(jobd)
     jobd.prepare()
     mine = "echo mine > /tmp/victim-$PTQ_JOB_ID; echo mine > /dev/shm/victim-$PTQ_JOB_ID"
     jobd.start(f"{mine}; echo ready; exec sleep 60", timeout_s=60)

@@ -18,6 +18,12 @@ from tests.support.jobd import Jobd, Repository, make_repository, wait_until
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture
+def jobd(jobd_without_base: Jobd) -> Jobd:
+    return jobd_without_base
+
+
 MISSING = namespaces.find_missing(Path("/var/tmp"))
 
 

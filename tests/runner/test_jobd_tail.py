@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from runner.jobd import tail as tail_module
 from runner.jobd.below import find_newest
+from runner.jobd.cell import SHARED_MEMORY
 from runner.jobd.tail import Followed, Tail
 from tests.support.jobd import Jobd, wait_until
 
@@ -189,9 +191,10 @@ def test_a_pattern_finds_nothing_else(tmp_path: Path, pattern: str) -> None:
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[Path]:
-    """A folder for what is deeper than pytest's own way to remove it can go."""
-    yield tmp_path
-    subprocess.run(["rm", "-rf", tmp_path], check=True)
+    """A folder, in memory where there is one, for what is deeper than pytest's own way to remove it can go."""
+    folder = Path(mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else tmp_path))
+    yield folder
+    subprocess.run(["rm", "-rf", folder], check=True)
 
 
 @pytest.mark.parametrize(("program", "seconds"), [(DEEP, 5), (WIDE, 5)], ids=["deep", "wide"])

@@ -39,7 +39,6 @@ START: Mapping[str, Any] = {
         "max_disk_bytes": 10**9,
         "max_files": 100_000,
         "orphan_after_s": 1_800,
-        "look_every_s": 0.2,
     },
 }
 LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
@@ -232,7 +231,8 @@ class Jobd:
 
     def start(self, agent: str, **changes: Any) -> None:
         """Start an agent, given as a shell script."""
-        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", **START, **LIMITS, **changes}
+        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", "look_every_s": 0.2}
+        request |= {**START, **LIMITS, **changes}
         assert self.call("start", **request)["started"] is True
 
     def agent(self, agent: str, **changes: Any) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class WarmProgram:
 
 def read_all(pipe: int, argv: Sequence[str], deadline: float) -> bytes:
     """What comes out of a pipe until everybody has closed it. Raises `TimeoutExpired`."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         if not select.select([pipe], [], [], max(deadline - time.monotonic(), 0))[0]:
             raise subprocess.TimeoutExpired(argv, 0, b"".join(parts))
