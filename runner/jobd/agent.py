@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from .cell import is_sealed
 from .command import NotRunnable
 from .environment import enter
-from .files import Failure, write_file
+from .files import Failure, Job, write_file
 from .git import find_recipe
 from .hide import hide
 from .home import copy_skills, expand_home, find_bash_env, lay_out, put
 from .relay import Relay, fill_in
 from .stage import Stage
-from .tail import Tail
+from .tail import LOOK_EVERY_S, Tail
 from .watch import read_doubt, read_objection, watch_over
 
 
@@ -43,7 +44,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
             job.worktree,
             stdin=prompt if request["prompt_on_stdin"] else None,
             drop_lines=request["drop_lines"],
-            tail=Tail(job.home, request["tail_glob"], request["tail_word"]) if request["tail_glob"] else None,
+            tail=follow_session(job, request),
             stop=job.of_stage("agent", "stop"),
             grace_s=request["stop_grace_s"],
             start_beside=relay.start if relay else None,
@@ -59,3 +60,10 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         "log_truncated": stage.log.truncated,
         "run_s": time.monotonic() - started_at,  # Of a clock that nobody can set in between.
     }
+
+
+def follow_session(job: Job, request: Mapping[str, Any]) -> Tail | None:
+    """What follows the file that the agent writes beside its output; None where it writes none."""
+    if not request["tail_glob"]:
+        return None
+    return Tail(job.home, request["tail_glob"], request["tail_word"], request.get("tail_every_s", LOOK_EVERY_S))

@@ -58,7 +58,7 @@ class Cell:
         covers: Iterable[Path] = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))
         if "runs" in request:  # What is tried again and again must not find what it left where everybody may write.
             covers = chain(covers, [MORE_TMP])
-        self._covers = {path for cover in covers for path in (cover, cover.resolve())} - {Path("/")} | {TMP}
+        self._covers = frozenset(path for cover in covers for path in (cover, cover.resolve())) - {Path("/")} | {TMP}
         self._kept = self._find_kept((prepared, request))
 
     def enter(self, folder: Path) -> None:
@@ -73,8 +73,9 @@ class Cell:
         named += os.environ.get("PATH", os.defpath).split(":")
         # What lies there, links too, is of jobs' own making.
         theirs = [folder.resolve() for folder in (self._job.root.parent, self._job.place)]
-        trusted = [path for path in map(Path, named) if path.is_absolute() and not is_below(path.resolve(), theirs)]
-        kept = {find_own_clone(self._job), Path("/etc/resolv.conf").resolve(), *find_tools(trusted, self._covers)}
+        paths = {path for path in map(Path, named) if path.is_absolute()}
+        tools = find_tools(frozenset(path for path in paths if not is_below(path.resolve(), theirs)), self._covers)
+        kept = {find_own_clone(self._job), Path("/etc/resolv.conf").resolve(), *tools}
         return outermost(path for path in kept if is_below(path, self._covers))
 
     def _arrange(self) -> None:

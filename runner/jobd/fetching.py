@@ -16,7 +16,7 @@ from .relay import Relay, fill_in
 from .stage import Stage
 
 TRIES, PAUSE_S = 4, 1.0
-"""At one fetch, and in between. Each may wait for the service as long as the relay does."""
+"""At one fetch, and in between, unless a request has a `fetch_pause_s`. Each may wait as long as the relay does."""
 
 CUT = (
     *("early EOF", "unexpected disconnect", "Connection reset", "Recv failure", "Empty reply", "transfer closed"),
@@ -67,7 +67,7 @@ def must_fetch(
         else:
             return
         stage.log.write(b"[the service was cut off meanwhile: once more]\n")
-        time.sleep(PAUSE_S)
+        time.sleep(stage.request.get("fetch_pause_s", PAUSE_S))
 
 
 def explain(failure: Failure) -> Failure:

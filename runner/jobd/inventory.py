@@ -52,18 +52,18 @@ def take_inventory(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def find_gpus() -> tuple[list[dict[str, Any]], str | None]:
+def find_gpus(patience_s: float = PATIENCE_S) -> tuple[list[dict[str, Any]], str | None]:
     """The GPUs, none where there is no nvidia-smi; and why it cannot say them, as a clause for people."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return [], None
     words = [program, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
     try:
-        status, out, err = run_bounded(words, PATIENCE_S)
+        status, out, err = run_bounded(words, patience_s)
     except OSError as error:
         return [], f"nvidia-smi cannot be run: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return [], f"nvidia-smi did not end within {PATIENCE_S:.0f} seconds"
+        return [], f"nvidia-smi did not end within {patience_s:g} seconds"
     if status:
         said = " ".join((out + err).decode(errors="replace").split()) or f"exit status {status}"
         return [], f"nvidia-smi failed: {said[:MAX_REASON]}"

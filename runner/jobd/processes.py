@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 KILL_PATIENCE_S = 20.0
@@ -27,7 +26,7 @@ def read_process(pid: int) -> Process | None:
     One whose first thread has ended looks like a zombie, and has others.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        fields = read_whole(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return None
     ended = fields[0] in b"ZX" and int(fields[17]) <= 1
@@ -39,7 +38,7 @@ def find_processes(job_id: str) -> list[Process]:
 
     A stage makes itself the parent of orphans: what clears its environment and leaves its parent is found below it.
     """
-    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - asked all the time
     processes = {process.pid: process for process in map(read_process, numbers) if process}
     mark = f"PTQ_JOB_ID={job_id}".encode()
     own = {pid for pid in processes if mark in read_environment(pid)}
@@ -53,8 +52,14 @@ def find_processes(job_id: str) -> list[Process]:
 def read_environment(pid: int) -> list[bytes]:
     """The environment that a process was started with; empty when it has ended, or is another user's."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return read_whole(f"/proc/{pid}/environ").split(b"\0")
     return []
+
+
+def read_whole(path: str) -> bytes:
+    """A file of /proc; after every command one is read for each process of the machine. Raises `OSError`."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see above
+        return file.read()
 
 
 def kill_processes(job_id: str) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from .below import find_files, find_newest, open_below
 
 LOOK_EVERY_S = 0.5
+"""Unless somebody wants it otherwise."""
 
 PIECE = 262_144
 
@@ -24,10 +25,11 @@ MAX_LINE = 1_000_000
 class Tail:
     """Of the files that match a pattern the newest is followed: what it has grown by since we began."""
 
-    def __init__(self, root: Path, pattern: str, word: str) -> None:
+    def __init__(self, root: Path, pattern: str, word: str, look_every_s: float = LOOK_EVERY_S) -> None:
         self._root = root
         self._pattern = pattern
         self._word = word.encode()
+        self._look_every_s = look_every_s
         self._path: str | None = None
         self._due = 0.0
         # By what a file is, not by its name, so that one that was written anew is read from its beginning.
@@ -39,7 +41,7 @@ class Tail:
         """The new lines with the word, each with its end; none when the last look was just now."""
         if time.monotonic() >= self._due:
             yield from self._read(READ_AT_ONCE)
-            self._due = time.monotonic() + LOOK_EVERY_S
+            self._due = time.monotonic() + self._look_every_s
 
     def read_rest(self) -> Iterator[bytes]:
         """The same, once nobody writes any more."""

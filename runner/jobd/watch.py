@@ -26,6 +26,7 @@ from .stage import TAIL_LINES, Stage
 from .trees import Tree
 
 LOOK_EVERY_S = 5.0
+"""Unless a request has a `look_every_s` of its own."""
 REST_FACTOR = 20
 """A look at a large tree takes its time: it is this many times as long until the next one."""
 
@@ -126,7 +127,7 @@ def watch_job(job: Job, request: Mapping[str, Any], written: tuple[list[Path], t
         )
         if reason:
             return object_to(job, reason)
-        time.sleep(max(LOOK_EVERY_S, REST_FACTOR * (time.monotonic() - looked_at)))
+        time.sleep(max(request.get("look_every_s", LOOK_EVERY_S), REST_FACTOR * (time.monotonic() - looked_at)))
 
 
 def find_reason(request: Mapping[str, Any], used: int, files: int, unasked_s: float) -> str | None:

@@ -21,6 +21,12 @@ from tests.support.jobd import Jobd, Repository, find_first, make_repository, pr
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture
+def jobd(jobd_without_base: Jobd) -> Jobd:
+    return jobd_without_base
+
+
 MISSING = namespaces.find_missing(Path("/var/tmp"))
 needs_overlays = pytest.mark.skipif(bool({*MISSING} - {"proc"}), reason=f"this machine mounts no overlays: {MISSING}")
 
@@ -213,13 +219,16 @@ def test_after_so_many_layers_a_base_is_made_anew(jobd: Jobd, repository: Reposi
     record = json.loads((shelf / "base.json").read_text())
     if len(record["layers"]) != 1 or jobd.poll("base")["result"]["way"] != "overlay":
         pytest.skip("this machine mounts no overlays, and so no base has layers")
-    for number in range(bases.MAX_LAYERS - 1):
-        commit = repository.commit({"number": f"{number}\n"})
-        done(refresh(jobd.beside()))
+    record["layers"] = [str(number) for number in range(bases.MAX_LAYERS - 1, 0, -1)]
+    for name in record["layers"][:-1]:  # As if nothing had changed in between.
+        (shelf / name).mkdir()
+    (shelf / "base.json").write_text(json.dumps(record))
+    commit = repository.commit({"number": "newer\n"})
+    done(refresh(jobd.beside()))
     newest = jobd.beside()
     done(newest.prepare())
     assert len(json.loads((shelf / "base.json").read_text())["layers"]) == bases.MAX_LAYERS
-    assert read_log(newest, "cat number; git rev-parse HEAD") == f"{number}\n{commit}\n"
+    assert read_log(newest, "cat number; git rev-parse HEAD") == f"newer\n{commit}\n"
     repository.commit({"number": "last\n"})
     poll = refresh(jobd.beside())
     assert b"[making this repository's base]" in poll["log"]
@@ -363,7 +372,11 @@ def test_a_smoke_test_that_fails_after_the_agent_began_its_changes_is_told_and_e
     smoke_test = [f"if [ -e {tmp_path}/gate ]; then until [ -e /tmp/edited ]; do sleep 0.01; done; exit 9; fi"]
     done(jobd.prepare(smoke_test=smoke_test, ways=[way]))
     (tmp_path / "gate").touch()
-    result = done(jobd.agent(f"{edit}; touch /tmp/edited; sleep 2; echo done"))
+    jobd.start(f'{edit}; touch /tmp/edited; until [ -e "$TMPDIR/go-on" ]; do sleep 0.01; done; echo done')
+    wait_until(jobd.job.doubt.exists)
+    time.sleep(0.3)  # Whoever had objected would have been heard by now.
+    (jobd.job.tmp / "go-on").touch()
+    result = done(jobd.wait("agent"))
     assert (result["exit_status"], result["objection"]) == (0, None)
     assert result["doubt"] == f"the environment failed its smoke test `{smoke_test[0]}` (exit status 9):\n"
 

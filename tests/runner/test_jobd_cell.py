@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import shlex
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from runner.jobd import cell, namespaces
 from runner.jobd.processes import find_processes
 from runner.jobd.tools import find_tools
 from tests.support.jobd import Jobd, Repository, find_first, processes_with, wait_until
+from tests.support.made_base import MadeBase
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +52,10 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def victim(tmp_path: Path, repository: Repository, home: Path) -> Iterator[Jobd]:
+def victim(tmp_path: Path, repository: Repository, made_base: MadeBase, home: Path) -> Iterator[Jobd]:
     """A job at work on the same machine, with a file of its own in each place that everybody knows."""
     jobd = Jobd(tmp_path, repository, {"HOME": str(home), "PATH": f"{home}/.local/bin:{os.environ['PATH']}"})
+    made_base.lay_out(jobd)
     jobd.prepare()
     mine = "echo mine > /tmp/victim-$PTQ_JOB_ID; echo mine > /dev/shm/victim-$PTQ_JOB_ID"
     jobd.start(f"{mine}; echo ready; exec sleep 60", timeout_s=60)
@@ -95,18 +99,23 @@ NOTHING_TO_TAKE_AWAY = ("taken away", "second look", "covers the control", "by a
 """About attacks on covers, which an unsealed job need not make."""
 
 
-def attack(jobd: Jobd, victim: Jobd, home: Path, deed: str) -> int:
-    """How the deed of a hostile job ends."""
+def attack(jobd: Jobd, victim: Jobd, home: Path, names: Sequence[str]) -> dict[str, int]:
+    """How each deed of one hostile job ends."""
     (sleeper,) = (pid for pid in map(int, victims_of(victim)) if read_words(pid)[:2] == [b"sleep", b"60"])
     jobd.prepare(private=[str(home.parent / "service")])
-    job = {"jobs": str(jobd.workspace / "jobs"), "victim": victim.job_id, "victim_pid": str(sleeper)}
-    # In pieces, for whatever an operator's command names is left where it is.
-    account, name = str(home).rsplit("/", 1)
-    script = f'home="{account[:5]}""{account[5:]}/{name}"; stage_pid=$(cat "$PTQ_OUTPUT_DIR/../stage"); {deed}'
-    jobd.start(f'until [ -s "$PTQ_OUTPUT_DIR/../stage" ]; do sleep 0.01; done; {script}', env=job)
+    script = f"""
+        export home={home} jobs={jobd.workspace / "jobs"} victim={victim.job_id} victim_pid={sleeper}
+        until [ -s "$PTQ_OUTPUT_DIR/../stage" ]; do sleep 0.01; done; export stage_pid=$(cat "$PTQ_OUTPUT_DIR/../stage")
+    """
+    for number, name in enumerate(names):
+        script += f"ended=0; sh -ec {shlex.quote(ATTACKS[name])} || ended=$?; echo; echo deed {number} ends $ended\n"
+    # As a prompt: whatever an operator's command names is left where it is.
+    jobd.start('. "$PTQ_PROMPT_FILE"', prompt=script)
     wait_until(lambda: bool(stages_of(jobd)))
     (jobd.root / "stage").write_text(str(find_first(stages_of(jobd))))
-    return int(jobd.wait("agent")["result"]["exit_status"])
+    log = jobd.wait("agent")["log"].decode()
+    found = re.findall(r"^deed (\d+) ends (\d+)$", log, re.MULTILINE)
+    return {names[int(number)]: int(status) for number, status in found}
 
 
 def stages_of(jobd: Jobd) -> list[int]:
@@ -133,20 +142,19 @@ def hostile(victim: Jobd, home: Path) -> Jobd:
 
 
 @needs_cells
-@pytest.mark.parametrize("name", ATTACKS)
-def test_a_hostile_job_gets_nowhere(hostile: Jobd, victim: Jobd, home: Path, name: str) -> None:
-    assert attack(hostile, victim, home, ATTACKS[name]) != 0
+def test_a_hostile_job_gets_nowhere(hostile: Jobd, victim: Jobd, home: Path) -> None:
+    ends = attack(hostile, victim, home, [*ATTACKS])
+    assert [*ends] == [*ATTACKS]
+    assert [name for name, status in ends.items() if status == 0] == []
     assert victim.poll("agent")["state"] == "running"
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if not any(word in name for word in NOTHING_TO_TAKE_AWAY)])
-def test_the_same_job_gets_everywhere_on_a_machine_that_seals_none(
-    hostile: Jobd, victim: Jobd, home: Path, name: str
-) -> None:
-    if "temporary" in name or "shared memory" in name:  # The victim has a cell, and they lie in it.
-        (Path("/tmp" if "temp" in name else "/dev/shm") / f"victim-{victim.job_id}").touch()
+def test_the_same_job_gets_everywhere_on_a_machine_that_seals_none(hostile: Jobd, victim: Jobd, home: Path) -> None:
+    for folder in ("/tmp", "/dev/shm"):  # The victim has a cell, and its own lie in it.
+        Path(folder, f"victim-{victim.job_id}").touch()
     hostile.can_seal = False
-    assert attack(hostile, victim, home, ATTACKS[name]) == 0
+    names = [name for name in ATTACKS if not any(word in name for word in NOTHING_TO_TAKE_AWAY)]
+    assert attack(hostile, victim, home, names) == dict.fromkeys(names, 0)
 
 
 @needs_cells
@@ -289,7 +297,7 @@ def test_of_a_home_what_a_tool_needs_is_kept(tmp_path: Path, files: list[str], n
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    found = find_tools([tmp_path / named], {tmp_path})
+    found = find_tools(frozenset([tmp_path / named]), frozenset([tmp_path]))
     assert cell.outermost(found) == [tmp_path / path for path in kept]
 
 
@@ -300,7 +308,7 @@ def test_links_among_tools_are_followed_to_what_they_need(tmp_path: Path) -> Non
     (tmp_path / "uv/tools/ruff/bin/python").symlink_to(tmp_path / "uv/python/3.12/bin/python")
     (tmp_path / "uv/tools/ruff/bin/ruff").touch()
     (tmp_path / ".local/bin/ruff").symlink_to(tmp_path / "uv/tools/ruff/bin/ruff")
-    found = cell.outermost(find_tools([tmp_path / ".local/bin"], {tmp_path}))
+    found = cell.outermost(find_tools(frozenset([tmp_path / ".local/bin"]), frozenset([tmp_path])))
     assert found == [tmp_path / path for path in (".local/bin", "uv/python/3.12", "uv/tools/ruff")]
 
 

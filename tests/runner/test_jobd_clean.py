@@ -18,6 +18,12 @@ from tests.support.jobd import COLLECT, LIMITS, START, Jobd, Repository, wait_un
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture
+def jobd(jobd_without_base: Jobd) -> Jobd:
+    return jobd_without_base
+
+
 DEEP = "import os\nfor _ in range(3000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)\n"
 
 

@@ -19,6 +19,11 @@ from tests.support.jobd import Jobd, Repository, wait_until
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def jobd(jobd_without_base: Jobd) -> Jobd:
+    return jobd_without_base
+
+
 @contextmanager
 def clone_taken(jobd: Jobd, jobs: int) -> Iterator[None]:
     """Hold the clone's lock until so many others want it; inside the block nobody else does yet."""

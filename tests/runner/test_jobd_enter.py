@@ -14,6 +14,7 @@ from runner.jobd import namespaces
 from runner.jobd.files import try_lock
 from runner.jobd.processes import find_processes
 from tests.support.jobd import LIMITS, START, Jobd, Repository, processes_with, wait_until
+from tests.support.made_base import MadeBase
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
@@ -49,11 +50,14 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["sealed", "unsealed"])
-def jobd(request: pytest.FixtureRequest, tmp_path: Path, repository: Repository, home: Path) -> Iterator[Jobd]:
+def jobd(
+    request: pytest.FixtureRequest, tmp_path: Path, repository: Repository, made_base: MadeBase, home: Path
+) -> Iterator[Jobd]:
     """A job that was prepared, on a machine of either kind, and a key that may enter it."""
     if request.param == "sealed" and not SEALED:
         pytest.skip("this machine seals no jobs")
     jobd = Jobd(tmp_path, repository, {"HOME": str(home)})
+    made_base.lay_out(jobd)
     jobd.can_seal = request.param == "sealed"
     assert jobd.prepare()["state"] == "done"
     yield jobd
@@ -67,7 +71,7 @@ def admit(jobd: Jobd, lasts_s: int = 60) -> None:
 def come(jobd: Jobd, **env: str) -> Terminal:
     """A person, on the way into the job."""
     words = [sys.executable, "-I", str(jobd.program), "enter", str(jobd.workspace), jobd.job_id]
-    return Terminal(words, {**jobd.env, "TERM": "dumb", **env}, before=jobd._be_its_machine)
+    return Terminal(words, {**jobd.env, "TERM": "dumb", **env}, before=jobd.be_its_machine)
 
 
 def enter(jobd: Jobd, **env: str) -> Terminal:

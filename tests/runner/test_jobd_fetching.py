@@ -18,6 +18,12 @@ from tests.support.jobd import Jobd, Repository, make_repository, wait_until
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture
+def jobd(jobd_without_base: Jobd) -> Jobd:
+    return jobd_without_base
+
+
 MISSING = namespaces.find_missing(Path("/var/tmp"))
 
 
@@ -51,7 +57,7 @@ def add_submodule(repository: Repository, url: str, name: str = "parts") -> None
 
 
 def prepare(jobd: Jobd, *names: str, **changes: Any) -> dict[str, Any]:
-    return jobd.prepare(**{**lead("octo/widgets", *names), **changes})
+    return jobd.prepare(**{**lead("octo/widgets", *names), "fetch_pause_s": 0.05, **changes})
 
 
 def text_of(folder: Path) -> str:
@@ -157,7 +163,8 @@ def test_what_the_service_refuses_is_not_asked_again(jobd: Jobd, github: Path) -
 def test_while_the_service_is_away_a_preparation_waits_for_it(machine: Jobd, github: Path) -> None:
     GitService(machine, github).stop()
     machine.call("prepare", **machine.prepare_request(**lead("octo/widgets")))
-    time.sleep(1.5)
+    wait_until(lambda: b"fetch" in machine.poll("prepare")["log"])
+    time.sleep(0.5)
     assert machine.poll("prepare")["state"] == "running"
     service = GitService(machine, github)
     assert machine.wait("prepare")["state"] == "done"

@@ -168,10 +168,13 @@ def test_settings_and_arguments_name_the_address_too(prepared: Jobd) -> None:
 
 def test_while_the_service_is_away_what_is_new_is_held(prepared: Jobd) -> None:
     first = Service(prepared, greet)
-    run(prepared, "print(speak(b'one')[1], flush=True); time.sleep(1); print(len(speak(b'two')[0]))")
+    is_gone = "os.path.exists(os.environ['TMPDIR'] + '/gone')"
+    wait = f"while not {is_gone}: time.sleep(0.01)"
+    run(prepared, f"print(speak(b'one')[1], flush=True)\n{wait}\nprint(len(speak(b'two')[0]))")
     wait_until(lambda: prepared.poll("agent")["log"])
     first.stop()
-    time.sleep(2.5)
+    (prepared.job.tmp / "gone").touch()
+    time.sleep(1)
     assert prepared.poll("agent")["log"] == b"broken off\n"
     second = Service(prepared, greet)
     assert prepared.wait("agent")["log"] == b"broken off\n600000\n"

@@ -170,14 +170,6 @@ def test_an_environment_that_cannot_be_made_is_told(jobd: Jobd, command: list[st
     assert reason in poll["message"]
 
 
-def test_a_setup_that_takes_too_long_is_stopped(jobd: Jobd) -> None:
-    poll = jobd.prepare(setup=["sleep 60"], base_timeout_s=4)
-    assert (poll["error"], poll["message"]) == (
-        "timed_out",
-        "the setup command `sleep 60` failed: it was stopped after 4 seconds",
-    )
-
-
 def test_a_machine_without_git_is_told_as_such(tmp_path: Path, repository: Repository) -> None:
     jobd = Jobd(tmp_path, repository, env={"PATH": str(tmp_path / "empty")})
     assert jobd.call("version") == {"ok": True, "python": "{}.{}.{}".format(*sys.version_info), "git": None}

@@ -142,6 +142,7 @@ def test_an_agent_that_puts_something_in_place_of_the_word_has_stopped_itself(un
 
 def test_an_agent_hears_a_stop_where_its_service_was_started_deaf_to_ctrl_c(jobd: Jobd) -> None:
     jobd.prepare()
+    jobd.is_warm = False  # The service's own child inherits that.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         jobd.start("echo at work; exec sleep 60", stop_grace_s=60)
@@ -156,5 +157,6 @@ def test_an_agent_hears_a_stop_where_its_service_was_started_deaf_to_ctrl_c(jobd
 
 def test_a_setup_whose_time_is_over_is_ended_in_the_same_way(jobd: Jobd) -> None:
     setup = "trap 'echo bye; exit 3' INT; sleep 60 & wait"
-    poll = jobd.prepare(setup=[setup], base_timeout_s=4)
+    poll = jobd.prepare(setup=[setup], base_timeout_s=3)
     assert (poll["error"], poll["log"].splitlines()[-1]) == ("timed_out", b"bye")
+    assert poll["message"] == f"the setup command `{setup}` failed: it was stopped after 3 seconds"

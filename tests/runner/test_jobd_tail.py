@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -16,13 +17,14 @@ from hypothesis import strategies as st
 
 from runner.jobd import tail as tail_module
 from runner.jobd.below import find_newest
+from runner.jobd.cell import SHARED_MEMORY
 from runner.jobd.tail import Followed, Tail
 from tests.support.jobd import Jobd, wait_until
 
 pytestmark = pytest.mark.slow
 
 GLOB = "sessions/**/s-*.jsonl"
-TAIL: dict[str, Any] = {"tail_glob": GLOB, "tail_word": '"tokens"'}
+TAIL: dict[str, Any] = {"tail_glob": GLOB, "tail_word": '"tokens"', "tail_every_s": 0.05}
 SESSION = 'mkdir -p "$HOME/sessions/day"; s="$HOME/sessions/day/s-1.jsonl";'
 
 
@@ -51,7 +53,7 @@ def test_lines_with_the_word_join_the_log_while_the_agent_runs(prepared: Jobd) -
 
 def test_what_is_unread_when_the_agent_ends_is_read_then(prepared: Jobd) -> None:
     agent = """
-        echo start; sleep 0.8
+        echo start; sleep 0.3
         for i in $(seq 500); do echo "{\\"tokens\\": $i}"; done >> $s; printf '"tokens"' >> $s
     """
     log = lines(prepared.agent(SESSION + agent, **TAIL)["log"])
@@ -60,7 +62,7 @@ def test_what_is_unread_when_the_agent_ends_is_read_then(prepared: Jobd) -> None
 
 def test_a_line_of_the_agents_own_is_never_broken_up(prepared: Jobd) -> None:
     agent = """
-        printf 'be'; sleep 0.3; echo '{"tokens": 1}' >> $s; sleep 1
+        printf 'be'; sleep 0.3; echo '{"tokens": 1}' >> $s; sleep 0.3
         printf 'gin\\nmid'; sleep 1; echo '{"tokens": 2}' >> $s; printf dle
     """
     log = lines(prepared.agent(SESSION + agent, **TAIL)["log"])
@@ -72,7 +74,7 @@ def test_an_agent_that_never_stops_talking_is_followed_too(prepared: Jobd) -> No
 import os, time
 os.makedirs(os.path.expanduser("~/sessions"))
 print("x" * 70_000, end="", flush=True)
-end = time.monotonic() + 3
+end = time.monotonic() + 1
 while time.monotonic() < end:
     print("x\\n" * 100 + "x", end="", flush=True)
     with open(os.path.expanduser("~/sessions/s-1.jsonl"), "a") as file:
@@ -95,14 +97,14 @@ def test_what_was_there_before_the_agent_is_not_repeated(prepared: Jobd) -> None
 
 def test_the_newest_file_is_followed_and_an_older_one_to_its_end(prepared: Jobd) -> None:
     agent = """
-        echo '{"tokens": 1}' > $s; sleep 0.8; echo '{"tokens": 2}' >> $s; sleep 0.05
-        echo '{"tokens": 3}' > $HOME/sessions/s-2.jsonl; sleep 0.8; echo '{"tokens": 4}' >> $s
+        echo '{"tokens": 1}' > $s; sleep 0.5; echo '{"tokens": 2}' >> $s; sleep 0.01
+        echo '{"tokens": 3}' > $HOME/sessions/s-2.jsonl; sleep 0.5; echo '{"tokens": 4}' >> $s
     """
     assert lines(prepared.agent(SESSION + agent, **TAIL)["log"]) == [json.dumps({"tokens": n}) for n in range(1, 5)]
 
 
 def test_a_file_that_is_written_anew_is_read_from_its_beginning(prepared: Jobd) -> None:
-    agent = """ echo '{"tokens": 1, "x": 1}' > $s; sleep 0.8; echo '{"tokens": 2}' > $s"""
+    agent = """ echo '{"tokens": 1, "x": 1}' > $s; sleep 0.5; echo '{"tokens": 2}' > $s"""
     assert lines(prepared.agent(SESSION + agent, **TAIL)["log"]) == ['{"tokens": 1, "x": 1}', '{"tokens": 2}']
 
 
@@ -120,7 +122,7 @@ def test_a_file_that_is_written_anew_is_read_from_its_beginning(prepared: Jobd) 
 )
 def test_what_is_no_plain_file_below_the_home_is_not_followed(prepared: Jobd, deed: str) -> None:
     make = """mkdir $HOME/sessions; echo '{"tokens": 1}' > $TMPDIR/s-1.jsonl; cd $HOME;"""
-    ended = prepared.agent(f"{make} {deed}; sleep 0.8; echo end", **TAIL)
+    ended = prepared.agent(f"{make} {deed}; sleep 0.2; echo end", **TAIL)
     assert ended["log"] == b"end\n"
 
 
@@ -189,9 +191,10 @@ def test_a_pattern_finds_nothing_else(tmp_path: Path, pattern: str) -> None:
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[Path]:
-    """A folder for what is deeper than pytest's own way to remove it can go."""
-    yield tmp_path
-    subprocess.run(["rm", "-rf", tmp_path], check=True)
+    """A folder, in memory where there is one, for what is deeper than pytest's own way to remove it can go."""
+    folder = Path(mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else tmp_path))
+    yield folder
+    subprocess.run(["rm", "-rf", folder], check=True)
 
 
 @pytest.mark.parametrize(("program", "seconds"), [(DEEP, 5), (WIDE, 5)], ids=["deep", "wide"])

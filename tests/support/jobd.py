@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-import ctypes
-import io
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +19,9 @@ from runner.jobd.environment import find_tree
 from runner.jobd.files import Job
 from runner.jobd.states import find_result, poll
 from runner.jobd.trees import WAYS
-from runner.jobd_program import build_program
-from tests.support.no_namespaces import forbid_namespaces
+from tests.support.warm_program import Call, be_on_machine, unpack_program, warm_program
 
 PATIENCE_S = 60.0
-
-PR_CAPBSET_DROP = 24
-CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 
 PREPARE: Mapping[str, Any] = {
     **{"trunk": "main", "base_branch": "main", "base_commit": "", "changes": [], "changes_from": "", "held_back": []},
@@ -65,12 +59,6 @@ GIT = (
     "-c",
     "protocol.file.allow=always",
 )
-
-
-def obey_file_modes() -> None:
-    """Take from root what no user has: to read and to enter what its mode forbids."""
-    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
-        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -114,10 +102,12 @@ class Jobd:
 
     def __init__(self, folder: Path, repository: Repository, env: Mapping[str, str] | None = None) -> None:
         self.can_seal = True
+        """Whether the machine lets the program make namespaces, where it can at all."""
         self.python = sys.executable
+        self.is_warm = True
+        """Whether a call may be made by a process that has imported the program already."""
         self.account: int | None = None
         """Whose account it has on its machine; None for ours."""
-        """Whether the machine lets the program make namespaces, where it can at all."""
         self.program = folder / "jobd"
         self.workspace = folder / "workspace"
         self.repository = repository
@@ -128,13 +118,13 @@ class Jobd:
         self.control = self.root / "control"
         self.workspace.mkdir(exist_ok=True)
         if not self.program.exists():  # Otherwise somebody may just be reading it.
-            with zipfile.ZipFile(io.BytesIO(build_program())) as program:
-                program.extractall(self.program)
+            shutil.copytree(unpack_program(), self.program)
 
     def beside(self) -> Jobd:
         """Another job on the same machine."""
         other = Jobd(self.program.parent, self.repository, self.env)
         other.can_seal, other.account, other.python = self.can_seal, self.account, self.python
+        other.is_warm = self.is_warm
         return other
 
     @property
@@ -166,14 +156,9 @@ class Jobd:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    def _be_its_machine(self) -> None:
-        obey_file_modes()
-        if self.account is not None:
-            os.setgroups([])
-            os.setgid(self.account)
-            os.setuid(self.account)
-        if not self.can_seal:
-            forbid_namespaces()
+    def be_its_machine(self) -> None:
+        """Have the rights that the program has there."""
+        be_on_machine(self.account, can_seal=self.can_seal)
 
     def popen(self, verb: str, **options: Any) -> subprocess.Popen[bytes]:
         """The program at work, not yet told what to do."""
@@ -182,22 +167,29 @@ class Jobd:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self.env,
-            preexec_fn=self._be_its_machine,
+            preexec_fn=self.be_its_machine,
             **options,
         )
 
     def send(self, verb: str, body: bytes) -> dict[str, Any]:
         """Any bytes as a request. There is one line of answer, and the exit status says that it is one."""
+        status, out = self._call(verb, body)
+        assert status == 0
+        (line,) = out.splitlines()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _call(self, verb: str, body: bytes) -> tuple[int, bytes]:
+        if self.is_warm and self.python == sys.executable:
+            call = Call([str(self.program), verb], self.env, self.account, self.can_seal)
+            return warm_program().call(call, body, PATIENCE_S)
         with self.popen(verb) as process:
             try:
                 out, _ = process.communicate(body, timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-        assert process.returncode == 0
-        (line,) = out.splitlines()
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return process.returncode, out
 
     def body(self, **request: Any) -> bytes:
         return json.dumps({"workspace": str(self.workspace), "job_id": self.job_id, **request}).encode()
@@ -239,7 +231,8 @@ class Jobd:
 
     def start(self, agent: str, **changes: Any) -> None:
         """Start an agent, given as a shell script."""
-        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", **START, **LIMITS, **changes}
+        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", "look_every_s": 0.2}
+        request |= {**START, **LIMITS, **changes}
         assert self.call("start", **request)["started"] is True
 
     def agent(self, agent: str, **changes: Any) -> dict[str, Any]:
