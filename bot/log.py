@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from bot.log_counter import COUNTED
@@ -50,6 +51,18 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
     root.setLevel(level)
     for library in ("asyncssh", "aiohttp", "sqlalchemy", "alembic", "asyncio", "aiosqlite"):
         logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
+    requests = logging.getLogger("aiohttp.server")
+    requests.filters = [_shorten_bad_request]
+
+
+def _shorten_bad_request(record: logging.LogRecord) -> bool:
+    """One line for a request that cannot be read: anybody can send many, and a traceback says nothing of them."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.exc_info = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.msg, record.args = f"bad request: {' '.join(error.message.split())[:200]!r}", ()
+    return True
 
 
 def spell_out(secrets: Collection[str]) -> frozenset[str]:

@@ -66,7 +66,7 @@ class Door:
         if token is None:
             raise Refused(403, f"This browser has not been let in. {AGAIN}")
         if not self.is_inside(request):
-            if not hmac.compare_digest(token.encode(), self.token.encode()):
+            if not _is_same(token, self.token):
                 raise Refused(403, "The address is not the one that the terminal shows: its token is another.")
             if self._is_used:
                 raise Refused(403, f"This address was used already, by another browser or window. {AGAIN}")
@@ -85,10 +85,15 @@ class Door:
             word = dict(await read_fields(request)).get(WORD, "")
         except Unreadable as error:
             raise Refused(400, str(error)) from error
-        if not hmac.compare_digest(word.encode(), self.word.encode()):
+        if not _is_same(word, self.word):
             raise Refused(403, "This form is not of this set-up, or of one that was started anew: load its page again.")
 
     def is_inside(self, request: web.Request) -> bool:
         """Whether a request is of the browser that was let in."""
         shown = request.cookies.get(self._cookie, "")
-        return hmac.compare_digest(shown.encode(), self._session.encode())
+        return _is_same(shown, self._session)
+
+
+def _is_same(shown: str, own: str) -> bool:
+    # What a browser sends may hold halves of characters, which UTF-8 cannot say.
+    return hmac.compare_digest(shown.encode(errors="replace"), own.encode())

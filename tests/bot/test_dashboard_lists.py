@@ -88,7 +88,7 @@ async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard
     row = {"event": "issues", "lane": "octo/widgets#7", "body": b"{}", "received_at": NOON, "next_attempt_at": NOON}
     async with dashboard.database.write() as connection:
         await connection.execute(deliveries.insert().values(id="d-1", state="failed", attempts=5, error="<b>x", **row))
-        await connection.execute(deliveries.insert().values(id="d-2", state="done", attempts=1, **row))
+        await connection.execute(deliveries.insert().values(id="../d-2", state="done", attempts=1, **row))
     job = await dashboard.add()
     async with dashboard.database.write() as connection:
         await store.save_meter(connection, Meter(job.id, turns=1, cost_usd=1.5))
@@ -100,6 +100,7 @@ async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard
             assert (await browser.send("/deliveries/d-1/replay", {"csrf": csrf})).status == 404
     async with dashboard.browser("root") as browser:
         assert "d-2" in (await browser.visit("/deliveries")).text
+        assert browser.offers("/deliveries/..%2Fd-2/replay"), "an id leads nowhere else"
         page = await browser.visit("/deliveries?failed")
         assert ("d-1" in page.text, "d-2" in page.text, "<b>x" in page.text) == (True, False, True)
         assert (await browser.send("/deliveries/d-1/replay", {"csrf": "wrong"})).status == 403

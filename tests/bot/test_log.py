@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import structlog
+from aiohttp.http_exceptions import LineTooLong
 
 from bot.demo.github.registration import make_key
 from bot.log import configure_logging
@@ -164,3 +165,15 @@ def test_in_a_terminal_no_text_commands_it() -> None:
     assert not {"\x1b]", "\x07", "\x9b", "\u202e", "\u200b"} & {*written, written[: written.find("0;owned")][-2:]}
     (line,) = (line for line in written.splitlines() if "job.moved" in line)
     assert line.count("owned") == 3, "no value begins a line of its own"
+
+
+def test_a_request_that_cannot_be_read_is_one_bounded_line(lines: Lines) -> None:
+    try:
+        raise LineTooLong(b"a" * 9000 + b"\n" * 9, 8190)
+    except LineTooLong as error:
+        logging.getLogger("aiohttp.server").error("Error handling request from %s", "1.2.3.4", exc_info=error)
+    (line,) = lines()
+    assert line["level"] == "warning"
+    assert line["event"].startswith("bad request: ")
+    assert len(line["event"]) < 300
+    assert "exception" not in line
