@@ -6,11 +6,14 @@ The brief and the results are not in it. The logs are: what agents and strangers
 from __future__ import annotations
 
 import io
+import json
 import platform
+import re
 import tarfile
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import make_url
 
@@ -26,6 +29,16 @@ from runner.own_files import open_private
 from runner.spool import STAGES, Spool
 
 PROGRAMS = ("ptq-bot", "aiohttp", "asyncssh", "gidgethub", "SQLAlchemy", "aiosqlite", "asyncpg", "uvloop")
+
+COMMANDS = frozenset({"args", "command", "setup", "lint", "rebuild", "test_command"})
+"""Keys under which operators write what is run."""
+
+MASK = "**********"
+
+_WORD = r"(?:key|token|secret|password|passwd)s?(?![a-z])"
+_OPTION = re.compile(rf"--?[\w-]*{_WORD}[\w-]*", re.IGNORECASE)
+_NAMED = re.compile(rf"((?:--?[\w-]*{_WORD}[\w-]*[=\s]|\b\w*{_WORD}\w*=(?!=))\s*)\S+", re.IGNORECASE)
+"""An option or a variable of that name, and what follows it."""
 
 
 class NotBundled(Exception):  # noqa: N818
@@ -61,7 +74,19 @@ def describe_configuration(settings: Settings) -> str:
     database = make_url(settings.server.database_url).render_as_string(hide_password=True)
     server = settings.server.model_copy(update={"database_url": database})
     shown = settings.model_copy(update={"server": server})
-    return redact(shown.model_dump_json(indent=2), settings.secret_values()) + "\n"
+    values = _mask_named(shown.model_dump(mode="json"))
+    return redact(json.dumps(values, indent=2, ensure_ascii=False), settings.secret_values()) + "\n"
+
+
+def _mask_named(value: Any, *, is_command: bool = False) -> Any:
+    """The configuration, with stars for what its commands call a key, a token, a secret or a password."""
+    if isinstance(value, dict):
+        return {key: _mask_named(inner, is_command=key in COMMANDS) for key, inner in value.items()}
+    if isinstance(value, list):
+        masked = [_mask_named(inner, is_command=is_command) for inner in value]
+        follows = [False, *(is_command and isinstance(one, str) and bool(_OPTION.fullmatch(one)) for one in value)]
+        return [MASK if behind else inner for behind, inner in zip(follows, masked, strict=False)]
+    return _NAMED.sub(rf"\g<1>{MASK}", value) if is_command and isinstance(value, str) else value
 
 
 def describe_program() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 from urllib.parse import quote
@@ -97,3 +98,13 @@ def test_a_password_in_an_address_is_hidden_however_it_is_encoded(tmp_path: Path
     for form in (PASSWORD, written, quote(PASSWORD), quote(PASSWORD, safe=""), quote(PASSWORD, safe="").lower()):
         assert form not in shown
         assert form not in redact(f"cannot reach it: {form} is wrong", settings.secret_values())
+
+
+def test_what_a_command_calls_a_secret_is_hidden(tmp_path: Path) -> None:
+    """Operators may write one where it does not belong, and nothing but its name tells what it is."""
+    written = ["sh", "--api-key", "first", "--auth-token=second", "MY_PASSWORD=third run --tokenizer big -v", "last"]
+    mine = ('command = ["true"]', f"command = {json.dumps(written)}")
+    shown = json.loads(describe_configuration(load_settings(configure(tmp_path, 0, mine))))
+    mask = "**********"
+    hidden = ["sh", "--api-key", mask, f"--auth-token={mask}", f"MY_PASSWORD={mask} run --tokenizer big -v", "last"]
+    assert shown["agents"]["mine"]["command"] == hidden

@@ -52,6 +52,18 @@ async def test_only_the_browser_that_has_the_token_is_let_in_and_only_once(tmp_p
         assert (again.status, "was used already" in again.text) == (403, True)
 
 
+async def test_halves_of_characters_let_nobody_in(tmp_path: Path) -> None:
+    async with sit_down(tmp_path, inside=False) as operator:
+        port = urlsplit(operator.url).port
+        for headers, query in (({}, "?token=%ED%A0%80"), ({"Cookie": f"ptq_setup_{port}=\udcff"}, "")):
+            sent = f"GET /{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
+            sent += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent.encode(errors="surrogateescape") + b"\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+            writer.close()
+
+
 async def test_a_form_that_cannot_be_read_is_refused(operator: Operator) -> None:
     headers = {"Content-Type": "application/x-www-form-urlencoded; charset=nope"}
     async with operator.session.post(f"{operator.url}/app/place", data=b"csrf=1", headers=headers) as answer:
