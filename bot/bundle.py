@@ -37,7 +37,10 @@ MASK = "**********"
 
 _WORD = r"(?:key|token|secret|password|passwd)s?(?![a-z])"
 _OPTION = re.compile(rf"--?[\w-]*{_WORD}[\w-]*", re.IGNORECASE)
-_NAMED = re.compile(rf"((?:--?[\w-]*{_WORD}[\w-]*[=\s]|\b\w*{_WORD}\w*=(?!=))\s*)\S+", re.IGNORECASE)
+_NAMED = re.compile(
+    rf"(?<![\w-])((?:--?[\w-]{{0,60}}{_WORD}[\w-]{{0,60}}[=\s]|\w{{0,60}}{_WORD}\w{{0,60}}=(?!=))\s*+)\S+",
+    re.IGNORECASE,
+)
 """An option or a variable of that name, and what follows it."""
 
 

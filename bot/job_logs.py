@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -68,6 +69,7 @@ class JobLogs:
         self._spool = spool
         self._agents = agents
         self._secrets = secrets
+        self._unpacking = asyncio.Lock()
 
     async def read(self, job: Job, stage: str, last: int) -> End:
         """The end of a stage's log: kept for good when the job has ended, from the spool while it is under way."""
@@ -79,7 +81,11 @@ class JobLogs:
     async def fetch_kept(self, job_id: str, stage: str) -> bytes | None:
         """The log of a job that has ended."""
         async with self._db.read() as connection:
-            return await store.fetch_log(connection, job_id, stage)
+            compressed = await store.fetch_compressed_log(connection, job_id, stage)
+        if compressed is None:
+            return None
+        async with self._unpacking:  # In a thread, for it takes long, and one at a time, for it takes memory.
+            return await asyncio.to_thread(zlib.decompress, compressed)
 
     def draw(self, job: Job, stage: str, log: End) -> Drawn:
         """What a reader sees of a log, clean. One that grows is shown as far as nothing in it can become a secret."""

@@ -237,6 +237,9 @@ _RULE_OF_MAIL = re.compile(r"_{10,}")
 
 _MAX_FORWARDED = 700
 _COMMENT = re.compile(r"<!--(?!-?>).*?(?:--!?>|\Z)", re.DOTALL)
+_WHOLE_COMMENT = re.compile(r"<!--(?!-?>).*?--!?>", re.DOTALL)
+_LEFT_OPEN = re.compile(r"<(?=[!?/a-z])[^<>]*+\Z", re.IGNORECASE)
+"""A comment, or a tag, that does not end where its block does: a page may hide everything behind it."""
 _TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)((?:=\s*+\"[^\"]*+\"|=\s*+'[^']*+'|[^>])*+)", re.IGNORECASE)
 _HIDING = re.compile(r"\b(?:hidden|style)\b", re.IGNORECASE)
 _HARMLESS = frozenset(
@@ -257,7 +260,7 @@ _ELEMENTS = re.compile(
 )
 """The other HTML elements that hold something. What is none of them (`List<int>`) is no element at all."""
 
-_FOOTNOTE = re.compile(r" {0,3}\[\^[^\] \t\n\0]++\]:")
+_FOOTNOTE = re.compile(r"[ \t>*+.)0-9-]*+\[\^[^\] \t\n\0]++\]:")
 """Begins the words of a footnote, which a page shows at its end or nowhere. Our parser of Markdown knows none."""
 
 
@@ -268,11 +271,14 @@ class _OpenElements:
         self._open: Counter[str] = Counter()
         self._raw = ""
         """The open element in which a browser reads no other tags, if any."""
+        self._is_torn = False
+        """Whether a comment or a tag was left open: then nobody knows what is hidden below."""
 
     def __bool__(self) -> bool:
-        return any(self._open.values())
+        return self._is_torn or any(self._open.values())
 
     def read(self, html: str) -> None:
+        self._is_torn = self._is_torn or _LEFT_OPEN.search(_WHOLE_COMMENT.sub("", html)) is not None
         for closing, tag, attributes in _TAG.findall(_COMMENT.sub("", html)):
             name = tag.lower()
             if closing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from gidgethub import sansio
 from gidgethub.routing import Router
@@ -23,7 +22,7 @@ from handlers.permissions import admit
 from handlers.pulls import ask_for_pull
 from handlers.rebase import read_onto
 from handlers.rules import RepositoryRules
-from handlers.start import StartRequest, start_job
+from handlers.start import StartRequest, start_job, was_requested_before
 from handlers.withheld import fetch_withheld
 from runner import store
 from runner.job import REBASE, Job, JobState
@@ -82,7 +81,7 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
     if not commands:
         return
     thread = created.issue.number
-    admission = await admit(context, created.repository, thread, created.sender, _find_right(commands))
+    admission = await admit(context, created.repository, thread, created.sender, *_find_rights(commands))
     if admission is None:
         return
     rules = admission.rules
@@ -117,10 +116,9 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
     await reply_once(context, rules.name, edited.issue.number, occasion, replies.render_edited())
 
 
-def _find_right(commands: Sequence[Command | UnknownCommand]) -> Right:
-    """What a whole comment takes: the most that one of its commands does."""
-    rights = [COMMANDS[command.verb].right if isinstance(command, Command) else Right.START for command in commands]
-    return max(rights, key=list(Right).index)
+def _find_rights(commands: Sequence[Command | UnknownCommand]) -> list[Right]:
+    """What the commands of a comment take. All of it is asked for: no command is carried out without the others."""
+    return [COMMANDS[command.verb].right if isinstance(command, Command) else Right.START for command in commands]
 
 
 async def _find_issue(context: Context, repository: str, created: IssueCommentCreated) -> int | None:
@@ -212,11 +210,6 @@ async def _cancel(request: Request, command: Command) -> None:
         raise TooEarly
     if not goes_on:
         await request.reply(replies.render_nothing_to_cancel())
-
-
-def was_requested_before(job: Job, written_at: datetime) -> bool:
-    """Whether a comment written then can be about a job. GitHub's times are whole seconds: the same one counts."""
-    return job.requested_at.replace(microsecond=0) <= written_at
 
 
 async def ask_to_end(context: Context, job_id: str, login: str) -> bool:

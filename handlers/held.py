@@ -14,6 +14,7 @@ from handlers.by_hand import find_origin
 from handlers.commands import COMMANDS
 from handlers.context import Context
 from handlers.outbox import write_reply
+from handlers.own_rules import narrow
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner import store
 from runner.claims import ClaimLost
@@ -55,6 +56,8 @@ def _is_due(context: Context, hold: Hold) -> bool:
 async def _check(context: Context, hold: Hold, job: Job) -> None:
     """Let somebody in, or on, who may open pull requests by GitHub's word; end the hold of anybody else, and say so."""
     rules = context.rules_for(job.repository)
+    if rules is not None:
+        rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
     role = await context.github.fetch_role(rules.name, hold.person) if rules else None
     may = rules is not None and role is not None and role >= COMMANDS["takeover"].right.find_role(rules)
     async with context.db.write() as connection:

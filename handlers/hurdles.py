@@ -53,7 +53,7 @@ class NothingToVerify(NotStarted):
 
 _CLOSES = re.compile(
     r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?:[ \t]*+:)?+[ \t]++"
-    r"(?:(?:https?://[^\s/]+/)?(?P<repository>[\w.-]+/[\w.-]+)(?:#|/issues/)|#|GH-)(?P<number>\d+)",
+    r"(?:(?:https?://[^\s/]+/)?(?P<repository>[\w.-]+/[\w.-]+)(?:#|/issues/)|#|GH-)(?P<number>[0-9]{1,10})(?![0-9])",
     re.IGNORECASE,
 )
 """GitHub's words by which a pull request says what it closes.

@@ -18,7 +18,7 @@ from handlers.own_rules import narrow
 from handlers.permissions import admit, ask_live
 from handlers.ports import GitHubError, NotFound
 from handlers.rules import RepositoryRules
-from handlers.start import StartRequest, start_job
+from handlers.start import StartRequest, start_job, was_requested_before
 from runner import store
 from runner.pauses import Pause, begin_pause, end_pause, fetch_pauses
 
@@ -87,15 +87,20 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
         # The repository itself may have had it stand for another preset.
         rules = await narrow(context, rules, unlabeled.repository)
         if preset := _preset_of(rules, unlabeled.label.name):
-            await _take_back(context, rules.name, number, sender, preset)
+            await _take_back(context, rules.name, number, sender, unlabeled.issue.updated_at, preset)
 
 
 @router.register("issues", action="closed")
 async def on_issues_closed(event: sansio.Event, context: Context) -> None:
-    """What has not begun on an issue that is closed need not begin, and its pull request is no longer waited for."""
+    """What has not begun on an issue that is closed need not begin, and its pull request is no longer waited for.
+
+    GitHub is asked whether the issue is closed: the delivery may be late, or a copy.
+    """
     closed = IssueClosed.model_validate(event.data)
     if rules := context.rules_for(closed.repository.full_name):
-        await _take_back(context, rules.name, closed.issue.number, closed.sender)
+        if await _is_open(context, rules.name, closed.issue.number):
+            return
+        await _take_back(context, rules.name, closed.issue.number, closed.sender, closed.issue.updated_at)
         async with context.db.write() as connection:
             case = await casebook.fetch_case(connection, f"{rules.name}#{closed.issue.number}")
             if case and (done := close_issue(case, context.now())) != case:
@@ -103,15 +108,24 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
         context.ring()
 
 
-async def _take_back(context: Context, repository: str, number: int, sender: User, preset: str | None = None) -> None:
-    """Cancel the job that waits for its slot: with a preset, if it has that."""
+async def _take_back(
+    context: Context, repository: str, number: int, sender: User, at: datetime, preset: str | None = None
+) -> None:
+    """Cancel the job that waits for its slot, if it was requested by then: with a preset, if it has that."""
     async with context.db.write() as connection:
         job = await casebook.fetch_queued_job(connection, f"{repository}#{number}")
-        if job is None or preset not in (None, job.preset):
+        if job is None or preset not in (None, job.preset) or not was_requested_before(job, at):
             return
         await store.request_cancel(connection, job.id, sender.login, context.now())
     log.info("job.taken_back", **job.log_context(), by=sender.login)
     context.ring()
+
+
+async def _is_open(context: Context, repository: str, number: int) -> bool:
+    try:
+        return (await context.github.fetch_issue(repository, number)).state == "open"
+    except NotFound:
+        return False
 
 
 async def _is_on(context: Context, repository: str, labeled: IssueLabeled) -> bool | None:

@@ -40,9 +40,9 @@ async def ask_live(
 
 
 async def admit(
-    context: Context, repository: Repository, issue_number: int, sender: User, right: Right
+    context: Context, repository: Repository, issue_number: int, sender: User, *rights: Right
 ) -> Admission | None:
-    """Whether `sender` is heard with something that takes this right; else one friendly reply, and None.
+    """Whether `sender` is heard with something that takes all these rights; else one friendly reply, and None.
 
     A repository without configuration is explained once to each requester, a missing permission once an issue and
     person: whoever asks again hears nothing.
@@ -53,9 +53,13 @@ async def admit(
         body = replies.render_not_configured(sender.login, repository.full_name)
         await reply_once(context, repository.full_name, issue_number, f"not configured @{sender.login}", body)
         return None
-    admission = await ask_live(context, rules, repository, sender.login, right)
-    if admission.may(right):
+    # Which right takes most is a matter of the rules, and the repository's own may differ from the operator's.
+    hardest = max(rights, key=lambda right: (right.find_role(rules), right is not Right.ANYONE))
+    admission = await ask_live(context, rules, repository, sender.login, hardest)
+    refused = [right for right in rights if not admission.may(right)]
+    if not refused:
         return admission
+    right = max(refused, key=lambda right: right.find_role(admission.rules))
     log.info("request.refused", by=sender.login)
     helper = admission.may(Right.START)  # Heard on other things: they are told what this one takes.
     least = right.find_role(admission.rules)

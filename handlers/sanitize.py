@@ -350,7 +350,8 @@ def make_plain_line(text: str, secrets: Collection[str], limit: int) -> str:
 
 
 def _spell_out_markup(text: str) -> str:
-    text = re.sub(r"[\\*_~\[\]]", lambda found: f"&#{ord(found[0])};", text)
+    # Within a word an underscore is no emphasis, and names have many.
+    text = re.sub(r"[\\*~\[\]]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", lambda found: f"&#{ord(found[0])};", text)
     return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)", "&#8203;", text)
 
 

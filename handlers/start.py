@@ -390,3 +390,8 @@ async def _react(context: Context, name: str, request: StartRequest) -> None:
         await context.github.react_to_issue(name, request.issue.number, "eyes")
     else:
         await context.github.react_to_comment(name, request.comment_id, "eyes")
+
+
+def was_requested_before(job: Job, written_at: datetime) -> bool:
+    """Whether what somebody said then can be about a job. GitHub's times are whole seconds: the same one counts."""
+    return job.requested_at.replace(microsecond=0) <= written_at

@@ -359,6 +359,12 @@ async def save_log(connection: AsyncConnection, job_id: str, stage: str, compres
 
 async def fetch_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
     """A stage's kept log; None while the job is under way, or when there never was one."""
-    query = select(job_logs.c.compressed).where(job_logs.c.job_id == job_id, job_logs.c.stage == stage)
-    compressed = (await connection.execute(query)).scalar_one_or_none()
+    compressed = await fetch_compressed_log(connection, job_id, stage)
     return zlib.decompress(compressed) if compressed is not None else None
+
+
+async def fetch_compressed_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
+    """The same as `zlib` keeps it: tens of megabytes of log take that long to unpack that a service does it aside."""
+    query = select(job_logs.c.compressed).where(job_logs.c.job_id == job_id, job_logs.c.stage == stage)
+    found: bytes | None = (await connection.execute(query)).scalar_one_or_none()
+    return found

@@ -327,9 +327,10 @@ async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:
         forwarder.is_away = True
         on_time, world.github.clock = world.github.clock, lambda: datetime.now(UTC) - timedelta(minutes=2)
         await world.open_issue()
+        await world.label()
         await world.github.settle()
         world.github.clock = on_time
-        assert [delivery.status_code for delivery in world.github.deliveries] == [200]
+        assert [delivery.status_code for delivery in world.github.deliveries] == [200, 200]
         findings = await examine(world.playground.config)
     (found,) = [finding for finding in findings if finding.check == "deliveries"]
     assert found.verdict is Verdict.FAILED

@@ -21,7 +21,7 @@ async def test_page_and_patch_show_each_line_of_a_diff_with_its_mark(site: Site)
     ends = [PATCH.replace(" items = 5", f" -----{end} PRIVATE KEY-----") for end in ("BEGIN", "END")]
     lines = f"+# \revil()\n+\u2028x\n+⟨U+202E⟩\n+{SECRET}\n+caf\U0010ffe9\r\n"
     patch = ends[0] + PATCH.replace("chunks", "evil") + ends[1] + lines
-    shown = "+# ⟨U+000D⟩evil()\n+⟨U+2028⟩x\n+⟨U+27E8⟩U+202E⟩\n+[redacted]\n+caf⟨0xE9⟩\r\n"
+    shown = "+# ⟨U+000D⟩evil()\n+⟨U+2028⟩x\n+⟨U+27E8⟩U+202E⟩\n+[redacted]\n+caf⟨0xE9⟩⟨U+000D⟩\n"
     await site.add(make_report(patch=patch), state=JobState.SUCCEEDED)
     for path in ("/patch", "/files/change.patch"):
         assert (await site.get(f"/jobs/0123456789{path}")).html == patch.replace(lines, shown)

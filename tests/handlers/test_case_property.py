@@ -170,6 +170,7 @@ class Cases(RuleBasedStateMachine):
         await self.send(issue, by, "label", self.github.next_id(), payload, at_once)
 
     async def close_or_reopen(self, issue: int, action: str) -> None:
+        self.github.closed = self.github.closed | {issue} if action == "closed" else self.github.closed - {issue}
         await self.send(issue, "boss", action, 0, render_payload(issue, "boss", self.clock(), action=action), True)
 
     async def send(self, issue: int, by: str, kind: str, which: int, payload: dict[str, Any], at_once: bool) -> None:

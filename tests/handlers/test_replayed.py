@@ -19,7 +19,7 @@ from handlers.context import Context
 from handlers.events import Issue, User
 from handlers.outcomes import report_jobs
 from handlers.ports import Comment, GitHub, Labelling
-from handlers.rules import RepositoryRules
+from handlers.rules import RepositoryRules, Role
 from handlers.start import CLOCK_SKEW, StartRequest
 from runner import store
 from runner.agents import AgentSpec
@@ -141,6 +141,34 @@ async def test_an_old_word_that_a_label_was_taken_off_cancels_nothing_while_it_i
     assert not await thread.is_cancelled()
     await thread.unlabel()
     assert await thread.is_cancelled()
+
+
+@pytest.mark.parametrize(("said_s", "is_closed", "ends"), [(-60, True, False), (60, False, False), (60, True, True)])
+async def test_a_close_takes_back_only_what_was_asked_for_before_it_and_while_the_issue_is_closed(
+    thread: Thread, said_s: int, is_closed: bool, ends: bool
+) -> None:
+    await thread.label()
+    thread.github.closed = {ISSUE} if is_closed else set()
+    at = thread.clock() + timedelta(seconds=said_s)
+    await thread.deliver("issues", render_payload(ISSUE, "boss", at, action="closed"))
+    assert await thread.is_cancelled() == ends
+
+
+async def test_a_label_that_was_taken_off_earlier_ends_nothing_that_was_asked_for_since(thread: Thread) -> None:
+    await thread.comment("/ptq fix", thread.clock())
+    payload = render_payload(
+        ISSUE, "boss", thread.clock() - timedelta(hours=1), action="unlabeled", label={"name": "ptq"}
+    )
+    await thread.deliver("issues", payload)
+    assert not await thread.is_cancelled()
+
+
+async def test_a_comment_needs_the_right_to_each_of_its_commands(thread: Thread) -> None:
+    rules = replace(RULES, who_may_start=Role.ADMIN, who_may_open=Role.WRITE)
+    thread.context = replace(thread.context, repositories={NAME: rules})
+    await thread.comment("/ptq fix\n\n/ptq release", thread.clock())
+    assert await thread.jobs() == []
+    assert "admin access" in (await thread.replies())[0]
 
 
 async def test_an_old_word_that_a_label_was_put_on_starts_nothing_once_it_is_off(thread: Thread) -> None:

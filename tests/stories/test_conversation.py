@@ -337,7 +337,7 @@ async def test_status_says_what_the_agent_tries_but_not_what_could_be_abused(tmp
         await world.wait_for_job("running")
         await wait_for_heading(world, "Ask @octocat why")
         await world.comment("/ptq status")
-        assert "**Worklog:** Ask octocat why" in await world.wait_for_reply("<!-- ptq:reply=")
+        assert "**Worklog:** `Ask @octocat why`" in await world.wait_for_reply("<!-- ptq:reply=")
         await wait_for_heading(world, "A security hole in chunked")
         await world.comment("/ptq status")
         assert "Worklog" not in await world.wait_for_reply("<!-- ptq:reply=", 2)

@@ -59,6 +59,7 @@ class ModelGitHub:
         self.labels = dict[int, set[str]]()
         """What stands on each issue."""
         self.moved = set[int]()
+        self.closed: set[int] = set()
         """Issues that were transferred to where we are not installed."""
         self.opened = list[Opened]()
         self.mishaps = list[str]()
@@ -126,7 +127,8 @@ class ModelGitHub:
     def _show_issue(self, issue_number: int) -> Issue:
         self._thread(issue_number)
         labels, now = tuple(Label(name=name) for name in sorted(self.labels.get(issue_number, ()))), self._now()
-        return Issue(number=issue_number, title="It breaks", labels=labels, created_at=now, updated_at=now)
+        state = "closed" if issue_number in self.closed else "open"
+        return Issue(number=issue_number, title="It breaks", labels=labels, created_at=now, updated_at=now, state=state)
 
     async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
         return await self._do(list)
