@@ -194,7 +194,7 @@ async def fetch_reports_of(connection: AsyncConnection, repository: str, issue_n
             replies.c.kind == "report",
             replies.c.commented_at.is_not(None),
         )
-        .order_by(replies.c.commented_at.desc())
+        .order_by(replies.c.commented_at.desc(), replies.c.comment_id.desc())
     )
     return [_reply(row) for row in await connection.execute(query)]
 

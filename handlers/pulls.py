@@ -71,7 +71,10 @@ async def ask_for_pull(
 
 
 def _stood(reply: Reply, comment: IssueComment) -> bool:
-    return reply.commented_at is not None and reply.commented_at <= comment.created_at
+    """Whether a report was there when a comment was written. GitHub's times are whole seconds; its ids only grow."""
+    if reply.commented_at is None or reply.comment_id is None:
+        return False
+    return (reply.commented_at, reply.comment_id) < (comment.created_at, comment.id)
 
 
 def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | None:

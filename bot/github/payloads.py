@@ -140,7 +140,8 @@ def choose_remover(events: Sequence[Mapping[str, Any]], label: str) -> User | No
         for event in events
         if event.get("event") in ("labeled", "unlabeled") and event["label"]["name"].casefold() == label.casefold()
     ]
-    last = max(changes, key=lambda event: parse_time(event["created_at"]), default=None)
+    # Of those within one second, which is all that GitHub tells, the timeline has the last one last.
+    last = max(reversed(changes), key=lambda event: parse_time(event["created_at"]), default=None)
     return User.model_validate(last["actor"] or {}) if last and last["event"] == "unlabeled" else None
 
 
