@@ -13,11 +13,20 @@ from handlers.sanitize import find_open
 PIECE = 32_768
 """Characters of a piece, where it can end there."""
 
+STEP = PIECE // 4
+"""Characters from a border that cannot be used to the next one that is tried."""
+
+TRIES = 200
+"""Ends of lines that are tried, from the end of the longest piece, before its last one is taken. A key has some 60."""
+
 LONGEST = 3 * PIECE
 """Characters of the longest one. No key is that long."""
 
 MARGIN = 10_000
 """Characters on either side of a border within a line that are looked at: a secret is found only when it is whole."""
+
+LINE_MARGIN = 1_000
+"""The same for a border between two lines."""
 
 
 def cut_pieces(log: str, secrets: Collection[str], clean: Callable[[str], str]) -> Iterator[str]:
@@ -30,7 +39,7 @@ def cut_pieces(log: str, secrets: Collection[str], clean: Callable[[str], str]) 
 
 
 def _find_end(log: str, start: int, secrets: Collection[str], clean: Callable[[str], str]) -> int:
-    for end in range(start + PIECE, min(start + LONGEST, len(log)) + 1, PIECE):
+    for end in range(start + PIECE, min(start + LONGEST, len(log)) + 1, STEP):
         if end == len(log):
             return end
         line = log.rfind("\n", start, end) + 1
@@ -38,14 +47,21 @@ def _find_end(log: str, start: int, secrets: Collection[str], clean: Callable[[s
         place = start + find_open(log[start:border], secrets)
         if place < border:
             border = log.rfind("\n", start, place) + 1
-        if border > start and (log[border - 1] == "\n" or _is_harmless(log, border, clean)):
+        # Between two lines only a header and its value belong together; what is longer has an opening.
+        margin = LINE_MARGIN if log[border - 1 : border] == "\n" else MARGIN
+        if border > start and _is_harmless(log, border, margin, clean):
             return border
     if len(log) - start <= LONGEST:
         return len(log)
-    return (log.rfind("\n", start, start + LONGEST) + 1) or start + LONGEST
+    last = border = log.rfind("\n", start, start + LONGEST) + 1
+    for _ in range(TRIES):
+        if border and _is_harmless(log, border, LINE_MARGIN, clean):
+            return border
+        border = log.rfind("\n", start, max(border - 1, start)) + 1
+    return last or start + LONGEST
 
 
-def _is_harmless(log: str, border: int, clean: Callable[[str], str]) -> bool:
-    """Whether a border within a line goes through nothing that `clean` would have found."""
-    before, after = log[max(border - MARGIN, 0) : border], log[border : border + MARGIN]
+def _is_harmless(log: str, border: int, margin: int, clean: Callable[[str], str]) -> bool:
+    """Whether a border goes through nothing that `clean` would have found."""
+    before, after = log[max(border - margin, 0) : border], log[border : border + margin]
     return clean(before + after) == clean(before) + clean(after)

@@ -24,6 +24,8 @@ from tests.crash.points import Logbook, Point
 CLAIM_S = 4.0
 SWEEP_S = 0.25
 RECOVER_S = 1.0
+REQUEST_S = 1.5
+"""A comment whose request was cut off is looked for after as long as a request may take."""
 
 # A request must fit into what is left of a claim between two renewals.
 PACE = Pace(
@@ -33,7 +35,8 @@ PACE = Pace(
     in_flight_s=RECOVER_S,
     grace_s=5.0,
     claim_s=CLAIM_S,
-    github=Timings(timeout_s=1.5, write_interval_s=0.0, backoff_s=0.05),
+    settles_s=REQUEST_S,
+    github=Timings(timeout_s=REQUEST_S, write_interval_s=0.0, backoff_s=0.05),
 )
 
 

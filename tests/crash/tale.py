@@ -14,9 +14,10 @@ from tests.crash.points import Point
 from tests.support import program
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World
 
-LOOKS = 3
+LOOKS = 5
 """How often the service must have asked GitHub for what it missed, without anything being written meanwhile, for the
-story to count as over. By then every loop has looked around, however slow the machine is."""
+story to count as over. By then every loop has looked around, however slow the machine is, and a comment
+that may have been cut off has been looked for."""
 
 AGENT = "open({starts!r}, 'a').write('started\\n')\n" + WRITE_REPORT + "time.sleep(0.4)\n" + FIX
 

