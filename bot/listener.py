@@ -105,9 +105,9 @@ class Listener:
         await self._runner.cleanup()
 
     def _bound_stalls(self, transport: asyncio.BaseTransport) -> None:
-        """Have the kernel end a connection whose client takes nothing of what it is sent, whoever sends it and how.
+        """Let the kernel end a connection whose client takes none of the bytes that are sent to it.
 
-        Only Linux can; elsewhere such a client keeps its place.
+        Only Linux can do this. On other systems the client keeps its place.
         """
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = int(self._stall_s * 1000)

@@ -308,7 +308,7 @@ class Pages:
     async def _fetch_result(
         self, visit: Visit, job: Job, *, is_suspect: bool = False
     ) -> tuple[Report | None, web.Response | None]:
-        """What came of a job, and what stands in its place for those who may not read it. The log may be suspect."""
+        """The result of a job, or the notice that replaces it for people who may not read it."""
         async with self._context.db.read() as connection:
             report, meter = await store.fetch_report(connection, job.id), await store.fetch_meter(connection, job.id)
         return report, await asyncio.to_thread(self._withhold, visit, job, report, meter, is_suspect=is_suspect)

@@ -93,7 +93,7 @@ class Webhook:
             return _answer(200, message="pong")
         if not self._inbox.wants(event, subject):
             log.info("delivery.ignored", delivery=delivery_id, event_name=event)
-            return _answer(200, message="no handler works such a delivery", delivery=delivery_id)
+            return _answer(200, message="no handler works this event", delivery=delivery_id)
         try:
             stored = await self._inbox.receive_once(delivery_id, event, find_lane(subject), body)
         except NotStored as error:

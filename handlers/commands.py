@@ -258,7 +258,7 @@ _ELEMENTS = re.compile(
     r"|picture|plaintext|pre|progress|q|rb|rp|rt|rtc|ruby|s|script|search|section|select|slot|small|strike|style"
     r"|sub|summary|sup|svg|table|tbody|td|template|textarea|tfoot|th|thead|title|tr|ul|video|xmp"
 )
-"""The other HTML elements that hold something. What is none of them (`List<int>`) is no element at all."""
+"""The other HTML elements that have content. Any other name in angle brackets (`List<int>`) is no element."""
 
 _FOOTNOTE = re.compile(r"[ \t>*+.)0-9-]*+\[\^[^\] \t\n\0]++\]:")
 """Begins the words of a footnote, which a page shows at its end or nowhere. Our parser of Markdown knows none."""

@@ -41,7 +41,7 @@ async def check_holds(context: Context) -> None:
             raise
         except (GitHubError, GitHubUnavailable) as error:
             log.warning("hold.not_checked", job=hold.job_id, person=hold.person, reason=str(error))
-        except Exception:
+        except Exception:  # One hold that cannot be judged stops no other.
             log.exception("hold.not_checked", job=hold.job_id)
 
 

@@ -53,7 +53,7 @@ _FORMULA_ENDS = re.compile(r"(?<=\S)\$(?!\w)")
 """GitHub draws what is between two such dollars of a paragraph. `$HOME and $PATH` is no formula."""
 
 _FORMULA = re.compile(r"\$[^$\n]*\$(?![\w({])")
-"""A formula of one line, whatever spaces are in it."""
+"""A formula of one line, with or without spaces."""
 
 _HTML = re.compile(r"<[A-Za-z/!?]")
 _HTML_BLOCK = re.compile(

@@ -136,7 +136,7 @@ class Inbox:
         return await self._copies.receive(Arrival(delivery_id, event, lane, body))
 
     def wants(self, event: str, payload: Mapping[str, Any]) -> bool:
-        """Whether a handler works such a delivery. Anything else is not worth a row."""
+        """Whether a handler works such a delivery. No other delivery is stored."""
         return is_routed(self._router, event, payload.get("action")) and fits(event, payload)
 
     async def holds(self, delivery_id: str, event: str, body: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""A long log in pieces, so that whoever makes it clean lets others have their turn. Pure.
+"""A long log in pieces, so that other requests get their turn while it is cleaned. Pure.
 
-No search through a text can be interrupted, and a page's log has some megabytes. A piece is whole lines where that is
-possible, and what is clean piece by piece is as clean as the whole.
+A search through a text cannot be interrupted, and a page's log has some megabytes. A piece ends at the end of a line
+where that is possible. The cleaned pieces show no secret that the cleaned log would not show.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from collections.abc import Callable, Collection, Iterator
 from handlers.sanitize import find_open
 
 PIECE = 32_768
-"""Characters of a piece, where it can end there."""
+"""Characters of a piece, if a border is possible there."""
 
 STEP = PIECE // 4
-"""Characters from a border that cannot be used to the next one that is tried."""
+"""Characters between two borders that are tried."""
 
 TRIES = 200
-"""Ends of lines that are tried, from the end of the longest piece, before its last one is taken. A key has some 60."""
+"""Line ends that are tried, from the end of the longest piece backwards, before the last one is taken. A key has some
+60 lines."""
 
 LONGEST = 3 * PIECE
-"""Characters of the longest one. No key is that long."""
+"""Characters of the longest piece. No key is that long."""
 
 MARGIN = 10_000
-"""Characters on either side of a border within a line that are looked at: a secret is found only when it is whole."""
+"""Characters on each side of a border within a line that are compared: a secret is found only when it is whole."""
 
 LINE_MARGIN = 1_000
 """The same for a border between two lines."""

@@ -46,7 +46,7 @@ MIN_PROGRESS = timedelta(minutes=2)
 
 async def report_jobs(context: Context) -> None:
     """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand,
-    then the holds of people: whoever waits for a report is let in by that.
+    then the holds of people: somebody who waits for a report is let in.
 
     What fails is tried again in the next pass, and holds up nothing else.
     """

@@ -67,7 +67,7 @@ def _spell_sign(form: str, found: re.Match[str]) -> str:
 
 
 def _find_base64(raw: bytes) -> Iterator[str]:
-    """What is sure to stand in the base64 of what holds these bytes, one text for each place in a group of three."""
+    """What the base64 of any content with these bytes must contain: a text for each position in a group of three."""
     for before in range(3):
         first, last = -(-8 * before // 6), 8 * (before + len(raw)) // 6
         yield b64encode(bytes(before) + raw).decode()[first:last]
@@ -99,12 +99,12 @@ _RUN = re.compile(r"[A-Za-z0-9+/_%-]{12,}+")
 
 @cache
 def _find_probe(form: str) -> str:
-    """The longest part of a form that can only stand in a run of such signs, or nothing."""
+    """The longest part of a form that occurs only in a run of these signs, or nothing."""
     return max(_RUN.findall(form), key=len, default="")
 
 
 def find_present(text: str, forms: Iterable[str]) -> list[str]:
-    """Those of the forms that stand in the text. There are many forms, so most are looked for in its long runs only."""
+    """The forms that the text contains. There are many forms, so most are searched only in its long runs."""
     runs = "\n".join(_RUN.findall(text))
     return [form for form in forms if _find_probe(form) in runs and form in text]
 

@@ -153,7 +153,7 @@ _OPENING = re.compile(r"[\[*_~\s]*")
 """What may stand before the first word of a link."""
 
 _LINK_END = re.compile(r"\]\((?:[^\s()]++|\([^\s()]*+\))*+\)")
-"""Where a link leads, of which a reader sees nothing. `make_safe` leaves no link with more to it than an address."""
+"""Where a link leads. A reader does not see it. `make_safe` leaves no link with more to it than an address."""
 
 _UNDERLINE = re.compile(r"[\s>]*(?:=+|-+)\s*")
 
@@ -178,7 +178,7 @@ def mark_forgery(line: str, following: str = "") -> str:
 
 
 _SIGNS = re.compile(r"^[\W_]+")
-"""Whatever stands before the first letter of a line: dots, arrows, brackets and pictures."""
+"""The characters before the first letter of a line: dots, arrows, brackets and pictures."""
 
 _LOOKED_AT = 200
 """Characters of a line: more than any beginning of ours has."""

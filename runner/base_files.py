@@ -1,4 +1,4 @@
-"""Whether the changes begin from what the base commit holds: modes, types, and what stands in the way. Pure.
+"""Whether the changes begin from what the base commit holds: modes, types, and folders in the way. Pure.
 
 A machine says which mode each path had before. By that people are shown a new file, an edited one or a link; so it is
 compared with what GitHub has, before anything is made of it.

@@ -81,7 +81,7 @@ _NO_CODE = {ord("`"): "\u02bc", **{ord(char): f"\u27e8U+{ord(char):04X}\u27e9" f
 
 
 def show_path(path: str) -> str:
-    """A path in a sentence of ours, as code, on one line whatever it holds."""
+    """A path, or others' words, in a sentence of ours: as code on one line."""
     shown = show_invisible(path).translate(_NO_CODE)
     return f"`{shown}`" if len(shown) <= MAX_SHOWN else f"`{shown[:MAX_SHOWN]}…`"
 

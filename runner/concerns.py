@@ -50,7 +50,7 @@ _MAX_FOLDED = 4_000
 _NOUN = r"(?:concern|issue|problem|risk|bug|flaw|hole|vulnerabilit(?:y|ie))s?"
 
 _PHRASE = re.compile(rf"security[\W_]{{0,12}}{_NOUN}")
-"""The two words, with whatever stands between them instead of a space."""
+"""The two words, with any characters that replace the space between them."""
 
 _CONCERN = re.compile(
     r"(?:and )?(?:an? )?(?:(?!(?:no|not|without|never)\b)\w+ ){0,2}"

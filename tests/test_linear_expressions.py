@@ -1,4 +1,4 @@
-"""No regular expression of ours takes more than linear time, whatever a text is made of.
+"""No regular expression of ours takes more than linear time on any text.
 
 Texts are made from each expression's own parts. An expression holds the interpreter until it is done, so that neither
 a thread nor a time limit helps against one that goes back and forth.

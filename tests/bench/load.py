@@ -25,7 +25,7 @@ PAYLOAD_SIZE = 12_700
 PATIENCE_S = 30.0
 
 PLACE = b"00000000-0000-0000-0000-000000000000"
-"""What stands in a payload for the id of its delivery: contents that are the same count as copies."""
+"""The part of a payload that the id of its delivery replaces: equal contents count as copies."""
 
 NODE = 0x4C9367DC0958
 """Whose ids they are: without a name of its own, each would be fetched from a file that processes share."""

@@ -1,4 +1,4 @@
-"""Whoever is shown bytes of a log that read like a security concern is an operator, whatever else is known by then."""
+"""Only operators see bytes of a log that read like a security concern."""
 
 from __future__ import annotations
 

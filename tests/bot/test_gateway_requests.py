@@ -375,14 +375,17 @@ def items_of(body: dict[str, Any]) -> list[dict[str, Any]]:
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     for path in PLAIN:
         with suppress(NotAllowed):
-            read_request("POST", path, "", body, ANYTHING)
+            asked = read_request("POST", path, "", body, ANYTHING)
+            assert json.loads(asked.body)["model"] == asked.model
 
 
 @given(st.sampled_from(["GET", "POST"]), st.text(), st.text(), st.dictionaries(HEADERS, st.text()))
 def test_any_request_of_git_is_read_or_refused(method: str, path: str, query: str, headers: dict[str, str]) -> None:
     for asked in (path, f"/git/octo/widgets.git/{path}", "/git/octo/widgets/info/refs"):
         with suppress(NotFetched):
-            read_fetch(method, asked, query, headers, ["octo/widgets"])
+            fetch = read_fetch(method, asked, query, headers, ["octo/widgets"])
+            assert (fetch.repository == "octo/widgets") >= fetch.is_granted
+            assert ".." not in fetch.target
 
 
 @given(st.binary(max_size=100), st.binary(max_size=100))
@@ -390,7 +393,7 @@ def test_any_first_bytes_of_a_connection_are_read_or_refused(words: bytes, crede
     heads = [words, b"CONNECT " + words, b"CONNECT a:1 HTTP/1.1\r\nProxy-Authorization: Basic " + credentials]
     for head in heads:
         with suppress(NotConnected):
-            read_wanted(head)
+            assert read_wanted(head).port <= 65_535
     for hello in (words, b"\x16\x03\x01" + len(words).to_bytes(2, "big") + words):
         with suppress(NoHello):
-            read_server_name(hello)
+            assert isinstance(read_server_name(hello), str | None)

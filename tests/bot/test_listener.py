@@ -143,7 +143,7 @@ async def test_a_connection_that_waits_for_its_next_request_gives_its_place_to_a
             assert asked[0].startswith(b"HTTP/1.1 200 ")
             writers.append(asked[1])
         with suppress(ConnectionResetError):
-            assert await silent.read() == b"", "whoever has been idle for the longest goes first"
+            assert await silent.read() == b"", "the connection that was idle for the longest goes first"
     for writer in writers:
         writer.close()
     await listener.close()
@@ -160,7 +160,7 @@ def _open_small(url: URL) -> socket.socket:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux ends such connections")
 @pytest.mark.parametrize("path", ["/text", "/file"])
-async def test_whoever_reads_nothing_loses_its_place(path: str, tmp_path: Path) -> None:
+async def test_a_client_that_reads_nothing_loses_its_place(path: str, tmp_path: Path) -> None:
     listener = _make_large_listener(tmp_path, max_connections=1)
     url = URL(await listener.open("127.0.0.1", 0))
     with _open_small(url) as connection:
@@ -172,12 +172,13 @@ async def test_whoever_reads_nothing_loses_its_place(path: str, tmp_path: Path) 
             while asked[0].startswith(b"HTTP/1.1 503 "):
                 asked[1].close()
                 asked = await _ask(url)
+        assert asked[0].startswith(b"HTTP/1.1 200 ")
         asked[1].close()
     await listener.close()
 
 
 @pytest.mark.parametrize("path", ["/text", "/file"])
-async def test_whoever_reads_slowly_keeps_its_place(path: str, tmp_path: Path) -> None:
+async def test_a_client_that_reads_slowly_keeps_its_place(path: str, tmp_path: Path) -> None:
     listener = _make_large_listener(tmp_path)
     url = URL(await listener.open("127.0.0.1", 0))
     loop = asyncio.get_running_loop()

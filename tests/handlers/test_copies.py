@@ -1,4 +1,4 @@
-"""A content is taken once, whatever ids it comes under, unless what became of it asks for more."""
+"""A content is taken once, under any id, unless its delivery was set aside."""
 
 from __future__ import annotations
 

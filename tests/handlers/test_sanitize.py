@@ -127,7 +127,7 @@ def test_live_secrets_are_redacted_in_other_spellings(spelling: str, secret: str
     shown = redact(f"x {spelt} y", [secret])
     assert shown.startswith("x ")
     assert shown.endswith(" y")
-    # Of base64 the signs at either end belong to what stands beside the secret, too.
+    # The first and last signs of base64 also encode the bytes beside the secret.
     kept = shown[2:-2].replace(REDACTED, "")
     assert REDACTED in shown
     assert len(kept.strip("=")) <= (10 if spelling.startswith("base64") else 2)

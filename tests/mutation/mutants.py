@@ -162,7 +162,7 @@ def swap_comparison(node: ast.Compare, text: Text, around: Place) -> Iterator[Ed
 
 
 def swap_and_or(node: ast.BoolOp, text: Text, around: Place) -> Iterator[Edit]:
-    """`and` becomes `or`: only the first of a row, for otherwise the rest of the row would be read anew."""
+    """`and` becomes `or`: only the first of a row, because the rest of the row would be parsed differently."""
     yield from _swap_between(node.values[0], node.values[1], _SYMBOLS[type(node.op)], "swap and/or", text)
 
 

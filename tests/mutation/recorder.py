@@ -40,7 +40,7 @@ class Reached:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Whatever runs from a test's set-up to its tear-down is the test's."""
+        """All that runs between a test's set-up and its tear-down belongs to the test."""
         self._coverage.switch_context(item.nodeid)
         return (yield)
 

@@ -374,7 +374,7 @@ def test_a_smoke_test_that_fails_after_the_agent_began_its_changes_is_told_and_e
     (tmp_path / "gate").touch()
     jobd.start(f'{edit}; touch /tmp/edited; until [ -e "$TMPDIR/go-on" ]; do sleep 0.01; done; echo done')
     wait_until(jobd.job.doubt.exists)
-    time.sleep(0.3)  # Whoever had objected would have been heard by now.
+    time.sleep(0.3)  # An objection would have come by now.
     (jobd.job.tmp / "go-on").touch()
     result = done(jobd.wait("agent"))
     assert (result["exit_status"], result["objection"]) == (0, None)

@@ -109,7 +109,7 @@ def attack(jobd: Jobd, victim: Jobd, home: Path, names: Sequence[str]) -> dict[s
     """
     for number, name in enumerate(names):
         script += f"ended=0; sh -ec {shlex.quote(ATTACKS[name])} || ended=$?; echo; echo deed {number} ends $ended\n"
-    # As a prompt: whatever an operator's command names is left where it is.
+    # As a prompt: a path that an operator's command names is not hidden.
     jobd.start('. "$PTQ_PROMPT_FILE"', prompt=script)
     wait_until(lambda: bool(stages_of(jobd)))
     (jobd.root / "stage").write_text(str(find_first(stages_of(jobd))))

@@ -18,7 +18,7 @@ from runner.jobd_program import build_program
 
 
 def install_program(workspace: Path) -> None:
-    """Have the program in a machine's workspace. Each machine would unpack and compile it anew, for a test's while."""
+    """Put the installed program into a machine's workspace. Else each would unpack and compile it again."""
     made = _make()
     shutil.copytree(made, workspace / "jobd" / made.name, copy_function=_link)
 

@@ -1,7 +1,7 @@
 """`ptq-bot` as a process of its own, seen from outside only.
 
-Most are forked from a process that has read the program's many modules already: to read them takes longer than most
-tests. Where the installed script itself counts, or what the program does while it reads them, it is started anew.
+Most processes are forked from one that has imported the program's many modules: importing takes longer than most
+tests. Tests of the installed script, or of what the program does at its start, start a new process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["bot.cli", "tests.crash.stoppable", "tests.support.forked_program"])
 
 _LOOKING = threading.Lock()
-"""Who looks whether a forked process has ended may be the only one to do so: whoever looks first is told."""
+"""Only one caller may ask whether a forked process has ended: the kernel tells the first one."""
 
 
 class Process(Protocol):
