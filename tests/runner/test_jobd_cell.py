@@ -234,11 +234,11 @@ def test_a_job_without_a_network_reaches_a_socket_that_lies_in_its_own_folder_an
 @pytest.mark.parametrize("network", ["host", "none"])
 def test_without_a_network_a_job_reaches_nothing_but_itself(jobd: Jobd, network: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
-        abstract.bind(f"\0{jobd.job_id}")
+        abstract.bind(f"\0job-{jobd.job_id}")
         abstract.listen()
         jobd.prepare(network=network)
         port = server.getsockname()[1]
-        log = jobd.agent(f"{sys.executable} - {port} {jobd.job_id} <<'END'\n{LISTEN}END")["log"].decode()
+        log = jobd.agent(f"{sys.executable} - {port} job-{jobd.job_id} <<'END'\n{LISTEN}END")["log"].decode()
     works, *rest = log.splitlines()
     assert works == "own loopback works", log
     assert rest == (["reached"] * 2 if network == "host" else ["Connection refused"] * 2)
