@@ -31,6 +31,7 @@ from bot.webhook import Webhook, make_web_application
 from handlers import ROUTER
 from handlers.case_labels import show_cases
 from handlers.context import Context
+from handlers.held import check_holds
 from handlers.history import GitHubHistory
 from handlers.inbox import Inbox
 from handlers.outbox import post_replies
@@ -154,6 +155,7 @@ class Service:
         parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
             ("supervisor", supervisor.step, self._pace.poll_s),
             ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
+            ("holds", claims.keeping("holds", lambda: check_holds(context)), sweep_s),
             ("outbox", claims.keeping("outbox", lambda: post_replies(context, settles)), sweep_s),
             ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), sweep_s),
             ("labels", claims.keeping("labels", lambda: show_cases(context, label_rest)), sweep_s),

@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config import Settings
 from bot.machine_commands import UnknownMachine, find_machine
-from bot.reports import show_for_terminal
 from handlers.sanitize import redact
 from runner import store
+from runner.characters import show_for_terminal
 from runner.db import open_beside
 from runner.db_errors import NoDatabase
 from runner.environment import Profile

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from bot.config import ConfigError, Settings, load_settings
-from bot.reports import show_for_terminal
+from runner.characters import show_for_terminal
 
 Config = Annotated[Path, typer.Option(help="The configuration, ptq.toml.")]
 

@@ -46,8 +46,8 @@ from bot.tables import (
     ServerTable,
     Table,
 )
+from handlers.addresses import find_page
 from handlers.rules import PRESETS, Preset, RepositoryRules
-from handlers.status_comment import find_page
 from runner.agents import AgentSpec
 from runner.agents.prices import Price
 from runner.agents.skills import Skill

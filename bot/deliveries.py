@@ -10,9 +10,10 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config import Settings
-from bot.reports import render_table, show_for_terminal
+from bot.reports import render_table
 from handlers.events import CANCEL_LANE
 from handlers.sanitize import redact
+from runner.characters import show_for_terminal
 from runner.db import open_beside
 from runner.schema import deliveries
 

@@ -18,13 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config import Settings
 from bot.machine_commands import find_login
-from bot.reports import UnknownJob, show_for_terminal
+from bot.reports import UnknownJob
 from handlers import takeover
+from handlers.addresses import find_page_root
 from handlers.by_hand import Person
 from handlers.sanitize import one_line, redact
-from handlers.status_comment import find_page_root
 from handlers.takeover import HoldRefused
 from runner import store
+from runner.characters import show_for_terminal
 from runner.db import Database, open_beside
 from runner.holds import Hold, fetch_hold, fetch_holds
 from runner.job import Job

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config import Settings
 from bot.hold_commands import NAME
-from bot.reports import UnknownJob, render_table, show_for_terminal
+from bot.reports import UnknownJob, render_table
 from bot.worktree_commands import JOB_ID
 from handlers.costs import describe_meter
 from handlers.retention import delete_logs
@@ -25,6 +25,7 @@ from handlers.sanitize import one_line, redact
 from handlers.transcript import Entry, EntryKind, redact_log, render_transcript
 from runner import store
 from runner.agents import build_agent
+from runner.characters import show_for_terminal
 from runner.db import open_beside
 from runner.holds import Hold, fetch_hold
 from runner.job import ACTIVE, OPERATOR, Job, JobState

@@ -14,8 +14,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from bot.log_counter import COUNTED
-from bot.reports import show_for_terminal
 from handlers.sanitize import redact
+from runner.characters import show_for_terminal
 
 MIN_LINE = 16
 """Characters of a secret's line that are hidden also when they stand alone: a key is a secret line by line, while a

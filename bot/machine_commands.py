@@ -13,9 +13,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from bot.config import Settings
-from bot.reports import show_for_terminal
 from handlers.sanitize import one_line, redact
 from runner import store
+from runner.characters import show_for_terminal
 from runner.db import open_beside
 from runner.host_errors import HostError
 from runner.hosts import open_host

@@ -18,9 +18,9 @@ from bot.config import ConfigError, Settings, load_settings
 from bot.host_keys import HostKey, NoHostKey, fetch_host_key, is_known, remember
 from bot.machine_commands import UnknownMachine, find_machine
 from bot.machine_text import NotEdited, add_table, remove_table
-from bot.reports import show_for_terminal
 from bot.tables import MachineTable
 from runner import store
+from runner.characters import show_for_terminal
 from runner.db import open_beside
 from runner.db_errors import NoDatabase
 from runner.machine_states import fetch_machine_states, resume

@@ -10,7 +10,7 @@ from bot.beside import Refused, ask_about, open_context
 from bot.config import Settings
 from bot.hold_commands import LOOK_EVERY_S, NAME
 from bot.machine_commands import find_login
-from bot.reports import read_report, show_for_terminal
+from bot.reports import read_report
 from bot.worktree_commands import MAX_TASK, read_ref
 from handlers.context import Context
 from handlers.events import Repository
@@ -20,6 +20,7 @@ from handlers.options import Choice, OptionRefused, Options, choose, list_offers
 from handlers.rules import RepositoryRules
 from handlers.sanitize import redact
 from runner import store
+from runner.characters import show_for_terminal
 from runner.db import open_beside
 from runner.job import Job, JobState
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from bot.config import Settings
-from bot.reports import show_for_terminal
+from runner.characters import show_for_terminal
 from runner.db import open_beside
 from runner.pauses import EVERYWHERE, OPERATOR, Pause, begin_pause, end_pause, fetch_pauses
 

@@ -16,7 +16,7 @@ from handlers.sanitize import redact
 from handlers.shown_patch import show_patch
 from handlers.verified import render_checks
 from runner import store
-from runner.characters import show_invisible
+from runner.characters import show_for_terminal
 from runner.check_rows import fetch_checks
 from runner.db import open_beside
 from runner.job import Job, Report
@@ -54,11 +54,6 @@ def _show(title: str, text: str, secrets: Collection[str]) -> str:
         return redact(text, secrets, shapes=()).strip("\n")
     shown = show_patch(text, secrets, shapes=())
     return "\n".join([*shown.remarks(), shown.text.strip("\n")])
-
-
-def show_for_terminal(text: str) -> str:
-    """The text with every character written out that would move a terminal's cursor, colour it, or stay unseen."""
-    return show_invisible(text).replace("\r\n", "\n").replace("\r", "⟨U+000D⟩")
 
 
 def render_table(rows: Sequence[Sequence[str]]) -> str:

@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.beside import Refused, ask_about, open_context
 from bot.config import Settings
 from bot.machine_commands import find_login
-from bot.reports import show_for_terminal
 from bot.sweep_summary import LEFT_OUT, NO_SCRIPT, NOT_BEGUN, UNDER_WAY, WANTED, Row, Summary
 from handlers import casebook
 from handlers.context import Context
@@ -28,6 +27,7 @@ from handlers.sanitize import redact
 from handlers.start import StartRequest, freeze, list_scripts, name_job, start_unheard
 from handlers.verified import explain_outcome, find_outcome
 from runner import store
+from runner.characters import show_for_terminal
 from runner.check_rows import fetch_checks
 from runner.job import VERIFY, Job, JobState, Posts
 from runner.pauses import fetch_pauses, find_pause

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from bot.reports import render_table, show_for_terminal
+from bot.reports import render_table
 from handlers.sanitize import one_line
 from handlers.verified import Outcome
+from runner.characters import show_for_terminal
 
 NO_SCRIPT = "no script"
 LEFT_OUT = "left out"

@@ -17,12 +17,12 @@ from bot.config import Settings
 from bot.hold_commands import NAME, WAIT_S, find_job, read_person, wait_for_way_in
 from bot.machine_commands import find_machine
 from bot.policy_tables import RepositoryTable
-from bot.reports import show_for_terminal
 from handlers.by_hand import Source, start_task, start_worktree
 from handlers.hurdles import NotStarted
 from handlers.options import Choice, OptionRefused, Options, choose, list_offers
 from handlers.takeover import HoldRefused, fetch_releasable
 from runner import store
+from runner.characters import show_for_terminal
 from runner.db import open_beside
 from runner.holds import fetch_holds
 from runner.job import Job

@@ -15,7 +15,6 @@ from typing import Any
 from sqlalchemy import Row, Select, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers.budget import Waiting, take_turns
 from handlers.case import LABELS, Case, CaseState
 from handlers.ports import Worth
 from runner import store
@@ -167,7 +166,8 @@ async def insert_reply(connection: AsyncConnection, reply: Reply) -> bool:
     return await insert_new(connection, replies, asdict(reply))
 
 
-def _reply(row: Row[Any]) -> Reply:
+def read_reply(row: Row[Any]) -> Reply:
+    """The reply of a whole row."""
     return Reply(**row._mapping)
 
 
@@ -181,7 +181,7 @@ async def fetch_job_reply(connection: AsyncConnection, job_id: str, kind: str) -
     """The status comment or the report of a job."""
     query = select(replies).where(replies.c.job_id == job_id, replies.c.kind == kind)
     row = (await connection.execute(query)).one_or_none()
-    return _reply(row) if row else None
+    return read_reply(row) if row else None
 
 
 async def fetch_reports_of(connection: AsyncConnection, repository: str, issue_number: int) -> list[Reply]:
@@ -196,38 +196,13 @@ async def fetch_reports_of(connection: AsyncConnection, repository: str, issue_n
         )
         .order_by(replies.c.commented_at.desc(), replies.c.comment_id.desc())
     )
-    return [_reply(row) for row in await connection.execute(query)]
-
-
-async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Reply | None:
-    """The reply whose turn it is, of those that GitHub does not show as they should stand; those `tried` are left out.
-
-    Only the one is read whole: this is asked again after every write, and reports are long.
-    """
-    unposted = or_(replies.c.comment_id.is_(None), replies.c.posted_body != replies.c.body)
-    is_due = (unposted, replies.c.abandoned.is_(None), replies.c.next_attempt_at <= now)
-    heads = (replies.c[name] for name in ("id", "kind", "repository", "issue_number", "comment_id", "final"))
-    rows = await connection.execute(select(*heads, replies.c.created_at).where(*is_due))
-    waiting = [
-        Waiting(
-            row.id,
-            f"{row.repository}#{row.issue_number}",
-            find_worth(row.kind, is_posted=row.comment_id is not None, final=row.final),
-            row.created_at,
-        )
-        for row in rows
-        if row.id not in tried
-    ]
-    if not waiting:
-        return None
-    first = select(replies).where(replies.c.id == take_turns(waiting)[0].id)
-    return _reply((await connection.execute(first)).one())
+    return [read_reply(row) for row in await connection.execute(query)]
 
 
 async def fetch_replies_of_job(connection: AsyncConnection, job_id: str) -> list[Reply]:
     """The status comment and the report of a job, as far as they are written down."""
     query = select(replies).where(replies.c.job_id == job_id).order_by(replies.c.kind.desc())
-    return [_reply(row) for row in await connection.execute(query)]
+    return [read_reply(row) for row in await connection.execute(query)]
 
 
 async def fetch_unposted(connection: AsyncConnection) -> list[tuple[str, str | None, str | None, int]]:
@@ -295,7 +270,7 @@ async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
 async def fetch_open_statuses(connection: AsyncConnection) -> list[Reply]:
     """Status comments that still follow their job."""
     query = select(replies).where(replies.c.kind == "status", replies.c.final.is_(False))
-    return [_reply(row) for row in await connection.execute(query)]
+    return [read_reply(row) for row in await connection.execute(query)]
 
 
 async def save_pull(connection: AsyncConnection, pull: Pull) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from handlers.addresses import find_page, find_page_root
 from handlers.ports import GitHub
 from handlers.rules import PRESETS, Preset, RepositoryRules
-from handlers.status_comment import find_page, find_page_root
 from runner.agents import AgentSpec
 from runner.agents.skills import Skill
 from runner.caps import Caps, Scope

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from handlers.addresses import link_job
 from handlers.sanitize import make_plain_line
-from handlers.status_comment import link_job
 from handlers.voice import Label
 from runner.holds import Hold
 from runner.job import Job

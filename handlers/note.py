@@ -19,6 +19,7 @@ from markdown_it.token import Token
 
 from handlers.commands import Command
 from handlers.sanitize import close_fence, fence, make_safe_line, show_code
+from handlers.voice import NOTE_PLACEHOLDER
 from runner.characters import drop_invisible
 from runner.job import DIGEST_SHOWN
 
@@ -30,9 +31,6 @@ MIN_WORDS = 5
 
 MIN_LETTERS = 30
 """Letters, of any script, that a note has at least: a sentence, not an "ok"."""
-
-NOTE_PLACEHOLDER = "in your own words, what the change does and why it is right"
-"""What the report asks for, word for word; repeating it is no answer."""
 
 NOTE_EXAMPLE = (
     "The loop left out the last row because its end was exclusive. "

@@ -9,14 +9,16 @@ process that sent a request may have died, or given up, while GitHub was still a
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
+from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers import casebook, replies
+from handlers.budget import Waiting, take_turns
 from handlers.casebook import CaseLabel, Pull, Reply
 from handlers.context import Context
 from handlers.ports import Comment, GitHubError, GitHubUnavailable, OverBudget, Worth
@@ -24,6 +26,7 @@ from handlers.refusals import MAX_COUNTED, describe_trouble, is_about_the_text, 
 from runner.claims import ClaimLost
 from runner.db import Database
 from runner.job import Job
+from runner.schema import replies as reply_rows
 
 log = structlog.get_logger()
 
@@ -67,7 +70,7 @@ async def post_replies(context: Context, settles: timedelta = SETTLES) -> None:
     while True:
         # Looked up anew each time: writes are slow by GitHub's own rules, and a report may have come meanwhile.
         async with context.db.read() as connection:
-            reply = await casebook.fetch_next_reply(connection, context.now(), tried)
+            reply = await fetch_next_reply(connection, context.now(), tried)
         if reply is None:
             return
         tried.add(reply.id)
@@ -208,3 +211,28 @@ async def _find(context: Context, reply: Reply, settles: timedelta) -> Comment |
 async def _change(context: Context, reply: Reply, **changes: object) -> Reply:
     async with context.db.write() as connection:
         return await casebook.change_reply(connection, reply, **changes)
+
+
+async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Reply | None:
+    """The reply whose turn it is, of those that GitHub does not show as they should stand; those `tried` are left out.
+
+    Only the one is read whole: this is asked again after every write, and reports are long.
+    """
+    unposted = or_(reply_rows.c.comment_id.is_(None), reply_rows.c.posted_body != reply_rows.c.body)
+    is_due = (unposted, reply_rows.c.abandoned.is_(None), reply_rows.c.next_attempt_at <= now)
+    heads = (reply_rows.c[name] for name in ("id", "kind", "repository", "issue_number", "comment_id", "final"))
+    found = await connection.execute(select(*heads, reply_rows.c.created_at).where(*is_due))
+    waiting = [
+        Waiting(
+            row.id,
+            f"{row.repository}#{row.issue_number}",
+            casebook.find_worth(row.kind, is_posted=row.comment_id is not None, final=row.final),
+            row.created_at,
+        )
+        for row in found
+        if row.id not in tried
+    ]
+    if not waiting:
+        return None
+    first = select(reply_rows).where(reply_rows.c.id == take_turns(waiting)[0].id)
+    return casebook.read_reply((await connection.execute(first)).one())

@@ -19,7 +19,6 @@ from handlers import casebook, replies, status_comment
 from handlers.case import end_job
 from handlers.casebook import Reply
 from handlers.context import Context
-from handlers.held import check_holds
 from handlers.hurdles import NotStarted
 from handlers.notifications import draft_concern
 from handlers.rebase import is_to_be_tried_again
@@ -45,8 +44,7 @@ MIN_PROGRESS = timedelta(minutes=2)
 
 
 async def report_jobs(context: Context) -> None:
-    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand,
-    then the holds of people: somebody who waits for a report is let in.
+    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand.
 
     What fails is tried again in the next pass, and holds up nothing else.
     """
@@ -67,7 +65,6 @@ async def report_jobs(context: Context) -> None:
             raise
         except Exception:
             log.exception("status.failed", reply=status.id)
-    await check_holds(context)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
+from handlers.addresses import job_url
 from handlers.casebook import Pull
 from handlers.ports import Person
 from handlers.pull_template import render_template
 from handlers.report_comment import MAX_COMMENT, MAX_TITLE
 from handlers.sanitize import close_fence, collapse, cut, fence, make_safe_title, redact
-from handlers.status_comment import job_url
 from handlers.verified import render_checks
 from handlers.voice import Label, quote
 from runner.job import DIGEST_SHOWN, Job, Report

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from handlers.addresses import link_job
 from handlers.rules import Preset, Role
 from handlers.sanitize import make_plain_line, show_code
-from handlers.status_comment import link_job
 from runner.caps import Scope, Use
 from runner.job import Job, Posts
 from runner.pauses import Pause

@@ -10,16 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from handlers.addresses import job_url, link_job
 from handlers.costs import describe_meter
-from handlers.note import NOTE_PLACEHOLDER
 from handlers.replies import render_confidential
 from handlers.report import ParsedReport, is_withheld, parse_report
 from handlers.rules import find_command
 from handlers.sanitize import collapse, cut, fence, make_plain_line, make_safe_title, redact, show_code
 from handlers.shown_patch import show_patch
-from handlers.status_comment import job_url, link_job
 from handlers.verified import Outcome, find_outcome, name_outcome, render_checks
-from handlers.voice import Headline, Label, Mark, quote, show_words
+from handlers.voice import NOTE_PLACEHOLDER, Headline, Label, Mark, quote, show_words
 from runner.characters import decode_exactly, show_invisible
 from runner.job import DIGEST_SHOWN, Job, JobState, Posts, Report
 from runner.meter import Meter

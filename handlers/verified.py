@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 
+from handlers.addresses import link_job
 from handlers.repros import THE_ISSUE
 from handlers.sanitize import redact
-from handlers.status_comment import link_job
 from handlers.voice import Headline, Label, Mark, show_words
 from runner.job import Job, JobState, Report
 from runner.new_names import find_new_names

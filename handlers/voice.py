@@ -16,6 +16,9 @@ from handlers.sanitize import cut, make_safe, redact
 from runner.characters import drop_invisible, show_invisible
 from runner.concerns import OUTCOMES
 
+NOTE_PLACEHOLDER = "in your own words, what the change does and why it is right"
+"""What the report asks for, word for word; repeating it is no answer."""
+
 SPEAKER = "agent:"
 """What stands before a line of an agent's that begins like one of ours."""
 

@@ -181,3 +181,8 @@ def _list(chars: Iterable[str]) -> str:
 
 def _name(char: str) -> str:
     return f"U+{ord(char):04X}"
+
+
+def show_for_terminal(text: str) -> str:
+    """The text with every character written out that would move a terminal's cursor, colour it, or stay unseen."""
+    return show_invisible(text).replace("\r\n", "\n").replace("\r", "⟨U+000D⟩")

@@ -24,8 +24,9 @@ from bot.dashboard.sign_in import PEN, PEN_LASTS, SignIn
 from bot.dashboard.visits import Visit
 from handlers import casebook
 from handlers.commands import Command, Right, parse_commands
-from handlers.note import MAX_NOTE, NOTE_PLACEHOLDER, parse_note
+from handlers.note import MAX_NOTE, parse_note
 from handlers.pulls import find_fault
+from handlers.voice import NOTE_PLACEHOLDER
 from handlers.withheld import fetch_withheld
 from runner import store
 from runner.claims import Claims

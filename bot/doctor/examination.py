@@ -20,8 +20,8 @@ from bot.doctor.machine_checks import check_machine
 from bot.github import AppGitHub
 from bot.github.inspection import QUICK, Inspection
 from bot.github.session import open_session
-from bot.reports import show_for_terminal
 from handlers.sanitize import one_line, redact
+from runner.characters import show_for_terminal
 
 CONFIGURATION = Part("configuration")
 

@@ -9,7 +9,7 @@ from typing import Any
 from .carry import put_back
 from .change import compute_change
 from .environment import enter
-from .files import Failure, Job, is_folder, read_json, read_piece, write_file
+from .files import Failure, is_folder, read_json, read_piece, require_worktree, write_file
 from .hide import bring_back
 from .processes import kill_processes
 from .stage import Stage
@@ -43,12 +43,6 @@ def collect(stage: Stage) -> dict[str, Any]:
         texts = read_texts(job.output, request["max_text_bytes"], problems)
         write_file(job.result, json.dumps({**found, **texts, "problems": problems}))
     return {}
-
-
-def require_worktree(job: Job) -> None:
-    """Raises `Failure` when there is no worktree any more; what a link leads to is none of ours."""
-    if not is_folder(job.worktree):
-        raise Failure("worktree_gone", "the agent deleted its worktree, or put something else in its place")
 
 
 def lint(stage: Stage, command: str, problems: list[str]) -> None:

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 
 from .admission import find_limit_s
 from .cell import open_cell
-from .collect import require_worktree
 from .ended import not_ended
 from .environment import enter
-from .files import Failure, Job, describe
+from .files import Failure, Job, describe, require_worktree
 from .requests import check_job
 from .states import read_state
 from .terminal import Over, run_in_terminal

@@ -204,3 +204,9 @@ def is_text(value: object) -> bool:
 def is_folder(path: Path) -> bool:
     """Whether there is a folder, and no link to one."""
     return path.is_dir() and not path.is_symlink()
+
+
+def require_worktree(job: Job) -> None:
+    """Raises `Failure` when there is no worktree any more; what a link leads to is none of ours."""
+    if not is_folder(job.worktree):
+        raise Failure("worktree_gone", "the agent deleted its worktree, or put something else in its place")

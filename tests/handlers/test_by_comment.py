@@ -13,6 +13,7 @@ from handlers import hold_replies
 from handlers.by_comment import LASTS, choose_keys, find_newest, take_over
 from handlers.by_hand import Person
 from handlers.context import Context
+from handlers.held import check_holds
 from handlers.outcomes import report_jobs
 from handlers.ports import GitHubUnavailable
 from handlers.rules import RepositoryRules, Role
@@ -107,6 +108,7 @@ async def test_whoever_waits_for_a_report_that_never_comes_is_let_in_unless_the_
             hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True)
             await save_hold(connection, hold)
         await report_jobs(context)
+        await check_holds(context)
         async with database.read() as connection:
             let_in = replace(hold, waits_for_report=False, checked_at=NOON)
             assert await fetch_hold(connection, job.id) == (None if withheld else let_in)
@@ -133,6 +135,7 @@ async def test_who_lost_the_right_since_the_command_is_not_let_in_and_the_thread
             await store.insert_job(connection, job)
             await save_hold(connection, hold)
         await report_jobs(context)
+        await check_holds(context)
         async with database.read() as connection:
             assert await fetch_hold(connection, job.id) is None
         assert await fetch_answer(database) == hold_replies.render_no_longer_allowed(hold)
@@ -155,6 +158,7 @@ async def test_who_loses_the_right_while_they_hold_it_is_let_out_within_minutes(
         async def look_after(minutes: int) -> Hold | None:
             clock.forward(60 * minutes)
             await report_jobs(context)
+            await check_holds(context)
             async with database.read() as connection:
                 return await fetch_hold(connection, job.id)
 
@@ -192,5 +196,6 @@ async def test_where_github_does_not_answer_nobody_is_let_in_and_nobody_is_let_o
                 await save_hold(connection, hold)
         clock.forward(600)
         await report_jobs(context)
+        await check_holds(context)
         async with database.read() as connection:
             assert [await fetch_hold(connection, hold.job_id) for hold in holds] == holds

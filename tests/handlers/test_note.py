@@ -10,13 +10,13 @@ from handlers.commands import Command, parse_commands
 from handlers.note import (
     MIN_LETTERS,
     NOTE_EXAMPLE,
-    NOTE_PLACEHOLDER,
     NoteText,
     find_digest_fault,
     find_note_fault,
     matches_digest,
     parse_note,
 )
+from handlers.voice import NOTE_PLACEHOLDER
 
 DIGEST = "3f9c21d07ab4" + "0" * 52
 NOTE = "The loop ended one chunk early, so the tail was lost. It now runs to the end, also for empty input."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from handlers import casebook
+from handlers import casebook, outbox
 from handlers.casebook import Reply
 from handlers.ports import Worth
 from runner import store
@@ -29,7 +29,7 @@ async def list_in_turn(database: Database, replies: Sequence[Reply]) -> list[str
             await casebook.insert_reply(connection, reply)
     found: list[str] = []
     async with database.read() as connection:
-        while following := await casebook.fetch_next_reply(connection, NOON + timedelta(hours=1), found):
+        while following := await outbox.fetch_next_reply(connection, NOON + timedelta(hours=1), found):
             found.append(following.id)
     return found
 

@@ -10,7 +10,7 @@ import pytest
 
 from bot.demo.github.faults import ApiKind
 from bot.demo.playground import STRANGER
-from handlers.note import NOTE_PLACEHOLDER
+from handlers.voice import NOTE_PLACEHOLDER
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow

@@ -28,10 +28,10 @@ from runner.host_errors import Unreachable
 from runner.hosts import Host
 from runner.jobd.carry import carry_over, put_back
 from runner.jobd.change import compute_change
-from runner.jobd.collect import read_texts, require_worktree
+from runner.jobd.collect import read_texts
 from runner.jobd.command import Leash
 from runner.jobd.ended import ended, not_ended
-from runner.jobd.files import Failure, Job, describe, refuse, respond, try_lock, write_file
+from runner.jobd.files import Failure, Job, describe, refuse, require_worktree, respond, try_lock, write_file
 from runner.jobd.git import GIT, find_clone, git_environment, say
 from runner.jobd.hide import bring_back, hide
 from runner.jobd.home import expand_home, lay_out
