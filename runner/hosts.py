@@ -13,11 +13,12 @@ from typing import Protocol, TypeVar
 
 import asyncssh
 
-from runner.completed import Completed, Output
+from runner.completed import Completed
 from runner.host_errors import HostError, Unreachable, silent_for
 from runner.listening import Accept, CannotListen, Listening, SshListening, SshStream, Stream
 from runner.local_host import LocalHost
 from runner.machines import Machine
+from runner.output import Output
 from runner.ssh import SILENCE_S, connect
 from runner.traffic import TRAFFIC
 

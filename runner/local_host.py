@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
-from runner.completed import Completed, Output
+from runner.completed import Completed
 from runner.host_errors import silent_for
 from runner.listening import Accept, CannotListen, Listening, LocalListening, LocalStream, Stream
+from runner.output import Output
 
 
 class LocalHost:
