@@ -13,44 +13,44 @@ from typing import Any
 import aiohttp
 import structlog
 
-from bot.bases import find_web_url
-from bot.config import Settings
-from bot.dashboard.door import open_door
+from bot.config.roster import Roster
+from bot.config.settings import Settings
 from bot.gateway.doors import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
 from bot.github import AppGitHub
 from bot.github.session import open_session
 from bot.listener import Listener, raise_file_limit
-from bot.metrics import Metrics
-from bot.notify import Notifier
+from bot.observability.metrics import Metrics
+from bot.observability.notify import Notifier
+from bot.operations.bases import find_web_url
 from bot.pace import Pace
-from bot.pages import Pages
-from bot.roster import Roster
+from bot.web.auth.auth_config import open_door
+from bot.web.pages import Pages
 from bot.webhook import Webhook, make_web_application
-from handlers import ROUTER
-from handlers.case_labels import show_cases
+from handlers.cases.retention import clean_database, clean_spool
 from handlers.context import Context
-from handlers.held import check_holds
-from handlers.history import GitHubHistory
-from handlers.inbox import Inbox
-from handlers.outbox import post_replies
-from handlers.outcomes import report_jobs
-from handlers.pulls import open_pulls
-from handlers.recovery import Recovery
-from handlers.retention import clean_database, clean_spool
-from handlers.write_ledger import WriteLedger
+from handlers.effects.case_labels import show_cases
+from handlers.effects.outbox import post_replies
+from handlers.effects.write_ledger import WriteLedger
+from handlers.holds.held import check_holds
+from handlers.inbox.inbox import Inbox
+from handlers.jobs.history import GitHubHistory
+from handlers.jobs.outcomes import report_jobs
+from handlers.pulls.pulls import open_pulls
+from handlers.recovery.recovery import Recovery
+from handlers.triggers.router import ROUTER
 from runner.agents import build_agent
-from runner.bench import Bench
-from runner.claims import Claims
-from runner.db import Database
-from runner.db_errors import DatabaseError, UnavailableDatabase
-from runner.gauge import Gauge
-from runner.hosts import HostOpener, open_host
-from runner.loops import Bell, Loop
-from runner.refresh import Refresher
-from runner.spool import Spool
-from runner.supervisor import Supervisor, name_claim
+from runner.db.database import Database
+from runner.db.errors import DatabaseError, UnavailableDatabase
+from runner.rows.claims import Claims
+from runner.scheduler.refresh import Refresher
+from runner.scheduler.supervisor import Supervisor, name_claim
+from runner.steps.loops import Bell, Loop
+from runner.steps.runtime import Bench
+from runner.steps.spool import Spool
+from runner.steps.usage_reader import Gauge
+from runner.transport.hosts import HostOpener, open_host
 
 log = structlog.get_logger()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bot.github import Timings
-from handlers.outbox import SETTLES
-from runner.claims import LASTS_S
-from runner.ssh import SILENCE_S
-from runner.sweep import INTERVAL_S
+from handlers.effects.outbox import SETTLES
+from runner.rows.claims import LASTS_S
+from runner.scheduler.sweep import INTERVAL_S
+from runner.transport.ssh import SILENCE_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ import structlog
 from aiohttp import web
 
 from handlers.events import find_lane, find_time
-from handlers.inbox import Inbox
-from handlers.missed import KEPT
-from handlers.receiving import NotStored
-from runner.loops import Bell
+from handlers.inbox.inbox import Inbox
+from handlers.inbox.receiving import NotStored
+from handlers.recovery.missed import KEPT
+from runner.steps.loops import Bell
 
 log = structlog.get_logger()
 

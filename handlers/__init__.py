@@ -1,7 +1,1 @@
-"""What the bot decides. This list is the table of contents: one router for each behaviour."""
-
-from gidgethub.routing import Router
-
-from handlers import comments, labels
-
-ROUTER = Router(labels.router, comments.router)
+"""What the bot decides. `triggers.router` is the table of contents: which event starts what."""

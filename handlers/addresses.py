@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.job import Job
+from runner.model.job import Job
 
 
 def job_url(public_url: str, job_id: str) -> str:

@@ -11,10 +11,10 @@ from handlers.ports import GitHub
 from handlers.rules import PRESETS, Preset, RepositoryRules
 from runner.agents import AgentSpec
 from runner.agents.skills import Skill
-from runner.caps import Caps, Scope
-from runner.db import Database
-from runner.job import Job
-from runner.machines import Machine, eligible
+from runner.db.database import Database
+from runner.model.caps import Caps, Scope
+from runner.model.job import Job
+from runner.model.machines import Machine, eligible
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from handlers.events import Issue, Repository, User
 from handlers.rules import Role
-from runner.base_files import BaseFile
+from runner.changes.base_files import BaseFile
 
 
 class GitHubError(Exception):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from runner.caps import Caps, Scope
-from runner.job import REBASE, VERIFY
+from runner.model.caps import Caps, Scope
+from runner.model.job import REBASE, VERIFY
 
 
 class Role(IntEnum):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,12 +12,12 @@ import pytest
 from gidgethub.routing import Router
 from gidgethub.sansio import Event
 
-from handlers import ROUTER
+from handlers.triggers.router import ROUTER
 from tests.support import house
 from tests.support.house import Source
 
 ROOT = Path(__file__).parents[1]
-PRODUCT = house.read_sources(ROOT, house.FLOORS)
+PRODUCT = house.read_sources(ROOT, house.PRODUCT)
 TESTS = house.read_sources(ROOT, ["tests"])
 EVERYTHING = (*PRODUCT, *TESTS)
 
@@ -30,6 +33,9 @@ def report(complaints: Sequence[str]) -> str:
     [
         (house.find_upward_imports, PRODUCT),
         (house.find_imports_of_demo, PRODUCT),
+        (house.find_imports_of_the_standin, PRODUCT),
+        (house.find_imports_between_packages, PRODUCT),
+        (house.find_strays, PRODUCT),
         (house.find_foreign_imports, PRODUCT),
         (house.find_cycles, EVERYTHING),
         (house.find_imports_in_functions, PRODUCT),
@@ -56,8 +62,8 @@ def test_the_program_on_machines_needs_only_an_old_python() -> None:
     assert not complaints, report(complaints)
 
 
-def test_all_three_floors_were_read() -> None:
-    assert {source.floor for source in PRODUCT} == set(house.FLOORS)
+def test_the_whole_product_was_read() -> None:
+    assert {source.floor for source in PRODUCT} == set(house.PRODUCT)
 
 
 # From here on: every rule complains about a made-up source that breaks it, and only about that.
@@ -97,8 +103,56 @@ def test_a_downward_import_is_fine() -> None:
 
 def test_only_the_command_line_may_import_the_demo() -> None:
     text = "from bot.demo import github"
-    sources = made_up(bot__cli=text, bot__demo__story=text, bot__app=text, bot__pages="from bot import demo")
-    assert [complaint.split()[0] for complaint in house.find_imports_of_demo(sources)] == ["bot.app:1", "bot.pages:1"]
+    sources = made_up(bot__cli__main=text, bot__demo__story=text, bot__app=text, bot__pages="from bot import demo")
+    assert [complaint.split()[0] for complaint in house.find_imports_of_demo(sources)] == [
+        "bot.app:1",
+        "bot.pages:1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaints"),
+    [
+        ("handlers__text__links", "from handlers.words import replies", 1),
+        ("handlers__words__replies", "from handlers.text import links\nfrom handlers.text.links import x", 0),
+        ("handlers__words__replies", "from handlers import rules", 0),
+        ("handlers__rules", "import handlers.words.replies", 1),
+        ("bot__app", "from bot.web.pages import Pages", 0),
+        ("bot__web__pages", "from bot import app", 1),
+        ("bot__web__auth__sessions", "from bot.web.pages import Pages", 1),
+        ("bot__web__pages", "from bot.web.auth import sessions", 0),
+        ("runner__jobd__sandbox__cell", "from ..verbs.agent import x", 1),
+        ("runner__jobd__verbs__agent", "from ..sandbox.cell import x\nfrom ..files import y", 0),
+        ("runner__jobd__files", "from .verbs.agent import x", 1),
+        ("runner__steps__steps", "from runner.jobd.verbs import agent", 0),
+    ],
+)
+def test_an_import_of_a_package_above_is_found(name: str, text: str, complaints: int) -> None:
+    known = ("handlers__text__links", "handlers__words__replies", "handlers__rules", "bot__app", "bot__web__pages")
+    more = (
+        "bot__web__auth__sessions",
+        "runner__jobd__verbs__agent",
+        "runner__jobd__sandbox__cell",
+        "runner__jobd__files",
+    )
+    sources = made_up(**{**dict.fromkeys((*known, *more), ""), name: text})
+    assert len(house.find_imports_between_packages(sources)) == complaints
+
+
+def test_a_module_in_an_unknown_package_is_found() -> None:
+    assert (
+        len(house.find_strays(made_up(bot__misc__a="", bot__app="", bot__web__pages="", runner__jobd__files=""))) == 1
+    )
+
+
+def test_the_stand_in_is_for_the_demo_and_knows_nothing_of_ours() -> None:
+    sources = made_up(
+        github_standin__standin="import runner.model.job",
+        bot__demo__story="from github_standin import StandIn",
+        bot__app="import github_standin.standin",
+    )
+    found = [complaint.split()[0] for complaint in house.find_imports_of_the_standin(sources)]
+    assert found == ["github_standin.standin:1", "bot.app:1"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +226,7 @@ def test_a_mock_is_found(text: str) -> None:
     [
         "import yaml",
         "from ..steps import end",
-        "from runner.job import Job",
+        "from runner.model.job import Job",
         "import tomllib",
         "match 1:\n    case 1: pass",
         "try: 1\nexcept* OSError: 2",
@@ -224,3 +278,34 @@ def test_two_callbacks_for_one_event_are_found(
 def test_callbacks_that_look_at_different_keys_are_found() -> None:
     router = router_of(("issues", {"action": "labeled"}), ("issues", {"state": "open"}))
     assert len(house.find_shared_events(router)) == 2
+
+
+# The document
+
+
+def squeeze(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_document_has_each_package_in_its_own_words() -> None:
+    manual = squeeze((ROOT / "ARCHITECTURE.md").read_text())
+    packages = [package for folder in house.PACKAGES for package in house.list_packages(folder) if package != folder]
+    assert len(packages) > 40
+    for package in packages:
+        path = package.replace(".", "/")
+        text = ast.get_docstring(ast.parse((ROOT / path / "__init__.py").read_text()))
+        assert text
+        assert f"**`{path}`** {squeeze(text)}" in manual, package
+
+
+def test_the_document_names_files_that_are_there() -> None:
+    named = re.findall(
+        r"`((?:bot|handlers|runner|tests|github_standin|docs)/[\w/.]*\w)", (ROOT / "ARCHITECTURE.md").read_text()
+    )
+    assert len(named) > 60
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_no_folder_has_more_modules_than_a_reader_can_keep_in_mind() -> None:
+    counts = Counter(source.package for source in PRODUCT if not source.is_package)
+    assert {package: count for package, count in counts.items() if count > 16} == {}

@@ -14,12 +14,11 @@ from functools import partial
 
 import pytest
 
-from handlers.commands import Command, UnknownCommand, parse_commands
-from handlers.hidden_text import reveal
-from handlers.note import find_note_fault, parse_note
-from handlers.pull_template import render_template
-from handlers.report import is_withheld, parse_report
-from handlers.sanitize import (
+from handlers.commands.table import Command, UnknownCommand, parse_commands
+from handlers.pulls.note import find_note_fault, parse_note
+from handlers.text.hidden_text import reveal
+from handlers.text.report import is_withheld, parse_report
+from handlers.text.sanitize import (
     KEY_SHAPES,
     RULES,
     TITLE_RULES,
@@ -33,13 +32,14 @@ from handlers.sanitize import (
     redact,
     show_code,
 )
-from handlers.transcript import drop_colours, redact_log
+from handlers.text.transcript import drop_colours, redact_log
+from handlers.words.pull_template import render_template
 from runner.agents.lines import parse_line
-from runner.concerns import is_concern
-from runner.job import FileChange, Report
-from runner.new_names import find_new_names
-from runner.regression_tests import find_tests
-from runner.signature import count_tests, find_signature, name_failure
+from runner.changes.concerns import is_concern
+from runner.checks.new_names import find_new_names
+from runner.checks.regression_tests import find_tests
+from runner.checks.signature import count_tests, find_signature, name_failure
+from runner.model.job import FileChange, Report
 from tests.support.jobs import make_job
 from tests.support.site import make_report
 

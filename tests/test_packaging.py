@@ -16,9 +16,9 @@ import pytest
 import yaml
 from sqlalchemy import make_url
 
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.demo.loopback import find_free_port
-from runner import versions
+from runner.db import versions
 from tests.bot.test_cli import configure
 from tests.support.dockerfile import Folder, Step, parse_stages
 from tests.support.program import PROGRAM
@@ -62,9 +62,9 @@ def test_the_command_that_the_image_runs_exists(installed: Folder) -> None:
 @pytest.mark.slow
 def test_the_manifest_and_the_templates_travel_along(installed: Folder) -> None:
     script = (
-        "import bot.manifest, handlers\n"
+        "import bot.config.manifest, handlers\n"
         "from pathlib import Path\n"
-        "print(bot.manifest.load_manifest().name)\n"
+        "print(bot.config.manifest.load_manifest().name)\n"
         "print(bot.__path__[0])\n"
         "print(*sorted(path.name for path in (Path(handlers.__file__).parent / '_prompts').iterdir()))"
     )
@@ -76,8 +76,14 @@ def test_the_manifest_and_the_templates_travel_along(installed: Folder) -> None:
 
 @pytest.mark.slow
 def test_the_migrations_travel_along(installed: Folder) -> None:
-    script = "from runner import versions; print(*versions.list_versions())"
+    script = "from runner.db import versions; print(*versions.list_versions())"
     assert tuple(output_of(installed, "python", "-c", script).split()) == versions.list_versions()
+
+
+@pytest.mark.slow
+def test_the_demo_tells_its_story_without_a_checkout(installed: Folder) -> None:
+    said = output_of(installed, "ptq-bot", "demo")
+    assert "That was the whole story" in said
 
 
 NOBODY = 65_534

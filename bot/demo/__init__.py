@@ -1,1 +1,4 @@
-"""Everything the demo and the tests run against: a GitHub stand-in, an SSH server, a scripted agent."""
+"""`ptq-bot demo`: the whole story on this machine, with the stand-in, an SSH server and a scripted agent.
+
+With `--play`, a person plays the maintainer in a browser.
+"""

@@ -15,17 +15,17 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from bot.app import Service
-from bot.config import load_settings
-from bot.demo.github import StandIn
-from bot.demo.github.registration import make_key
+from bot.config.manifest import load_manifest
+from bot.config.settings import load_settings
 from bot.demo.loopback import ADDRESS, find_free_port
 from bot.demo.repository import BRANCH, NAME, make_repository
 from bot.demo.sshd import EmbeddedSshServer
 from bot.github import Timings
-from bot.manifest import load_manifest
 from bot.pace import Pace
-from runner.hosts import HostOpener, open_host
-from runner.jobd.processes import kill_processes
+from github_standin import StandIn
+from github_standin.model.registration import make_key
+from runner.jobd.sandbox.processes import kill_processes
+from runner.transport.hosts import HostOpener, open_host
 
 MAINTAINER = "maintainer"
 CONTRIBUTOR = "contributor"

@@ -20,12 +20,12 @@ from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.text import Text
 
-from bot.demo.github import Pull
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER, Playground
 from bot.demo.repository import BRANCH, ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.demo.tryout import run_tryout
-from runner import store
-from runner.job import Job
+from github_standin import Pull
+from runner.model.job import Job
+from runner.rows import job_rows
 
 Value = TypeVar("Value")
 
@@ -78,7 +78,7 @@ class Story:
         shown = 0
         while job.active or shown == 0:
             async with self._playground.service.context.db.read() as connection:
-                events = await store.fetch_events(connection, job.id)
+                events = await job_rows.fetch_events(connection, job.id)
             for at, what in events[shown:]:
                 self._say(f"{at:%H:%M:%S}  job {job.id}: {what}")
             shown = len(events)
@@ -90,7 +90,7 @@ class Story:
 
     async def _fetch_log(self, job: Job, stage: str) -> str:
         async with self._playground.service.context.db.read() as connection:
-            log = await store.fetch_log(connection, job.id, stage) or b""
+            log = await job_rows.fetch_log(connection, job.id, stage) or b""
         return log.decode(errors="replace").strip()
 
     def _pick_commands(self, log: str) -> str:
@@ -100,7 +100,7 @@ class Story:
 
     async def _last_job(self) -> Job | None:
         async with self._playground.service.context.db.read() as connection:
-            return await store.fetch_last_job(connection, NAME, self._number)
+            return await job_rows.fetch_last_job(connection, NAME, self._number)
 
     async def _read_the_report(self, job: Job) -> str:
         self._act("The issue gets its report", "one new comment; the status comment shrinks to a line that links it")

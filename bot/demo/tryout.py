@@ -15,12 +15,12 @@ from pathlib import Path
 import aiohttp
 from rich.console import Console
 
-from bot.demo.github import StandIn
 from bot.demo.loopback import ADDRESS
 from bot.demo.playground import DIAGNOSE_LABEL, LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import BRANCH, ISSUE_BODY, ISSUE_TITLE, NAME, make_repository
 from bot.demo.sshd import EmbeddedSshServer
-from runner.jobd.processes import kill_processes
+from github_standin import StandIn
+from runner.jobd.sandbox.processes import kill_processes
 
 LOOK_S = 0.5
 AGENT = Path(__file__).with_name("agent.py")

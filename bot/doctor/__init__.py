@@ -1,5 +1,4 @@
-"""`ptq-bot doctor`: looks at everything that the service depends on, and says what to do about what is not well.
+"""`ptq-bot doctor`: checks everything that the service depends on, and says what to do about each problem.
 
-It changes nothing but on machines: there it puts the machine-side program as the service would, and tries a first job,
-of which nothing stays.
+It changes nothing, except on machines: it installs our program there, runs a first job, and removes that job.
 """

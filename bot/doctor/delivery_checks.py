@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from bot.config import Settings
+from bot.config.settings import Settings
 from bot.doctor.findings import Finding, Part
 from bot.github.inspection import DeliveryFacts, Inspection
-from handlers import ROUTER
 from handlers.events import is_routed
-from handlers.heartbeats import fetch_enabled
-from handlers.inbox import fetch_known
-from handlers.missed import KEPT
-from runner.db import open_beside
-from runner.db_errors import DatabaseError
+from handlers.inbox.inbox import fetch_known
+from handlers.recovery.heartbeats import fetch_enabled
+from handlers.recovery.missed import KEPT
+from handlers.triggers.router import ROUTER
+from runner.db.database import open_beside
+from runner.db.errors import DatabaseError
 
 BY_ITSELF = timedelta(seconds=60)
 """How soon a delivery is here: half of it is for forwarders, half for clocks that differ. Later ones were fetched."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 
 import bot
-from bot.config import ConfigError, Settings, load_settings
+from bot.config.settings import ConfigError, Settings, load_settings
 from bot.doctor.file_checks import check_files
 from bot.doctor.findings import MAX_WORDS, Finding, Part
 from bot.doctor.github_checks import check_app, check_repository
@@ -20,7 +20,7 @@ from bot.doctor.machine_checks import check_machine
 from bot.github import AppGitHub
 from bot.github.inspection import QUICK, Inspection
 from bot.github.session import open_session
-from handlers.sanitize import one_line, redact
+from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
 
 CONFIGURATION = Part("configuration")

@@ -7,9 +7,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from bot.config import Settings
+from bot.config.settings import Settings
 from bot.doctor.findings import Finding, Part
-from runner.sqlite import COMPANIONS
+from runner.db.sqlite import COMPANIONS
 
 FILES = Part("files")
 

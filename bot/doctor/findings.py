@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from handlers.sanitize import one_line
+from handlers.text.sanitize import one_line
 
 MAX_WORDS = 400
 """Characters of a finding, or of its fix, that are shown."""

@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from bot.config import Settings
+from bot.config.manifest import Manifest, load_manifest
+from bot.config.settings import Settings
 from bot.doctor.delivery_checks import check_deliveries
 from bot.doctor.findings import Finding, Part
 from bot.github import AppGitHub
@@ -18,12 +19,11 @@ from bot.github.inspection import AppFacts, HookFacts, Inspection, InstallationF
 from bot.github.limits import Left
 from bot.github.session import describe_failure
 from bot.github.transport import Unauthorized
-from bot.manifest import Manifest, load_manifest
-from handlers.own_rules import PATH as OWN_RULES
-from handlers.own_rules import apply_own
+from handlers.commands.own_rules import PATH as OWN_RULES
+from handlers.commands.own_rules import apply_own
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound
 from handlers.rules import RepositoryRules
-from runner.machines import eligible, needs
+from runner.model.machines import eligible, needs
 
 APP = Part("GitHub App")
 LEVELS = ("none", "read", "write", "admin")

@@ -12,14 +12,14 @@ import aiohttp
 from sqlalchemy import make_url
 from yarl import URL
 
-from bot.config import Settings
+from bot.config.settings import Settings
 from bot.doctor.findings import Finding, Part
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Api
 from bot.github.session import describe_failure
 from runner.agents import AgentSpec
-from runner.db import open_beside
-from runner.db_errors import DatabaseError, NoDatabase, OldDatabase
+from runner.db.database import open_beside
+from runner.db.errors import DatabaseError, NoDatabase, OldDatabase
 
 SERVICE = Part("service")
 GB = 1_000_000_000

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-from bot.config import Settings
+from bot.config.settings import Settings
 from bot.doctor.findings import Finding, Part, Verdict
 from bot.doctor.github_checks import judge_skew
 from bot.doctor.machine_trial import GIT, judge_git, try_job
 from runner.agents import AgentSpec, Run, build_agent
-from runner.environment import Profile
-from runner.host_errors import AccessDenied, HostError, HostKeyMismatch
-from runner.hosts import open_host
-from runner.inventory import Inventory, describe_disk, describe_gpus, describe_shares, find_shortage
-from runner.jobd_answers import JobdError
-from runner.jobd_client import Capabilities, JobdClient, Programs
-from runner.machines import Machine, eligible
+from runner.model.environment import Profile
+from runner.model.inventory import Inventory, describe_disk, describe_gpus, describe_shares, find_shortage
+from runner.model.jobd_answers import JobdError
+from runner.model.machines import Machine, eligible
+from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch
+from runner.transport.hosts import open_host
+from runner.transport.jobd_client import Capabilities, JobdClient, Programs
 
 UV = "uv"
 

@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from bot.doctor.findings import Finding, Part
-from runner.environment import Limits, Profile
-from runner.host_errors import HostError
-from runner.hosts import Host
-from runner.jobd_answers import JobdError, Poll, StageState
-from runner.jobd_client import JobdClient
-from runner.machines import Machine
+from runner.model.environment import Limits, Profile
+from runner.model.jobd_answers import JobdError, Poll, StageState
+from runner.model.machines import Machine
+from runner.transport.host_errors import HostError
+from runner.transport.hosts import Host
+from runner.transport.jobd_client import JobdClient
 
 GIT, JOB = "git", "first job"
 OLDEST_GIT = (2, 30)

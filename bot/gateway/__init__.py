@@ -1,5 +1,5 @@
-"""The gateway: agents' requests to models pass through here, so that no key is on a machine and every token is counted.
+"""Agents' requests to models, and machines' requests to private repositories and package hosts, pass through here.
 
-`requests` says what may be asked, `usage` what an answer took, both pure; `proxy` passes requests on; `doors` has one
-for each job, with the way there. The rest of the service knows `runner.gateway` alone.
+So no key is on a machine, and every token is counted before it is spent. Each job has an endpoint of its own. The rest
+of the service knows only `runner.steps.gateway`.
 """

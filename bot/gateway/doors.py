@@ -21,16 +21,16 @@ from bot.gateway.packages import METHOD, PackageProxy
 from bot.gateway.proxy import MAX_BODY, OVER, STOPS, Door, Models, Proxy, Upstream, read_token, refuse
 from bot.gateway.requests import find_api
 from bot.gateway.transport import StreamTransport
-from runner import store
 from runner.agents.prices import Price
-from runner.calls import Account, Ledger
-from runner.caps import Caps, Scope, Spent
-from runner.db import Database
-from runner.gateway import Access, Reader, Way
-from runner.job import Job
-from runner.jobd_answers import JobdError
-from runner.jobd_client import JobdClient
-from runner.listening import Listening, Stream, begin
+from runner.db.database import Database
+from runner.model.caps import Caps, Scope, Spent
+from runner.model.job import Job
+from runner.model.jobd_answers import JobdError
+from runner.rows import job_rows
+from runner.rows.calls import Account, Ledger
+from runner.steps.gateway import Access, Reader, Way
+from runner.transport.jobd_client import JobdClient
+from runner.transport.listening import Listening, Stream, begin
 
 log = structlog.get_logger()
 
@@ -62,7 +62,7 @@ class _Caller:
 
 
 class ModelGateway:
-    """See `runner.gateway.Gateway`."""
+    """See `runner.steps.gateway.Gateway`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ModelGateway:
         self._ways: dict[str, Listening] = {}
 
     def grant(self, job: Job) -> Access | None:
-        """See `runner.gateway.Gateway`."""
+        """See `runner.steps.gateway.Gateway`."""
         if job.agent not in self._upstreams:
             return None
         return Access(self._make_token(job.id), self._url)
@@ -97,7 +97,7 @@ class ModelGateway:
     async def open(
         self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
     ) -> Account | None:
-        """See `runner.gateway.Gateway`."""
+        """See `runner.steps.gateway.Gateway`."""
         if job.agent not in self._upstreams:
             return None
         door = self._find_door(job.id, job.log_context())
@@ -115,11 +115,11 @@ class ModelGateway:
         return account
 
     async def connect(self, job: Job, client: JobdClient) -> None:
-        """See `runner.gateway.Gateway`."""
+        """See `runner.steps.gateway.Gateway`."""
         await self._connect(job.id, client)
 
     async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
-        """See `runner.gateway.Gateway`."""
+        """See `runner.steps.gateway.Gateway`."""
         repositories = self._git.find_repositories(reader) if self._git else ()
         if not self._git or not repositories:
             return Way()
@@ -131,7 +131,7 @@ class ModelGateway:
         return self._git.lead(reader, door, self._url)
 
     async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
-        """See `runner.gateway.Gateway`."""
+        """See `runner.steps.gateway.Gateway`."""
         hosts = self._packages.find_hosts(reader) if self._packages and not self._url else ()
         if not self._packages or not hosts:
             return Way()
@@ -141,7 +141,7 @@ class ModelGateway:
         return self._packages.lead(door)
 
     async def close(self, job_id: str) -> None:
-        """See `runner.gateway.Gateway`."""
+        """See `runner.steps.gateway.Gateway`."""
         if way := self._ways.pop(job_id, None):
             way.close()
         if door := self._doors.pop(job_id, None):
@@ -194,7 +194,7 @@ class ModelGateway:
         job = None
         if job_id:
             async with self._db.read() as connection:
-                job = await store.fetch_job(connection, job_id)
+                job = await job_rows.fetch_job(connection, job_id)
         if job is None:  # Also where a base's refresh or our own check was meant, of which there is no row.
             return 401, "no job that is at work here has this token"
         if job.active and not job.stopped_at and not job.cancel_requested_at:

@@ -34,9 +34,9 @@ from bot.gateway.proxy import BODY_S, CONNECT_S, MAX_BODY, SILENCE_S, Door
 from bot.github.session import describe_failure
 from bot.github.tokens import Grant
 from handlers.ports import GitHubError, GitHubUnavailable
-from runner.claims import ClaimLost
-from runner.environment import Profile
-from runner.gateway import Reader, Way
+from runner.model.environment import Profile
+from runner.rows.claims import ClaimLost
+from runner.steps.gateway import Reader, Way
 
 log = structlog.get_logger()
 

@@ -20,9 +20,9 @@ import structlog
 
 from bot.gateway.hello import NoHello, read_server_name
 from bot.gateway.proxy import Door
-from runner.environment import Profile
-from runner.gateway import Reader, Way
-from runner.listening import LocalStream, Stream, join
+from runner.model.environment import Profile
+from runner.steps.gateway import Reader, Way
+from runner.transport.listening import LocalStream, Stream, join
 
 log = structlog.get_logger()
 

@@ -20,9 +20,9 @@ from bot.gateway.requests import Api, Asked, NotAllowed, Rule, choose_betas, fin
 from bot.gateway.usage import UsageReader
 from bot.github.session import describe_failure
 from runner.agents.prices import Price, find_price
-from runner.calls import Account, AtCap, Ledger, Taken
-from runner.claims import ClaimLost
-from runner.job import Job
+from runner.model.job import Job
+from runner.rows.calls import Account, AtCap, Ledger, Taken
+from runner.rows.claims import ClaimLost
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from runner.listening import Stream
+from runner.transport.listening import Stream
 
 HIGH_WATER = 65_536
 """Bytes that wait to be sent before whoever writes is asked to pause; asyncio's own number."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.agents.lines import count_of, parse_line, part
 from runner.agents.prices import Price
-from runner.calls import Taken
+from runner.rows.calls import Taken
 
 MAX_LINE = 32 * 1024 * 1024
 """Bytes of a line, or of an answer that is no stream, that are read; of a longer one nothing is known."""

@@ -45,7 +45,7 @@ from bot.github.payloads import (
 )
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant
-from handlers.budget import WriteBudget
+from handlers.effects.budget import WriteBudget
 from handlers.events import Issue, Repository, User
 from handlers.ports import (
     Comment,
@@ -61,7 +61,7 @@ from handlers.ports import (
     Worth,
 )
 from handlers.rules import Role
-from runner.base_files import FOLDER, BaseFile, list_folders
+from runner.changes.base_files import FOLDER, BaseFile, list_folders
 
 log = structlog.get_logger(__name__)
 

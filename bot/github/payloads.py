@@ -20,7 +20,7 @@ from handlers.ports import (
     TreeEntry,
 )
 from handlers.rules import Role
-from runner.base_files import BaseFile
+from runner.changes.base_files import BaseFile
 
 Value = TypeVar("Value")
 

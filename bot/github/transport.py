@@ -28,7 +28,7 @@ from bot.github.pace import WritePace
 from bot.github.session import describe_failure
 from bot.github.timings import Timings
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound, Worth
-from runner.claims import require_claim
+from runner.rows.claims import require_claim
 
 USER_AGENT = "ptq-bot"
 API_VERSION = "2022-11-28"  # the one that github.com and every supported Enterprise Server speak

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from runner.ssh import DEFAULT_PORT
+from runner.transport.ssh import DEFAULT_PORT
 
 TESTS = "python -m pytest"
 SCRIPT = "python"

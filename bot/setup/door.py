@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from bot.form_fields import Unreadable, read_fields
+from bot.web.auth.form_fields import Unreadable, read_fields
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -16,14 +16,14 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 
-from bot.dashboard.sign_in import CALLBACK
+from bot.config.manifest import load_manifest
 from bot.github.credentials import AppCredentials, Bearer
 from bot.github.inspection import QUICK
 from bot.github.payloads import read_answer
 from bot.github.session import Proxy, WayOut, check_authorities, describe_failure, open_session
 from bot.github.transport import ACCEPT, API_VERSION, USER_AGENT, Line
-from bot.manifest import load_manifest
 from bot.setup.answers import App, Place
+from bot.web.dashboard.sign_in import CALLBACK
 from handlers.ports import GitHubError, GitHubUnavailable
 
 CREATED = "/github/created"

@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncssh
 import msgspec
 
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.setup.answers import Answers
 from bot.setup.config_text import CLIENT_FILE, CLIENT_KEY, KNOWN_HOSTS, PROXY_FILE, render_config
 

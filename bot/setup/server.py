@@ -13,9 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-from bot.config import ConfigError
+from bot.config.settings import ConfigError
 from bot.doctor.examination import examine
-from bot.form_fields import read_fields
 from bot.setup import steps
 from bot.setup.answers import MachineAnswer, find_next
 from bot.setup.desk import Desk, now
@@ -25,9 +24,10 @@ from bot.setup.notes import Unusable
 from bot.setup.steps import Wrong
 from bot.setup.trial import NotLookedAt, look_at_host_key, try_machine
 from bot.setup.views import Views
-from runner.ssh import SILENCE_S
+from bot.web.auth.form_fields import read_fields
+from runner.transport.ssh import SILENCE_S
 
-STYLES = {name: Path(__file__).parents[1] / "static" / name for name in ("style.css", "setup.css")}
+STYLES = {name: Path(__file__).parents[1] / "web" / "static" / name for name in ("style.css", "setup.css")}
 SECRET_FIELDS = frozenset({"key", "private_key", "webhook_secret", "client_secret", "proxy_credentials"})
 """What is not shown again to whoever typed it."""
 

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from bot.config import describe_problems
-from bot.contradictions import name_key
+from bot.config.contradictions import name_key
+from bot.config.policy_tables import RepositoryTable
+from bot.config.settings import describe_problems
+from bot.config.tables import AgentTable, MachineTable, ProxyTable, ServerTable, parse_private_key
 from bot.doctor.github_checks import name_label_command
 from bot.github.session import is_loopback
-from bot.policy_tables import RepositoryTable
 from bot.setup.answers import SCRIPT, TESTS, AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer
-from bot.tables import AgentTable, MachineTable, ProxyTable, ServerTable, parse_private_key
-from runner.ssh import DEFAULT_PORT, parse_hop
+from runner.transport.ssh import DEFAULT_PORT, parse_hop
 
 Form = Mapping[str, str]
 

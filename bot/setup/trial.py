@@ -15,13 +15,13 @@ from bot.setup.answers import MachineAnswer
 from bot.setup.config_text import CLIENT_KEY
 from bot.setup.notes import write_private
 from runner.agents import BACKENDS, AgentSpec
-from runner.environment import Profile
-from runner.host_errors import HostError
-from runner.hosts import Host, open_host
-from runner.jobd_answers import JobdError
-from runner.jobd_client import JobdClient
-from runner.machines import Machine
-from runner.ssh import SILENCE_S, Hop, fetch_host_key
+from runner.model.environment import Profile
+from runner.model.jobd_answers import JobdError
+from runner.model.machines import Machine
+from runner.transport.host_errors import HostError
+from runner.transport.hosts import Host, open_host
+from runner.transport.jobd_client import JobdClient
+from runner.transport.ssh import SILENCE_S, Hop, fetch_host_key
 
 PROGRAMS = {kind: find_program(AgentSpec(kind, kind)) for kind in BACKENDS if kind != "command"}
 """Kind of agent -> its program."""

@@ -11,14 +11,14 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bot.manifest import load_manifest, read_manifest, read_reasons
+from bot.config.manifest import load_manifest, read_manifest, read_reasons
 from bot.setup.answers import SCRIPT, STEPS, TESTS, list_done
 from bot.setup.config_text import render_config
 from bot.setup.desk import Desk
 from bot.setup.notes import Unusable
 from bot.setup.steps import describe_forwarding, describe_labels, find_trouble, name_machine
 from bot.setup.trial import PROGRAMS, describe_host_key
-from handlers.sanitize import redact
+from handlers.text.sanitize import redact
 from runner.agents import BACKENDS
 from runner.characters import show_invisible
 

@@ -1,6 +1,6 @@
-"""Agents: what starts one on a machine. A backend is one file with one pure class, and one line in `BACKENDS`.
+"""Agents: what starts one on a machine, and what its events mean. One file for each backend.
 
-Backends refuse to know machines, connections and paths there: they speak of the worktree as the current folder.
+A backend knows no machines, connections or paths there: its current folder is the worktree. Pure.
 """
 
 from __future__ import annotations

@@ -19,34 +19,34 @@ Place = tuple[str, str]
 """A module of ours, and a function there."""
 
 VERBS: Mapping[str, Place] = {
-    "version": ("programs", "describe_python"),
-    "capabilities": ("capabilities", "describe_capabilities"),
-    "inventory": ("inventory", "take_inventory"),
-    "jobs": ("inventory", "list_jobs"),
-    "programs": ("programs", "find_programs"),
-    "prepare": ("starting", "prepare"),
-    "base": ("starting", "base"),
-    "start": ("starting", "start_agent"),
-    "collect": ("starting", "collect"),
-    "check": ("starting", "start_check"),
-    "poll": ("states", "poll"),
-    "result": ("states", "find_result"),
-    "relay": ("ways", "open_way"),
-    "stop": ("states", "stop_agent"),
-    "notify": ("home", "notify"),
-    "kill": ("cleaning", "kill"),
-    "admit": ("admission", "admit"),
-    "dismiss": ("admission", "dismiss"),
-    "adopt": ("adopt", "adopt"),
-    "clean": ("cleaning", "clean"),
+    "version": ("verbs.programs", "describe_python"),
+    "capabilities": ("verbs.capabilities", "describe_capabilities"),
+    "inventory": ("verbs.inventory", "take_inventory"),
+    "jobs": ("verbs.inventory", "list_jobs"),
+    "programs": ("verbs.programs", "find_programs"),
+    "prepare": ("stages.starting", "prepare"),
+    "base": ("stages.starting", "base"),
+    "start": ("stages.starting", "start_agent"),
+    "collect": ("stages.starting", "collect"),
+    "check": ("stages.starting", "start_check"),
+    "poll": ("stages.states", "poll"),
+    "result": ("stages.states", "find_result"),
+    "relay": ("proxy.sockets", "open_way"),
+    "stop": ("stages.states", "stop_agent"),
+    "notify": ("environment.home", "notify"),
+    "kill": ("verbs.cleaning", "kill"),
+    "admit": ("access.admission", "admit"),
+    "dismiss": ("access.admission", "dismiss"),
+    "adopt": ("access.adopt", "adopt"),
+    "clean": ("verbs.cleaning", "clean"),
 }
 
 STAGES: Mapping[str, Place] = {
-    "prepare": ("prepare", "prepare"),
-    "base": ("prepare", "make_base"),
-    "agent": ("agent", "run_agent"),
-    "collect": ("collect", "collect"),
-    "check": ("check", "check"),
+    "prepare": ("verbs.prepare", "prepare"),
+    "base": ("verbs.prepare", "make_base"),
+    "agent": ("verbs.agent", "run_agent"),
+    "collect": ("verbs.collect", "collect"),
+    "check": ("verbs.check", "check"),
 }
 
 
@@ -62,11 +62,11 @@ def main() -> None:
     if len(sys.argv) == 4:
         _, verb, first, second = sys.argv
         if verb == "enter":
-            sys.exit(find(("enter", "run_enter"))(workspace=first, job_id=second))
-        find(("stage", "run_stage"))(first, find(STAGES[first]), request_path=second)
+            sys.exit(find(("access.enter", "run_enter"))(workspace=first, job_id=second))
+        find(("stages.stage", "run_stage"))(first, find(STAGES[first]), request_path=second)
         return
     if sys.argv[1:] == ["converse"]:
-        find(("conversation", "converse"))()
+        find(("verbs.conversation", "converse"))()
         return
     print(json.dumps(respond(answer)))
 

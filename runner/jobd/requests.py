@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .below import is_below
 from .files import Failure, is_text
+from .safe_paths import is_below
 
 MODES = ("100644", "100755", "120000")
 """Of what can be carried over: files and links, and no submodules."""

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
-from handlers.receiving import MAX_PENDING
+from handlers.inbox.receiving import MAX_PENDING
 from tests.bench import figures, needs
 from tests.bench.comments import SLEEPER, measure_comments
 from tests.bench.figures import BEDEVERE, OURS, PROBOT

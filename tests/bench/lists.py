@@ -21,9 +21,9 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from bot.dashboard.listing import PAGE
-from runner.job import JobState
-from runner.schema import cases, jobs
+from bot.web.dashboard.listing import PAGE
+from runner.db.schema import cases, jobs
+from runner.model.job import JobState
 from tests.bench import needs
 from tests.support.jobs import NOON, make_job
 from tests.support.site import Site, open_site

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from bot.app import serve
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.event_loop import new_event_loop
 from bot.github import Timings
-from bot.log import configure_logging
+from bot.observability.log import configure_logging
 from bot.pace import Pace
 
 HASTE = Pace(github=Timings(write_interval_s=0.0, writes_per_minute=10_000, writes_per_hour=100_000))

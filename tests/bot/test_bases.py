@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.bases import find_web_url, prepare_bases
-from bot.command_options import load
-from bot.machine_commands import UnknownMachine
-from runner import store
+from bot.cli.options import load
+from bot.operations.bases import find_web_url, prepare_bases
+from bot.operations.machines import UnknownMachine
+from runner.rows import job_rows
 from tests.bot.test_cli import configure
 from tests.support import program
 from tests.support.jobd import Repository, make_repository, wait_until
@@ -92,7 +92,7 @@ async def test_a_machine_for_public_repositories_is_sent_nothing_of_a_private_on
     shown: list[str] = []
     settings.server.data_dir.mkdir(parents=True, exist_ok=True)
     async with open_database(settings.server.database_url) as database, database.write() as connection:
-        await store.insert_job(connection, make_job(private=True, created_at=NOON))
+        await job_rows.insert_job(connection, make_job(private=True, created_at=NOON))
     with pytest.raises(UnknownMachine, match="is not for octo/widgets"):
         await prepare_bases(settings, "here", "octo/widgets", shown.append)
     assert shown == []

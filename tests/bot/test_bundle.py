@@ -9,14 +9,14 @@ from urllib.parse import quote
 
 import pytest
 
-from bot.bundle import NotBundled, describe_configuration, make_bundle
-from bot.config import load_settings
-from bot.reports import UnknownJob
-from handlers.sanitize import redact
-from runner import store
-from runner.job import Report
-from runner.meter import Meter
-from runner.spool import Spool
+from bot.config.settings import load_settings
+from bot.operations.bundle import NotBundled, describe_configuration, make_bundle
+from bot.operations.reports import UnknownJob
+from handlers.text.sanitize import redact
+from runner.model.job import Report
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.steps.spool import Spool
 from tests.bot.test_cli import AGENT_VALUE, KEY, SECRET, configure
 from tests.support.jobs import make_job, open_database
 
@@ -27,10 +27,10 @@ async def fill(folder: Path, body: str = "") -> Path:
     """A job at work with a log and, with a `body`, a report. The configuration."""
     config = configure(folder, 0)
     async with open_database(folder) as database, database.write() as connection:
-        await store.insert_job(connection, make_job(id=JOB, prompt="what strangers wrote"))
+        await job_rows.insert_job(connection, make_job(id=JOB, prompt="what strangers wrote"))
         if body:
             report = Report(JOB, body, worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
-            await store.insert_report(connection, report)
+            await job_rows.insert_report(connection, report)
     log = f"asked with {AGENT_VALUE}\n".encode()
     Spool(load_settings(config).server.data_dir / "spool").append(JOB, "agent", log)
     return config
@@ -65,7 +65,7 @@ async def test_it_overwrites_nothing_and_tells_nothing_of_what_is_for_the_operat
 async def test_it_tells_nothing_of_a_run_whose_log_reads_like_a_security_concern(tmp_path: Path) -> None:
     settings, target = load_settings(await fill(tmp_path)), tmp_path / "bundle.tar.gz"
     async with open_database(tmp_path) as database, database.write() as connection:
-        await store.save_meter(connection, Meter(JOB, withheld=True))
+        await job_rows.save_meter(connection, Meter(JOB, withheld=True))
     with pytest.raises(NotBundled, match="for you alone"):
         await make_bundle(settings, JOB, target)
 

@@ -7,8 +7,8 @@ import os
 import threading
 from pathlib import Path
 
-from bot.job_logs import CleanLogs, End, TooMany
-from runner.job import JobState
+from bot.web.job_logs import CleanLogs, End, TooMany
+from runner.model.job import JobState
 from tests.support.site import make_report, open_site
 
 

@@ -10,8 +10,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from bot.demo.github.registration import make_key
 from bot.demo.loopback import find_free_port
+from github_standin.model.registration import make_key
 from tests.support import program
 
 SECRET = "the secret of the webhook"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.bundle import NotBundled, make_bundle
-from bot.config import load_settings
-from runner.job import JobState
-from runner.spool import Spool
+from bot.config.settings import load_settings
+from bot.operations.bundle import NotBundled, make_bundle
+from runner.model.job import JobState
+from runner.steps.spool import Spool
 from tests.bot.test_bundle import JOB, fill
 from tests.bot.test_live_log import follow, say
 from tests.support.site import Site, make_report, open_site

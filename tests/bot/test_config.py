@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
-from bot.config import ConfigError, Settings, load_settings
-from bot.policy_tables import (
+from bot.config.policy_tables import (
     CapsTable,
     CapsTables,
     DashboardTable,
@@ -24,9 +23,10 @@ from bot.policy_tables import (
     RepositoryTable,
     RetentionTable,
 )
-from bot.tables import AgentGatewayTable, AgentTable, GitHubTable, MachineTable, ProxyTable, ServerTable, Table
-from runner.caps import Caps, Scope
-from runner.environment import Limits
+from bot.config.settings import ConfigError, Settings, load_settings
+from bot.config.tables import AgentGatewayTable, AgentTable, GitHubTable, MachineTable, ProxyTable, ServerTable, Table
+from runner.model.caps import Caps, Scope
+from runner.model.environment import Limits
 
 EXAMPLE = Path(__file__).parents[2] / "ptq.example.toml"
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)

@@ -11,16 +11,16 @@ from typing import cast
 
 import pytest
 
-from bot.dashboard.sign_in import PEN_LASTS
-from handlers import casebook
-from handlers.case import end_job
+from bot.web.dashboard.sign_in import PEN_LASTS
+from handlers.cases import casebook
+from handlers.cases.case import end_job
 from handlers.ports import OverBudget, Worth
 from handlers.rules import RepositoryRules
-from runner import store
-from runner.inventory import Inventory
-from runner.job import JobState
-from runner.machine_states import save_inventory
-from runner.pauses import OPERATOR, Pause, begin_pause
+from runner.model.inventory import Inventory
+from runner.model.job import JobState
+from runner.rows import job_rows
+from runner.rows.machine_states import save_inventory
+from runner.rows.pauses import OPERATOR, Pause, begin_pause
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.site import make_report
 from tests.support.visitor import NAME
@@ -153,7 +153,7 @@ async def test_a_job_is_cancelled_by_whoever_may_start_one(dashboard: Dashboard)
 async def test_a_job_that_has_just_ended_offers_something_once_its_case_knows(dashboard: Dashboard) -> None:
     job = await dashboard.add(state=JobState.COLLECTING)
     async with dashboard.database.write() as connection:
-        await store.move_job(connection, job, JobState.SUCCEEDED, job.changed_at)
+        await job_rows.move_job(connection, job, JobState.SUCCEEDED, job.changed_at)
     async with dashboard.browser("alice") as browser:
         page = await browser.visit(f"/jobs/{job.id}/actions")
         (asks,) = [attrs for _, attrs in page.tags if "hx-get" in attrs]

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bot.dashboard.diffs import fold_diff
-from bot.dashboard.job_page import list_phases
-from bot.dashboard.listing import PAGE, Filter, read_filter
-from bot.dashboard.spend import Run, sum_all
-from runner import store
-from runner.holds import Hold, save_hold
-from runner.job import JobState
-from runner.machines import Lease
-from runner.meter import Meter
-from runner.patch import list_lines
-from runner.schema import deliveries
+from bot.web.dashboard.diffs import fold_diff
+from bot.web.dashboard.job_page import list_phases
+from bot.web.dashboard.listing import PAGE, Filter, read_filter
+from bot.web.dashboard.spend import Run, sum_all
+from runner.changes.patch import list_lines
+from runner.db.schema import deliveries
+from runner.model.job import JobState
+from runner.model.machines import Lease
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.holds import Hold, save_hold
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON, make_job
 from tests.support.site import PATCH, make_report
@@ -91,7 +91,7 @@ async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard
         await connection.execute(deliveries.insert().values(id="../d-2", state="done", attempts=1, **row))
     job = await dashboard.add()
     async with dashboard.database.write() as connection:
-        await store.save_meter(connection, Meter(job.id, turns=1, cost_usd=1.5))
+        await job_rows.save_meter(connection, Meter(job.id, turns=1, cost_usd=1.5))
     for login in (None, "alice"):
         async with dashboard.browser(login) as browser:
             for path in ("/deliveries", "/spend"):
@@ -147,7 +147,7 @@ async def test_a_list_goes_on_where_its_page_ended_whatever_comes_meanwhile(dash
         for number in range(1, 2 * PAGE + 2):
             at = NOON + timedelta(minutes=number // 3)
             job = make_job(id=f"j{number:03}", issue_number=number, created_at=at, state=JobState.FAILED)
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
     async with dashboard.browser() as browser:
         seen, path = [], "/jobs?state=failed"
         while path:
@@ -156,7 +156,7 @@ async def test_a_list_goes_on_where_its_page_ended_whatever_comes_meanwhile(dash
             path = next((link for link in browser.page.links() if "before=" in link), "")
             new = make_job(id=f"new{len(seen)}", issue_number=500 + len(seen), created_at=NOON + timedelta(days=1))
             async with dashboard.database.write() as connection:
-                await store.insert_job(connection, replace(new, state=JobState.FAILED))
+                await job_rows.insert_job(connection, replace(new, state=JobState.FAILED))
         assert seen == [f"j{number:03}" for number in range(2 * PAGE + 1, 0, -1)]
 
 
@@ -184,7 +184,7 @@ async def test_only_whoever_holds_an_environment_reads_the_way_in(dashboard: Das
     job = await dashboard.add(machine="gpu-1", state=JobState.SUCCEEDED)
     hold = Hold(job.id, "alice", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8), admitted_at=NOON)
     async with dashboard.database.write() as connection:
-        await store.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
+        await job_rows.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
         await save_hold(connection, hold)
     dashboard.github.set_permission("octo/widgets", "carol", "write")
     for login, reads in ((None, False), ("bob", False), ("carol", False), ("alice", True), ("root", True)):

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bot.dashboard.seal import Seal
-from bot.dashboard.visits import LASTS, Visits
-from bot.demo.github.standin import CLIENT_SECRET
+from bot.web.auth.cookies import Seal
+from bot.web.auth.sessions import LASTS, Visits
+from github_standin.standin import CLIENT_SECRET
 from tests.support.dashboard import Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON
 

@@ -14,11 +14,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from bot.db_commands import upgrade_command
+from bot.cli.db import upgrade_command
 from bot.demo.loopback import find_free_port
-from handlers import casebook
-from runner import store
-from runner.job import JobState
+from handlers.cases import casebook
+from runner.model.job import JobState
+from runner.rows import job_rows
 from tests.bot.test_cli import assert_no_secret, configure, refuse_to_start
 from tests.support import program
 from tests.support.jobs import NOON, make_job, open_database
@@ -37,7 +37,7 @@ async def add_finished_job(folder: Path) -> None:
     job = make_job(state=JobState.CANCELLED, failure="enough of it")
     report = casebook.draft_reply("r", "report", job, "It is over.", NOON)
     async with open_database(folder) as database, database.write() as connection:
-        await store.insert_job(connection, job)
+        await job_rows.insert_job(connection, job)
         await casebook.insert_reply(connection, replace(report, posted_body=report.body, comment_id=1, final=True))
 
 

@@ -14,12 +14,12 @@ from gidgethub import sansio
 from gidgethub.routing import Router
 from sqlalchemy import select
 
-from bot.deliveries import find_refusal
+from bot.operations.deliveries import find_refusal
 from handlers.context import Context
-from handlers.inbox import Inbox
+from handlers.inbox.inbox import Inbox
 from handlers.ports import GitHub
-from runner.db import Database
-from runner.schema import deliveries
+from runner.db.database import Database
+from runner.db.schema import deliveries
 from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
 from tests.support.jobs import NOON, open_database

@@ -10,8 +10,8 @@ import asyncssh
 import pytest
 
 from bot.demo.sshd import EmbeddedSshServer
-from runner.host_errors import Unreachable
-from runner.hosts import SshHost
+from runner.transport.host_errors import Unreachable
+from runner.transport.hosts import SshHost
 from tests.support.machines import machine_behind
 
 

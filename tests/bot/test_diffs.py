@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bot import pages
-from bot.dashboard.diffs import COLOURED_DIFF, COLOURED_LINES, read_diff
+from bot.web import pages
+from bot.web.dashboard.diffs import COLOURED_DIFF, COLOURED_LINES, read_diff
 from tests.support.site import PATCH
 
 OLD_AND_NEW = f'''\

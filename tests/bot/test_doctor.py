@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from bot.demo.github.registration import make_key
+from bot.config.manifest import load_manifest
 from bot.demo.loopback import find_free_port
 from bot.demo.playground import SECRET
 from bot.demo.repository import NAME
 from bot.doctor.examination import examine
 from bot.doctor.findings import Finding, Verdict, has_failed
-from bot.manifest import load_manifest
-from runner.schema import enabled_repositories
+from github_standin.model.registration import make_key
+from runner.db.schema import enabled_repositories
 from tests.support import program
 from tests.support.doctor_models import make_models
 from tests.support.forwarder import open_forwarder

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.config import load_settings
+from bot.config.manifest import load_manifest
+from bot.config.settings import load_settings
 from bot.doctor.delivery_checks import Received, judge_deliveries
 from bot.doctor.file_checks import check_files, judge_file
 from bot.doctor.findings import Finding, Part, Verdict, has_failed, render_findings
@@ -23,10 +24,9 @@ from bot.doctor.github_checks import (
 from bot.doctor.machine_checks import find_skew_s, judge_room, judge_sandbox
 from bot.github.inspection import DeliveryFacts, HookFacts, InstallationFacts
 from bot.github.limits import Left, parse_left
-from bot.manifest import load_manifest
-from runner.inventory import Gpu, Inventory
-from runner.jobd_client import Capabilities
-from runner.machines import Machine
+from runner.model.inventory import Gpu, Inventory
+from runner.model.machines import Machine
+from runner.transport.jobd_client import Capabilities
 from tests.bot.test_cli import configure
 
 UNSEALED = Capabilities(False, "not sealed: no user namespaces", "copy", [])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import aiohttp
 from aiohttp import web
 
-from bot.form_fields import read_fields
 from bot.listener import Listener
+from bot.web.auth.form_fields import read_fields
 
 
 async def test_texts_are_what_a_database_takes_and_files_are_left_out() -> None:

@@ -17,9 +17,9 @@ from bot.gateway.proxy import MAX_REFUSALS, PENALTY_S, Upstream
 from bot.gateway.requests import Rule
 from bot.github.session import Proxy as ForwardingProxy
 from bot.github.session import WayOut
-from runner.caps import Spent
-from runner.job import Job
-from runner.jobd_client import JobdClient
+from runner.model.caps import Spent
+from runner.model.job import Job
+from runner.transport.jobd_client import JobdClient
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.gateway import BODIES, KEY, open_floor, serving
 from tests.support.jobs import NOON, make_job

@@ -13,8 +13,8 @@ from yarl import URL
 
 from bot.gateway.doors import MAX_CONNECTIONS
 from bot.listener import Listener
-from runner import store
-from runner.job import Job, JobState
+from runner.model.job import Job, JobState
+from runner.rows import job_rows
 from tests.support.gateway import BODIES, open_floor, serving
 from tests.support.jobs import NOON, make_job
 from tests.support.model_endpoint import Hang, Say
@@ -59,7 +59,7 @@ async def test_by_a_url_who_has_a_token_is_told_to_wait_while_its_run_goes_on_an
             async with asking() as answer:
                 assert answer.status == 503, "its service was restarted, and will be there"
             async with floor.db.write() as connection:
-                await store.move_job(connection, running, JobState.LOST, NOON, "gone")
+                await job_rows.move_job(connection, running, JobState.LOST, NOON, "gone")
             async with asking() as answer:
                 assert answer.status == 400
                 assert "the run is over" in (await answer.json())["error"]["message"]

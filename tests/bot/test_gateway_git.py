@@ -17,17 +17,17 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bot.demo.github import StandIn
 from bot.gateway.doors import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy, Granting
 from bot.gateway.proxy import MAX_REFUSALS
 from bot.github import AppGitHub
 from bot.github.credentials import Bearer
 from bot.github.tokens import Access, Grant
-from runner.environment import Profile
-from runner.gateway import Reader, Way
-from runner.jobd_answers import JobdError
-from runner.jobd_client import JobdClient
+from github_standin import StandIn
+from runner.model.environment import Profile
+from runner.model.jobd_answers import JobdError
+from runner.steps.gateway import Reader, Way
+from runner.transport.jobd_client import JobdClient
 from tests.support.gateway import Wire
 from tests.support.jobs import NOON, make_job, open_database
 from tests.support.scripted_github import app_key_pem

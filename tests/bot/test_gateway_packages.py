@@ -25,9 +25,9 @@ from bot.gateway.packages import (
     is_public_address,
     read_wanted,
 )
-from runner.environment import Profile
-from runner.gateway import Reader
-from runner.jobd_client import JobdClient
+from runner.model.environment import Profile
+from runner.steps.gateway import Reader
+from runner.transport.jobd_client import JobdClient
 from tests.support.gateway import Wire
 from tests.support.jobs import NOON, open_database
 

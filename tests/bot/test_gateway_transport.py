@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from bot.gateway.transport import StreamTransport
-from runner.listening import LocalStream
+from runner.transport.listening import LocalStream
 
 LARGE = bytes(range(256)) * 20_000
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bot.gateway.usage import MAX_LINE, Count, UsageReader
 from runner.agents.prices import Price
-from runner.calls import Taken
+from runner.rows.calls import Taken
 from tests.support.model_endpoint import Say, Sse, chat_events, messages_events, responses_events
 
 TAKEN = Count(1000, output_tokens=100)

@@ -11,10 +11,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bot.demo.github import Exchange, StandIn
+from bot.config.manifest import load_manifest
 from bot.demo.repository import make_repository
 from bot.github import AppGitHub, Timings
-from bot.manifest import load_manifest
+from github_standin import Exchange, StandIn
 from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, NotInstalled, Person, TreeEntry
 from handlers.rules import Role
 from tests.support.openapi import load_openapi

@@ -14,9 +14,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from pydantic import ValidationError
 
-from bot.config import describe_problems
+from bot.config.settings import describe_problems
+from bot.config.tables import ProxyTable
 from bot.github.session import Proxy, WayOut, check_authorities, describe_failure, open_session
-from bot.tables import ProxyTable
 from tests.support.certificates import COMPANY, encrypt, make_certificate
 from tests.support.forward_proxy import ForwardProxy
 

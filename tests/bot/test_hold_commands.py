@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner import store
-from runner.job import JobState
+from runner.model.job import JobState
+from runner.rows import job_rows
 from tests.bot.test_cli import configure
 from tests.support import program
 from tests.support.jobs import make_job, open_database
@@ -23,7 +23,7 @@ WORKTREE = ("worktree", "try", "--repo", "octo/widgets", "--machine", "here", "-
 async def folder(tmp_path: Path) -> Path:
     """One with a database, a configuration and a key."""
     async with open_database(tmp_path) as database, database.write() as connection:
-        await store.insert_job(connection, make_job(state=JobState.QUEUED))
+        await job_rows.insert_job(connection, make_job(state=JobState.QUEUED))
     configure(tmp_path, 0)
     make_key(tmp_path / "keys")
     return tmp_path

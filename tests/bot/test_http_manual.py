@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import aiohttp
 
-from bot.dashboard.door import Door
-from bot.dashboard.oauth import GitHubOAuth, OAuthApp
-from bot.pages import ARTIFACTS, Pages
+from bot.web.auth.auth_config import Door
+from bot.web.auth.oauth import GitHubOAuth, OAuthApp
+from bot.web.pages import ARTIFACTS, Pages
 from handlers.context import Context
-from runner.spool import Spool
+from runner.steps.spool import Spool
 from tests.support.jobs import NOON, open_database
 from tests.support.site import AGENTS
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.config import load_settings
-from bot.job_commands import (
+from bot.config.settings import load_settings
+from bot.operations.jobs import (
     Filter,
     NotDone,
     cancel_jobs,
@@ -20,11 +20,11 @@ from bot.job_commands import (
     render_span,
     show_job,
 )
-from bot.reports import UnknownJob
-from runner import store
-from runner.job import JobState
-from runner.meter import Meter
-from runner.spool import Spool
+from bot.operations.reports import UnknownJob
+from runner.model.job import JobState
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.steps.spool import Spool
 from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
 from tests.support.jobs import NOON, make_job, open_database
@@ -37,20 +37,20 @@ async def fill(folder: Path) -> Path:
     config = configure(folder, 0)
     async with open_database(folder) as database, database.write() as connection:
         ended = make_job(id="0123456789", failure=f"setup failed: {AGENT_VALUE}\x1b[2J")
-        await store.insert_job(connection, ended)
+        await job_rows.insert_job(connection, ended)
         for seconds, state in ((5, JobState.PREPARING), (65, JobState.FAILED)):
             at = NOON + timedelta(seconds=seconds)
-            ended = await store.move_job(
+            ended = await job_rows.move_job(
                 connection, ended, state, at, ended.failure if state.name == "FAILED" else None
             )
-        await store.save_log(
-            connection, ended.id, "prepare", store.compress_log(b"cloning\n\x1b[31mno such host\x1b[0m\n")
+        await job_rows.save_log(
+            connection, ended.id, "prepare", job_rows.compress_log(b"cloning\n\x1b[31mno such host\x1b[0m\n")
         )
-        await store.save_meter(connection, Meter(ended.id, "opus", 12, 34, 0, 0, 1000, 200, 50, 0.4242))
+        await job_rows.save_meter(connection, Meter(ended.id, "opus", 12, 34, 0, 0, 1000, 200, 50, 0.4242))
         running = make_job(id="1123456789", issue_number=8, machine="gpu-1", created_at=NOON + timedelta(hours=1))
-        await store.insert_job(connection, running)
-        await store.move_job(connection, running, JobState.PREPARING, NOON + timedelta(hours=1), machine="gpu-1")
-        await store.insert_job(
+        await job_rows.insert_job(connection, running)
+        await job_rows.move_job(connection, running, JobState.PREPARING, NOON + timedelta(hours=1), machine="gpu-1")
+        await job_rows.insert_job(
             connection,
             make_job(
                 id="2123456789", repository="octo/other", created_at=NOON + timedelta(hours=2), trouble="no\nroom"
@@ -122,8 +122,8 @@ async def test_jobs_that_are_under_way_are_asked_to_end_by_the_operator(tmp_path
     assert said == "Job 1123456789 is asked to end.\nJob 0123456789 has ended already (failed).\n"
     async with open_database(tmp_path) as database, database.read() as connection:
         asked, events = (
-            await store.fetch_job(connection, "1123456789"),
-            await store.fetch_events(connection, "1123456789"),
+            await job_rows.fetch_job(connection, "1123456789"),
+            await job_rows.fetch_events(connection, "1123456789"),
         )
     assert asked
     assert asked.canceller == "the operator", "no login at the terminal is anybody's on GitHub"
@@ -149,10 +149,10 @@ async def test_the_program_says_what_it_lacks(tmp_path: Path) -> None:
 async def test_a_task_is_called_otherwise_and_a_job_of_an_issue_is_not(tmp_path: Path) -> None:
     settings = load_settings(configure(tmp_path, 0))
     async with open_database(tmp_path) as database, database.write() as connection:
-        await store.insert_job(connection, make_job())
+        await job_rows.insert_job(connection, make_job())
         for number in (1, 2):
             task = make_job(id=f"{number}aaaaaaaaa", issue_number=-number, name=f"task{number}")
-            await store.insert_job(connection, task)
+            await job_rows.insert_job(connection, task)
     assert await rename_job(settings, "1aaaaaaaaa", "nans") == "octo/widgets~task1 is called nans from now on.\n"
     assert "octo/widgets~nans" in await list_jobs(settings, Filter())
     assert "renamed from task1 by the operator" in await show_job(settings, "1aaaaaaaaa")

@@ -13,9 +13,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bot.live_channel import KEPT, encode
-from runner import store
-from runner.job import Job, JobState
+from bot.web.live_channel import KEPT, encode
+from runner.model.job import Job, JobState
+from runner.rows import job_rows
 from tests.support.site import SECRET, Site, make_report, open_site
 
 PATIENCE_S = 20.0
@@ -122,7 +122,7 @@ def squeeze(text: str) -> str:
 async def move(site: Site, job: Job, *states: JobState) -> Job:
     for state in states:
         async with site.database.write() as connection:
-            job = await store.move_job(connection, job, state, job.changed_at)
+            job = await job_rows.move_job(connection, job, state, job.changed_at)
     return job
 
 

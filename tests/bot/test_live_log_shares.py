@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from runner.job import JobState
+from runner.model.job import JobState
 from tests.support.dashboard import Browser, open_dashboard
 
 

@@ -16,8 +16,8 @@ import pytest
 import structlog
 from aiohttp.http_exceptions import LineTooLong
 
-from bot.demo.github.registration import make_key
-from bot.log import configure_logging
+from bot.observability.log import configure_logging
+from github_standin.model.registration import make_key
 
 KEY, _ = make_key()
 WEBHOOK_SECRET = 'it\'s a "hook" secret, with \\ in it'
@@ -129,7 +129,7 @@ def test_short_lines_of_a_secret_do_not_black_out_the_log(lines: Lines) -> None:
 
 def test_a_terminal_gets_lines_for_people_and_no_secret_either() -> None:
     program = (
-        "import structlog; from bot.log import configure_logging\n"
+        "import structlog; from bot.observability.log import configure_logging\n"
         f"configure_logging([{WEBHOOK_SECRET!r}])\n"
         f"structlog.get_logger().info('job.moved', state='running', value={WEBHOOK_SECRET!r})\n"
     )
@@ -146,7 +146,7 @@ def test_a_terminal_gets_lines_for_people_and_no_secret_either() -> None:
 
 def test_in_a_terminal_no_text_commands_it() -> None:
     program = (
-        "import structlog; from bot.log import configure_logging; configure_logging(())\n"
+        "import structlog; from bot.observability.log import configure_logging; configure_logging(())\n"
         "log = structlog.get_logger()\n"
         r"hostile = '\x1b]0;owned\x07\x9b2J\r\nall is well\u202e\u200b'"
         "\n"

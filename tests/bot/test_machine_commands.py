@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bot.machine_commands import render_machines
-from runner.inventory import Gpu, Inventory, Sighting
-from runner.machine_states import fetch_machine_states, save_inventory, save_outage
-from runner.machines import Lease, Machine, MachineState, Outage
+from bot.operations.machines import render_machines
+from runner.model.inventory import Gpu, Inventory, Sighting
+from runner.model.machines import Lease, Machine, MachineState, Outage
+from runner.rows.machine_states import fetch_machine_states, save_inventory, save_outage
 from tests.bot.test_cli import configure
 from tests.support import program
 from tests.support.jobs import NOON, open_database

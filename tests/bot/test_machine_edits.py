@@ -11,16 +11,16 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.demo.loopback import ADDRESS
 from bot.demo.sshd import EmbeddedSshServer
-from bot.host_keys import HostKey
-from bot.machine_commands import UnknownMachine, check_machines, list_machines
-from bot.machine_edits import NewMachine, NotChanged, add_machine, remove_machine
-from runner import store
-from runner.job import JobState
-from runner.machine_states import drain, fetch_machine_states
-from runner.machines import Lease
+from bot.operations.host_keys import HostKey
+from bot.operations.machine_edits import NewMachine, NotChanged, add_machine, remove_machine
+from bot.operations.machines import UnknownMachine, check_machines, list_machines
+from runner.model.job import JobState
+from runner.model.machines import Lease
+from runner.rows import job_rows
+from runner.rows.machine_states import drain, fetch_machine_states
 from tests.bot.test_cli import configure
 from tests.support import program
 from tests.support.jobs import NOON, make_job, open_database
@@ -118,8 +118,8 @@ async def test_a_machine_with_jobs_is_listed_with_them_and_stays_until_it_is_dra
     async with open_site(tmp_path) as site, open_database(tmp_path) as database:
         await site.add()
         async with database.write() as connection:
-            await store.insert_job(connection, make_job(state=JobState.RUNNING, machine="gpu-1"))
-            await store.insert_lease(connection, Lease("gpu-1", 1, "0123456789"), NOON)
+            await job_rows.insert_job(connection, make_job(state=JobState.RUNNING, machine="gpu-1"))
+            await job_rows.insert_lease(connection, Lease("gpu-1", 1, "0123456789"), NOON)
         settings = load_settings(site.config, {})
         assert "gpu-1  1/2 slots  in use\n       jobs: 0123456789\n" in await list_machines(settings)
         (_, listed) = json.loads(await list_machines(settings, as_json=True))

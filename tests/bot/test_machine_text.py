@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from bot.machine_text import NotEdited, add_table, remove_table
+from bot.operations.machine_text import NotEdited, add_table, remove_table
 
 FILE = """# Ours
 [server]

@@ -10,9 +10,9 @@ import pytest
 
 from bot.doctor.findings import Part, Verdict
 from bot.doctor.machine_trial import judge_git, judge_job, try_job
-from runner.hosts import open_host
-from runner.jobd_answers import Poll, StageState
-from runner.machines import Machine
+from runner.model.jobd_answers import Poll, StageState
+from runner.model.machines import Machine
+from runner.transport.hosts import open_host
 
 PART = Part("machine gpu-1")
 LOGS = "workspace/trial-*/jobs/*/control/prepare.log"

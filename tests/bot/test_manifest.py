@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from bot.manifest import load_manifest
+from bot.config.manifest import load_manifest
 from tests.support.openapi import load_openapi
 
 

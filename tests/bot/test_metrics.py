@@ -13,12 +13,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from bot.github.errors import KINDS, ErrorCounter
-from bot.log_counter import COUNTED, DOCUMENTED, LogCounter
-from bot.metrics import Snapshot, find_quantiles, render
-from handlers.outbox import Backlog
-from runner.job import NEXT
-from runner.readings import Readings, measure_phases
-from runner.traffic import Traffic
+from bot.observability.log_counter import COUNTED, DOCUMENTED, LogCounter
+from bot.observability.metrics import Snapshot, find_quantiles, render
+from handlers.effects.outbox import Backlog
+from runner.model.job import NEXT
+from runner.rows.stats import Readings, measure_phases
+from runner.transport.ssh_metrics import Traffic
 from tests.support.jobs import NOON
 from tests.support.world import World, open_world
 

@@ -9,7 +9,7 @@ from tests.support.metrics_manual import render_manual
 
 
 def test_the_reference_has_what_prometheus_reads() -> None:
-    whole = check_manual("metrics.md", "bot/metrics.py", render_manual())
+    whole = check_manual("metrics.md", "bot/observability/metrics.py", render_manual())
     assert re.findall(r"^\|.*\| *\|.*$", whole, re.MULTILINE) == []
 
 

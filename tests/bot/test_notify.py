@@ -13,14 +13,14 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from bot.notify import MAX_WAIT_S, Notifier
-from bot.policy_tables import NotifyTable
+from bot.config.policy_tables import NotifyTable
+from bot.observability.notify import MAX_WAIT_S, Notifier
 from handlers.context import Context
-from handlers.notifications import draft_concern
-from runner import store
-from runner.db import Database
-from runner.job import Report
-from runner.notifications import draft_broken_base, insert_notification
+from handlers.words.notifications import draft_concern
+from runner.db.database import Database
+from runner.model.job import Report
+from runner.rows import job_rows
+from runner.rows.notifications import draft_broken_base, insert_notification
 from tests.support.clock import Clock
 from tests.support.hook import PATH, open_hook
 from tests.support.jobs import NOON, make_job, open_database
@@ -33,7 +33,7 @@ async def keep(database: Database, job_id: str, issue_number: int = 7) -> None:
     job = make_job(id=job_id, issue_number=issue_number)
     report = Report(job_id, "security concern\n\n## Summary\nAnyone may write.\n", "", "", "", "", (), None)
     async with database.write() as connection:
-        await store.insert_job(connection, job)
+        await job_rows.insert_job(connection, job)
         await insert_notification(connection, draft_concern(job, report, NOON))
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from bot.job_logs import LEFT_OUT, MARGIN, SHOWN_LOG
-from bot.pages import REFRESH_S
-from handlers import casebook
-from handlers.receiving import MAX_PENDING
-from runner import store
-from runner.inventory import Gpu, Inventory
-from runner.job import FINAL, Job, JobState
-from runner.machine_states import save_inventory, save_strangers
-from runner.machines import Lease
-from runner.schema import deliveries
+from bot.web.job_logs import LEFT_OUT, MARGIN, SHOWN_LOG
+from bot.web.pages import REFRESH_S
+from handlers.cases import casebook
+from handlers.inbox.receiving import MAX_PENDING
+from runner.db.schema import deliveries
+from runner.model.inventory import Gpu, Inventory
+from runner.model.job import FINAL, Job, JobState
+from runner.model.machines import Lease
+from runner.rows import job_rows
+from runner.rows.machine_states import save_inventory, save_strangers
 from tests.support.jobs import NOON
 from tests.support.site import PATCH, SECRET, Page, Site, make_report, open_site
 
@@ -83,7 +83,7 @@ async def test_the_page_of_a_job_tells_where_how_and_how_long_it_ran(site: Site)
         failure="the agent was stopped after 200 seconds, its time limit",
     )
     async with site.database.write() as connection:
-        await store.add_event(connection, job.id, NOON + timedelta(seconds=3), "preparing")
+        await job_rows.add_event(connection, job.id, NOON + timedelta(seconds=3), "preparing")
     text = " ".join((await site.get(f"/jobs/{job.id}")).text.split())
     for part in (
         "Agentmine on gpu-1 Took3 min 20 s",
@@ -143,7 +143,7 @@ async def show_everywhere(site: Site, text: str) -> Page:
     job = await site.add(report, **dict.fromkeys(IN_THE_JOB, text), base_commit="0" * 40, state=JobState.FAILED)
     await site.keep_log(job, "agent", text.encode())
     async with site.database.write() as connection:
-        await store.add_event(connection, job.id, NOON, text)
+        await job_rows.add_event(connection, job.id, NOON, text)
     return await site.get(f"/jobs/{job.id}")
 
 
@@ -271,7 +271,7 @@ async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> Non
     await site.add(id="another", issue_number=8)
     await site.add(id="ended", issue_number=9, state=JobState.FAILED)
     async with site.database.write() as connection:
-        await store.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
+        await job_rows.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
     await site.note_outage("gpu-2", "the host key has changed")
     noon = NOON.isoformat()
     assert await site.status() == {
@@ -365,11 +365,11 @@ async def test_the_service_is_ready_only_while_its_database_takes_writes(site: S
 async def test_a_machine_that_is_gone_is_shown_as_long_as_something_runs_there(site: Site) -> None:
     job = await site.add(state=JobState.RUNNING)
     async with site.database.write() as connection:
-        await store.insert_lease(connection, Lease("gone", 0, job.id), NOON)
+        await job_rows.insert_lease(connection, Lease("gone", 0, job.id), NOON)
     (gone,) = (machine for machine in (await site.status())["machines"] if machine["name"] == "gone")
     assert (gone["slots"], gone["leased"]) == (0, 1)
     async with site.database.write() as connection:
-        await store.delete_lease(connection, job.id)
+        await job_rows.delete_lease(connection, job.id)
     assert "gone" not in [machine["name"] for machine in (await site.status())["machines"]]
 
 

@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from bot.config import is_shared, load_settings
-from bot.host_keys import HostKey, remember
-from runner.db import Database
-from runner.jobd import namespaces
+from bot.config.settings import is_shared, load_settings
+from bot.operations.host_keys import HostKey, remember
+from runner.db.database import Database
+from runner.jobd.sandbox import namespaces
 from runner.own_files import close_to_others, make_private_folder
-from runner.spool import Spool
+from runner.steps.spool import Spool
 from tests.bot.test_cli import configure
 from tests.support.jobd import Jobd, Repository, make_repository
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.config import load_settings
-from bot.policy_tables import PROFILES, RepositoryTable
-from runner.environment import Limits
+from bot.config.policy_tables import PROFILES, RepositoryTable
+from bot.config.settings import load_settings
+from runner.model.environment import Limits
 from tests.bot.test_cli import configure
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bot.dashboard.prose import MAX_PROSE, render_prose
-from handlers.sanitize import redact
+from bot.web.dashboard.prose import MAX_PROSE, render_prose
+from handlers.text.sanitize import redact
 from runner.characters import show_invisible
 from tests.support.site import SECRET, Page
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.demo.playground import APP_ID
 from bot.demo.repository import NAME
 from bot.doctor.examination import examine

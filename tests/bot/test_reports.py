@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from bot.demo.loopback import find_free_port
-from runner import store
-from runner.job import JobState, Report
-from runner.meter import Meter
+from runner.model.job import JobState, Report
+from runner.model.meter import Meter
+from runner.rows import job_rows
 from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
 from tests.support.jobs import NOON, make_job, open_database
@@ -41,9 +41,9 @@ async def fill(folder: Path) -> None:
         for day, job_id in enumerate(("0123456789", "1123456789", "2123456789")):
             created_at = NOON.replace(hour=0) + timedelta(days=day)
             changes: dict[str, Any] = {"state": JobState.FAILED, "issue_number": day + 1, "requested_by": "-dash"}
-            await store.insert_job(connection, make_job(id=job_id, created_at=created_at, **changes))
-        await store.save_meter(connection, METER)
-        await store.insert_report(connection, REPORT)
+            await job_rows.insert_job(connection, make_job(id=job_id, created_at=created_at, **changes))
+        await job_rows.save_meter(connection, METER)
+        await job_rows.insert_report(connection, REPORT)
 
 
 def read(text: str) -> list[dict[str, str]]:

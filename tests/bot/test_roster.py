@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from bot.config import Settings, load_settings
-from bot.roster import Roster, compare, find_unknown_agents
+from bot.config.roster import Roster, compare, find_unknown_agents
+from bot.config.settings import Settings, load_settings
 from tests.bot.test_cli import configure
 from tests.support.no_namespaces import write_interpreter
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.dashboard.listing import PAGE
-from bot.job_logs import MARGIN, SENT_LOG, SHOWN_LOG
-from runner.job import JobState
+from bot.web.dashboard.listing import PAGE
+from bot.web.job_logs import MARGIN, SENT_LOG, SHOWN_LOG
+from runner.model.job import JobState
 from tests.support.jobs import NOON
 from tests.support.site import SECRET, Site, make_report, open_site
 

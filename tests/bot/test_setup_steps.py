@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bot.config import load_settings
-from bot.manifest import load_manifest, read_reasons
+from bot.config.manifest import load_manifest, read_reasons
+from bot.config.settings import load_settings
 from bot.setup import steps
 from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer, find_next
 from bot.setup.config_text import quote, render_config

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.job import JobState
+from runner.model.job import JobState
 from tests.support.site import PATCH, SECRET, Page, Site, make_report, open_site
 
 

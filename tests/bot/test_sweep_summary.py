@@ -5,8 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from bot.sweep_summary import LEFT_OUT, NO_SCRIPT, NOT_BEGUN, UNDER_WAY, Row, Summary, render_json, render_text
-from handlers.verified import Outcome
+from bot.operations.sweep_summary import (
+    LEFT_OUT,
+    NO_SCRIPT,
+    NOT_BEGUN,
+    UNDER_WAY,
+    Row,
+    Summary,
+    render_json,
+    render_text,
+)
+from handlers.words.verified import Outcome
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PAGE = "https://ptq.example/jobs/aaaaaaaaaa"

@@ -9,11 +9,11 @@ import pytest
 import typer
 
 import bot
-from bot import cli
-from bot.answering import FAILURES, print_answer, wait_for
-from bot.command_options import give_up, write
-from bot.machine_commands import UnknownMachine
-from bot.pause_commands import UnknownRepository
+from bot.cli import main
+from bot.cli.options import give_up, write
+from bot.cli.run import FAILURES, print_answer, wait_for
+from bot.operations.machines import UnknownMachine
+from bot.operations.pause import UnknownRepository
 
 HOSTILE = {
     "colour": "\x1b[31mred",
@@ -77,7 +77,7 @@ def test_a_fault_of_ours_is_told_in_plain_text(text: str, capsys: pytest.Capture
         raise RuntimeError(text)
 
     with pytest.raises(SystemExit) as ended:
-        cli.main(break_down)
+        main.main(break_down)
     assert ended.value.code == 1
     printed = capsys.readouterr().err
     assert "RuntimeError" in printed

@@ -18,9 +18,9 @@ import pytest
 from sqlalchemy import event, text
 
 from bot.demo.loopback import find_free_port
-from runner.db import Database
-from runner.db_errors import UnavailableDatabase
-from runner.postgresql import TURN
+from runner.db.database import Database
+from runner.db.errors import UnavailableDatabase
+from runner.db.postgresql import TURN
 from tests.bot.test_cli import configure, refuse_to_start
 from tests.support import program
 from tests.support.jobs import open_database

@@ -21,10 +21,10 @@ from sqlalchemy import func, select
 
 from bot.webhook import MAX_BODY, PLACES, Refused, Webhook, make_web_application, read_subject
 from handlers.events import find_lane
-from handlers.inbox import Inbox
-from runner.db import Database
-from runner.loops import Bell
-from runner.schema import deliveries
+from handlers.inbox.inbox import Inbox
+from runner.db.database import Database
+from runner.db.schema import deliveries
+from runner.steps.loops import Bell
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 

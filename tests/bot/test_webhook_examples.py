@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import select
 
 from bot.demo.playground import SECRET
-from runner.schema import deliveries
+from runner.db.schema import deliveries
 from tests.support.descriptions import find_webhook_examples
 from tests.support.world import World, open_world
 

@@ -22,14 +22,14 @@ from typing import Self
 import asyncssh
 
 from bot.app import serve
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.demo.loopback import ADDRESS, find_free_port
 from bot.demo.playground import Playground
 from bot.demo.sshd import EmbeddedSshServer, write_keys, write_known_hosts
 from bot.github import Timings
-from bot.log import configure_logging
+from bot.observability.log import configure_logging
 from bot.pace import Pace
-from runner.jobd.processes import kill_processes
+from runner.jobd.sandbox.processes import kill_processes
 from tests.chaos.wires import Wire
 
 CLAIM_S = 6.0

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import get_args
 
-from bot.demo.github.faults import WebhookKind
+from github_standin.model.faults import WebhookKind
 from tests.chaos.arena import CLAIM_S, Arena, Machine, Replica
 
 ERRORS = (500, 502, 503, "lose_answer", "reset")

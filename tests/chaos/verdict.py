@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bot.demo.repository import NAME
-from handlers.replies import render_pull_failed
+from handlers.words.replies import render_pull_failed
 from tests.chaos.arena import SLOTS, Arena
 
 GIVEN_UP = render_pull_failed("why").partition("why")[0]

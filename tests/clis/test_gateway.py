@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from runner.job import Job, JobState
-from runner.jobd.processes import find_processes
+from runner.jobd.sandbox.processes import find_processes
+from runner.model.job import Job, JobState
 from tests.stories.test_restart import serve
 from tests.support.calls import fetch_calls
 from tests.support.cli_stories import KEY, KINDS, WORK, Story, open_story

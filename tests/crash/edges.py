@@ -19,10 +19,10 @@ from sqlalchemy import Engine, Table, event
 from sqlalchemy.engine.default import DefaultDialect
 from yarl import URL
 
-from bot.demo.github.endpoints import find_endpoint
-from bot.demo.github.render import API_ROOT
-from runner import hosts
-from runner.appending import Appender
+from github_standin.api.endpoints import find_endpoint
+from github_standin.model.render import API_ROOT
+from runner.db.appending import Appender
+from runner.transport import hosts
 
 Announce = Callable[[str, str], None]
 """Called with when (`before`, `sent` or `after`) and with the name of what is done."""

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from bot.app import serve
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.github import Timings
-from bot.log import configure_logging
+from bot.observability.log import configure_logging
 from bot.pace import Pace
 from tests.crash.edges import watch_edges
 from tests.crash.points import Logbook, Point

@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from bot.demo.github import Exchange
 from bot.demo.repository import NAME
+from github_standin import Exchange
 from tests.crash.installation import PATIENCE_S, Installation
 from tests.crash.points import Point
 from tests.support import program

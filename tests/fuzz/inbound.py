@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from random import Random
 from zlib import crc32
 
-from handlers.hidden_text import BEYOND, DRAWN, FOLDED, FOOTNOTE, UNSEEN, reveal
+from handlers.text.hidden_text import BEYOND, DRAWN, FOLDED, FOOTNOTE, UNSEEN, reveal
 from tests.support.github_markdown import render_github
 
 _WORDS = re.compile(r"(?<![A-Za-z0-9<])(?:x|word|hidden|octocat|team|org|log|url|c|words)(?![A-Za-z0-9=])")

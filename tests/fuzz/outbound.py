@@ -10,8 +10,8 @@ from html import unescape
 from urllib.parse import unquote
 from zlib import crc32
 
-from handlers.sanitize import collapse, defuse, fence, make_safe, make_safe_line, show_code
-from handlers.voice import quote
+from handlers.text.sanitize import collapse, defuse, fence, make_safe, make_safe_line, show_code
+from handlers.text.voice import quote
 from tests.support.github_markdown import render_github
 
 _OURS_BEFORE = "### Done\n\n**Root cause**\n\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.sanitize import RULES, defuse
+from handlers.text.sanitize import RULES, defuse
 from tests.fuzz.__main__ import TARGETS
 from tests.fuzz.outbound import judge
 from tests.fuzz.run import find_failure, make_numbered

@@ -9,7 +9,7 @@ from typing import Any
 
 from handlers.events import find_lane
 from handlers.ports import Comment
-from runner.job import FileChange, digest_of
+from runner.model.job import FileChange, digest_of
 from tests.support.jobs import NOON
 from tests.support.model_machine import BASE
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from handlers.alerts import Alerts
 from handlers.context import Context
-from handlers.notifications import render_payload
+from handlers.notices.alerts import Alerts
 from handlers.rules import RepositoryRules
-from runner import store
-from runner.caps import Caps, Scope
-from runner.db import Database
-from runner.job import JobState, Report
-from runner.machine_states import drain, forget_outage, resume, save_outage
-from runner.machines import Machine, Outage
-from runner.meter import Meter
-from runner.notifications import change_notification, fetch_waiting
+from handlers.words.notifications import render_payload
+from runner.db.database import Database
+from runner.model.caps import Caps, Scope
+from runner.model.job import JobState, Report
+from runner.model.machines import Machine, Outage
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.machine_states import drain, forget_outage, resume, save_outage
+from runner.rows.notifications import change_notification, fetch_waiting
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
 
@@ -137,10 +137,10 @@ async def run(watch: Watch, job_id: str, issue_number: int = 7, body: str = "", 
     now = watch.clock()
     states = {"state": JobState.SUCCEEDED, "created_at": now, "ended_at": now, "name": "task1"}
     async with watch.db.write() as connection:
-        await store.insert_job(connection, make_job(id=job_id, issue_number=issue_number, **states))
-        await store.save_meter(connection, Meter(job_id, **taken))
+        await job_rows.insert_job(connection, make_job(id=job_id, issue_number=issue_number, **states))
+        await job_rows.save_meter(connection, Meter(job_id, **taken))
         if body:
-            await store.insert_report(connection, Report(job_id, body, "", "", "", "", (), None))
+            await job_rows.insert_report(connection, Report(job_id, body, "", "", "", "", (), None))
 
 
 async def test_each_cap_of_a_day_or_a_month_is_told_of_once_in_that_time(database_url: str) -> None:

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from jinja2 import DictLoader, TemplateError, UndefinedError
 
-from handlers import brief
-from handlers.brief import RawTextRefused, Untrusted, choose_nonce, render_brief, render_off_thread
-from handlers.earlier import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, EarlierAttempt
-from handlers.links import MAX_ADDRESS, MAX_LINKS
-from handlers.repros import ReproScript
+from handlers.jobs import brief
+from handlers.jobs.brief import RawTextRefused, Untrusted, choose_nonce, render_brief, render_off_thread
+from handlers.jobs.previous_attempts import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, EarlierAttempt
+from handlers.jobs.snapshot import Snapshot, SnapshotComment
 from handlers.rules import PRESETS, Preset, RepositoryRules
-from handlers.snapshot import Snapshot, SnapshotComment
-from runner.concerns import OUTCOMES
-from runner.job import JobState
+from handlers.text.links import MAX_ADDRESS, MAX_LINKS
+from handlers.text.repros import ReproScript
+from runner.changes.concerns import OUTCOMES
+from runner.model.job import JobState
 from tests.support.jobs import make_job
 from tests.support.readers import read_blocks
 

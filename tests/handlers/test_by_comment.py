@@ -9,23 +9,23 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select
 
-from handlers import hold_replies
-from handlers.by_comment import LASTS, choose_keys, find_newest, take_over
-from handlers.by_hand import Person
 from handlers.context import Context
-from handlers.held import check_holds
-from handlers.outcomes import report_jobs
+from handlers.holds.by_comment import LASTS, choose_keys, find_newest, take_over
+from handlers.holds.held import check_holds
+from handlers.holds.manual_jobs import Person
+from handlers.holds.takeover import HoldRefused
+from handlers.holds.takeover import take_over as take_over_as_operator
+from handlers.jobs.outcomes import report_jobs
 from handlers.ports import GitHubUnavailable
 from handlers.rules import RepositoryRules, Role
-from handlers.takeover import HoldRefused
-from handlers.takeover import take_over as take_over_as_operator
-from runner import store
-from runner.db import Database
-from runner.holds import Hold, fetch_hold, save_hold
-from runner.job import VERIFY, JobState
-from runner.jobd.admission import MAX_KEYS, read_keys
-from runner.meter import Meter
-from runner.schema import replies
+from handlers.words import hold_replies
+from runner.db.database import Database
+from runner.db.schema import replies
+from runner.jobd.access.admission import MAX_KEYS, read_keys
+from runner.model.job import VERIFY, JobState
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.holds import Hold, fetch_hold, save_hold
 from tests.handlers.test_report_comment import result
 from tests.runner.test_admission import BAD_KEYS, KEY, KEYS, OTHER
 from tests.support.clock import Clock
@@ -54,13 +54,13 @@ async def test_a_job_in_which_nobody_worked_hides_none_in_which_somebody_did(dat
 
         assert await find() is None
         looked = make_job(id="2" * 10, preset=VERIFY, attempt=2, state=JobState.SUCCEEDED)
-        await store.insert_job(connection, looked)
+        await job_rows.insert_job(connection, looked)
         assert await find() == looked.id
         worked = make_job(id="1" * 10, state=JobState.SUCCEEDED)
-        await store.insert_job(connection, worked)
-        await store.insert_report(connection, replace(result(), job_id=worked.id))
+        await job_rows.insert_job(connection, worked)
+        await job_rows.insert_report(connection, replace(result(), job_id=worked.id))
         assert await find() == worked.id
-        await store.insert_job(connection, make_job(id="3" * 10, preset=VERIFY, attempt=3))
+        await job_rows.insert_job(connection, make_job(id="3" * 10, preset=VERIFY, attempt=3))
         assert await find() == "3" * 10, "what is under way is what they mean"
 
 
@@ -74,21 +74,21 @@ async def test_a_run_whose_log_reads_like_a_concern_is_opened_to_nobody_by_a_com
     async with open_database(database_url) as database, database.write() as connection:
         context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
         job = make_job(state=JobState.LOST, machine="gpu-1")
-        await store.insert_job(connection, job)
+        await job_rows.insert_job(connection, job)
         if body is not None:
-            await store.insert_report(connection, replace(result(), job_id=job.id, body=body))
+            await job_rows.insert_report(connection, replace(result(), job_id=job.id, body=body))
         ask = (connection, context, RULES, job.issue_number, "maintainer", [KEY])
         assert await take_over(*ask) != hold_replies.render_takeover_refused()
-        await store.save_meter(connection, Meter(job.id, withheld=True))
+        await job_rows.save_meter(connection, Meter(job.id, withheld=True))
         assert await take_over(*ask) == hold_replies.render_takeover_refused()
 
 
 async def test_what_only_its_log_names_is_not_made_anew_to_be_published(database_url: str) -> None:
     async with open_database(database_url) as database, database.write() as connection:
         job = make_job(state=JobState.FAILED, machine="gpu-1")
-        await store.insert_job(connection, job)
-        await store.insert_report(connection, replace(result(), job_id=job.id, body=""))
-        await store.save_meter(connection, Meter(job.id, withheld=True))
+        await job_rows.insert_job(connection, job)
+        await job_rows.insert_report(connection, replace(result(), job_id=job.id, body=""))
+        await job_rows.save_meter(connection, Meter(job.id, withheld=True))
         with pytest.raises(HoldRefused, match="its report is for you alone"):
             await take_over_as_operator(
                 connection, job, Person("casey", KEY, LASTS), agent="mine", secret=b"", now=NOON
@@ -103,8 +103,8 @@ async def test_whoever_waits_for_a_report_that_never_comes_is_let_in_unless_the_
         context = make_context(database, Clock(), "maintainer")
         job = make_job(state=JobState.FAILED, machine="gpu-1", started_at=NOON, ended_at=NOON)
         async with database.write() as connection:
-            await store.insert_job(connection, job)
-            await store.save_meter(connection, Meter(job.id, withheld=withheld))
+            await job_rows.insert_job(connection, job)
+            await job_rows.save_meter(connection, Meter(job.id, withheld=withheld))
             hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True)
             await save_hold(connection, hold)
         await report_jobs(context)
@@ -132,7 +132,7 @@ async def test_who_lost_the_right_since_the_command_is_not_let_in_and_the_thread
         job = make_job(state=JobState.CANCELLED, machine="gpu-1", started_at=NOON, ended_at=NOON)
         hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True, checked_at=NOON)
         async with database.write() as connection:
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
             await save_hold(connection, hold)
         await report_jobs(context)
         await check_holds(context)
@@ -152,7 +152,7 @@ async def test_who_loses_the_right_while_they_hold_it_is_let_out_within_minutes(
         hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), admitted_at=NOON)
         hold = replace(hold, checked_at=NOON if by_comment else None)
         async with database.write() as connection:
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
             await save_hold(connection, hold)
 
         async def look_after(minutes: int) -> Hold | None:
@@ -192,7 +192,7 @@ async def test_where_github_does_not_answer_nobody_is_let_in_and_nobody_is_let_o
         holds += [Hold(waiting.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True)]
         async with database.write() as connection:
             for job, hold in zip((inside, waiting), holds, strict=True):
-                await store.insert_job(connection, job)
+                await job_rows.insert_job(connection, job)
                 await save_hold(connection, hold)
         clock.forward(600)
         await report_jobs(context)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.case import Case, CaseState, IllegalCaseMove, begin_job, close_issue, end_job, open_pull
+from handlers.cases.case import Case, CaseState, IllegalCaseMove, begin_job, close_issue, end_job, open_pull
 from tests.support.jobs import NOON
 
 IDLE = Case("octo/widgets#7", "octo/widgets", 7, "It breaks", CaseState.IDLE, NOON, NOON)

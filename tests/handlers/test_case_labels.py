@@ -12,15 +12,15 @@ from typing import cast
 
 import pytest
 
-from handlers import casebook
-from handlers.case import LABELS, Case, CaseState
-from handlers.case_labels import show_cases
+from handlers.cases import casebook
+from handlers.cases.case import LABELS, Case, CaseState
 from handlers.context import Context
+from handlers.effects.case_labels import show_cases
 from handlers.ports import GitHub, GitHubError, NotFound, OverBudget
 from handlers.rules import RepositoryRules
-from runner import store
-from runner.db import Database
-from runner.job import Posts
+from runner.db.database import Database
+from runner.model.job import Posts
+from runner.rows import job_rows
 from tests.support.clock import Clock
 from tests.support.jobs import make_job, open_database
 from tests.support.model_github import MISHAPS, ModelGitHub
@@ -117,7 +117,7 @@ async def test_a_job_of_which_the_thread_hears_nothing_changes_no_label(database
         await live(issue, [CaseState.AWAITING_NOTE])
         job = make_job(issue_number=ISSUE, posts=posts)
         async with issue.db.write() as connection:
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
         await issue.move(CaseState.ACTIVE, job.id)
         await issue.look(passes=30)
         assert issue.labels == {"bug", RUNNING if posts is Posts.ALL else AWAITING}

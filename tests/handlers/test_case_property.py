@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from structlog.testing import capture_logs
 
-from handlers import ROUTER
 from handlers.context import Context
+from handlers.effects.outbox import post_replies
 from handlers.events import User
-from handlers.inbox import Inbox
-from handlers.outbox import post_replies
-from handlers.outcomes import report_jobs
+from handlers.inbox.inbox import Inbox
+from handlers.jobs.outcomes import report_jobs
 from handlers.ports import GitHub, Labelling
-from handlers.pulls import open_pulls
+from handlers.pulls.pulls import open_pulls
 from handlers.rules import RepositoryRules
-from runner import store
+from handlers.triggers.router import ROUTER
 from runner.agents import AgentSpec
-from runner.job import JobState, Report
+from runner.model.job import JobState, Report
+from runner.rows import job_rows
 from tests.handlers.asked import (
     CHANGES,
     DIGESTS,
@@ -222,17 +222,17 @@ class Cases(RuleBasedStateMachine):
             return
         ends = {"failed": JobState.FAILED, "lost": JobState.LOST, "cancelled": JobState.CANCELLED}
         async with self.db.write() as connection:
-            job = await store.fetch_job(connection, active[0]["id"])
+            job = await job_rows.fetch_job(connection, active[0]["id"])
             assert job
-            job = await store.move_job(connection, job, JobState.PREPARING, self.clock(), machine="gpu-1")
-            job = await store.move_job(connection, job, JobState.RUNNING, self.clock(), base_commit=BASE)
-            job = await store.move_job(connection, job, JobState.COLLECTING, self.clock())
-            await store.move_job(connection, job, ends.get(how, JobState.SUCCEEDED), self.clock())
+            job = await job_rows.move_job(connection, job, JobState.PREPARING, self.clock(), machine="gpu-1")
+            job = await job_rows.move_job(connection, job, JobState.RUNNING, self.clock(), base_commit=BASE)
+            job = await job_rows.move_job(connection, job, JobState.COLLECTING, self.clock())
+            await job_rows.move_job(connection, job, ends.get(how, JobState.SUCCEEDED), self.clock())
             if how not in ends:
                 changes = (CHANGES[how],) if how in CHANGES and job.may_change else ()
                 digest = DIGESTS[how] if changes else None
                 words = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch(changes))
-                await store.insert_report(connection, Report(job.id, *words, changes, digest))
+                await job_rows.insert_report(connection, Report(job.id, *words, changes, digest))
 
     # What we do.
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handlers.commands import (
+from handlers.commands.table import (
     COMMANDS,
     MAX_COMMANDS,
     MAX_READ,
@@ -18,8 +18,8 @@ from handlers.commands import (
     render_help,
     render_manual,
 )
-from handlers.replies import render_unknown_command
 from handlers.rules import COMMANDED, PRESETS, RepositoryRules, Role
+from handlers.words.replies import render_unknown_command
 from tests.support.corpus import cases_of
 from tests.support.manuals import check_manual
 
@@ -111,7 +111,7 @@ def test_the_help_shows_every_command_and_holds_no_live_one() -> None:
 
 def test_the_documentation_says_what_the_table_says() -> None:
     made = re.sub(r"docs/([a-z-]+)\.md", r"[\1](\1.md)", render_manual())  # They are pages beside this one.
-    check_manual("commands.md", "the table in handlers/commands.py", made)
+    check_manual("commands.md", "the table in handlers/commands/table.py", made)
 
 
 PIECES = [

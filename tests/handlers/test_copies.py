@@ -7,8 +7,8 @@ from pathlib import Path
 from gidgethub.routing import Router
 from sqlalchemy import update
 
-from handlers.inbox import Inbox
-from runner.schema import deliveries
+from handlers.inbox.inbox import Inbox
+from runner.db.schema import deliveries
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 

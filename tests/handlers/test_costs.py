@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.costs import describe_cost, describe_meter, describe_tokens
-from runner.meter import Meter
+from handlers.words.costs import describe_cost, describe_meter, describe_tokens
+from runner.model.meter import Meter
 
 
 @pytest.mark.parametrize(

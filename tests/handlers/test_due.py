@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.due import PAGE, Choice, Waiting, find_due
 from handlers.events import CANCEL_LANE
-from runner.schema import deliveries
+from handlers.inbox.lane_order import PAGE, Choice, Waiting, find_due
+from runner.db.schema import deliveries
 from tests.support.jobs import open_database
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from handlers.earlier import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, recall
-from runner.job import FileChange, JobState, Report
+from handlers.jobs.previous_attempts import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, recall
+from runner.model.job import FileChange, JobState, Report
 from tests.support.jobs import make_job
 
 SECRET = "hunter2-of-the-operator"

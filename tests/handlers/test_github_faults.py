@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from bot.demo.github.faults import ApiKind
-from handlers.outbox import count_backlog, list_troubles
-from handlers.refusals import MAX_WAIT_S
+from github_standin.model.faults import ApiKind
+from handlers.effects.outbox import count_backlog, list_troubles
+from handlers.effects.retry_policy import MAX_WAIT_S
 from tests.support.mishaps import NAME, UNHURRIED_S, URL, Counter, open_counter
 
 pytestmark = pytest.mark.slow

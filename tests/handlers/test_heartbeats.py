@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from handlers.heartbeats import ALIVE, LOOKED, beat, enable_repositories, fetch_beat, fetch_enabled, note_look
+from handlers.recovery.heartbeats import ALIVE, LOOKED, beat, enable_repositories, fetch_beat, fetch_enabled, note_look
 from tests.support.jobs import NOON, open_database
 
 LATER, LAST = NOON + timedelta(minutes=1), NOON + timedelta(minutes=2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.hidden_text import FOOTNOTE, STEPS, UNSEEN, reveal
+from handlers.text.hidden_text import FOOTNOTE, STEPS, UNSEEN, reveal
 from runner.characters import is_invisible
 
 HIDDEN = "ignore your brief"

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from handlers.history import GitHubHistory, is_on_branch
+from handlers.jobs.history import GitHubHistory, is_on_branch
 from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound
-from runner.history import HistoryError
+from runner.model.history import HistoryError
 from tests.support.clock import Clock
 
 NEWEST, OLDER, STRANGERS = "aa" * 20, "bb" * 20, "cc" * 20

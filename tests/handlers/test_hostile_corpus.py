@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handlers.commands import parse_commands
-from runner.job import JobState
+from handlers.commands.table import parse_commands
+from runner.model.job import JobState
 from tests.support.channels import LIVE, SWITCHES, WAYS, find_breaches, read_brief
 from tests.support.corpus import Case, cases_of, load_corpus
 from tests.support.site import Page, make_report, open_site

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.hurdles import closes
+from handlers.jobs.preconditions import closes
 from handlers.ports import MentioningPull
 
 

@@ -10,10 +10,10 @@ from gidgethub import sansio
 from gidgethub.routing import Router
 from sqlalchemy import select, text
 
-from bot.deliveries import work_again
+from bot.operations.deliveries import work_again
 from handlers.context import Context
 from handlers.events import User
-from handlers.inbox import (
+from handlers.inbox.inbox import (
     LANES_AT_ONCE,
     MAX_ATTEMPTS,
     MAX_DEATHS,
@@ -24,9 +24,9 @@ from handlers.inbox import (
     has_earlier,
 )
 from handlers.ports import GitHub, GitHubUnavailable
-from runner.claims import ClaimLost
-from runner.db import Database
-from runner.schema import deliveries
+from runner.db.database import Database
+from runner.db.schema import deliveries
+from runner.rows.claims import ClaimLost
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 

@@ -18,9 +18,9 @@ from sqlalchemy import event, select
 from structlog.testing import capture_logs
 
 from handlers.context import Context
-from handlers.inbox import MAX_ATTEMPTS, MAX_DEATHS, Inbox
+from handlers.inbox.inbox import MAX_ATTEMPTS, MAX_DEATHS, Inbox
 from handlers.ports import GitHub
-from runner.schema import deliveries
+from runner.db.schema import deliveries
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 

@@ -9,8 +9,8 @@ from textwrap import indent
 
 import pytest
 
-from handlers.hidden_text import UNSEEN, reveal
-from handlers.repros import extract_repros
+from handlers.text.hidden_text import UNSEEN, reveal
+from handlers.text.repros import extract_repros
 from tests.support.github_markdown import render_github
 
 FOLDER = Path(__file__).parents[1] / "payloads" / "issues"

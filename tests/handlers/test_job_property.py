@@ -18,24 +18,24 @@ from structlog.testing import capture_logs
 
 from handlers.context import Context
 from handlers.events import Issue, Repository
-from handlers.outcomes import report_jobs
+from handlers.jobs.outcomes import report_jobs
+from handlers.jobs.start import StartRequest, start_job
 from handlers.ports import Comment, GitHub, MentioningPull
 from handlers.rules import RepositoryRules
-from handlers.start import StartRequest, start_job
-from runner import store
 from runner.agents import AgentSpec, build_agent
-from runner.bench import Bench
-from runner.caps import Caps, Scope
-from runner.environment import Limits, Profile
-from runner.gauge import Gauge
-from runner.jobd_client import JobdClient
-from runner.loops import Bell
-from runner.machine_states import drain, resume
-from runner.machines import Machine
-from runner.schema import claims
-from runner.spool import Spool
-from runner.supervisor import Supervisor
-from runner.verification import name_environment
+from runner.checks.verification import name_environment
+from runner.db.schema import claims
+from runner.model.caps import Caps, Scope
+from runner.model.environment import Limits, Profile
+from runner.model.machines import Machine
+from runner.rows import job_rows
+from runner.rows.machine_states import drain, resume
+from runner.scheduler.supervisor import Supervisor
+from runner.steps.loops import Bell
+from runner.steps.runtime import Bench
+from runner.steps.spool import Spool
+from runner.steps.usage_reader import Gauge
+from runner.transport.jobd_client import JobdClient
 from tests.support.at_once import hasten
 from tests.support.clock import Clock
 from tests.support.history import ModelHistory
@@ -224,7 +224,7 @@ class Jobs(RuleBasedStateMachine):
         if jobs := self.witness.ask("SELECT id FROM jobs ORDER BY created_at, id"):
             async with self.db.write() as connection:
                 job_id = jobs[which % len(jobs)]["id"]
-                await store.request_cancel(connection, job_id, "maintainer", self.clock())
+                await job_rows.request_cancel(connection, job_id, "maintainer", self.clock())
 
     # What happens on machines.
 

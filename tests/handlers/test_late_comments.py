@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from handlers.context import Context
-from handlers.outbox import SETTLES, post_replies, reply_once
+from handlers.effects.outbox import SETTLES, post_replies, reply_once
 from handlers.ports import Comment, GitHub, GitHubError, GitHubUnavailable, Worth
 from tests.support.clock import Clock
 from tests.support.jobs import open_database

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from handlers.live_transcript import MAX_HELD, MAX_LINE, MAX_SHOWN, LiveTranscript, Told
-from handlers.sanitize import find_open, redact
-from handlers.transcript import Entry, EntryKind, drop_colours, redact_log, render_transcript
+from handlers.text.live_transcript import MAX_HELD, MAX_LINE, MAX_SHOWN, LiveTranscript, Told
+from handlers.text.sanitize import find_open, redact
+from handlers.text.transcript import Entry, EntryKind, drop_colours, redact_log, render_transcript
 from runner.agents import Agent, AgentSpec, build_agent
 from runner.characters import show_invisible
 

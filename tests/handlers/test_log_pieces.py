@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from handlers.log_pieces import LONGEST, PIECE, cut_pieces
-from handlers.sanitize import redact
-from handlers.transcript import redact_log
+from handlers.text.log_pieces import LONGEST, PIECE, cut_pieces
+from handlers.text.sanitize import redact
+from handlers.text.transcript import redact_log
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEpAIBAAKCAQEA7bq+/Zz\n" * 30 + "-----END RSA PRIVATE KEY-----"
 LIVE = "first line of a live secret\nand its second one, long enough"

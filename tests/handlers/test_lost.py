@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from handlers import casebook
-from handlers.case import CaseState
+from handlers.cases import casebook
+from handlers.cases.case import CaseState
 from handlers.context import Context
-from handlers.outcomes import report_jobs
+from handlers.jobs.outcomes import report_jobs
 from handlers.rules import RepositoryRules
-from runner import store
 from runner.agents import AgentSpec
-from runner.caps import Caps, Scope
-from runner.job import Job, JobState, Posts
+from runner.model.caps import Caps, Scope
+from runner.model.job import Job, JobState, Posts
+from runner.rows import job_rows
 from tests.handlers.test_notes_again import ISSUE, open_thread
 from tests.handlers.test_outcomes import Desk, open_desk, running
 from tests.support.jobs import NOON
@@ -36,7 +36,7 @@ def lost(**changes: Any) -> Job:
 
 async def jobs_of(desk: Desk) -> list[Job]:
     async with desk.db.read() as connection:
-        return sorted(await store.fetch_recent_jobs(connection, 10), key=lambda job: job.attempt)
+        return sorted(await job_rows.fetch_recent_jobs(connection, 10), key=lambda job: job.attempt)
 
 
 def set_up(context: Context, caps: Mapping[Scope, Caps] | None = None) -> Context:
@@ -72,7 +72,7 @@ async def test_of_a_silent_job_nobody_hears_that_it_was_lost_and_started_again(d
         assert (again.replaces, again.posts) == (before.id, Posts.NOTHING)
         assert (await desk.case()).active_job_id == again.id
         async with desk.db.read() as connection:
-            found = await store.fetch_with_successors(connection, [before.id])
+            found = await job_rows.fetch_with_successors(connection, [before.id])
             assert (found[before.id], found[again.id]) == (again, again)
             rows = await connection.exec_driver_sql("SELECT kind, job_id FROM replies WHERE kind = 'report'")
             assert [*rows] == []
@@ -93,8 +93,8 @@ async def test_a_second_loss_starts_nothing_and_says_what_to_do(database_url: st
         await desk.add(lost())
         _, again = await jobs_of(desk)
         async with desk.db.write() as connection:
-            again = await store.move_job(connection, again, JobState.PREPARING, NOON, machine="gpu-2")
-            await store.move_job(connection, again, JobState.LOST, NOON, "machine gpu-2 can no longer be asked")
+            again = await job_rows.move_job(connection, again, JobState.PREPARING, NOON, machine="gpu-2")
+            await job_rows.move_job(connection, again, JobState.LOST, NOON, "machine gpu-2 can no longer be asked")
         await report_jobs(desk.context)
         assert len(await jobs_of(desk)) == 2
         async with desk.db.read() as connection:
@@ -146,7 +146,7 @@ async def test_a_cancel_before_a_lost_job_is_started_again_is_heard(database_url
     async with open_thread(database_url) as thread:
         thread.context = replace(thread.context, agents=AGENTS)
         async with thread.db.write() as connection:
-            await store.insert_job(connection, lost(issue_number=ISSUE))
+            await job_rows.insert_job(connection, lost(issue_number=ISSUE))
         await thread.work(thread.github.say(ISSUE, "boss", "/ptq cancel"))
         await report_jobs(thread.context)
         (heard, report) = await thread.answers()
@@ -158,7 +158,7 @@ async def test_a_cancel_after_a_lost_job_was_reported_finds_nothing(database_url
     async with open_thread(database_url) as thread:
         thread.context = replace(thread.context, agents=AGENTS)
         async with thread.db.write() as connection:
-            await store.insert_job(connection, lost(issue_number=ISSUE))
+            await job_rows.insert_job(connection, lost(issue_number=ISSUE))
         await report_jobs(thread.context)
         await thread.work(thread.github.say(ISSUE, "boss", "/ptq cancel"))
         (_, answer) = await thread.answers()
@@ -169,7 +169,7 @@ async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(da
     async with open_desk(database_url) as desk:
         desk.context = set_up(desk.context)
         async with desk.db.write() as connection:
-            await store.insert_job(connection, lost(id="aaaaaaaaaa", attempt=2, state=JobState.FAILED))
+            await job_rows.insert_job(connection, lost(id="aaaaaaaaaa", attempt=2, state=JobState.FAILED))
         await desk.add(lost(adopts="aaaaaaaaaa", by_hand=True))
         assert len(await jobs_of(desk)) == 2
         assert (

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from handlers.events import Issue, IssueLabeled, Label, Repository, User
-from handlers.missed import (
+from handlers.ports import DeliveryAttempt, Labelling
+from handlers.recovery.missed import (
     KEPT,
     OVERLAP,
     DueLabel,
@@ -18,7 +19,6 @@ from handlers.missed import (
     find_labels_start,
     find_start,
 )
-from handlers.ports import DeliveryAttempt, Labelling
 from tests.support.jobs import NOON
 
 ALICE = User(login="alice")

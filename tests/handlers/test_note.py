@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.commands import Command, parse_commands
-from handlers.note import (
+from handlers.commands.table import Command, parse_commands
+from handlers.pulls.note import (
     MIN_LETTERS,
     NOTE_EXAMPLE,
     NoteText,
@@ -16,7 +16,7 @@ from handlers.note import (
     matches_digest,
     parse_note,
 )
-from handlers.voice import NOTE_PLACEHOLDER
+from handlers.text.voice import NOTE_PLACEHOLDER
 
 DIGEST = "3f9c21d07ab4" + "0" * 52
 NOTE = "The loop ended one chunk early, so the tail was lost. It now runs to the end, also for empty input."

@@ -10,16 +10,17 @@ from typing import cast
 from gidgethub.sansio import Event
 from sqlalchemy import select
 
-from handlers import ROUTER, casebook
-from handlers.case import Case, CaseState
+from handlers.cases import casebook
+from handlers.cases.case import Case, CaseState
 from handlers.context import Context
 from handlers.ports import Comment, GitHub
-from handlers.pulls import open_pulls
+from handlers.pulls.pulls import open_pulls
 from handlers.rules import RepositoryRules
-from runner import store
-from runner.db import Database
-from runner.job import JobState, Report, digest_of
-from runner.schema import replies
+from handlers.triggers.router import ROUTER
+from runner.db.database import Database
+from runner.db.schema import replies
+from runner.model.job import JobState, Report, digest_of
+from runner.rows import job_rows
 from tests.handlers.asked import render_commented
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
@@ -46,8 +47,8 @@ class Thread:
         case = Case(job.case_key, NAME, ISSUE, "It breaks", CaseState.AWAITING_NOTE, NOON, NOON, standing_job_id=job_id)
         texts = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch([CHANGE]))
         async with self.db.write() as connection:
-            await store.insert_job(connection, job)
-            await store.insert_report(connection, Report(job_id, *texts, (CHANGE,), DIGEST))
+            await job_rows.insert_job(connection, job)
+            await job_rows.insert_report(connection, Report(job_id, *texts, (CHANGE,), DIGEST))
             await casebook.save_case(connection, case)
 
     def note(self) -> Comment:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.commands import parse_commands
-from handlers.options import Choice, OptionRefused, Options, choose, list_offers, read_options
-from handlers.replies import render_option_refused
+from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers, read_options
+from handlers.commands.table import parse_commands
 from handlers.rules import RepositoryRules
+from handlers.words.replies import render_option_refused
 from runner.agents import AgentSpec
 
 OFFERS = {"claude": ("opus", "sonnet"), "codex": ("gpt-5.5",), "mine": ()}

@@ -11,18 +11,19 @@ from typing import Any, cast
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers import casebook, replies
-from handlers.case import Case, CaseState
-from handlers.casebook import Reply
+from handlers.cases import casebook
+from handlers.cases.case import Case, CaseState
+from handlers.cases.casebook import Reply
 from handlers.context import Context
-from handlers.hurdles import NotStarted, find_earlier, find_earlier_repro
-from handlers.notifications import render_payload
-from handlers.outcomes import render_report, report_jobs
-from runner import store
-from runner.db import Database
-from runner.job import VERIFY, FileChange, Job, JobState, Posts, Report
-from runner.meter import Meter
-from runner.notifications import Notification, fetch_waiting
+from handlers.jobs.outcomes import render_report, report_jobs
+from handlers.jobs.preconditions import NotStarted, find_earlier, find_earlier_repro
+from handlers.words import replies
+from handlers.words.notifications import render_payload
+from runner.db.database import Database
+from runner.model.job import VERIFY, FileChange, Job, JobState, Posts, Report
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.notifications import Notification, fetch_waiting
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
 
@@ -44,27 +45,27 @@ class Desk:
         case = Case(job.case_key, job.repository, job.issue_number, "It breaks", CaseState.ACTIVE, NOON, NOON)
         status = casebook.draft_reply(job.id, "status", job, "", self.clock())
         async with self.db.write() as connection:
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
             await casebook.save_case(connection, replace(case, active_job_id=job.id, standing_job_id=standing))
             await casebook.insert_reply(connection, status)
             if report:
-                await store.insert_report(connection, report)
+                await job_rows.insert_report(connection, report)
             if meter:
-                await store.save_meter(connection, meter)
+                await job_rows.save_meter(connection, meter)
         await report_jobs(self.context)
 
     async def count(self, turns: int, **changes: Any) -> str:
         """The status comment after the agent has taken so many turns."""
         async with self.db.write() as connection:
-            await store.save_meter(connection, Meter("0123456789", turns=turns, **changes))
+            await job_rows.save_meter(connection, Meter("0123456789", turns=turns, **changes))
         await report_jobs(self.context)
         return (await self.reply("status")).body
 
     async def change(self, **changes: Any) -> None:
         async with self.db.write() as connection:
-            job = await store.fetch_job(connection, "0123456789")
+            job = await job_rows.fetch_job(connection, "0123456789")
             assert job
-            await store.change_job(connection, job, **changes)
+            await job_rows.change_job(connection, job, **changes)
         await report_jobs(self.context)
 
     async def reply(self, kind: str) -> Reply:
@@ -88,7 +89,7 @@ class Desk:
 async def open_desk(url: str) -> AsyncIterator[Desk]:
     async with open_database(url) as database:
         clock = Clock()
-        github = cast("Any", None)  # Only `handlers.outbox` asks GitHub.
+        github = cast("Any", None)  # Only `handlers.effects.outbox` asks GitHub.
         context = Context(github, database, {}, {}, URL, (SECRET,), clock, lambda: None)
         yield Desk(database, clock, context)
 
@@ -146,7 +147,7 @@ async def test_a_report_that_cannot_be_written_holds_up_no_other(database_url: s
         garbled = ended(id="00garbled0", issue_number=6)
         case = Case(garbled.case_key, garbled.repository, 6, "It breaks", CaseState.IDLE, NOON, NOON)
         async with desk.db.write() as connection:
-            await store.insert_job(connection, garbled)
+            await job_rows.insert_job(connection, garbled)
             await casebook.save_case(connection, replace(case, active_job_id=garbled.id))
         await desk.add(ended(), found("fix staged\n\n## Summary\nMended.\n"))
         assert "Mended." in (await desk.reply("report")).body
@@ -346,9 +347,9 @@ async def test_a_job_that_changed_while_its_report_was_rendered_is_reported_as_i
         async with desk.db.write() as connection:
             job = ended(state=JobState.LOST, failure="machine gpu-1 is gone")
             case = Case(job.case_key, job.repository, job.issue_number, "It breaks", CaseState.ACTIVE, NOON, NOON)
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
             await casebook.save_case(connection, replace(case, active_job_id=job.id))
-        transactions.before = lambda connection: store.request_cancel(connection, job.id, "maintainer", desk.clock())
+        transactions.before = lambda connection: job_rows.request_cancel(connection, job.id, "maintainer", desk.clock())
         await report_jobs(desk.context)
         async with desk.db.read() as connection:
             assert await casebook.fetch_unreported_job_ids(connection) == [job.id]

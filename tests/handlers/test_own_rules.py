@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.own_rules import MAX_BYTES, apply_own
-from handlers.replies import render_broken_rules
+from handlers.commands.own_rules import MAX_BYTES, apply_own
 from handlers.rules import PRESETS, RepositoryRules, Role
-from runner.caps import Caps, Scope
+from handlers.words.replies import render_broken_rules
+from runner.model.caps import Caps, Scope
 
 RULES = RepositoryRules("octo/widgets", agent="mine", labels={"ptq": "diagnose", "ptq:fix": "fix"})
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.pull_template import MAX_ANSWER, MAX_RENDERED, choose_template, render_template
-from runner.job import Report
+from handlers.words.pull_template import MAX_ANSWER, MAX_RENDERED, choose_template, render_template
+from runner.model.job import Report
 from tests.support.jobs import make_job
 
 BODY = (

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from handlers.rebase import MAX_TRIES, is_branch, is_to_be_tried_again, left_conflicts, read_onto
-from runner import store
-from runner.job import FileChange, Job, JobState, Report
-from runner.jobd_answers import JobdError
-from runner.meter import Meter
-from runner.rebase import find_unresolved, read_conflicts
+from handlers.jobs.rebase import MAX_TRIES, is_branch, is_to_be_tried_again, left_conflicts, read_onto
+from runner.changes.rebase import find_unresolved, read_conflicts
+from runner.model.job import FileChange, Job, JobState, Report
+from runner.model.jobd_answers import JobdError
+from runner.model.meter import Meter
+from runner.rows import job_rows
 from tests.support.jobs import make_job, open_database
 
 MARKED = b"a\n<<<<<<< onto\nb\n||||||| base\nc\n=======\nd\n>>>>>>> change\n"
@@ -112,8 +112,8 @@ async def test_a_lost_attempt_is_no_try(database_url: str) -> None:
         states = [JobState.FAILED, JobState.LOST, JobState.FAILED, JobState.FAILED]
         for attempt, state in enumerate(states, 1):
             job = rebased(id=f"{attempt:010}", attempt=attempt, state=state, replaces=before)
-            await store.insert_job(connection, job)
-            await store.save_meter(connection, Meter(job.id, ending="finished"))
+            await job_rows.insert_job(connection, job)
+            await job_rows.save_meter(connection, Meter(job.id, ending="finished"))
             expected.append(await is_to_be_tried_again(connection, job, report_of(job)))
             before = job.id
     assert expected == [True, False, True, False]

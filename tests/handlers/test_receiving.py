@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select, text
 from structlog.testing import capture_logs
 
-from handlers.receiving import CALM_S, CROWD, MAX_BATCH, MAX_CALM_S, Arrival, Crowd, NotStored, Receiver
-from runner.db import Database
-from runner.schema import deliveries
+from handlers.inbox.receiving import CALM_S, CROWD, MAX_BATCH, MAX_CALM_S, Arrival, Crowd, NotStored, Receiver
+from runner.db.database import Database
+from runner.db.schema import deliveries
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 

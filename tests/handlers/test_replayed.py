@@ -12,20 +12,20 @@ import pytest
 from gidgethub import sansio
 from sqlalchemy import select
 
-from handlers import ROUTER
-from handlers.commands import COMMANDS
-from handlers.comments import VERBS
+from handlers.commands.table import COMMANDS
 from handlers.context import Context
 from handlers.events import Issue, User
-from handlers.outcomes import report_jobs
+from handlers.jobs.outcomes import report_jobs
+from handlers.jobs.start import CLOCK_SKEW, StartRequest
 from handlers.ports import Comment, GitHub, Labelling
 from handlers.rules import RepositoryRules, Role
-from handlers.start import CLOCK_SKEW, StartRequest
-from runner import store
+from handlers.triggers.comments import VERBS
+from handlers.triggers.router import ROUTER
 from runner.agents import AgentSpec
-from runner.job import Job, JobState
-from runner.pauses import fetch_pauses
-from runner.schema import replies
+from runner.db.schema import replies
+from runner.model.job import Job, JobState
+from runner.rows import job_rows
+from runner.rows.pauses import fetch_pauses
 from tests.handlers.asked import NAME, render_commented, render_payload
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, open_database
@@ -75,7 +75,7 @@ class Thread:
 
     async def jobs(self) -> list[Job]:
         async with self.context.db.read() as connection:
-            return await store.fetch_recent_jobs(connection, 10)
+            return await job_rows.fetch_recent_jobs(connection, 10)
 
     async def is_cancelled(self) -> bool:
         (job,) = await self.jobs()
@@ -119,8 +119,8 @@ async def test_a_job_that_takes_the_place_of_a_lost_one_was_requested_with_it(th
     (first,) = await thread.jobs()
     thread.clock.forward(3600)
     async with thread.context.db.write() as connection:
-        lost = await store.move_job(connection, first, JobState.PREPARING, thread.clock(), machine="gpu-1")
-        await store.move_job(connection, lost, JobState.LOST, thread.clock())
+        lost = await job_rows.move_job(connection, first, JobState.PREPARING, thread.clock(), machine="gpu-1")
+        await job_rows.move_job(connection, lost, JobState.LOST, thread.clock())
     await report_jobs(thread.context)
     (again,) = [job for job in await thread.jobs() if job.replaces]
     assert again.requested_at == first.requested_at == NOON

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from handlers.status_comment import MAX_LAST_STEP, drop_progress, render_finished_status, render_status
-from runner.job import JobState
-from runner.meter import Meter
+from handlers.words.status_comment import MAX_LAST_STEP, drop_progress, render_finished_status, render_status
+from runner.model.job import JobState
+from runner.model.meter import Meter
 from tests.support.jobs import make_job
 
 URL = "https://ptq.example"

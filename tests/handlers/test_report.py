@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.report import MAX_PARSED, ParsedReport, is_withheld, parse_report
-from runner.concerns import OUTCOMES, is_concern
-from runner.job import Report
-from runner.meter import Meter
+from handlers.text.report import MAX_PARSED, ParsedReport, is_withheld, parse_report
+from runner.changes.concerns import OUTCOMES, is_concern
+from runner.model.job import Report
+from runner.model.meter import Meter
 
 REPORT = """\
 fix staged

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from handlers.casebook import Pull, derive_reply_id, draft_reply
-from handlers.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
-from handlers.report import ParsedReport
-from handlers.report_comment import (
+from handlers.cases.casebook import Pull, derive_reply_id, draft_reply
+from handlers.text.report import ParsedReport
+from handlers.words.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
+from handlers.words.report_comment import (
     MAX_COMMENT,
     MAX_SUMMARY,
     MAX_TITLE,
@@ -22,8 +22,8 @@ from handlers.report_comment import (
     draft_report,
     render_duration,
 )
-from runner.job import FileChange, Job, JobState, Report
-from runner.meter import Meter
+from runner.model.job import FileChange, Job, JobState, Report
+from runner.model.meter import Meter
 from tests.support.jobs import NOON, make_job
 
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n-one\n+two\n+three\n"

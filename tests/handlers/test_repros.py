@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.repros import MAX_CODE, MAX_REPROS, ReproScript, extract_repros
+from handlers.text.repros import MAX_CODE, MAX_REPROS, ReproScript, extract_repros
 
 CODE = "import widgets\nwidgets.go()"
 

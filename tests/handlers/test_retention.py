@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from handlers.retention import BATCH, OldJob, Retention, are_logs_due, clean_database, clean_spool, is_delivery_due
-from runner import store
-from runner.calls import Account, Ledger, Taken
-from runner.db import Database
-from runner.job import FileChange, JobState, Report
-from runner.schema import cases, deliveries, job_logs
-from runner.spool import Spool
+from handlers.cases.retention import (
+    BATCH,
+    OldJob,
+    Retention,
+    are_logs_due,
+    clean_database,
+    clean_spool,
+    is_delivery_due,
+)
+from runner.db.database import Database
+from runner.db.schema import cases, deliveries, job_logs
+from runner.model.job import FileChange, JobState, Report
+from runner.rows import job_rows
+from runner.rows.calls import Account, Ledger, Taken
+from runner.steps.spool import Spool
 from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, make_job, open_database
 
@@ -86,9 +94,9 @@ async def add_job(database: Database, attempt: int, issue_number: int = 7, **cha
     job = make_job(id=job_id, attempt=attempt, issue_number=issue_number, **{**ended, **changes})
     change = FileChange("a.py", "100644", b"new", "100644")
     async with database.write() as connection:
-        assert await store.insert_job(connection, job)
-        await store.save_log(connection, job_id, "agent", store.compress_log(b"what it said"))
-        await store.insert_report(
+        assert await job_rows.insert_job(connection, job)
+        await job_rows.save_log(connection, job_id, "agent", job_rows.compress_log(b"what it said"))
+        await job_rows.insert_report(
             connection, Report(job_id, "It is mended.", "", "", "", "the diff", digest="ab" * 32, changes=(change,))
         )
     return job_id
@@ -111,8 +119,8 @@ async def test_only_logs_of_jobs_that_no_case_needs_go_and_every_report_stays(tm
         await clean_database(database, RETENTION, lambda: NOON)
         assert {call.job_id for call in await fetch_calls(database)} == {job_ids[1], job_ids[3], other}
         async with database.read() as connection:
-            logs = {one: await store.fetch_log(connection, one, "agent") for one in (*job_ids, other)}
-            reports = [await store.fetch_report(connection, one) for one in (*job_ids, other)]
+            logs = {one: await job_rows.fetch_log(connection, one, "agent") for one in (*job_ids, other)}
+            reports = [await job_rows.fetch_report(connection, one) for one in (*job_ids, other)]
         kept = b"what it said"
         assert [*logs.values()] == [None, kept, None, kept, kept], "the standing one's, and each issue's last"
         for report in reports:

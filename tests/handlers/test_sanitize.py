@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from handlers.sanitize import (
+from handlers.text.sanitize import (
     REDACTED,
     Rule,
     close_fence,
@@ -27,7 +27,7 @@ from handlers.sanitize import (
     redact,
     show_code,
 )
-from handlers.secret_forms import find_forms
+from handlers.text.secret_forms import find_forms
 from tests.support.github_markdown import render_github
 from tests.support.readers import MENTION, ends_outside, find_live, github_reads
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handlers import sanitize
-from handlers.report_comment import approvable
-from handlers.sanitize import redact
-from handlers.shown_patch import show_patch
+from handlers.text import sanitize
+from handlers.text.sanitize import redact
+from handlers.text.shown_patch import show_patch
+from handlers.words.report_comment import approvable
+from runner.changes.patch import list_lines
 from runner.characters import unescape_invisible
-from runner.patch import list_lines
 from tests.handlers.test_report_comment import done, render, result
 
 TOKEN = "ghp_" + "a1" * 20
@@ -201,7 +201,7 @@ def test_a_file_whose_every_line_ends_so_is_named_and_can_be_applied() -> None:
 
 
 def test_a_patch_is_shown_by_this_function_alone_and_split_where_git_splits() -> None:
-    root = Path(sanitize.__file__).parents[1]
+    root = Path(sanitize.__file__).parents[2]
     sources = [path.read_text() for floor in ("bot", "handlers", "runner") for path in (root / floor).rglob("*.py")]
     assert len(sources) > 200
     assert [call for source in sources for call in find_wrong_calls(source)] == []

@@ -5,10 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from handlers.links import MAX_ADDRESS, MAX_LINKS
-from handlers.ports import Comment
-from handlers.repros import ReproScript
-from handlers.snapshot import (
+from handlers.jobs.snapshot import (
     MAX_ALL_COMMENTS,
     MAX_BODY,
     MAX_COMMENT,
@@ -18,6 +15,9 @@ from handlers.snapshot import (
     Snapshot,
     freeze_issue,
 )
+from handlers.ports import Comment
+from handlers.text.links import MAX_ADDRESS, MAX_LINKS
+from handlers.text.repros import ReproScript
 
 OPENED_AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 FROZEN_AT = OPENED_AT + timedelta(hours=1)

@@ -10,18 +10,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bot.demo.github.markdown import render_markdown
-from handlers import hold_replies, replies, status_comment
-from handlers.commands import parse_commands, render_help
-from handlers.note import NoteText, find_note_fault, find_option_fault
-from handlers.report_comment import draft_report
+from github_standin.pages.markdown import render_markdown
+from handlers.commands.table import parse_commands, render_help
+from handlers.pulls.note import NoteText, find_note_fault, find_option_fault
 from handlers.rules import PRESETS, RepositoryRules, Role
-from runner.caps import Scope, Use
-from runner.holds import Hold
-from runner.job import REBASE, VERIFY, FileChange, JobState, Posts
-from runner.meter import Meter
-from runner.pauses import OPERATOR, Pause
-from runner.rebase import refuse_unresolved
+from handlers.words import hold_replies, replies, status_comment
+from handlers.words.report_comment import draft_report
+from runner.changes.rebase import refuse_unresolved
+from runner.model.caps import Scope, Use
+from runner.model.job import REBASE, VERIFY, FileChange, JobState, Posts
+from runner.model.meter import Meter
+from runner.rows.holds import Hold
+from runner.rows.pauses import OPERATOR, Pause
 from tests.handlers.test_report_comment import done, result
 from tests.support.jobs import NOON, make_job
 

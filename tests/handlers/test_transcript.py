@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-from handlers.sanitize import redact
-from handlers.transcript import (
-    SHOWN_LINES,
-    redact_each,
-    redact_log,
-    render_transcript,
-)
+from handlers.text.sanitize import redact
+from handlers.text.transcript import SHOWN_LINES, redact_each, redact_log, render_transcript
 from runner.agents import AgentSpec, build_agent
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"

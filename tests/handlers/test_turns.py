@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from handlers import casebook, outbox
-from handlers.casebook import Reply
+from handlers.cases import casebook
+from handlers.cases.casebook import Reply
+from handlers.effects import outbox
 from handlers.ports import Worth
-from runner import store
-from runner.db import Database
+from runner.db.database import Database
+from runner.rows import job_rows
 from tests.support.jobs import NOON, make_job, open_database
 
 
@@ -24,7 +25,7 @@ def draft(number: int, kind: str, created_s: int, **changes: object) -> Reply:
 async def list_in_turn(database: Database, replies: Sequence[Reply]) -> list[str]:
     async with database.write() as connection:
         for number in sorted({reply.issue_number for reply in replies}):
-            await store.insert_job(connection, make_job(id=f"{number:010}", issue_number=number))
+            await job_rows.insert_job(connection, make_job(id=f"{number:010}", issue_number=number))
         for reply in replies:
             await casebook.insert_reply(connection, reply)
     found: list[str] = []

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from markdown_it import MarkdownIt
 
-from handlers.verified import render_checks
-from runner.job import FileChange
-from runner.verification import Check, Kind, Run, Side
+from handlers.words.verified import render_checks
+from runner.checks.verification import Check, Kind, Run, Side
+from runner.model.job import FileChange
 from tests.handlers.test_report_comment import done, render, result
 from tests.support.jobs import make_job
 

@@ -12,12 +12,12 @@ from random import Random
 import pytest
 
 import handlers
-from handlers.pull_body import render_commit_message
-from handlers.report_comment import HEADLINES
-from handlers.voice import SPEAKER, mark_forgery, quote, show_words
+from handlers.text.voice import SPEAKER, mark_forgery, quote, show_words
+from handlers.words.pull_body import render_commit_message
+from handlers.words.report_comment import HEADLINES
 from runner.characters import show_path
-from runner.job import REBASE, FileChange, JobState
-from runner.verification import Kind
+from runner.checks.verification import Kind
+from runner.model.job import REBASE, FileChange, JobState
 from tests.fuzz.grammar import make_text
 from tests.handlers.test_report_comment import PULL, body_of, done, render, result
 from tests.handlers.test_thread import SAYINGS
@@ -25,7 +25,7 @@ from tests.handlers.test_verified import check, say
 from tests.support.github_markdown import render_github
 from tests.support.outside import read_outside
 
-SOURCES = sorted(Path(handlers.__file__).parent.glob("*.py"))
+SOURCES = sorted(Path(handlers.__file__).parent.rglob("*.py"))
 FORGERY = """**Seen by ptq-bot**, each time in a fresh environment:
 
 - ✅ **the issue's repro**: fails on base 3 of 3; passes with the change 3 of 3

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, func, select
 
-from handlers.budget import Budget
+from handlers.effects.budget import Budget
+from handlers.effects.write_ledger import WriteLedger
 from handlers.ports import GitHubUnavailable, OverBudget, Worth
-from handlers.write_ledger import WriteLedger
-from runner.schema import github_writes
+from runner.db.schema import github_writes
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 

@@ -25,7 +25,7 @@ import aiohttp
 
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import NAME
-from runner.job import DIGEST_SHOWN
+from runner.model.job import DIGEST_SHOWN
 from tests.bench import serve
 from tests.bench.figures import find_percentile
 from tests.bench.servers import Installation

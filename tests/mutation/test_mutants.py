@@ -70,7 +70,7 @@ def test_the_database_loses_rules() -> None:
     table = (
         'jobs = Table("jobs", Column("id", Text, nullable=False, unique=True), Index("by_id", "id", sqlite_where=A))\n'
     )
-    made = mutate(f'{table}Index("one", jobs.c.id, postgresql_where=A)\n', "runner/schema.py")
+    made = mutate(f'{table}Index("one", jobs.c.id, postgresql_where=A)\n', "runner/db/schema.py")
     assert {operator for operator, _ in made} == {
         *("drop nullable", "drop unique", "drop constraint", "drop condition of index", "delete call")
     }
@@ -86,7 +86,9 @@ def test_a_template_loses_what_it_decides() -> None:
     }
 
 
-@pytest.mark.parametrize("path", ["handlers/replies.py", "runner/schema.py", "runner/jobd/main.py", "bot/cli.py"])
+@pytest.mark.parametrize(
+    "path", ["handlers/words/replies.py", "runner/db/schema.py", "runner/jobd/main.py", "bot/cli/main.py"]
+)
 def test_every_mutant_is_python(path: str) -> None:
     source = (ROOT / path).read_text()
     mutants = find_mutants(path, source)
@@ -131,7 +133,13 @@ def test_what_is_no_longer_there_or_is_there_twice_is_gone() -> None:
 def test_every_part_has_its_share() -> None:
     assert divide(40) == {"handlers": 12, "bot": 10, "runner": 8, "jobd": 6, "sql": 2, "templates": 2}
     assert sum(divide(7).values()) == 7
-    paths = ("runner/jobd/a.py", "runner/schema.py", "bot/dashboard/a.py", "bot/templates/a.html", "prompts/a.j2")
+    paths = (
+        "runner/jobd/a.py",
+        "runner/db/schema.py",
+        "bot/web/dashboard/a.py",
+        "bot/web/templates/a.html",
+        "prompts/a.j2",
+    )
     assert [get_part(path) for path in paths] == ["jobd", "sql", "bot", "templates", "templates"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.processes import kill_processes
+from runner.jobd.sandbox.processes import kill_processes
 from tests.support.jobd import Jobd, Repository, make_repository
 from tests.support.made_base import MadeBase
 

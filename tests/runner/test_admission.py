@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bot.demo.loopback import ADDRESS
-from runner.jobd.admission import read_key
+from runner.jobd.access.admission import read_key
 from runner.jobd.files import Failure
 from tests.support.jobd import Jobd, Repository
 from tests.support.machines import find_or_skip_sshd

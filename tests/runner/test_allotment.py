@@ -10,9 +10,9 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.allotment import LONG, Turns, allot
-from runner.job import Job
-from runner.machines import Holder, Lease, Machine, choose_machine
+from runner.model.fair_share import LONG, Turns, allot
+from runner.model.job import Job
+from runner.model.machines import Holder, Lease, Machine, choose_machine
 from tests.support.jobs import NOON, make_job
 
 ONE_REPOSITORY = "octo/widgets"

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
-from runner import sqlite, store
-from runner.db import Database
-from runner.schema import deliveries
+from runner.db import sqlite
+from runner.db.database import Database
+from runner.db.schema import deliveries
+from runner.rows import job_rows
 from tests.support.jobs import make_job, open_database
 
 AT = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -188,6 +189,6 @@ async def test_a_transaction_waits_for_the_disk_unless_it_need_not(tmp_path: Pat
 async def test_what_need_not_wait_for_the_disk_is_committed_on_either_database(database_url: str) -> None:
     async with open_database(database_url) as database:
         async with database.write(durable=False) as connection:
-            await store.insert_job(connection, make_job())
+            await job_rows.insert_job(connection, make_job())
         async with database.read() as connection:
-            assert await store.fetch_job(connection, make_job().id)
+            assert await job_rows.fetch_job(connection, make_job().id)

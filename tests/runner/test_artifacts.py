@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.artifacts import (
+from runner.changes.artifacts import (
     BadArtifacts,
     find_max_answer,
     find_protecting,
@@ -20,8 +20,8 @@ from runner.artifacts import (
     stays_inside,
 )
 from runner.characters import show_path
-from runner.environment import PROTECTED_PATHS, Limits, Profile
-from runner.job import FileChange, Report, digest_of
+from runner.model.environment import PROTECTED_PATHS, Limits, Profile
+from runner.model.job import FileChange, Report, digest_of
 from tests.support.jobs import make_job
 from tests.support.patches import render_patch
 

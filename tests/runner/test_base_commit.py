@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from runner import store
 from runner.agents import AgentSpec, build_agent
-from runner.bench import Bench
-from runner.environment import Profile
-from runner.gauge import Gauge
-from runner.history import HistoryError
-from runner.job import Job, JobState
-from runner.jobd_client import JobdClient
-from runner.machine_states import fetch_machine_states
-from runner.machines import Machine
-from runner.spool import Spool
-from runner.steps import take_step
+from runner.model.environment import Profile
+from runner.model.history import HistoryError
+from runner.model.job import Job, JobState
+from runner.model.machines import Machine
+from runner.rows import job_rows
+from runner.rows.machine_states import fetch_machine_states
+from runner.steps.runtime import Bench
+from runner.steps.spool import Spool
+from runner.steps.steps import take_step
+from runner.steps.usage_reader import Gauge
+from runner.transport.jobd_client import JobdClient
 from tests.support.clock import Clock
 from tests.support.history import ModelHistory
 from tests.support.jobs import NOON, make_job, open_database
@@ -43,7 +43,7 @@ class Floor:
     async def open(self, **about: Any) -> Job:
         job = make_job(state=JobState.PREPARING, machine="gpu-1", **about)
         async with self.bench.db.write() as connection:
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
         return job
 
     async def step(self, job: Job) -> Job:
@@ -130,7 +130,7 @@ async def test_a_retry_begins_where_the_attempt_before_began_if_the_branch_still
         async with floor.bench.db.write() as connection:
             for number, commit in enumerate((OLDER, STRANGERS)):
                 earlier = make_job(id=f"{number:010d}", issue_number=number + 1, base_commit=commit, **done)
-                await store.insert_job(connection, earlier)
+                await job_rows.insert_job(connection, earlier)
         retry = {"id": "aaaaaaaaaa", "follows": f"{0:010d}", "issue_number": 1, "attempt": 2}
         job = await floor.step(await floor.open(**retry))
         assert (floor.asked(job), job.base_commit) == (OLDER, OLDER)
@@ -185,7 +185,7 @@ async def test_the_environment_for_the_checks_is_held_to_the_same_commit(tmp_pat
     async with open_floor(tmp_path) as floor:
         job = replace(await floor.open(base_commit=NEWEST), state=JobState.VERIFYING)
         async with floor.bench.db.write() as connection:
-            await store.move_job(connection, replace(job, state=JobState.PREPARING), JobState.VERIFYING, NOON)
+            await job_rows.move_job(connection, replace(job, state=JobState.PREPARING), JobState.VERIFYING, NOON)
         job = await floor.step(job)
         (environment,) = floor.machine.stages
         floor.machine.end(environment, "prepare", "done", base_commit=STRANGERS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.base_files import FOLDER, BaseFile, check_base
-from runner.job import FileChange
-from runner.patch_text import Untrue
+from runner.changes.base_files import FOLDER, BaseFile, check_base
+from runner.changes.patch_text import Untrue
+from runner.model.job import FileChange
 
 FILE, RUNNABLE, LINK = "100644", "100755", "120000"
 BASE = {

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from runner.batches import Batches, Stopped
+from runner.db.batches import Batches, Stopped
 
 
 class Work:

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runner import store
-from runner.calls import ASSUMED, MAX_CALLS, SETTLED, Account, AtCap, Ledger, Taken
-from runner.caps import Caps, Scope, Spent
-from runner.claims import ClaimLost, Claims
-from runner.db import Database
-from runner.job import Job
-from runner.meter import Meter
+from runner.db.database import Database
+from runner.model.caps import Caps, Scope, Spent
+from runner.model.job import Job
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.calls import ASSUMED, MAX_CALLS, SETTLED, Account, AtCap, Ledger, Taken
+from runner.rows.claims import ClaimLost, Claims
 from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, make_job, open_database
 
@@ -39,7 +39,7 @@ async def books(database_url: str) -> AsyncIterator[Books]:
     async with open_database(database_url) as db:
         job = make_job()
         async with db.write() as connection:
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
         yield Books(db, job)
 
 
@@ -85,7 +85,7 @@ async def test_jobs_side_by_side_cannot_take_more_together_than_a_cap_of_both(bo
     for number, by in enumerate(("alice", "alice", "bob"), start=50):
         job = make_job(id=f"{number:010x}", issue_number=number, requested_by=by)
         async with books.db.write() as connection:
-            assert await store.insert_job(connection, job)
+            assert await job_rows.insert_job(connection, job)
         beside[job.id] = Account(job, caps, {}, beside=beside)
         beside[job.id].renew(caps, {}, Spent())
     first, second, of_bob = beside.values()

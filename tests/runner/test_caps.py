@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.caps import Caps, Scope, Spent, find_tightest
+from runner.model.caps import Caps, Scope, Spent, find_tightest
 
 
 def test_the_cap_that_is_used_up_most_is_the_one_that_counts() -> None:

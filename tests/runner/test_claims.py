@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 from sqlalchemy import update
 
-from runner.claims import ClaimLost, Claims, fetch_claimed, require_claim
-from runner.db import Database
-from runner.schema import claims as table
-from runner.sql import db_clock
+from runner.db.database import Database
+from runner.db.schema import claims as table
+from runner.db.sql import db_clock
+from runner.rows.claims import ClaimLost, Claims, fetch_claimed, require_claim
 
 
 @asynccontextmanager

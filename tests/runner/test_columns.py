@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sqlalchemy import select, text
 from sqlalchemy.dialects import sqlite
 
-from runner.columns import Compressed
-from runner.schema import deliveries
+from runner.db.columns import Compressed
+from runner.db.schema import deliveries
 from tests.support.jobs import open_database
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from runner import store
 from runner.agents import AgentSpec, build_agent
-from runner.bench import end
-from runner.host_errors import Unreachable
-from runner.job import Job, JobState
-from runner.jobd_answers import JobdError, Poll, StageState
-from runner.jobd_client import JobdClient
-from runner.machines import Machine
-from runner.meter import Meter
-from runner.steps import take_step
+from runner.model.job import Job, JobState
+from runner.model.jobd_answers import JobdError, Poll, StageState
+from runner.model.machines import Machine
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.steps.runtime import end
+from runner.steps.steps import take_step
+from runner.transport.host_errors import Unreachable
+from runner.transport.jobd_client import JobdClient
 from tests.runner.test_base_commit import Floor, open_floor, pass_at_once
 from tests.support.jobs import NOON, make_job
 from tests.support.model_machine import ModelMachine, ModelWire
@@ -54,13 +54,13 @@ async def run(floor: Floor, client: JobdClient) -> Job:
     floor.bench.clients["gpu-1"] = client
     job = make_job(state=JobState.RUNNING, machine="gpu-1", agent="claude", started_at=NOON, base_commit="aa" * 20)
     async with floor.bench.db.write() as connection:
-        await store.insert_job(connection, job)
+        await job_rows.insert_job(connection, job)
     return job
 
 
 async def fetch_meter(floor: Floor, job: Job) -> Meter | None:
     async with floor.bench.db.read() as connection:
-        return await store.fetch_meter(connection, job.id)
+        return await job_rows.fetch_meter(connection, job.id)
 
 
 async def test_a_machine_that_is_gone_after_it_gave_the_log_leaves_no_moment_in_which_it_is_public(
@@ -89,7 +89,7 @@ async def test_a_run_that_ends_without_a_report_is_judged_by_its_whole_log(
 ) -> None:
     job = make_job(state=state, machine="gpu-1", agent="claude", started_at=NOON, base_commit="aa" * 20)
     async with floor.bench.db.write() as connection:
-        await store.insert_job(connection, job)
+        await job_rows.insert_job(connection, job)
     floor.bench.spool.append(job.id, "agent", log)
     await end(floor.bench, job, JobState.LOST, "the machine is gone")
     meter = await fetch_meter(floor, job)
@@ -100,7 +100,7 @@ async def test_a_run_that_ends_without_a_report_is_judged_by_its_whole_log(
 async def test_any_other_run_has_no_such_mark(floor: Floor) -> None:
     job = make_job(state=JobState.COLLECTING, agent="claude", started_at=NOON)
     async with floor.bench.db.write() as connection:
-        await store.insert_job(connection, job)
+        await job_rows.insert_job(connection, job)
     floor.bench.spool.append(job.id, "agent", b"{}\n")
     await end(floor.bench, job, JobState.LOST, "the machine is gone")
     assert await fetch_meter(floor, job) is None
@@ -115,8 +115,8 @@ async def test_what_is_collected_from_a_withheld_run_stays_withheld_until_somebo
     )
     async with floor.bench.db.write() as connection:
         for job in (found, collecting):
-            await store.insert_job(connection, job)
-        await store.save_meter(connection, Meter(found.id, withheld=True))
+            await job_rows.insert_job(connection, job)
+        await job_rows.save_meter(connection, Meter(found.id, withheld=True))
     await end(floor.bench, collecting, JobState.FAILED, "there is no report")
     meter = await fetch_meter(floor, collecting)
     assert meter is not None

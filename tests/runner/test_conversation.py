@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from runner.conversation import Conversation, ConversationLost
-from runner.environment import Profile
-from runner.host_errors import Unreachable
-from runner.hosts import Host, SshHost, open_host
-from runner.jobd_answers import StageState
-from runner.jobd_client import JobdClient
-from runner.listening import Stream
-from runner.machines import Machine
+from runner.model.environment import Profile
+from runner.model.jobd_answers import StageState
+from runner.model.machines import Machine
+from runner.transport.conversation import Conversation, ConversationLost
+from runner.transport.host_errors import Unreachable
+from runner.transport.hosts import Host, SshHost, open_host
+from runner.transport.jobd_client import JobdClient
+from runner.transport.listening import Stream
 from tests.support.jobd import Repository
 from tests.support.machines import SshServer
 

@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
-from handlers import casebook
-from handlers.case import Case, CaseState
-from handlers.casebook import Reply
-from runner import store
-from runner.db import Database
-from runner.db_errors import DatabaseError
-from runner.schema import cases, job_events, jobs, replies
-from runner.sql import db_clock, insert_new, upsert
-from runner.sqlite import MAX_REST
+from handlers.cases import casebook
+from handlers.cases.case import Case, CaseState
+from handlers.cases.casebook import Reply
+from runner.db.database import Database
+from runner.db.errors import DatabaseError
+from runner.db.schema import cases, job_events, jobs, replies
+from runner.db.sql import db_clock, insert_new, upsert
+from runner.db.sqlite import MAX_REST
+from runner.rows import job_rows
 from tests.support.jobs import NOON, make_job, open_database
 from tests.support.postgres import Server
 
@@ -32,7 +32,7 @@ NASTY = "a\0b\ud800c"
 
 async def test_the_clock_of_the_database_can_be_stored_and_compared(database_url: str) -> None:
     async with open_database(database_url) as database, database.write() as connection:
-        await store.insert_job(connection, make_job())
+        await job_rows.insert_job(connection, make_job())
         await connection.execute(insert(job_events).values(job_id=make_job().id, at=db_clock(), what="now"))
         written = job_events.c.what == "now"
         (at,) = (await connection.execute(select(job_events.c.at).where(written))).scalars()
@@ -56,7 +56,7 @@ async def test_the_clock_of_the_database_is_finer_than_a_second(database_url: st
 
 async def test_a_time_of_ours_and_one_of_the_database_are_the_same_text_in_sqlite(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database, database.write() as connection:
-        await store.insert_job(connection, make_job())
+        await job_rows.insert_job(connection, make_job())
         await connection.execute(insert(job_events).values(job_id=make_job().id, at=db_clock(), what="now"))
         texts = (await connection.exec_driver_sql("SELECT at FROM job_events ORDER BY id")).scalars().all()
     ours, theirs = ("".join("0" if char.isdigit() else char for char in written) for written in texts)
@@ -84,11 +84,11 @@ async def test_text_that_a_database_would_refuse_is_stored_without_what_it_refus
     reply = Reply("r", "report", "octo/widgets", 7, NASTY, NOON, NOON, comment_url=NASTY, abandoned=NASTY)
     case = Case(NASTY, NASTY, 7, NASTY, CaseState.IDLE, NOON, NOON)
     async with open_database(database_url) as database, database.write() as connection:
-        await store.insert_job(connection, make_job(prompt=NASTY, requested_by=NASTY, skills=(NASTY,)))
+        await job_rows.insert_job(connection, make_job(prompt=NASTY, requested_by=NASTY, skills=(NASTY,)))
         await casebook.insert_reply(connection, reply)
         await casebook.save_case(connection, case)
         await casebook.save_case(connection, case)
-        job = await store.fetch_job(connection, make_job().id)
+        job = await job_rows.fetch_job(connection, make_job().id)
         assert job
         assert (job.prompt, job.requested_by) == ("a\ufffdb?c",) * 2
         assert (await connection.execute(select(cases.c.title))).scalar_one() == "a\ufffdb?c"
@@ -104,10 +104,10 @@ async def test_numbers_are_as_large_as_those_of_github(database_url: str) -> Non
 
 async def test_a_reader_sees_one_moment(database_url: str) -> None:
     async with open_database(database_url) as database, database.read() as reader:
-        assert await store.fetch_active_jobs(reader) == []
+        assert await job_rows.fetch_active_jobs(reader) == []
         async with database.write() as writer:
-            await store.insert_job(writer, make_job())
-        assert await store.fetch_active_jobs(reader) == []
+            await job_rows.insert_job(writer, make_job())
+        assert await job_rows.fetch_active_jobs(reader) == []
 
 
 async def test_what_was_read_in_order_to_write_is_still_so_when_it_is_written(database_url: str) -> None:
@@ -119,7 +119,7 @@ async def test_what_was_read_in_order_to_write_is_still_so_when_it_is_written(da
 
     async with open_database(database_url) as database, open_database(database_url) as replica:
         async with database.write() as connection:
-            await store.insert_job(connection, make_job(attempt=0))
+            await job_rows.insert_job(connection, make_job(attempt=0))
         await asyncio.gather(*(count_up(one) for one in (database, replica) * 8))
         async with database.read() as connection:
             assert (await connection.execute(select(jobs.c.attempt))).scalar_one() == 16
@@ -129,16 +129,16 @@ async def test_a_transaction_that_fails_leaves_nothing(database_url: str) -> Non
     async with open_database(database_url) as database:
         with suppress(ZeroDivisionError):
             async with database.write() as connection:
-                assert await store.insert_job(connection, make_job())
+                assert await job_rows.insert_job(connection, make_job())
                 _ = 1 / 0
         async with database.read() as connection:
-            assert await store.fetch_active_jobs(connection) == []
+            assert await job_rows.fetch_active_jobs(connection) == []
 
 
 async def test_a_reader_cannot_write_in_postgresql(postgres_url: str) -> None:
     async with open_database(postgres_url) as database, database.read() as connection:
         with pytest.raises(DBAPIError, match="read-only transaction"):
-            await store.insert_job(connection, make_job())
+            await job_rows.insert_job(connection, make_job())
 
 
 async def test_a_secret_is_drawn_once(database_url: str) -> None:
@@ -229,10 +229,10 @@ async def test_postgresql_has_room_for_many_services(postgres_url: str) -> None:
 
 async def test_a_backup_is_of_one_moment_also_while_somebody_writes(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database, database.write() as connection:
-        await store.insert_job(connection, make_job())
+        await job_rows.insert_job(connection, make_job())
         await database.back_up(tmp_path / "copy.db")
     async with open_database(f"sqlite+aiosqlite:///{tmp_path / 'copy.db'}") as copy, copy.read() as connection:
-        assert await store.fetch_active_jobs(connection) == []
+        assert await job_rows.fetch_active_jobs(connection) == []
         assert copy.secret == database.secret
 
 
@@ -316,10 +316,10 @@ async def cut_all_connections(database: Database) -> None:
 async def test_connections_that_were_cut_are_replaced(postgres_url: str) -> None:
     async with open_database(postgres_url) as database, open_database(postgres_url) as knife:
         async with database.write() as connection:
-            await store.insert_job(connection, make_job())
+            await job_rows.insert_job(connection, make_job())
         await cut_all_connections(knife)
         async with database.read() as connection:
-            assert len(await store.fetch_active_jobs(connection)) == 1
+            assert len(await job_rows.fetch_active_jobs(connection)) == 1
         assert await database.accepts_writes()
 
 

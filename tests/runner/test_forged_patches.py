@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.job import FileChange
-from runner.patch import check_patch
-from runner.patch_text import Untrue, name_section, quote
+from runner.changes.patch import check_patch
+from runner.changes.patch_text import Untrue, name_section, quote
+from runner.model.job import FileChange
 from tests.runner.test_patch import make_change, rewrite
 
 LINK = "120000"

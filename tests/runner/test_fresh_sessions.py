@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runner import store
 from runner.agents import AgentSpec, build_agent
-from runner.job import JobState
+from runner.model.job import JobState
+from runner.rows import job_rows
 from tests.runner.test_base_commit import NEWEST, open_floor
 from tests.support.jobs import NOON, make_job
 
@@ -20,7 +20,7 @@ async def test_what_an_earlier_attempt_wrote_into_its_memory_reaches_no_later_on
         floor.bench = replace(floor.bench, agents={"mine": build_agent(AgentSpec("mine", kind))})
         earlier = make_job(id="0" * 10, state=JobState.FAILED, base_commit=NEWEST, created_at=NOON)
         async with floor.bench.db.write() as connection:
-            await store.insert_job(connection, earlier)
+            await job_rows.insert_job(connection, earlier)
         job = await floor.step(await floor.open(id="a" * 10, attempt=2, follows=earlier.id))
         job = await floor.answer(job, NEWEST)
         assert job.state is JobState.RUNNING

@@ -9,10 +9,10 @@ import pytest
 
 from runner.agents import Agent, AgentSpec, build_agent
 from runner.agents.prices import Price
-from runner.concerns import reads_as_concern
-from runner.gauge import Gauge
-from runner.meter import Meter
-from runner.spool import Spool
+from runner.changes.concerns import reads_as_concern
+from runner.model.meter import Meter
+from runner.steps.spool import Spool
+from runner.steps.usage_reader import Gauge
 from tests.support.jobs import NOON, make_job
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from handlers.by_hand import AT_LEAST, start_collecting
-from handlers.hurdles import NotStarted
-from runner import store
-from runner.environment import Profile
-from runner.holding import describe_context
-from runner.holds import Hold, change_hold, end_hold, fetch_hold, fetch_holds, save_hold
-from runner.job import Job, JobState, Report
-from runner.machines import Lease
+from handlers.holds.manual_jobs import AT_LEAST, start_collecting
+from handlers.jobs.preconditions import NotStarted
+from runner.model.environment import Profile
+from runner.model.job import Job, JobState, Report
+from runner.model.machines import Lease
+from runner.rows import job_rows
+from runner.rows.holds import Hold, change_hold, end_hold, fetch_hold, fetch_holds, save_hold
+from runner.steps.holding import describe_context
 from tests.support.jobs import NOON, make_job, open_database
 
 HELD = make_job(state=JobState.SUCCEEDED, machine="gpu-1", base_commit="ab" * 20, may_change=False)
@@ -34,7 +34,7 @@ async def test_a_hold_that_was_replaced_is_neither_changed_nor_ended_by_who_knew
 ) -> None:
     later = replace(HOLD, expires_at=HOLD.expires_at + timedelta(hours=1))
     async with open_database(tmp_path) as database, database.write() as connection:
-        await store.insert_job(connection, HELD)
+        await job_rows.insert_job(connection, HELD)
         await save_hold(connection, HOLD)
         await save_hold(connection, later)
         await change_hold(connection, HOLD, admitted_at=NOON)
@@ -48,14 +48,14 @@ async def test_a_hold_that_was_replaced_is_neither_changed_nor_ended_by_who_knew
 
 async def test_a_release_hands_slot_and_environment_to_a_job_that_only_collects(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database, database.write() as connection:
-        await store.insert_job(connection, HELD)
-        await store.insert_lease(connection, Lease("gpu-1", 1, HELD.id), NOON)
+        await job_rows.insert_job(connection, HELD)
+        await job_rows.insert_lease(connection, Lease("gpu-1", 1, HELD.id), NOON)
         await save_hold(connection, HOLD)
         job = await start_collecting(connection, HELD, HOLD, secret=b"x", public_url="https://x", now=NOON)
         assert (job.state, job.adopts, job.follows, job.attempt) == (JobState.PREPARING, HELD.id, HELD.id, 2)
         assert (job.machine, job.base_commit, job.may_change) == ("gpu-1", HELD.base_commit, True)
-        assert await store.fetch_job(connection, job.id) == job
-        assert await store.fetch_leases(connection) == [Lease("gpu-1", 1, job.id)]
+        assert await job_rows.fetch_job(connection, job.id) == job
+        assert await job_rows.fetch_leases(connection) == [Lease("gpu-1", 1, job.id)]
         (hold,) = await fetch_holds(connection)
         assert (hold.job_id, hold.person, hold.admitted_at) == (job.id, HOLD.person, None), "until the result is stored"
         assert hold.expires_at == NOON + AT_LEAST
@@ -64,8 +64,8 @@ async def test_a_release_hands_slot_and_environment_to_a_job_that_only_collects(
 async def test_a_release_waits_for_the_issues_other_job_and_changes_nothing(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         async with database.write() as connection:
-            await store.insert_job(connection, HELD)
-            await store.insert_lease(connection, Lease("gpu-1", 1, HELD.id), NOON)
+            await job_rows.insert_job(connection, HELD)
+            await job_rows.insert_lease(connection, Lease("gpu-1", 1, HELD.id), NOON)
             await save_hold(connection, HOLD)
             first = await start_collecting(connection, HELD, HOLD, secret=b"x", public_url="https://x", now=NOON)
             passed_on = await fetch_hold(connection, first.id)
@@ -75,7 +75,7 @@ async def test_a_release_waits_for_the_issues_other_job_and_changes_nothing(tmp_
                 await start_collecting(connection, HELD, HOLD, secret=b"y", public_url="https://x", now=NOON)
         async with database.read() as connection:
             assert {hold.job_id: hold for hold in await fetch_holds(connection)} == {HELD.id: HOLD, first.id: passed_on}
-            assert [job.id for job in await store.fetch_active_jobs(connection)] == [first.id]
+            assert [job.id for job in await job_rows.fetch_active_jobs(connection)] == [first.id]
 
 
 def test_the_context_tells_all_and_moves_no_cursor() -> None:

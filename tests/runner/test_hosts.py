@@ -18,10 +18,10 @@ import asyncssh
 import pytest
 
 from bot.demo.loopback import ADDRESS
-from runner.host_errors import AccessDenied, HostError, HostKeyMismatch, OutputTooLarge, Unreachable
-from runner.hosts import Host, SshHost, open_host
-from runner.local_host import LocalHost
-from runner.machines import Machine
+from runner.model.machines import Machine
+from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch, OutputTooLarge, Unreachable
+from runner.transport.hosts import Host, SshHost, open_host
+from runner.transport.local_host import LocalHost
 from tests.support.machines import SshServer
 
 EVERY_BYTE = bytes(range(256))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.inventory import (
+from runner.model.inventory import (
     FRESH,
     GB,
     MAX_GPUS,
@@ -22,7 +22,7 @@ from runner.inventory import (
     remember,
     share_gpus,
 )
-from runner.machines import Machine
+from runner.model.machines import Machine
 from tests.support.jobs import NOON
 
 GPU: Mapping[str, Any] = {"device": "0", "uuid": "GPU-0a", "name": "H100", "memory_mib": 81559, "driver": "550.54"}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.job import (
+from runner.model.job import (
     ACTIVE,
     DIGEST_SHOWN,
     FINAL,

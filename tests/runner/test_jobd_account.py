@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd import namespaces
+from runner.jobd.sandbox import namespaces
 from tests.support.jobd import Jobd, Repository
 
 MISSING = namespaces.find_missing(Path("/var/tmp"))

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from runner.aside import run_aside
-from runner.completed import Completed
-from runner.jobd_answers import JobdError, parse_answer, parse_poll
-from runner.jobd_client import JobdClient
-from runner.machines import Machine
+from runner.model.completed import Completed
+from runner.model.jobd_answers import JobdError, parse_answer, parse_poll
+from runner.model.machines import Machine
+from runner.transport.jobd_client import JobdClient
 
 JOB, HERE = "a" * 10, Machine("here", "/srv", kind="local", python=sys.executable)
 POLL: dict[str, Any] = {

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from runner.jobd.files import read_json
-from runner.jobd.processes import find_processes
+from runner.jobd.sandbox.processes import find_processes
 from tests.support.contents import Entry, find_differences, read_entries
 from tests.support.jobd import Change, Jobd, Repository, wait_until
 from tests.support.made_base import MadeBase

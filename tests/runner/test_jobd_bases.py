@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from runner.jobd import bases, namespaces
-from runner.jobd.trees import WAYS
+from runner.jobd.environment import bases
+from runner.jobd.environment.trees import WAYS
+from runner.jobd.sandbox import namespaces
 from tests.support.contents import find_differences, read_entries
 from tests.support.git_daemon import serve
 from tests.support.jobd import Jobd, Repository, find_first, make_repository, processes_with, wait_until

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd import cell, namespaces
-from runner.jobd.processes import find_processes
-from runner.jobd.tools import find_tools
+from runner.jobd.sandbox import namespaces, sandbox
+from runner.jobd.sandbox.processes import find_processes
+from runner.jobd.sandbox.tools import find_tools
 from tests.support.jobd import Jobd, Repository, find_first, processes_with, wait_until
 from tests.support.made_base import MadeBase
 
@@ -298,7 +298,7 @@ def test_of_a_home_what_a_tool_needs_is_kept(tmp_path: Path, files: list[str], n
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     found = find_tools(frozenset([tmp_path / named]), frozenset([tmp_path]))
-    assert cell.outermost(found) == [tmp_path / path for path in kept]
+    assert sandbox.outermost(found) == [tmp_path / path for path in kept]
 
 
 def test_links_among_tools_are_followed_to_what_they_need(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_links_among_tools_are_followed_to_what_they_need(tmp_path: Path) -> Non
     (tmp_path / "uv/tools/ruff/bin/python").symlink_to(tmp_path / "uv/python/3.12/bin/python")
     (tmp_path / "uv/tools/ruff/bin/ruff").touch()
     (tmp_path / ".local/bin/ruff").symlink_to(tmp_path / "uv/tools/ruff/bin/ruff")
-    found = cell.outermost(find_tools(frozenset([tmp_path / ".local/bin"]), frozenset([tmp_path])))
+    found = sandbox.outermost(find_tools(frozenset([tmp_path / ".local/bin"]), frozenset([tmp_path])))
     assert found == [tmp_path / path for path in (".local/bin", "uv/python/3.12", "uv/tools/ruff")]
 
 
@@ -334,8 +334,8 @@ def test_the_accounts_real_home_is_hidden_whatever_the_environment_says(jobd: Jo
 
 
 def test_a_job_without_gpus_of_its_own_sees_all_of_them() -> None:
-    assert cell.find_devices([]) == []
-    assert cell.find_devices(["none"]) == sorted(Path("/dev").glob("nvidia[0-9]*"))
+    assert sandbox.find_devices([]) == []
+    assert sandbox.find_devices(["none"]) == sorted(Path("/dev").glob("nvidia[0-9]*"))
 
 
 @needs_cells

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from runner.jobd.cell import is_sealed
-from runner.jobd.trees import WAYS
+from runner.jobd.environment.trees import WAYS
+from runner.jobd.sandbox.sandbox import is_sealed
 from tests.support.jobd import LIMITS, Jobd, make_repository
 
 BUG, FIX = "def double(x):\n    return x + 1\n", "def double(x):\n    return 2 * x  # mended\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.jobd.files import MAX_MESSAGE
-from runner.jobd.processes import find_processes
+from runner.jobd.sandbox.processes import find_processes
 from tests.support.jobd import COLLECT, LIMITS, START, Jobd, Repository, wait_until
 
 pytestmark = pytest.mark.slow

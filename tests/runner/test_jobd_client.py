@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from runner.agents import Launch, Tail
-from runner.completed import Completed
-from runner.environment import Limits, Profile
-from runner.host_errors import Unreachable
-from runner.hosts import Host, open_host
-from runner.job import FileChange
-from runner.jobd_answers import JobdError, Poll, StageState, parse_answer, parse_poll
-from runner.jobd_client import JobdClient
-from runner.jobd_program import build_program
-from runner.machines import Machine
+from runner.model.completed import Completed
+from runner.model.environment import Limits, Profile
+from runner.model.job import FileChange
+from runner.model.jobd_answers import JobdError, Poll, StageState, parse_answer, parse_poll
+from runner.model.machines import Machine
+from runner.transport.host_errors import Unreachable
+from runner.transport.hosts import Host, open_host
+from runner.transport.jobd_client import JobdClient
+from runner.transport.jobd_program import build_program
 from tests.support.jobd import Repository
 from tests.support.machines import SshServer
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd import namespaces
 from runner.jobd.files import try_lock
-from runner.jobd.processes import find_processes
+from runner.jobd.sandbox import namespaces
+from runner.jobd.sandbox.processes import find_processes
 from tests.support.jobd import LIMITS, START, Jobd, Repository, processes_with, wait_until
 from tests.support.made_base import MadeBase
 from tests.support.terminal import Terminal

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from runner.jobd import namespaces
-from runner.jobd.fetching import TRIES
-from runner.jobd.processes import find_processes
+from runner.jobd.environment.fetching import TRIES
+from runner.jobd.sandbox import namespaces
+from runner.jobd.sandbox.processes import find_processes
 from tests.support.git_http import TOKEN, WEB, GitService, lead
 from tests.support.jobd import Jobd, Repository, make_repository, wait_until
 

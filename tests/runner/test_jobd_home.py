@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.home import MAX_SKILL_BYTES, PROFILE, SHOW_NOTICE
+from runner.jobd.environment.home import MAX_SKILL_BYTES, PROFILE, SHOW_NOTICE
 from tests.support.jobd import Jobd, Repository, wait_until
 
 pytestmark = pytest.mark.slow

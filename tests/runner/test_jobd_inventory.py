@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.inventory import parse_inventory
-from runner.jobd.inventory import find_gpus, find_minors, read_gpus
+from runner.jobd.verbs.inventory import find_gpus, find_minors, read_gpus
+from runner.model.inventory import parse_inventory
 from tests.support.jobd import Jobd, processes_with, wait_until
 
 TWO = """\

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
-from runner.jobd.processes import kill_processes
-from runner.jobd.trees import WAYS
+from runner.jobd.environment.trees import WAYS
+from runner.jobd.sandbox.processes import kill_processes
 from tests.support.contents import Entry, find_differences, find_told_differences, read_entries
 from tests.support.jobd import Jobd, Repository
 from tests.support.writes import (

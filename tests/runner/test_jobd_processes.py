@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.processes import find_processes, read_process
+from runner.jobd.sandbox.processes import find_processes, read_process
 from tests.support.jobd import COLLECT, LIMITS, PATIENCE_S, START, Jobd, processes_with, wait_until
 
 pytestmark = pytest.mark.slow

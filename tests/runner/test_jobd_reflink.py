@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd import namespaces
+from runner.jobd.sandbox import namespaces
 from tests.support.contents import find_differences, read_entries
 from tests.support.jobd import Jobd, make_repository
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd import namespaces, relay, ways
+from runner.jobd.proxy import relay, sockets
+from runner.jobd.sandbox import namespaces
 from tests.support.jobd import Jobd, wait_until
 
 pytestmark = pytest.mark.slow
@@ -246,7 +247,7 @@ def test_no_job_sees_where_the_services_sockets_are(jobd: Jobd) -> None:
     service = Service(jobd, greet)
     # Not by its path: what an operator's command names is there to be read.
     jobd.start("ls $TMPDIR/..; ls /tmp", relay=True)
-    assert ways.PREFIX not in jobd.wait("agent")["log"].decode()
+    assert sockets.PREFIX not in jobd.wait("agent")["log"].decode()
     service.stop()
     jobd.call("clean")
     assert not Path(service.path).parent.exists()

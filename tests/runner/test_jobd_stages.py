@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.jobd import namespaces
-from runner.jobd.log import LineFilter
+from runner.jobd.sandbox import namespaces
+from runner.jobd.stages.log import LineFilter
 from tests.support.jobd import LIMITS, START, Jobd, Repository, make_repository
 
 SEALED = not namespaces.find_missing(Path("/var/tmp"))

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.jobd import tail as tail_module
-from runner.jobd.below import find_newest
-from runner.jobd.cell import SHARED_MEMORY
-from runner.jobd.tail import Followed, Tail
+from runner.jobd.safe_paths import find_newest
+from runner.jobd.sandbox.sandbox import SHARED_MEMORY
+from runner.jobd.stages import tail as tail_module
+from runner.jobd.stages.tail import Followed, Tail
 from tests.support.jobd import Jobd, wait_until
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from runner.jobd import states
 from runner.jobd.main import STAGES, VERBS, find
 from runner.jobd.requests import REQUESTS
+from runner.jobd.stages import states
 
 LIST_MODULES = """
 import sys

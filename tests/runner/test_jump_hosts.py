@@ -11,10 +11,10 @@ import asyncssh
 import pytest
 
 from bot.demo.loopback import ADDRESS
-from runner.host_errors import AccessDenied, HostError, HostKeyMismatch, Unreachable
-from runner.hosts import SshHost
-from runner.machines import Machine
-from runner.ssh import Hop, parse_hop
+from runner.model.machines import Machine
+from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch, Unreachable
+from runner.transport.hosts import SshHost
+from runner.transport.ssh import Hop, parse_hop
 from tests.support.machines import find_or_skip_sshd, machine_behind, open_server
 from tests.support.sshd import OpenSshServer
 

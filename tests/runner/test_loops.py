@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runner.loops import Bell, Loop, finish, run_forever
+from runner.steps.loops import Bell, Loop, finish, run_forever
 
 
 async def test_a_loop_that_is_rung_and_cancelled_in_one_go_ends() -> None:

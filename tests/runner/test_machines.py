@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.machines import (
+from runner.model.machines import (
     FAULTS,
     FAULTS_IN_A_ROW,
     FAULTY_RESTS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.job import FileChange
-from runner.new_names import find_new_names
+from runner.checks.new_names import find_new_names
+from runner.model.job import FileChange
 
 CHANGED = b"""\
 class Cutter:

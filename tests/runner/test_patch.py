@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.changes.patch import check_patch, list_bare_returns, list_bases, list_lines
+from runner.changes.patch_text import Untrue
 from runner.characters import decode_exactly
-from runner.job import FileChange
-from runner.patch import check_patch, list_bare_returns, list_bases, list_lines
-from runner.patch_text import Untrue
+from runner.model.job import FileChange
 from tests.support.site import PATCH
 
 BASE = {

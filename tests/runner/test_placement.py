@@ -11,20 +11,20 @@ from typing import Any, Literal
 
 import pytest
 
-from runner import store
 from runner.agents import AgentSpec, build_agent
-from runner.bench import Bench
-from runner.db import Database
-from runner.environment import Limits, Profile
-from runner.gauge import Gauge
-from runner.host_errors import OutputTooLarge, Unreachable
-from runner.hosts import Host
-from runner.job import Job, JobState
-from runner.jobd_client import JobdClient
-from runner.machine_states import drain, fetch_machine_states, resume
-from runner.machines import USABLE, Machine, MachineState
-from runner.placement import Placement
-from runner.spool import Spool
+from runner.db.database import Database
+from runner.model.environment import Limits, Profile
+from runner.model.job import Job, JobState
+from runner.model.machines import USABLE, Machine, MachineState
+from runner.rows import job_rows
+from runner.rows.machine_states import drain, fetch_machine_states, resume
+from runner.scheduler.placement import Placement
+from runner.steps.runtime import Bench
+from runner.steps.spool import Spool
+from runner.steps.usage_reader import Gauge
+from runner.transport.host_errors import OutputTooLarge, Unreachable
+from runner.transport.hosts import Host
+from runner.transport.jobd_client import JobdClient
 from tests.support.clock import Clock
 from tests.support.history import ModelHistory
 from tests.support.jobs import NOON, make_job, open_database
@@ -59,7 +59,7 @@ class Floor:
     async def queue(self, number: int = 7, **changes: Any) -> Job:
         job = make_job(id=f"{number:010}", issue_number=number, **changes)
         async with self.db.write() as connection:
-            assert await store.insert_job(connection, job)
+            assert await job_rows.insert_job(connection, job)
         return job
 
     async def place(self, job: Job) -> Job:
@@ -71,7 +71,7 @@ class Floor:
 
     async def read(self, job: Job) -> Job:
         async with self.db.read() as connection:
-            found = await store.fetch_job(connection, job.id)
+            found = await job_rows.fetch_job(connection, job.id)
         assert found
         return found
 

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from runner import store
-from runner.environment import Profile
-from runner.inventory import Sighting
-from runner.job import JobState
-from runner.machine_states import fetch_sightings, fetch_warm_bases
-from runner.machines import FAULTS_IN_A_ROW, USABLE, Lease
-from runner.preparations import name_recipe, note_prepared, note_unprepared
-from runner.refresh import name_refresh
-from runner.sweep import Sweep
+from runner.model.environment import Profile
+from runner.model.inventory import Sighting
+from runner.model.job import JobState
+from runner.model.machines import FAULTS_IN_A_ROW, USABLE, Lease
+from runner.rows import job_rows
+from runner.rows.machine_states import fetch_sightings, fetch_warm_bases
+from runner.scheduler.refresh import name_refresh
+from runner.scheduler.sweep import Sweep
+from runner.steps.preparations import name_recipe, note_prepared, note_unprepared
 from tests.runner.test_placement import Floor, open_floor
 from tests.support.jobs import NOON
 
@@ -67,12 +67,12 @@ async def see(floor: Floor, name: str = "gpu-1") -> Sighting:
 
 async def leases(floor: Floor) -> dict[str, Lease]:
     async with floor.db.read() as connection:
-        return {lease.job_id: lease for lease in await store.fetch_leases(connection)}
+        return {lease.job_id: lease for lease in await job_rows.fetch_leases(connection)}
 
 
 async def make_room(floor: Floor, job_id: str) -> None:
     async with floor.db.write() as connection:
-        await store.delete_lease(connection, job_id)
+        await job_rows.delete_lease(connection, job_id)
 
 
 # GPUs
@@ -309,7 +309,7 @@ async def test_folders_of_jobs_that_have_ended_go_and_all_others_stay(floor: Flo
     await floor.queue(4, state=JobState.FAILED)
     async with floor.db.write() as connection:
         for number in (3, 4):  # The second is on its way out.
-            await store.insert_lease(connection, Lease("gpu-1", number, f"{number:010}"), NOON)
+            await job_rows.insert_lease(connection, Lease("gpu-1", number, f"{number:010}"), NOON)
     folders = {number: make_folder(floor, number) for number in (1, 2, 3, 4, 5)}
     elsewhere = make_folder(floor, 6, "gpu-2")
     with capture_logs() as logs:

@@ -15,18 +15,18 @@ from typing import cast
 
 import pytest
 
-from runner import store
-from runner.bench import Bench
-from runner.environment import Profile
-from runner.gateway import Reader, Way
-from runner.gauge import Gauge
-from runner.job import JobState
-from runner.jobd_answers import StageState
-from runner.jobd_client import JobdClient
-from runner.machine_states import drain
-from runner.machines import Machine
-from runner.refresh import Refresher, name_refresh
-from runner.spool import Spool
+from runner.model.environment import Profile
+from runner.model.job import JobState
+from runner.model.jobd_answers import StageState
+from runner.model.machines import Machine
+from runner.rows import job_rows
+from runner.rows.machine_states import drain
+from runner.scheduler.refresh import Refresher, name_refresh
+from runner.steps.gateway import Reader, Way
+from runner.steps.runtime import Bench
+from runner.steps.spool import Spool
+from runner.steps.usage_reader import Gauge
+from runner.transport.jobd_client import JobdClient
 from tests.support.clock import Clock
 from tests.support.history import ModelHistory
 from tests.support.jobd import Repository
@@ -90,7 +90,9 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
             history=ModelHistory(),
         )
         async with database.write() as connection:
-            await store.insert_job(connection, make_job(clone_url=repository.url, created_at=NOON - timedelta(days=1)))
+            await job_rows.insert_job(
+                connection, make_job(clone_url=repository.url, created_at=NOON - timedelta(days=1))
+            )
         yield Floor(bench, machine, clock, repository)
 
 
@@ -115,7 +117,7 @@ async def test_where_a_worktree_began_is_nobodys_base(tmp_path: Path, repository
         stray = {"id": "aaaaaaaaaa", "issue_number": -1, "base_branch": "elsewhere", "state": JobState.SUCCEEDED}
         async with floor.bench.db.write() as connection:
             made_at = NOON - timedelta(hours=14)
-            await store.insert_job(connection, make_job(clone_url=repository.url, created_at=made_at, **stray))
+            await job_rows.insert_job(connection, make_job(clone_url=repository.url, created_at=made_at, **stray))
         repository.commit({"a.txt": "newer\n"})
         await floor.refresh()
         assert floor.count_layers() == 2
@@ -215,7 +217,7 @@ async def test_a_machine_that_serves_only_public_repositories_refreshes_no_priva
         floor.bench = replace(floor.bench, gateway=gateway, clients=clients)
         async with floor.bench.db.write() as connection:
             job = make_job(id="a" * 10, private=True, clone_url=repository.url, created_at=NOON - timedelta(hours=20))
-            await store.insert_job(connection, replace(job, issue_number=8))
+            await job_rows.insert_job(connection, replace(job, issue_number=8))
         floor.machine = replace(floor.machine, serves=frozenset({"private"}))
         machines = {"public": Machine("public", "/srv"), "here": floor.machine}
         floor.refresher = Refresher(floor.bench, machines)

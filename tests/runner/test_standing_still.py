@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
-from runner import store
-from runner.db import Database
+from runner.db.database import Database
+from runner.rows import job_rows
 from tests.support.jobs import make_job, open_database
 from tests.support.postgres import Server
 
@@ -54,7 +54,7 @@ async def stand_still(url: str, moment: str) -> None:
     database = Database(url)
     try:
         async with database.write() as connection:
-            await store.insert_job(connection, make_job())
+            await job_rows.insert_job(connection, make_job())
             driver = (await connection.get_raw_connection()).driver_connection
             assert isinstance(driver, asyncpg.Connection)
             await MOMENTS[moment](driver)
@@ -96,7 +96,7 @@ async def test_a_replica_that_stands_still_amid_a_transaction_keeps_the_turn_fro
     # Whoever waited in vain for its turn would get an error after half a minute.
     with stopped_replica(ordinary_url, moment) as process:
         async with open_database(ordinary_url) as another, another.write() as connection:
-            assert await store.insert_job(connection, make_job()), "what the other wrote came to nothing"
+            assert await job_rows.insert_job(connection, make_job()), "what the other wrote came to nothing"
         process.send_signal(signal.SIGCONT)
         assert await asyncio.to_thread(process.wait) == 0
 
@@ -108,13 +108,13 @@ async def test_who_works_for_long_with_its_turn_is_left_alone(postgres_url: str)
             async with one.write() as connection:
                 at_work.set()
                 await connection.exec_driver_sql("SELECT pg_sleep(8)")
-                assert await store.insert_job(connection, make_job())
+                assert await job_rows.insert_job(connection, make_job())
 
         at_work = asyncio.Event()
         working = asyncio.create_task(work())
         await at_work.wait()
         async with other.write() as connection:
-            assert not await store.insert_job(connection, make_job())
+            assert not await job_rows.insert_job(connection, make_job())
         await working
 
 

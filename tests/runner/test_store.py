@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from runner import store
-from runner.caps import Scope, Spent
-from runner.db import Database
-from runner.job import FileChange, IllegalMove, JobState, Report
-from runner.machines import Lease
-from runner.meter import Meter
-from runner.schema import jobs
+from runner.db.database import Database
+from runner.db.schema import jobs
+from runner.model.caps import Scope, Spent
+from runner.model.job import FileChange, IllegalMove, JobState, Report
+from runner.model.machines import Lease
+from runner.model.meter import Meter
+from runner.rows import job_rows
 from tests.support.jobs import NOON, make_job, open_database
 
 
@@ -21,39 +21,39 @@ async def test_a_trigger_that_comes_twice_makes_one_job(database_url: str) -> No
     async with open_database(database_url) as database:
         for expected in (True, False):
             async with database.write() as connection:
-                assert await store.insert_job(connection, make_job()) is expected
+                assert await job_rows.insert_job(connection, make_job()) is expected
 
 
 async def test_an_issue_has_at_most_one_active_job(database_url: str) -> None:
     async with open_database(database_url) as database, database.write() as connection:
-        assert await store.insert_job(connection, make_job())
-        assert not await store.insert_job(connection, make_job(id="aaaaaaaaaa", attempt=2))
-        await store.move_job(connection, make_job(), JobState.CANCELLED, NOON)
-        assert await store.insert_job(connection, make_job(id="aaaaaaaaaa", attempt=2))
+        assert await job_rows.insert_job(connection, make_job())
+        assert not await job_rows.insert_job(connection, make_job(id="aaaaaaaaaa", attempt=2))
+        await job_rows.move_job(connection, make_job(), JobState.CANCELLED, NOON)
+        assert await job_rows.insert_job(connection, make_job(id="aaaaaaaaaa", attempt=2))
 
 
 async def test_a_job_comes_back_as_it_was_stored(database_url: str) -> None:
     job = make_job(machine="gpu-1", cancel_requested_at=NOON, failure="no luck", exit_status=3)
     async with open_database(database_url) as database:
         async with database.write() as connection:
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
         async with database.read() as connection:
-            assert await store.fetch_job(connection, job.id) == job
+            assert await job_rows.fetch_job(connection, job.id) == job
 
 
 async def test_a_move_from_a_state_that_the_row_has_left_changes_nothing(database_url: str) -> None:
     async with open_database(database_url) as database:
         async with database.write() as connection:
-            await store.insert_job(connection, make_job())
-            await store.move_job(connection, make_job(), JobState.PREPARING, NOON)
+            await job_rows.insert_job(connection, make_job())
+            await job_rows.move_job(connection, make_job(), JobState.PREPARING, NOON)
         with pytest.raises(IllegalMove):
             async with database.write() as connection:
-                await store.move_job(connection, make_job(), JobState.FAILED, NOON, "too late")
+                await job_rows.move_job(connection, make_job(), JobState.FAILED, NOON, "too late")
         async with database.read() as connection:
-            job = await store.fetch_job(connection, make_job().id)
+            job = await job_rows.fetch_job(connection, make_job().id)
             assert job is not None
             assert (job.state, job.failure) == (JobState.PREPARING, None)
-            assert [what for _, what in await store.fetch_events(connection, job.id)] == [
+            assert [what for _, what in await job_rows.fetch_events(connection, job.id)] == [
                 "queued by @maintainer",
                 "preparing",
             ]
@@ -61,11 +61,11 @@ async def test_a_move_from_a_state_that_the_row_has_left_changes_nothing(databas
 
 async def test_a_cancel_that_comes_while_a_job_moves_is_kept(database_url: str) -> None:
     async with open_database(database_url) as database, database.write() as connection:
-        await store.insert_job(connection, make_job())
-        assert await store.request_cancel(connection, make_job().id, "maintainer", NOON)
-        assert not await store.request_cancel(connection, make_job().id, "other", NOON)
-        await store.move_job(connection, make_job(), JobState.PREPARING, NOON)
-        job = await store.fetch_job(connection, make_job().id)
+        await job_rows.insert_job(connection, make_job())
+        assert await job_rows.request_cancel(connection, make_job().id, "maintainer", NOON)
+        assert not await job_rows.request_cancel(connection, make_job().id, "other", NOON)
+        await job_rows.move_job(connection, make_job(), JobState.PREPARING, NOON)
+        job = await job_rows.fetch_job(connection, make_job().id)
         assert job is not None
         assert job.cancelled_by == "maintainer"
 
@@ -73,15 +73,15 @@ async def test_a_cancel_that_comes_while_a_job_moves_is_kept(database_url: str) 
 async def test_a_slot_is_leased_once(database_url: str) -> None:
     async with open_database(database_url) as database:
         async with database.write() as connection:
-            await store.insert_job(connection, make_job())
-            await store.insert_job(connection, make_job(id="aaaaaaaaaa", issue_number=8))
-            await store.insert_lease(connection, Lease("gpu-1", 0, "0123456789"), NOON)
+            await job_rows.insert_job(connection, make_job())
+            await job_rows.insert_job(connection, make_job(id="aaaaaaaaaa", issue_number=8))
+            await job_rows.insert_lease(connection, Lease("gpu-1", 0, "0123456789"), NOON)
         with pytest.raises(IntegrityError):
             async with database.write() as connection:
-                await store.insert_lease(connection, Lease("gpu-1", 0, "aaaaaaaaaa"), NOON)
+                await job_rows.insert_lease(connection, Lease("gpu-1", 0, "aaaaaaaaaa"), NOON)
         async with database.write() as connection:
-            await store.delete_lease(connection, "0123456789")
-            assert await store.fetch_leases(connection) == []
+            await job_rows.delete_lease(connection, "0123456789")
+            assert await job_rows.fetch_leases(connection) == []
 
 
 async def test_a_report_comes_back_with_every_byte_and_mode(database_url: str) -> None:
@@ -92,54 +92,54 @@ async def test_a_report_comes_back_with_every_byte_and_mode(database_url: str) -
     )
     report = Report("0123456789", "body", "log", "title", "repro", "patch", changes, "ab" * 32, ("no",), ("hm",))
     async with open_database(database_url) as database, database.write() as connection:
-        await store.insert_job(connection, make_job())
-        await store.insert_report(connection, report)
-        assert await store.fetch_report(connection, report.job_id) == report
+        await job_rows.insert_job(connection, make_job())
+        await job_rows.insert_report(connection, report)
+        assert await job_rows.fetch_report(connection, report.job_id) == report
 
 
 async def test_a_log_is_kept_and_replaced(database_url: str) -> None:
     async with open_database(database_url) as database, database.write() as connection:
-        await store.insert_job(connection, make_job())
-        assert await store.fetch_log(connection, make_job().id, "agent") is None
-        await store.save_log(connection, make_job().id, "agent", store.compress_log(b"one"))
-        await store.save_log(connection, make_job().id, "agent", store.compress_log(b"two\xff"))
-        assert await store.fetch_log(connection, make_job().id, "agent") == b"two\xff"
+        await job_rows.insert_job(connection, make_job())
+        assert await job_rows.fetch_log(connection, make_job().id, "agent") is None
+        await job_rows.save_log(connection, make_job().id, "agent", job_rows.compress_log(b"one"))
+        await job_rows.save_log(connection, make_job().id, "agent", job_rows.compress_log(b"two\xff"))
+        assert await job_rows.fetch_log(connection, make_job().id, "agent") == b"two\xff"
 
 
 async def test_jobs_that_wait_longer_are_counted(database_url: str) -> None:
     later = make_job(id="aaaaaaaaaa", issue_number=8, created_at=NOON + timedelta(seconds=1))
     async with open_database(database_url) as database, database.write() as connection:
-        await store.insert_job(connection, make_job())
-        await store.insert_job(connection, later)
-        assert await store.count_queued_before(connection, later) == 1
-        assert await store.count_queued_before(connection, make_job()) == 0
+        await job_rows.insert_job(connection, make_job())
+        await job_rows.insert_job(connection, later)
+        assert await job_rows.count_queued_before(connection, later) == 1
+        assert await job_rows.count_queued_before(connection, make_job()) == 0
 
 
 async def test_many_writers_at_once_wait_for_each_other(database_url: str) -> None:
     async def read_then_write(database: Database, number: int) -> None:
         async with database.write() as connection:
-            await store.fetch_active_jobs(connection)
-            await store.insert_job(connection, make_job(id=f"{number:010x}", issue_number=number))
+            await job_rows.fetch_active_jobs(connection)
+            await job_rows.insert_job(connection, make_job(id=f"{number:010x}", issue_number=number))
 
     async with open_database(database_url) as database:
         await asyncio.gather(*(read_then_write(database, number) for number in range(1, 20)))
         async with database.read() as connection:
-            assert len(await store.fetch_active_jobs(connection)) == 19
+            assert len(await job_rows.fetch_active_jobs(connection)) == 19
 
 
 async def test_a_reader_does_not_wait_for_a_writer(database_url: str) -> None:
     async with open_database(database_url) as database, database.write() as writer:
-        await store.insert_job(writer, make_job())
+        await job_rows.insert_job(writer, make_job())
         async with database.read() as reader:
-            assert await store.fetch_active_jobs(reader) == []
+            assert await job_rows.fetch_active_jobs(reader) == []
 
 
 async def test_times_are_stored_in_utc_and_never_without_a_zone(database_url: str) -> None:
     tokyo = NOON.astimezone(timezone(timedelta(hours=9)))
     async with open_database(database_url) as database:
         async with database.write() as connection:
-            await store.insert_job(connection, make_job(created_at=tokyo))
-            job = await store.fetch_job(connection, make_job().id)
+            await job_rows.insert_job(connection, make_job(created_at=tokyo))
+            job = await job_rows.fetch_job(connection, make_job().id)
             assert job is not None
             assert (job.created_at, job.created_at.tzinfo) == (NOON, UTC)
         with pytest.raises(StatementError, match="without a zone"):
@@ -164,12 +164,12 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
     async with open_database(database_url) as database:
         async with database.write() as connection:
             for job in jobs_made:
-                await store.insert_job(connection, job)
+                await job_rows.insert_job(connection, job)
                 meter = Meter(job.id, turns=2, input_tokens=10, output_tokens=1, cost_usd=0.5, run_s=3.0)
-                await store.save_meter(connection, meter)
-            await store.save_meter(connection, Meter("a" * 10, turns=3))
+                await job_rows.save_meter(connection, meter)
+            await job_rows.save_meter(connection, Meter("a" * 10, turns=3))
         async with database.read() as connection:
-            spent = await store.fetch_spent(
+            spent = await job_rows.fetch_spent(
                 connection, repository=jobs_made[0].repository, issue_number=1, requested_by="ada", now=NOON
             )
     assert spent[Scope.ISSUE] == Spent(jobs=1, turns=3)

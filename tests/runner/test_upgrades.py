@@ -12,10 +12,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError
 
-from runner import store, versions
-from runner.db import Database
-from runner.db_errors import DatabaseError, OldDatabase
-from runner.schema import metadata
+from runner.db import versions
+from runner.db.database import Database
+from runner.db.errors import DatabaseError, OldDatabase
+from runner.db.schema import metadata
+from runner.rows import job_rows
 from tests.support.jobs import make_job, open_database
 
 pytestmark = pytest.mark.slow
@@ -83,7 +84,7 @@ async def test_a_database_of_an_earlier_version_is_upgraded_and_keeps_its_rows(e
     await database.open()
     secret, job = database.secret, make_job()
     async with database.write() as connection:
-        assert await store.insert_job(connection, job)
+        assert await job_rows.insert_job(connection, job)
         await connection.execute(text("INSERT INTO job_logs VALUES (:job, 'agent', '')"), {"job": job.id})
     await database.close()
     database = Database(empty_url, later)
@@ -94,9 +95,9 @@ async def test_a_database_of_an_earlier_version_is_upgraded_and_keeps_its_rows(e
     assert database.secret == secret
     async with database.write() as connection:
         assert (await connection.execute(text("SELECT id, colour FROM jobs"))).one() == (job.id, None)
-        assert await store.fetch_job(connection, job.id) == job
+        assert await job_rows.fetch_job(connection, job.id) == job
         same_issue = make_job(id="aaaaaaaaaa", repository=job.repository, issue_number=job.issue_number)
-        assert not await store.insert_job(connection, same_issue), "an issue has one active job, as before"
+        assert not await job_rows.insert_job(connection, same_issue), "an issue has one active job, as before"
     with pytest.raises(IntegrityError):  # Foreign keys are looked at again.
         async with database.write() as connection:
             await connection.execute(text("INSERT INTO job_logs VALUES ('nobody', 'agent', '')"))
@@ -106,7 +107,7 @@ async def test_a_database_of_an_earlier_version_is_upgraded_and_keeps_its_rows(e
 
 async def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path, later: Path) -> None:
     async with open_database(tmp_path) as database, database.write() as connection:
-        await store.insert_job(connection, make_job())
+        await job_rows.insert_job(connection, make_job())
         await connection.execute(text(f"INSERT INTO job_logs VALUES ('{make_job().id}', 'agent', '')"))
         url = database.url.render_as_string(hide_password=False)
     with sqlite3.connect(tmp_path / "ptq.db") as plain:  # It looks at no foreign keys.

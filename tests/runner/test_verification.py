@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from runner.job import FileChange
-from runner.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
-from runner.signature import MAX_FAILURE, Counts, count_tests, find_signature, name_failure
-from runner.verification import Check, Kind, Run, Side, Verdict, find_text, judge, list_sides
+from runner.checks.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
+from runner.checks.signature import MAX_FAILURE, Counts, count_tests, find_signature, name_failure
+from runner.checks.verification import Check, Kind, Run, Side, Verdict, find_text, judge, list_sides
+from runner.model.job import FileChange
 
 GOOD = Run(0, timed_out=False, words="fine")
 HANGS = Run(130, timed_out=True, words="")

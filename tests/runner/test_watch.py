@@ -9,10 +9,10 @@ import pytest
 
 from runner.agents.events import AgentEvent, Ending, EventKind, Tally
 from runner.agents.verdict import Verdict, judge
-from runner.caps import Caps, Scope, Spent
-from runner.environment import Limits
-from runner.meter import Meter
-from runner.watch import Watched, bound, find_end, find_warning, is_worth_writing
+from runner.model.caps import Caps, Scope, Spent
+from runner.model.environment import Limits
+from runner.model.meter import Meter
+from runner.model.stop_policy import Watched, bound, find_end, find_warning, is_worth_writing
 from tests.support.jobs import NOON, make_job
 
 LIMITS = Limits(timeout_s=1000, max_log_bytes=10_000, stuck_after_s=300)

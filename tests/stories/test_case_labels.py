@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.demo.github.faults import ApiKind
 from bot.demo.playground import LABEL, MAINTAINER, PACE
 from bot.demo.repository import NAME
+from github_standin.model.faults import ApiKind
 from tests.stories.test_security_concern import CONCERN
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 

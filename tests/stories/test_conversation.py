@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bot.demo.repository import NAME
-from handlers.commands import parse_commands
-from runner import store
+from handlers.commands.table import parse_commands
+from runner.rows import job_rows
 from tests.support import program
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
@@ -31,7 +31,7 @@ async def wait_for_heading(world: World, heading: str) -> None:
         while True:
             (job,) = await world.jobs()
             async with world.playground.service.context.db.read() as connection:
-                meter = await store.fetch_meter(connection, job.id)
+                meter = await job_rows.fetch_meter(connection, job.id)
             if meter and meter.heading == heading:
                 return
             await asyncio.sleep(0.05)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from runner import store
-from runner.job import Job
+from runner.model.job import Job
+from runner.rows import job_rows
 from tests.support.agent_runs import TRANSCRIPTS
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
@@ -58,13 +58,13 @@ async def open_cursor_world(folder: Path, kind: str) -> AsyncIterator[World]:
 async def read_log(world: World, job: Job) -> str:
     """What the agent printed, once its job has ended."""
     async with world.playground.service.context.db.read() as connection:
-        return (await store.fetch_log(connection, job.id, "agent") or b"").decode()
+        return (await job_rows.fetch_log(connection, job.id, "agent") or b"").decode()
 
 
 async def read_change(world: World, job: Job) -> dict[str, str]:
     """The files of a job's diff, and what is in them now."""
     async with world.playground.service.context.db.read() as connection:
-        report = await store.fetch_report(connection, job.id)
+        report = await job_rows.fetch_report(connection, job.id)
     assert report
     return {change.path: (change.content or b"").decode() for change in report.changes}
 
@@ -96,7 +96,7 @@ async def test_cursor_sees_nothing_that_would_command_it_and_what_it_writes_ther
         assert list_named(report) == FIRST.keys() | SECOND.keys()
 
         async with world.playground.service.context.db.read() as connection:
-            meter = await store.fetch_meter(connection, second.id)
+            meter = await job_rows.fetch_meter(connection, second.id)
         assert meter
         assert (meter.ending, meter.input_tokens, meter.output_tokens) == ("finished", 2000, 200)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from bot.demo.github.standin import CLIENT_ID, CLIENT_SECRET
 from bot.demo.playground import MAINTAINER
+from github_standin.standin import CLIENT_ID, CLIENT_SECRET
 from tests.support.browser import PATIENCE_S, PHONE, measure_overhang, open_page
 from tests.support.world import FIX, NOTE, WRITE_REPORT, open_world
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from runner import store
-from runner.inventory import Gpu, Inventory
-from runner.job import JobState
-from runner.machine_states import save_inventory, save_outage
-from runner.machines import Lease, Outage
-from runner.meter import Meter
-from runner.schema import deliveries
+from runner.db.schema import deliveries
+from runner.model.inventory import Gpu, Inventory
+from runner.model.job import JobState
+from runner.model.machines import Lease, Outage
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.machine_states import save_inventory, save_outage
 from tests.support.browser import DESKTOP, PHONE, WIDE, Scheme, find_faults, open_page
 from tests.support.dashboard import Dashboard, open_dashboard
 from tests.support.site import PATCH, make_report
@@ -72,10 +72,12 @@ async def fill(dashboard: Dashboard) -> None:
             await connection.execute(deliveries.insert().values(event="issue_comment", error=error, **values, **row))
         for job_id, steps in ((RUNNING, ("preparing", "running")), (ENDED, ("preparing", "running", "succeeded"))):
             for minutes, what in enumerate(steps, 1):
-                await store.add_event(connection, job_id, now + timedelta(minutes=minutes), what)
-            await store.save_meter(connection, Meter(job_id, turns=7, cost_usd=1.5, model="a-model-with-a-long-name-4"))
-        await store.save_log(connection, ENDED, "agent", store.compress_log(LOG))
-        await store.insert_lease(connection, Lease("gpu-1", 0, RUNNING), now)
+                await job_rows.add_event(connection, job_id, now + timedelta(minutes=minutes), what)
+            await job_rows.save_meter(
+                connection, Meter(job_id, turns=7, cost_usd=1.5, model="a-model-with-a-long-name-4")
+            )
+        await job_rows.save_log(connection, ENDED, "agent", job_rows.compress_log(LOG))
+        await job_rows.insert_lease(connection, Lease("gpu-1", 0, RUNNING), now)
         await save_inventory(connection, "gpu-1", has, now)
         await save_outage(connection, "gpu-1", Outage(REASON, False, now, now, now))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner import store
-from runner.job import JobState, Report
+from runner.model.job import JobState, Report
+from runner.rows import job_rows
 from tests.support.jobs import make_job
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
@@ -118,8 +118,8 @@ async def test_options_choose_the_agent_and_its_model_and_a_retry_keeps_them(tmp
         assert "--model" not in first.prompt
         assert "## Steering" not in second.prompt
         async with world.playground.service.context.db.read() as connection:
-            assert b"model big" in (await store.fetch_log(connection, first.id, "agent") or b"")
-            assert b"model None" in (await store.fetch_log(connection, third.id, "agent") or b"")
+            assert b"model big" in (await job_rows.fetch_log(connection, first.id, "agent") or b"")
+            assert b"model None" in (await job_rows.fetch_log(connection, third.id, "agent") or b"")
 
 
 async def test_options_that_name_nobody_start_nothing_and_are_answered_once(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ async def add_ended_job(world: World, report: str) -> None:
     rules = world.playground.service.context.repositories["octo/widgets"]
     job = make_job(repository=rules.name, issue_number=world.number, agent=rules.agent, state=JobState.SUCCEEDED)
     async with world.playground.service.context.db.write() as connection:
-        await store.insert_job(connection, job)
-        await store.insert_report(connection, Report(job.id, report, "", "", "", "", (), None))
+        await job_rows.insert_job(connection, job)
+        await job_rows.insert_report(connection, Report(job.id, report, "", "", "", "", (), None))
 
 
 async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_again(tmp_path: Path) -> None:

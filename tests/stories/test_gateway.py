@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from runner import store
-from runner.jobd.ways import FOLDERS, PREFIX
-from runner.ssh import connect
+from runner.jobd.proxy.sockets import FOLDERS, PREFIX
+from runner.rows import job_rows
+from runner.transport.ssh import connect
 from tests.support.calls import fetch_calls
 from tests.support.gateway import come_by_address
 from tests.support.machine_scan import find_on_machine
@@ -122,7 +122,7 @@ async def test_of_a_run_that_is_lost_in_mid_answer_nothing_that_was_taken_is_mis
         calls = await fetch_calls(db)
         assert sorted(call.state for call in calls) == ["assumed", "settled"]
         async with db.read() as connection:
-            meter = await store.fetch_meter(connection, job.id)
+            meter = await job_rows.fetch_meter(connection, job.id)
         assert meter
         assert meter.output_tokens == sum(call.output_tokens for call in calls) == 100 + 500
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bot.demo.playground import STRANGER
-from handlers.commands import parse_commands, render_help
-from handlers.replies import render_idle, render_no_permission
+from handlers.commands.table import parse_commands, render_help
 from handlers.rules import Role
+from handlers.words.replies import render_idle, render_no_permission
 from tests.support.corpus import load_corpus
 from tests.support.readers import find_live
 from tests.support.world import open_world

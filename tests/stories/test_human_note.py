@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.demo.github.faults import ApiKind
 from bot.demo.playground import STRANGER
-from handlers.voice import NOTE_PLACEHOLDER
+from github_standin.model.faults import ApiKind
+from handlers.text.voice import NOTE_PLACEHOLDER
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow

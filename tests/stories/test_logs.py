@@ -16,7 +16,7 @@ import structlog
 
 from bot.demo.playground import SECRET
 from bot.demo.repository import NAME
-from bot.log import configure_logging
+from bot.observability.log import configure_logging
 from tests.support.world import NOTE, open_world
 
 pytestmark = pytest.mark.slow

@@ -19,10 +19,10 @@ import aiohttp
 import pytest
 
 from bot.demo.playground import PACE
-from runner import store
-from runner.jobd.processes import find_processes, kill_processes
-from runner.machine_states import fetch_warm_bases
-from runner.machines import FAULTS_IN_A_ROW
+from runner.jobd.sandbox.processes import find_processes, kill_processes
+from runner.model.machines import FAULTS_IN_A_ROW
+from runner.rows import job_rows
+from runner.rows.machine_states import fetch_warm_bases
 from tests.support import program
 from tests.support.machines import open_server
 from tests.support.proxy import StallingSshServer
@@ -232,7 +232,7 @@ async def test_a_machine_whose_clock_is_hours_wrong_and_jumps_changes_nothing(tm
         await world.wait_for_report()
         assert world.digest()
         async with world.playground.service.context.db.read() as connection:
-            meter = await store.fetch_meter(connection, job.id)
+            meter = await job_rows.fetch_meter(connection, job.id)
         assert meter
         assert 1 < meter.run_s < PATIENCE_S
 

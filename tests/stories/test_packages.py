@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from bot.listener import Listener
-from runner import store
-from runner.jobd.namespaces import find_missing, is_sealable
+from runner.jobd.sandbox.namespaces import find_missing, is_sealable
+from runner.rows import job_rows
 from tests.support.machines import find_or_skip_sshd
 from tests.support.sshd import OpenSshServer
 from tests.support.world import WRITE_REPORT, open_world
@@ -57,7 +57,7 @@ async def test_a_sealed_agent_fetches_packages_and_reaches_nobody_else(tmp_path:
         await world.wait_for_report()
         (job,) = await world.jobs()
         async with world.playground.service.context.db.read() as connection:
-            log = (await store.fetch_log(connection, job.id, "agent") or b"").decode()
+            log = (await job_rows.fetch_log(connection, job.id, "agent") or b"").decode()
         assert "ALLOWED a wheel" in log
         assert "OTHER Tunnel connection failed: 403" in log
         assert "DIRECT [Errno" in log

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bot.demo.repository import NAME
-from runner import store
+from runner.rows import job_rows
 from tests.support.jobd import Repository, make_repository
 from tests.support.machines import open_sshd
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
@@ -114,7 +114,7 @@ def add_submodules(world: World, **submodules: tuple[str, str]) -> None:
 async def fetch_agent_log(world: World) -> str:
     (job,) = await world.jobs()
     async with world.playground.service.context.db.read() as connection:
-        return (await store.fetch_log(connection, job.id, "agent") or b"").decode()
+        return (await job_rows.fetch_log(connection, job.id, "agent") or b"").decode()
 
 
 async def test_submodules_come_from_wherever_they_may(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.demo.github import Pull
 from bot.demo.repository import NAME
+from github_standin import Pull
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.demo.github import Pull
-from runner.job import Job
+from github_standin import Pull
+from runner.model.job import Job
 from tests.stories.test_follow_ups import bring_again
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 

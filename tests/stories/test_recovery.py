@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import ISSUE_BODY, NAME
-from runner.pauses import end_pause, fetch_pauses
+from runner.rows.pauses import end_pause, fetch_pauses
 from tests.support.hook import open_hook
 from tests.support.tended_world import open_tended_world, restart, settle_with
 from tests.support.world import WRITE_REPORT, World

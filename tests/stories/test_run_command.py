@@ -11,13 +11,13 @@ from urllib.request import urlopen
 
 import pytest
 
-from bot.beside import Refused
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.demo.repository import NAME
-from bot.off_thread_commands import Order, give_order
-from bot.pause_commands import UnknownRepository, pause
-from bot.reports import read_costs, read_report
-from handlers.options import Options
+from bot.operations.context import Refused
+from bot.operations.pause import UnknownRepository, pause
+from bot.operations.reports import read_costs, read_report
+from bot.operations.tasks import Order, give_order
+from handlers.commands.options import Options
 from tests.support import program
 from tests.support.site import Page
 from tests.support.world import FIX, WRITE_REPORT, World, open_world

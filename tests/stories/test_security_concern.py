@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.job import Job
+from runner.model.job import Job
 from tests.support import program
 from tests.support.hook import Hook, open_hook
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bot.app import Service
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.demo.playground import PACE
 from bot.demo.tryout import Tryout
 from tests.support.installer import sit_down

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, expect
 
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.demo.tryout import Tryout
 from tests.support.browser import PATIENCE_S, PHONE, measure_overhang, open_page
 from tests.support.installer import serve_setup

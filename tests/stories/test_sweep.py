@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from bot.beside import Refused
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.demo.playground import STRANGER
 from bot.demo.repository import ISSUE_BODY, NAME
-from bot.machine_commands import drain_machine, resume_machine
-from bot.pause_commands import UnknownRepository, pause, resume
-from bot.reports import read_report
-from bot.sweep_commands import Wish, sweep
-from bot.sweep_summary import Summary, render_json, render_text
+from bot.operations.context import Refused
+from bot.operations.machines import drain_machine, resume_machine
+from bot.operations.pause import UnknownRepository, pause, resume
+from bot.operations.reports import read_report
+from bot.operations.sweep import Wish, sweep
+from bot.operations.sweep_summary import Summary, render_json, render_text
 from tests.support import program
 from tests.support.world import World, open_world
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from bot.config import load_settings
-from bot.hold_commands import list_holds, release, take_over
-from handlers.takeover import HoldRefused
-from runner import store
-from runner.holds import fetch_holds, save_hold
-from runner.schema import reports
+from bot.config.settings import load_settings
+from bot.operations.holds import list_holds, release, take_over
+from handlers.holds.takeover import HoldRefused
+from runner.db.schema import reports
+from runner.rows import job_rows
+from runner.rows.holds import fetch_holds, save_hold
 from tests.support.machines import find_or_skip_sshd
 from tests.support.people import come, find_way_in, make_key, work
 from tests.support.sshd import OpenSshServer
@@ -109,7 +109,7 @@ async def test_a_hold_outlives_the_service_and_frees_the_slot_when_it_is_over(wo
     (job,) = await world.jobs()
     assert not (world.playground.folder / "machine" / "workspace" / "jobs" / job.id).exists()
     async with world.playground.service.context.db.read() as connection:
-        events = [what for _, what in await store.fetch_events(connection, job.id)]
+        events = [what for _, what in await job_rows.fetch_events(connection, job.id)]
     assert "no longer held for @casey" in events
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from bot.config import load_settings
-from bot.deliveries import replay
+from bot.config.settings import load_settings
 from bot.demo.playground import MAINTAINER, STRANGER
-from bot.hold_commands import list_holds
-from bot.machine_commands import drain_machine
-from runner import store
-from runner.holds import Hold, fetch_holds
-from runner.schema import deliveries
+from bot.operations.deliveries import replay
+from bot.operations.holds import list_holds
+from bot.operations.machines import drain_machine
+from runner.db.schema import deliveries
+from runner.rows import job_rows
+from runner.rows.holds import Hold, fetch_holds
 from tests.support.machines import find_or_skip_sshd
 from tests.support.no_namespaces import write_interpreter
 from tests.support.people import come, make_key, work
@@ -131,7 +131,7 @@ async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attemp
     assert len(await world.jobs()) == 2
     assert len([body for body in world.replies() if "Nobody enters the environment any more" in body]) == 1
     async with world.playground.service.context.db.read() as connection:
-        events = [what for job in await world.jobs() for _, what in await store.fetch_events(connection, job.id)]
+        events = [what for job in await world.jobs() for _, what in await job_rows.fetch_events(connection, job.id)]
     assert f"released by @{MAINTAINER}" in events
     assert read_blob(world) not in "\n".join(events)
 
@@ -260,7 +260,7 @@ async def test_a_security_concern_lets_nobody_in_who_is_not_the_operator(tmp_pat
         assert await holds(world) == []
         async with world.playground.service.context.db.read() as connection:
             (job,) = await world.jobs()
-            events = [what for _, what in await store.fetch_events(connection, job.id)]
+            events = [what for _, what in await job_rows.fetch_events(connection, job.id)]
         assert not any(event.startswith("held for") for event in events)
         await ask(world, "/ptq takeover", "The operator of this App decides who enters")
         assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.demo.github.faults import ApiKind
+from github_standin.model.faults import ApiKind
 from tests.support.jobd import find_first, processes_with
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 

@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from bot.config import load_settings
+from bot.config.settings import load_settings
 from bot.demo.repository import ISSUE_BODY
-from bot.reports import read_report
+from bot.operations.reports import read_report
 from tests.support.machines import SshServer
 from tests.support.no_namespaces import write_interpreter
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world

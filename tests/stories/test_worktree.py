@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.config import load_settings
-from bot.hold_commands import WAIT_S, list_holds, release
-from bot.machine_commands import UnknownMachine
-from bot.reports import read_costs, read_report
-from bot.worktree_commands import give_task, make_worktree
-from handlers.takeover import HoldRefused
-from runner.job import Job
+from bot.config.settings import load_settings
+from bot.operations.holds import WAIT_S, list_holds, release
+from bot.operations.machines import UnknownMachine
+from bot.operations.reports import read_costs, read_report
+from bot.operations.worktrees import give_task, make_worktree
+from handlers.holds.takeover import HoldRefused
+from runner.model.job import Job
 from tests.support.machines import find_or_skip_sshd
 from tests.support.people import find_way_in, make_key, work
 from tests.support.sshd import OpenSshServer

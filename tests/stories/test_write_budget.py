@@ -12,18 +12,18 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bot.demo.github import StandIn
+from bot.config.manifest import load_manifest
 from bot.demo.repository import make_repository
 from bot.github import AppGitHub, Timings
-from bot.manifest import load_manifest
-from handlers import casebook
-from handlers.budget import Budget
+from github_standin import StandIn
+from handlers.cases import casebook
 from handlers.context import Context
-from handlers.outbox import post_replies
+from handlers.effects.budget import Budget
+from handlers.effects.outbox import post_replies
+from handlers.effects.write_ledger import WriteLedger
 from handlers.ports import GitHubUnavailable, OverBudget, Worth
-from handlers.write_ledger import WriteLedger
-from runner import store
-from runner.db import Database
+from runner.db.database import Database
+from runner.rows import job_rows
 from tests.support.jobs import make_job, open_database
 from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
 
@@ -58,7 +58,7 @@ class Office:
         async with self.databases[0].write() as connection:
             for number in range(JOBS):
                 job = make_job(id=f"job{number}", issue_number=number + 1)
-                await store.insert_job(connection, job)
+                await job_rows.insert_job(connection, job)
                 await casebook.insert_reply(connection, casebook.draft_reply(f"{kind}{number}", kind, job, body, now))
 
     async def change_statuses(self, body: str) -> None:

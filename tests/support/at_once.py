@@ -15,7 +15,7 @@ from typing import Any
 import aiosqlite
 from sqlalchemy import event
 
-from runner.db import Database
+from runner.db.database import Database
 
 
 async def hasten(database: Database) -> None:

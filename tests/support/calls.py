@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from runner.db import Database
-from runner.schema import model_calls
+from runner.db.database import Database
+from runner.db.schema import model_calls
 
 
 async def fetch_calls(db: Database) -> list[Any]:

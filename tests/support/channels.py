@@ -9,20 +9,30 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from handlers.brief import render_brief
-from handlers.casebook import Pull
-from handlers.commands import COMMANDS, MAX_COMMANDS, Command, parse_commands
-from handlers.hidden_text import STEPS, reveal
+from handlers.cases.casebook import Pull
+from handlers.commands.table import COMMANDS, MAX_COMMANDS, Command, parse_commands
+from handlers.jobs.brief import render_brief
+from handlers.jobs.snapshot import Snapshot, freeze_issue
 from handlers.ports import Comment
-from handlers.pull_body import render_commit_message, render_pull_body, render_pull_title
-from handlers.report_comment import MAX_COMMENT
 from handlers.rules import PRESETS, RepositoryRules
-from handlers.sanitize import KEY_SHAPES, RULES, TITLE_RULES, Rule, defuse, make_safe, make_safe_title, one_line, redact
-from handlers.snapshot import Snapshot, freeze_issue
-from runner.artifacts import BadArtifacts, read_report
+from handlers.text.hidden_text import STEPS, reveal
+from handlers.text.sanitize import (
+    KEY_SHAPES,
+    RULES,
+    TITLE_RULES,
+    Rule,
+    defuse,
+    make_safe,
+    make_safe_title,
+    one_line,
+    redact,
+)
+from handlers.words.pull_body import render_commit_message, render_pull_body, render_pull_title
+from handlers.words.report_comment import MAX_COMMENT
+from runner.changes.artifacts import BadArtifacts, read_report
 from runner.characters import is_invisible
-from runner.environment import Profile
-from runner.job import FileChange, Report
+from runner.model.environment import Profile
+from runner.model.job import FileChange, Report
 from tests.support.corpus import Case
 from tests.support.jobs import NOON, make_job
 from tests.support.patches import render_patch

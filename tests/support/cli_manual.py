@@ -15,7 +15,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from bot.cli import app
+from bot.cli.main import app
 
 PROGRAM = "ptq-bot"
 PLACEHOLDERS: Mapping[type, str] = {Path: "FILE", int: "N", float: "N", datetime: "YYYY-MM-DD"}

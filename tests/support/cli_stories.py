@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner import store
 from runner.agents import AgentSpec, Launch, build_agent
 from runner.agents import Run as AgentRun
 from runner.agents.events import AgentEvent
-from runner.job import Job
-from runner.jobd.home import SHOW_NOTICE
+from runner.jobd.environment.home import SHOW_NOTICE
+from runner.model.job import Job
+from runner.rows import job_rows
 from tests.support.clis import find_command
 from tests.support.model_endpoint import Cut, ModelEndpoint, Refuse, Run, Say, Step
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
@@ -86,11 +86,11 @@ class Story:
     async def read_log(self, job: Job) -> str:
         """What the agent printed, once its job has ended."""
         async with self.world.playground.service.context.db.read() as connection:
-            return (await store.fetch_log(connection, job.id, "agent") or b"").decode()
+            return (await job_rows.fetch_log(connection, job.id, "agent") or b"").decode()
 
     async def read_meter(self, job: Job) -> Any:
         async with self.world.playground.service.context.db.read() as connection:
-            return await store.fetch_meter(connection, job.id)
+            return await job_rows.fetch_meter(connection, job.id)
 
 
 @asynccontextmanager

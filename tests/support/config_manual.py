@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from bot.config import Settings
-from bot.policy_tables import CapsTable, CapsTables, LimitsTable, read_profiles
-from bot.tables import Table
+from bot.config.policy_tables import CapsTable, CapsTables, LimitsTable, read_profiles
+from bot.config.settings import Settings
+from bot.config.tables import Table
 from runner.agents import BACKENDS
-from runner.environment import Limits
+from runner.model.environment import Limits
 
 _HEADER = re.compile(r"(?:# )?\[+([a-z_]+)(?:\.(\"[^\"]*\"|[\w-]+))?(?:\.([a-z_]+))?\]+\s*(?:# (.*))?")
 _KEY = re.compile(r"(?:# )?([a-z_]+) = (?:\"[^\"]*\"|\[[^\]]*\]|\{.*\}|[^#\s]+)\s*(?:# (.*))?")

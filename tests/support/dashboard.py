@@ -16,25 +16,25 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import web
 
-from bot.dashboard.door import Door
-from bot.dashboard.oauth import GitHubOAuth, OAuthApp
-from bot.demo.github import StandIn
-from bot.demo.github.standin import CLIENT_ID, CLIENT_SECRET
 from bot.demo.loopback import find_free_port
 from bot.github import AppGitHub
-from bot.live_log import MAX_STREAMS
-from bot.pages import Pages
-from handlers import casebook
-from handlers.case import end_job
+from bot.web.auth.auth_config import Door
+from bot.web.auth.oauth import GitHubOAuth, OAuthApp
+from bot.web.live_log import MAX_STREAMS
+from bot.web.pages import Pages
+from github_standin import StandIn
+from github_standin.standin import CLIENT_ID, CLIENT_SECRET
+from handlers.cases import casebook
+from handlers.cases.case import end_job
 from handlers.context import Context
+from handlers.jobs.start import open_job
 from handlers.rules import RepositoryRules
-from handlers.start import open_job
-from runner import store
 from runner.agents import AgentSpec
-from runner.db import Database
-from runner.job import Job, Report
-from runner.machines import Machine
-from runner.spool import Spool
+from runner.db.database import Database
+from runner.model.job import Job, Report
+from runner.model.machines import Machine
+from runner.rows import job_rows
+from runner.steps.spool import Spool
 from tests.support.clock import Clock
 from tests.support.jobs import make_job, open_database
 from tests.support.scripted_github import FAST, app_key_pem
@@ -140,9 +140,9 @@ class Dashboard:
             if job.has_thread:
                 await open_job(connection, self.url, job, "It is <b>broken</b>")
             else:
-                await store.insert_job(connection, job)
+                await job_rows.insert_job(connection, job)
             if report:
-                await store.insert_report(connection, report)
+                await job_rows.insert_report(connection, report)
             case = await casebook.fetch_case(connection, job.case_key)
             if case and not job.active:
                 has_diff = report is not None and report.digest is not None
@@ -151,13 +151,13 @@ class Dashboard:
 
     async def fetch_job(self, job_id: str) -> Job:
         async with self.database.read() as connection:
-            job = await store.fetch_job(connection, job_id)
+            job = await job_rows.fetch_job(connection, job_id)
         assert job
         return job
 
     async def jobs(self) -> list[Job]:
         async with self.database.read() as connection:
-            return await store.fetch_recent_jobs(connection, 100)
+            return await job_rows.fetch_recent_jobs(connection, 100)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bot.cli import main
+from bot.cli.main import main
 
 
 def be_program(arguments: Sequence[str], environ: Mapping[str, str], stdout: Path, stderr: Path) -> None:

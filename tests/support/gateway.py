@@ -18,16 +18,16 @@ from bot.gateway.doors import ModelGateway
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Rule
 from bot.github.session import WayOut, open_session
-from runner import store
 from runner.agents.prices import Price
-from runner.calls import Account
-from runner.caps import Caps, Scope, Spent
-from runner.db import Database
-from runner.job import Job
-from runner.jobd_client import JobdClient
-from runner.listening import Accept, Listening
-from runner.local_host import LocalHost
-from runner.machines import Machine
+from runner.db.database import Database
+from runner.model.caps import Caps, Scope, Spent
+from runner.model.job import Job
+from runner.model.machines import Machine
+from runner.rows import job_rows
+from runner.rows.calls import Account
+from runner.transport.jobd_client import JobdClient
+from runner.transport.listening import Accept, Listening
+from runner.transport.local_host import LocalHost
 from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, open_database
 from tests.support.model_endpoint import ModelEndpoint, Step
@@ -70,7 +70,7 @@ class Floor:
 
     async def begin(self, job: Job, **caps: Any) -> Account:
         async with self.db.write() as connection:
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
         account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {}, Spent())
         assert account
         await self.gateway.connect(job, cast(JobdClient, self.wire))

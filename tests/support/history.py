@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.history import HistoryError
+from runner.model.history import HistoryError
 
 
 class ModelHistory:

@@ -17,6 +17,17 @@ from gidgethub.routing import Router
 
 FLOORS = ("bot", "handlers", "runner")
 """Top to bottom: each may import itself and what stands after it."""
+STANDIN = "github_standin"
+PRODUCT = (*FLOORS, STANDIN)
+PACKAGES = {
+    "runner": "agents model changes checks db rows transport steps scheduler",
+    "runner.jobd": "sandbox stages proxy environment access verbs",
+    "handlers": "text cases words effects inbox commands jobs pulls holds triggers recovery notices",
+    "bot": "github gateway config observability operations web.auth web.dashboard web . doctor setup demo cli",
+    STANDIN: "model api pages .",
+}
+"""The packages of each folder, bottom to top: each may import those before it. What lies in the folder itself is below
+all of them, or where the dot is."""
 OLDEST_PYTHON_ON_MACHINES = (3, 9)
 MACHINE_SIDE = "runner.jobd"
 _NEWER_MODULES = {"tomllib"}
@@ -39,6 +50,11 @@ class Source:
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.name)
+
+    @property
+    def package(self) -> str:
+        """The folder that it lies in; a package lies in its own."""
+        return self.name if self.is_package else self.name.rpartition(".")[0]
 
     @property
     def floor(self) -> str:
@@ -128,9 +144,72 @@ def find_imports_of_demo(sources: Iterable[Source]) -> list[str]:
         f"{found.place} imports {found.full_name}: only bot.cli starts the demo; move what you need out of bot.demo"
         for found in _all_imports(sources)
         if found.reaches("bot.demo")
-        and found.source.name != "bot.cli"
+        and found.source.name != "bot.cli.main"
         and not f"{found.source.name}.".startswith("bot.demo.")
     ]
+
+
+def find_imports_of_the_standin(sources: Iterable[Source]) -> list[str]:
+    """The stand-in knows nothing of ours, and nobody but the demo knows it."""
+    complaints = []
+    for found in _all_imports(sources):
+        if found.source.floor == STANDIN and found.module.partition(".")[0] in (*FLOORS, "tests"):
+            complaints.append(f"{found.place} imports {found.full_name}: the stand-in has to do without our code")
+        elif found.reaches(STANDIN) and not f"{found.source.name}.".startswith(("bot.demo.", f"{STANDIN}.")):
+            complaints.append(f"{found.place} imports {found.full_name}: only bot.demo may use the stand-in")
+    return complaints
+
+
+def find_imports_between_packages(sources: Iterable[Source]) -> list[str]:
+    """Arrows between the packages of one folder that point to a package above."""
+    ranks = {package: rank for folder in PACKAGES for rank, package in enumerate(list_packages(folder))}
+    known = {source.name: source for source in sources}
+    complaints = []
+    for found in _all_imports(sources):
+        target = known.get(found.full_name) or known.get(found.module)
+        if target is None:
+            continue
+        folder, here, there = _place_in_one_folder(found.source, target)
+        if folder and here != there and ranks[here] < ranks[there]:
+            complaints.append(
+                f"{found.place} imports {found.full_name}: {there} is above {here} in {folder}; "
+                f"pass the thing in, or move it down"
+            )
+    return complaints
+
+
+def list_packages(folder: str) -> list[str]:
+    """The full names of a folder's packages, bottom to top, and the folder itself for what lies in it."""
+    names = PACKAGES[folder].split()
+    names = names if "." in names else [".", *names]
+    return [folder if name == "." else f"{folder}.{name}" for name in names]
+
+
+def find_strays(sources: Iterable[Source]) -> list[str]:
+    """Modules of the product in packages that the map does not have."""
+    return [
+        f"{source.name}: {source.package} is not in PACKAGES; say where it belongs"
+        for source in sources
+        if not any(_find_package(source, folder) for folder in PACKAGES)
+    ]
+
+
+def _place_in_one_folder(one: Source, other: Source) -> tuple[str, str, str]:
+    """The innermost folder that both are in, and their packages there; nothing where they share none."""
+    for folder in sorted(PACKAGES, key=len, reverse=True):
+        here, there = _find_package(one, folder), _find_package(other, folder)
+        if here and there:
+            return folder, here, there
+    return "", "", ""
+
+
+def _find_package(source: Source, folder: str) -> str:
+    """The package of the folder that a module belongs to; empty where it is somewhere else."""
+    if not f"{source.name}.".startswith(f"{folder}."):
+        return ""
+    packages = sorted(list_packages(folder), key=len, reverse=True)
+    found = next(package for package in packages if f"{source.package}.".startswith(f"{package}."))
+    return found if found != folder or source.package == folder else ""
 
 
 def find_foreign_imports(sources: Iterable[Source]) -> list[str]:
@@ -161,7 +240,7 @@ def _targets_of(source: Source, known: dict[str, Source]) -> Iterator[str]:
             yield from [name for name in (found.full_name, found.module) if name in known][:1]
 
 
-LATE = {"bot.cli": "bot.demo.story", "runner.db": "runner"}
+LATE = {"bot.cli.main": "bot.demo.story", "runner.db.database": "runner.db"}
 """Who may import what inside a function: the demo, alembic and asyncpg would take memory of every service that runs."""
 
 
@@ -219,7 +298,7 @@ def find_what_a_machine_lacks(source: Source) -> list[str]:
     complaints = [
         f"{found.place} imports {found.full_name}: a machine has nothing but Python {old[0]}.{old[1]}'s own library"
         for found in imports_of(source)
-        if found.module.partition(".")[0] not in have and found.module.rpartition(".")[0] != MACHINE_SIDE
+        if found.module.partition(".")[0] not in have and not found.reaches(MACHINE_SIDE)
     ]
     try:
         ast.parse(source.text, source.name, feature_version=old)

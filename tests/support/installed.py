@@ -14,7 +14,7 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-from runner.jobd_program import build_program
+from runner.transport.jobd_program import build_program
 
 
 def install_program(workspace: Path) -> None:

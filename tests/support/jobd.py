@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.jobd.environment import find_tree
+from runner.jobd.environment.environment import find_tree
+from runner.jobd.environment.trees import WAYS
 from runner.jobd.files import Job
-from runner.jobd.states import find_result, poll
-from runner.jobd.trees import WAYS
+from runner.jobd.stages.states import find_result, poll
 from tests.support.warm_program import Call, be_on_machine, unpack_program, warm_program
 
 PATIENCE_S = 60.0

@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import create_engine
 
-from runner import upgrades
-from runner.db import Database
-from runner.job import Job, JobState
-from runner.schema import installation
+from runner.db import upgrades
+from runner.db.database import Database
+from runner.db.schema import installation
+from runner.model.job import Job, JobState
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

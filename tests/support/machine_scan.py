@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from bot.demo.playground import SshServer
-from runner.jobd.processes import find_processes, read_process
-from runner.jobd.ways import FOLDERS, PREFIX
+from runner.jobd.proxy.sockets import FOLDERS, PREFIX
+from runner.jobd.sandbox.processes import find_processes, read_process
 from tests.support.sshd import OpenSshServer
 
 

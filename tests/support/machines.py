@@ -13,8 +13,8 @@ import pytest
 
 from bot.demo.loopback import ADDRESS
 from bot.demo.sshd import EmbeddedSshServer
-from runner.local_host import LocalHost
-from runner.machines import Machine
+from runner.model.machines import Machine
+from runner.transport.local_host import LocalHost
 from tests.support.sshd import OpenSshServer, find_sshd
 
 OPENSSH = pytest.param("openssh", marks=pytest.mark.sshd)

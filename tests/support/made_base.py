@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runner.jobd.bases import Shelf
+from runner.jobd.environment.bases import Shelf
 from runner.jobd.git import find_clone
 from tests.support.jobd import Jobd
 

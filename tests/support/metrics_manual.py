@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client.core import Metric
 
-from bot.metrics import Snapshot, collect
-from handlers.outbox import Backlog
-from runner.readings import Readings
+from bot.observability.metrics import Snapshot, collect
+from handlers.effects.outbox import Backlog
+from runner.rows.stats import Readings
 from tests.support.jobs import NOON
 
 UNITS = {"_seconds": "seconds", "_bytes": "bytes", "_usd": "USD", "_tokens": "tokens"}

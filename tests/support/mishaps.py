@@ -14,26 +14,26 @@ from gidgethub.routing import Router
 from gidgethub.sansio import Event
 from sqlalchemy import func, select
 
-from bot.demo.github import StandIn
+from bot.config.manifest import load_manifest
 from bot.demo.repository import make_repository
 from bot.github import AppGitHub
-from bot.manifest import load_manifest
-from handlers import casebook
-from handlers.case import Case, CaseState
-from handlers.casebook import Pull, Reply
-from handlers.commands import Right
+from github_standin import StandIn
+from handlers.cases import casebook
+from handlers.cases.case import Case, CaseState
+from handlers.cases.casebook import Pull, Reply
+from handlers.commands.permissions import admit
+from handlers.commands.table import Right
 from handlers.context import Context
+from handlers.effects.outbox import post_replies
+from handlers.effects.write_ledger import WriteLedger
 from handlers.events import Repository, User
-from handlers.inbox import Inbox
-from handlers.outbox import post_replies
-from handlers.permissions import admit
-from handlers.pulls import open_pulls
+from handlers.inbox.inbox import Inbox
+from handlers.pulls.pulls import open_pulls
 from handlers.rules import RepositoryRules
-from handlers.write_ledger import WriteLedger
-from runner import store
-from runner.db import Database
-from runner.job import FileChange, Job, JobState, Report, digest_of
-from runner.schema import deliveries, pulls, replies
+from runner.db.database import Database
+from runner.db.schema import deliveries, pulls, replies
+from runner.model.job import FileChange, Job, JobState, Report, digest_of
+from runner.rows import job_rows
 from tests.support.clock import Clock
 from tests.support.jobs import make_job, open_database
 from tests.support.patches import render_patch
@@ -65,8 +65,8 @@ class Counter:
         report = Report(job.id, "fix staged\n\n## Summary\nMended.\n", "", "Mend it", "", patch, changes, digest)
         case = Case(job.case_key, NAME, 1, "Broken", CaseState.AWAITING_NOTE, self.clock(), self.clock())
         async with self.db.write() as connection:
-            await store.insert_job(connection, job)
-            await store.insert_report(connection, report)
+            await job_rows.insert_job(connection, job)
+            await job_rows.insert_report(connection, report)
             await casebook.save_case(connection, replace(case, standing_job_id=job.id))
         return job
 
@@ -82,7 +82,7 @@ class Counter:
 
     async def add_pull(self, job: Job) -> None:
         async with self.db.write() as connection:
-            report = await store.fetch_report(connection, job.id)
+            report = await job_rows.fetch_report(connection, job.id)
             assert report
             note, now = "The loop ended early, and now it does not.", self.clock()
             pull = Pull(job.id, report.digest or "", note, "alice", "https://note", "ptq/issue-1-x", now, now)

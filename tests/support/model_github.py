@@ -27,8 +27,8 @@ from handlers.ports import (
     Worth,
 )
 from handlers.rules import Role
-from runner.base_files import BaseFile
-from runner.job import FileChange, digest_of
+from runner.changes.base_files import BaseFile
+from runner.model.job import FileChange, digest_of
 
 OURS = "ptq-bot[bot]"
 MISHAPS = ("refused", "lost", "crash before", "crash after")

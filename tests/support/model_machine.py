@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.completed import Completed
-from runner.host_errors import AccessDenied, HostError, Unreachable
-from runner.job import FileChange
-from runner.listening import Accept, Listening, Stream
+from runner.model.completed import Completed
+from runner.model.job import FileChange
+from runner.transport.host_errors import AccessDenied, HostError, Unreachable
+from runner.transport.listening import Accept, Listening, Stream
 from tests.support.patches import render_patch
 
 BASE = "ab" * 20

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.calls import Account
-from runner.caps import Caps, Scope, Spent
-from runner.gateway import Access, Reader, Way
-from runner.job import Job
-from runner.jobd_client import JobdClient
+from runner.model.caps import Caps, Scope, Spent
+from runner.model.job import Job
+from runner.rows.calls import Account
+from runner.steps.gateway import Access, Reader, Way
+from runner.transport.jobd_client import JobdClient
 
 
 class NoGateway:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from runner.changes.patch import is_shown_as_binary
 from runner.characters import decode_exactly
-from runner.job import FileChange
-from runner.patch import is_shown_as_binary
+from runner.model.job import FileChange
 
 LINK = "120000"
 

@@ -29,7 +29,7 @@ import asyncpg
 import pytest
 
 from bot.demo.loopback import find_free_port
-from runner.db import Database
+from runner.db.database import Database
 
 TEMPLATE = "migrated"
 PATIENCE_S = 60.0

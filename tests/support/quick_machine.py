@@ -23,26 +23,26 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from runner.completed import Completed
-from runner.host_errors import Unreachable
-from runner.hosts import Host
-from runner.jobd.carry import carry_over, put_back
-from runner.jobd.change import compute_change
-from runner.jobd.collect import read_texts
-from runner.jobd.command import Leash
-from runner.jobd.ended import ended, not_ended
+from runner.jobd.environment.carry import carry_over, put_back
+from runner.jobd.environment.change import compute_change
+from runner.jobd.environment.hide import bring_back, hide
+from runner.jobd.environment.home import expand_home, lay_out
+from runner.jobd.environment.trees import open_up
 from runner.jobd.files import Failure, Job, describe, refuse, require_worktree, respond, try_lock, write_file
 from runner.jobd.git import GIT, find_clone, git_environment, say
-from runner.jobd.hide import bring_back, hide
-from runner.jobd.home import expand_home, lay_out
 from runner.jobd.main import VERBS, find
-from runner.jobd.prepare import CONFLICTS
-from runner.jobd.processes import kill_processes
 from runner.jobd.requests import read_request
-from runner.jobd.states import LOOK_S, Question, open_lock, read_state
-from runner.jobd.trees import open_up
-from runner.listening import Accept, Listening, Stream
-from runner.machines import Machine
+from runner.jobd.sandbox.processes import kill_processes
+from runner.jobd.stages.command import Leash
+from runner.jobd.stages.states import LOOK_S, Question, open_lock, read_state
+from runner.jobd.stages.tombstone import ended, not_ended
+from runner.jobd.verbs.collect import read_texts
+from runner.jobd.verbs.prepare import CONFLICTS
+from runner.model.completed import Completed
+from runner.model.machines import Machine
+from runner.transport.host_errors import Unreachable
+from runner.transport.hosts import Host
+from runner.transport.listening import Accept, Listening, Stream
 
 TICK_S = 0.02
 UNSUPPORTED = ("setup", "update", "smoke_test", "relay", "lint", "tail_glob", "drop_lines", "base_skills")
@@ -65,7 +65,7 @@ class QuickMachine:
         self._stages: list[threading.Thread] = []
 
     def open_host(self, machine: Machine, silence_s: float) -> Host:
-        """A way to it, as `runner.hosts.open_host` gives one."""
+        """A way to it, as `runner.transport.hosts.open_host` gives one."""
         return _Wire(self)
 
     def ask(self, verb: str, body: bytes) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class QuickMachine:
         return answer
 
     def _start(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a stage once, as `runner.jobd.starting` does."""
+        """Start a stage once, as `runner.jobd.stages.starting` does."""
         refused = [name for name in UNSUPPORTED if request.get(name)]
         assert not refused, f"this story needs a real machine, for {', '.join(refused)}"
         (stage, work), job = STAGES[verb], Job(request)
@@ -272,7 +272,7 @@ class _Wire:
 
 
 class _Talk:
-    """What `runner.jobd.conversation` is on a real machine."""
+    """What `runner.jobd.verbs.conversation` is on a real machine."""
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire

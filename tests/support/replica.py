@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner.claims import Claims, _current
-from runner.db import Database
-from runner.schema import claims
+from runner.db.database import Database
+from runner.db.schema import claims
+from runner.rows.claims import Claims, _current
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 

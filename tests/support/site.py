@@ -14,17 +14,17 @@ import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from bot.live_log import MAX_STREAMS
-from bot.pages import Pages
+from bot.web.live_log import MAX_STREAMS
+from bot.web.pages import Pages
 from handlers.context import Context
-from runner import store
 from runner.agents import AgentSpec, build_agent
-from runner.db import Database
-from runner.job import Job, Report
-from runner.machine_states import drain, save_outage
-from runner.machines import Outage
-from runner.meter import Meter
-from runner.spool import Spool
+from runner.db.database import Database
+from runner.model.job import Job, Report
+from runner.model.machines import Outage
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.machine_states import drain, save_outage
+from runner.steps.spool import Spool
 from tests.support.jobs import NOON, make_job, open_database
 
 SECRET = "a secret of the operator"
@@ -110,9 +110,9 @@ class Site:
     async def add(self, report: Report | None = None, **changes: Any) -> Job:
         job = make_job(**changes)
         async with self.database.write() as connection:
-            await store.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
             if report:
-                await store.insert_report(connection, report)
+                await job_rows.insert_report(connection, report)
         return job
 
     async def note_outage(self, machine: str, reason: str) -> None:
@@ -126,11 +126,11 @@ class Site:
     async def take(self, job: Job, **reading: Any) -> None:
         """Note what a job has taken."""
         async with self.database.write() as connection:
-            await store.save_meter(connection, Meter(job.id, **reading))
+            await job_rows.save_meter(connection, Meter(job.id, **reading))
 
     async def keep_log(self, job: Job, stage: str, log: bytes) -> None:
         async with self.database.write() as connection:
-            await store.save_log(connection, job.id, stage, store.compress_log(log))
+            await job_rows.save_log(connection, job.id, stage, job_rows.compress_log(log))
 
 
 @asynccontextmanager

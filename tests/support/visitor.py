@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import jwt
 
-from bot.demo.github import StandIn
 from bot.demo.repository import make_repository
+from github_standin import StandIn
 from tests.support.clock import Clock
 from tests.support.openapi import load_openapi
 from tests.support.scripted_github import app_key_pem, app_public_pem

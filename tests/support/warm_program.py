@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import runner.jobd
 from runner.jobd.main import main
-from runner.jobd_program import build_program
+from runner.transport.jobd_program import build_program
 from tests.support.no_namespaces import forbid_namespaces
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def warm_program() -> WarmProgram:
 
 def serve(calls: socket.socket) -> None:
     """Become a call whenever there is one, until nobody is left who could make any."""
-    for module in pkgutil.iter_modules(runner.jobd.__path__, f"{runner.jobd.__name__}."):
+    for module in pkgutil.walk_packages(runner.jobd.__path__, f"{runner.jobd.__name__}."):
         import_module(module.name)
     while True:
         message, descriptors, _, _ = socket.recv_fds(calls, MAX_MESSAGE, 3)

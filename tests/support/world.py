@@ -18,16 +18,16 @@ from typing import TypeVar
 
 from sqlalchemy import select
 
-from bot.demo.github import Pull
-from bot.demo.github.registration import make_key
 from bot.demo.playground import LABEL, MAINTAINER, PACE, SECRET, STRANGER, Playground, SshServer
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.pace import Pace
-from handlers import casebook
-from runner import store
-from runner.hosts import open_host
-from runner.job import Job
-from runner.schema import deliveries, pulls, replies
+from github_standin import Pull
+from github_standin.model.registration import make_key
+from handlers.cases import casebook
+from runner.db.schema import deliveries, pulls, replies
+from runner.model.job import Job
+from runner.rows import job_rows
+from runner.transport.hosts import open_host
 from tests.support.installed import install_program
 from tests.support.jobs import write_database
 from tests.support.machine_scan import find_on_machine
@@ -88,11 +88,11 @@ class World:
 
     async def jobs(self) -> list[Job]:
         async with self.playground.service.context.db.read() as connection:
-            return await store.fetch_recent_jobs(connection, 100)
+            return await job_rows.fetch_recent_jobs(connection, 100)
 
     async def leases(self) -> int:
         async with self.playground.service.context.db.read() as connection:
-            return len(await store.fetch_leases(connection))
+            return len(await job_rows.fetch_leases(connection))
 
     async def wait_for_reply(self, words: str, count: int = 1) -> str:
         """The newest of our comments that hold these words, once there are `count` of them."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.jobd.environment import find_tree
+from runner.jobd.environment.environment import find_tree
 from tests.bench.environment import disk
 from tests.bench.environment.figures import Times, find_environment_s
 from tests.support.jobd import Jobd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-from bot.tables import AgentTable
+from bot.config.tables import AgentTable
 from runner.agents import BACKENDS
 from tests.support.agent_docs import COMMAND, PAGE, TABLES, render
 

@@ -1,0 +1,55 @@
+"""`ptq-bot db`: what the operator does to the database itself."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from bot.cli.options import Config, give_up, load, write
+from runner.db.database import Database
+from runner.db.errors import DatabaseError
+
+Value = TypeVar("Value")
+
+app = typer.Typer(no_args_is_help=True, help="The database: bring it to this version, and back it up.")
+
+
+def upgrade_command(config: Path) -> str:
+    """What the operator is to type where the database is older than this version."""
+    return shlex.join(["ptq-bot", "db", "upgrade", "--config", str(config)])
+
+
+@app.command()
+def upgrade(config: Config) -> None:
+    """Bring the database to the schema of this version. Stop the service first, and make a backup."""
+    database = Database(load(config).server.database_url)
+    before, after = _run(database, database.upgrade())
+    write(f"schema {after}: nothing to do\n" if before == after else f"upgraded from schema {before} to {after}\n")
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="The copy, a file that is not there yet.")], config: Config
+) -> None:
+    """Copy the database as it is at this moment; the service may run meanwhile. For SQLite."""
+    database = Database(load(config).server.database_url)
+    _run(database, database.back_up(file))
+    write(f"copied to {file}\n")
+
+
+def _run(database: Database, work: Coroutine[None, None, Value]) -> Value:
+    async def run_and_close() -> Value:
+        try:
+            return await work
+        finally:
+            await database.close()
+
+    try:
+        return asyncio.run(run_and_close())
+    except (DatabaseError, OSError) as error:
+        give_up(f"ptq-bot: {error}")

@@ -1,0 +1,148 @@
+"""What is wrong between the tables of `ptq.toml`: asked of raw values, and so said together with all the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from bot.config.policy_tables import REPOSITORY, list_shipped_skills, read_profiles
+from handlers.cases.case import LABELS
+from handlers.rules import PRESETS
+from runner.agents.prices import Price, find_price
+
+SAY_THEIR_COST = ("claude", "pi")
+"""Kinds of agents that know what they cost."""
+
+
+def name_key(location: tuple[int | str, ...]) -> str:
+    """A key as one would look for it: `machines[0].slots`, `repos."octo/widgets".agent`."""
+    name = ""
+    for part in location:
+        if isinstance(part, int):
+            name += f"[{part}]"
+        else:
+            quoted = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else json.dumps(part)
+            name += f".{quoted}" if name else quoted
+    return name or "the file"
+
+
+def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong between tables. Asked of the raw values, so that it is said together with all the rest."""
+    given = values.get("machines")
+    machines = [table for table in given if isinstance(table, dict)] if isinstance(given, list) else []
+    names = [str(table.get("name")) for table in machines]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"machines: two have the name {name}"
+    repos, agents = values.get("repos"), values.get("agents")
+    own = values.get("presets")
+    presets = [*PRESETS, *(own if isinstance(own, dict) else ())]
+    for name in sorted({name for name in presets if presets.count(name) > 1}):
+        yield f"{name_key(('presets', name))}: we bring along a preset of that name: choose another"
+    seen: dict[str, str] = {}
+    for name, table in repos.items() if isinstance(repos, dict) else ():
+        key = name_key(("repos", name))
+        if not REPOSITORY.fullmatch(name):
+            yield f"{key}: a repository is named owner/name"
+        if twin := seen.get(name.lower()):
+            yield f"{key}: GitHub takes it for the same as {twin}"
+        seen[name.lower()] = name
+        if isinstance(table, dict):
+            yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
+            yield from _find_mute(key, table, agents if isinstance(agents, dict) else {})
+            yield from _find_unknown_presets(name, table, presets)
+            yield from _find_taken_labels(name, table)
+    yield from _find_unpriced(values)
+    skills = values.get("skills")
+    for name, table in skills.items() if isinstance(skills, dict) else ():
+        placed = isinstance(table, dict) and (table.get("folder") or table.get("in_repository"))
+        if not placed and name not in list_shipped_skills():
+            yield f"{name_key(('skills', name))}: we ship no such skill: say its folder, or in_repository"
+
+
+def _find_unknown_presets(name: str, table: Mapping[str, Any], presets: Collection[str]) -> Iterator[str]:
+    """What a repository's labels ask for and nobody has, or cannot be asked for without words."""
+    labels = table.get("labels")
+    for label, preset in labels.items() if isinstance(labels, dict) else ():
+        key = name_key(("repos", name, "labels", label))
+        if isinstance(preset, str) and preset not in presets:
+            yield f"{key}: is no preset; there are: {', '.join(dict.fromkeys(presets))}"
+        elif isinstance(preset, str) and preset in PRESETS and PRESETS[preset].needs_advice:
+            yield f"{key}: {preset} does what somebody's advice says, and a label says nothing"
+
+
+def _find_taken_labels(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    """Labels that would command something, and that we put on and take off ourselves."""
+    labels, ours = table.get("labels"), {label.casefold() for label in LABELS.values()}
+    named = [(("labels", label), label) for label in (labels if isinstance(labels, dict) else ())]
+    for place, label in [*named, (("pause_label",), table.get("pause_label"))]:
+        if isinstance(label, str) and label.casefold() in ours:
+            yield f"{name_key(('repos', name, *place))}: with case_labels we put it on issues ourselves: choose another"
+
+
+def _find_missing(
+    key: str, table: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], agents: Mapping[str, Any]
+) -> Iterator[str]:
+    """What a repository names and nobody has."""
+    more, requires = table.get("agents", []), table.get("requires", [])
+    named = [("agent", table.get("agent")), *(("agents", name) for name in (more if isinstance(more, list) else []))]
+    for place, agent in named:
+        if isinstance(agent, str) and agent not in agents:
+            yield f"{key}.{place}: there is no [agents.{agent}]; there are: {', '.join(agents) or 'none'}"
+    if isinstance(requires, list) and requires:
+        wanted = {str(label) for label in requires}
+        labels = [machine.get("labels") for machine in machines]
+        if not any(wanted <= set(map(str, has)) for has in labels if isinstance(has, list)):
+            yield f"{key}.requires: no machine has all of these labels: {', '.join(sorted(wanted))}"
+
+
+def _find_mute(key: str, table: Mapping[str, Any], agents: Mapping[str, Any]) -> Iterator[str]:
+    """Agents of a repository without a network that would not reach their models."""
+    profile = read_profiles().get(str(table.get("profile")), {})
+    if table.get("network", profile.get("network")) != "none":
+        return
+    for name in (table.get("agent"), *_list(table.get("agents"))):
+        agent = agents.get(name) if isinstance(name, str) else None
+        if isinstance(agent, dict) and agent.get("kind") != "command" and not agent.get("gateway"):
+            yield (
+                f"{key}.network: it is none, so the agent {name} reaches no model without [agents.{name}.gateway] "
+                '(docs/gateway.md); or write network = "host"'
+            )
+
+
+def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
+    """Agents whose money nobody would know, where a repository that they work for has a cap on it."""
+    agents, own = values.get("agents"), values.get("prices")
+    priced = dict.fromkeys(own if isinstance(own, dict) else (), Price(0, 0, 0))
+    everywhere = _caps_money(values)
+    at_work = {
+        str(name)
+        for repository in _tables(values.get("repos"))
+        if everywhere or _caps_money(repository)
+        for name in (repository.get("agent"), *_list(repository.get("agents")))
+    }
+    for name, table in agents.items() if isinstance(agents, dict) else ():
+        if name not in at_work or not isinstance(table, dict) or table.get("kind") in SAY_THEIR_COST:
+            continue
+        if table.get("kind") == "command" and table.get("gateway"):
+            continue  # What the gateway knows no price of, it does not pass on.
+        if table.get("kind") == "command":
+            yield f"{name_key(('agents', name))}: nobody knows what a command costs, so no cap on cost_usd can hold"
+            continue
+        for model in (table.get("model"), *_list(table.get("models"))):
+            if isinstance(model, str | None) and not find_price(model, priced):
+                what = f"the model {model} has no known price" if model else "without a model there is no price"
+                yield f"{name_key(('agents', name))}: {what}, so no cap on cost_usd can hold: see [prices]"
+
+
+def _caps_money(table: Mapping[str, Any]) -> bool:
+    return any("cost_usd" in scope for scope in _tables(table.get("caps")))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _tables(value: Any) -> list[Mapping[str, Any]]:
+    return [table for table in value.values() if isinstance(table, dict)] if isinstance(value, dict) else []

@@ -1,0 +1,367 @@
+"""The tables of `ptq.toml` that say what is allowed, one model each, and the plain values that lower floors get.
+
+A field's docstring is its documentation; `ptq.example.toml` shows every one of them.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from bot.config.tables import Command, Secret, SecretFile, Table, Text, Url
+from handlers.cases.retention import REDELIVERED_DAYS, Retention
+from handlers.rules import Preset, RepositoryRules, Role
+from runner.agents.prices import Price
+from runner.agents.skills import Skill, read_skill
+from runner.model.caps import Caps, Scope
+from runner.model.environment import PROTECTED_PATHS, Limits, Profile, Verification
+
+SHIPPED_SKILLS = (
+    # In a checkout, and in an installed wheel.
+    Path(__file__).parents[2] / "prompts" / "skills",
+    Path(__file__).parents[2] / "handlers" / "_prompts" / "skills",
+)
+
+
+PROFILES = Path(__file__).parent / "profiles"
+"""What a repository's table begins with when it names a profile; what it says itself comes before that."""
+
+
+REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
+"""The name of one, with its owner's."""
+
+
+def _check_repository(name: str) -> str:
+    if not REPOSITORY.fullmatch(name):
+        raise ValueError("a repository is named owner/name")
+    return name
+
+
+MAX_INSTRUCTIONS = 20_000
+"""Characters of an operator's own preset."""
+
+HOST_ENTRY = r"^(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?$"
+"""A host, or `*.` and the end of the names of several; with a port, where it is not TLS's."""
+
+
+def _read_instructions(file: Path) -> Path:
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        raise ValueError(f"is not there: {file}") from None
+    except (OSError, UnicodeDecodeError):
+        raise ValueError(f"cannot be read as text: {file}") from None
+    if not text.strip() or len(text) > MAX_INSTRUCTIONS:
+        raise ValueError(f"must hold 1 to {MAX_INSTRUCTIONS:,} characters")
+    return file
+
+
+def _check_notify_url(url: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url.get_secret_value()):
+        raise ValueError("must be an http(s) URL")
+    return url
+
+
+def _check_inner_path(path: str) -> str:
+    parts = path.split("/")
+    if not all(re.fullmatch(r"[A-Za-z0-9._][A-Za-z0-9._-]*", part) and part.strip(".") for part in parts):
+        raise ValueError("must be a folder's path inside of the repository")
+    return path
+
+
+def _check_skill(folder: Path) -> Path:
+    try:
+        read_skill(folder)
+    except OSError as error:
+        raise ValueError(f"holds no skill: {error.filename}: {error.strerror}") from None
+    return folder
+
+
+def read_profiles() -> dict[str, dict[str, Any]]:
+    """The profiles that we bring along, by name."""
+    return {path.stem: tomllib.loads(path.read_text()) for path in PROFILES.glob("*.toml")}
+
+
+def list_shipped_skills() -> Mapping[str, Path]:
+    """The folders of the skills that we bring along, by name."""
+    return {folder.name: folder for place in SHIPPED_SKILLS if place.is_dir() for folder in place.iterdir()}
+
+
+class LimitsTable(Table):
+    """`[limits]`, and `limits` of a repository: bounds on a job. What is left out is inherited."""
+
+    timeout_s: Annotated[int, Field(gt=0)] | None = None
+    prepare_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    base_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    collect_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    verify_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    repro_timeout_s: Annotated[int, Field(gt=0)] | None = None
+    unreachable_after_s: Annotated[int, Field(gt=0)] | None = None
+    orphan_after_s: Annotated[int, Field(gt=0)] | None = None
+    stuck_after_s: Annotated[int, Field(gt=0)] | None = None
+    stop_grace_s: Annotated[int, Field(gt=0, le=600)] | None = None
+    # Together with the diff they have to fit into one answer of the machine (`Host.run`).
+    max_session_bytes: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
+    max_disk_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_files: Annotated[int, Field(gt=0)] | None = None
+    max_log_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_text_bytes: Annotated[int, Field(gt=0)] | None = None
+    max_change_bytes: Annotated[int, Field(gt=0, le=5_000_000)] | None = None
+    max_changes: Annotated[int, Field(gt=0, le=2_000)] | None = None
+
+    def over(self, inherited: Limits) -> Limits:
+        """The plain value: these bounds, and the inherited ones where there is none."""
+        inherited_values = {name: getattr(inherited, name) for name in LimitsTable.model_fields}
+        return Limits(**{**inherited_values, **self.model_dump(exclude_none=True)})
+
+
+class CapsTable(Table):
+    """`[caps.SCOPE]`: how much may be taken before a run is ended, or none is started. Inherited, key by key."""
+
+    jobs: Annotated[int, Field(gt=0)] | None = None
+    turns: Annotated[int, Field(gt=0)] | None = None
+    tokens: Annotated[int, Field(gt=0)] | None = None
+    cost_usd: Annotated[float, Field(gt=0)] | None = None
+    run_s: Annotated[int, Field(gt=0)] | None = None
+    output_bytes: Annotated[int, Field(gt=0)] | None = None
+
+
+class CapsTables(Table):
+    """`[caps]`: one table for each scope."""
+
+    job: CapsTable = CapsTable()
+    issue: CapsTable = CapsTable()
+    user_day: CapsTable = CapsTable()
+    repository_day: CapsTable = CapsTable()
+    repository_month: CapsTable = CapsTable()
+
+    def over(self, inherited: Mapping[Scope, Caps]) -> Mapping[Scope, Caps]:
+        """The plain values: these caps, and the inherited ones where there is none."""
+        given = self.model_dump(exclude_none=True)
+        return {scope: replace(inherited.get(scope, Caps()), **given[scope]) for scope in Scope}
+
+
+class PriceTable(Table):
+    """`[prices."MODEL"]`: USD for a million tokens, over the table that we know."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+    cached: Annotated[float, Field(ge=0)] | None = None
+
+    def as_price(self) -> Price:
+        """The plain value; what came out of a cache costs as much as anything else unless it is said."""
+        return Price(self.input, self.input if self.cached is None else self.cached, self.output)
+
+
+class SkillTable(Table):
+    """`[skills.NAME]`: instructions for agents, by label. Ours, the operator's or the base branch's."""
+
+    labels: Annotated[frozenset[Text], Field(min_length=1)]
+    folder: Annotated[Path, AfterValidator(_check_skill)] | None = None
+    in_repository: Annotated[str, AfterValidator(_check_inner_path)] | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> SkillTable:
+        if self.folder and self.in_repository:
+            raise ValueError("a skill lies in a folder or in the repository, not in both")
+        return self
+
+    def as_skill(self, name: str) -> Skill:
+        """The plain value, with the files in it."""
+        if self.in_repository:
+            return Skill(name, self.labels, in_repository=self.in_repository)
+        return Skill(name, self.labels, files=read_skill(self.folder or list_shipped_skills()[name]))
+
+
+class PresetTable(Table):
+    """`[presets.NAME]`: a depth of work of the operator's own, for `/ptq run NAME` and for labels."""
+
+    file: Annotated[Path, AfterValidator(_read_instructions)]
+    goal: Text
+    may_change: bool = False
+
+    def as_preset(self, name: str) -> Preset:
+        """The plain value, with what is in the file."""
+        return Preset(name, self.may_change, self.goal, instructions=self.file.read_text())
+
+
+class GatewayTable(Table):
+    """`[gateway]`: how agents reach what asks models for them."""
+
+    url: Url | None = None
+
+
+class NotifyTable(Table):
+    """`[notify]`: where the operator hears of what they must know, and what must not be said in public."""
+
+    url: Annotated[SecretStr, AfterValidator(_check_notify_url)] | None = None
+    format: Literal["plain", "slack"] = "plain"
+    machine_rest_minutes: Annotated[int, Field(ge=1, le=1440)] = 10
+
+
+class DashboardTable(Table):
+    """`[dashboard]`: who may sign in to the pages, and what is shown to those who have not. Without a client id nobody
+    can."""
+
+    client_id: Text | None = None
+    client_secret_file: SecretFile | None = None
+    client_secret: Secret | None = None
+    public: bool = True
+    operators: frozenset[Text] = frozenset()
+
+    @model_validator(mode="after")
+    def _complete(self) -> DashboardTable:
+        secrets = sum(secret is not None for secret in (self.client_secret, self.client_secret_file))
+        if secrets != (1 if self.client_id else 0):
+            raise ValueError("give client_id and exactly one of client_secret_file and client_secret, or none of them")
+        if not self.client_id and (self.operators or not self.public):
+            raise ValueError("without a client_id nobody can sign in: there can be no operators, and public stays true")
+        return self
+
+    def read_client_secret(self) -> str:
+        """The App's client secret; empty where there is none."""
+        if self.client_secret_file:
+            return self.client_secret_file.read_text().strip()
+        return self.client_secret.get_secret_value() if self.client_secret else ""
+
+
+class RecoveryTable(Table):
+    """`[recovery]`: what becomes of labels that GitHub could not tell us of."""
+
+    sweep_max: Annotated[int, Field(ge=0, le=1000)] = 5
+
+
+class RetentionTable(Table):
+    """`[retention]`: for how many days what nothing needs any more is kept."""
+
+    deliveries_days: Annotated[int, Field(gt=REDELIVERED_DAYS)] = 30
+    logs_days: Annotated[int, Field(ge=1)] = 180
+
+    def as_retention(self) -> Retention:
+        """The plain value."""
+        return Retention(**self.model_dump())
+
+
+class VerifyTable(Table):
+    """`[repos."owner/name".verify]`: how the service looks for itself what a repro does."""
+
+    runs: Annotated[int, Field(ge=0, le=10)] = 3
+    script: Text = "python"
+    tests: Text = "python -m pytest"
+    network: Literal["none", "host"] = "none"
+
+    def as_verification(self, rebuild: tuple[str, ...]) -> Verification:
+        """The plain value."""
+        return Verification(self.runs, self.script, self.tests, rebuild, self.network)
+
+
+class RepositoryTable(Table):
+    """`[repos."owner/name"]`: one repository, and how its jobs are made."""
+
+    profile: str | None = None
+    agent: Text
+    agents: tuple[Text, ...] = ()
+    clone_url: Text | None = None
+    base_branch: Text | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    pause_label: Text = "ptq:pause"
+    case_labels: bool = False
+    who_may_start: Literal["triage", "write", "maintain", "admin"] = "write"
+    who_may_open: Literal["write", "maintain", "admin"] = "write"
+    requires: tuple[str, ...] = ()
+    setup: tuple[Text, ...] = ()
+    update: tuple[Text, ...] | None = None
+    smoke_test: tuple[Text, ...] = ()
+    rebuild: tuple[Text, ...] = ()
+    submodules: bool = True
+    private_repositories: tuple[Annotated[str, AfterValidator(_check_repository)], ...] = ()
+    network: Literal["host", "none"] = "host"
+    package_hosts: tuple[Annotated[str, Field(pattern=HOST_ENTRY)], ...] = ()
+    refresh_hours: Annotated[int, Field(ge=0)] = 24
+    lint: tuple[Text, ...] = ()
+    create_venv: Command = ("python3", "-m", "venv")
+    test_command: Text = "python -m pytest"
+    import_names: tuple[str, ...] = ()
+    tools: tuple[Text, ...] = ()
+    protected_paths: tuple[Text, ...] = PROTECTED_PATHS
+    push_to: Annotated[str, AfterValidator(_check_repository)] | None = None
+    commit_author: Literal["app", "approver"] = "app"
+    sign_off: bool = False
+    max_open_pulls: Annotated[int, Field(gt=0)] = 5
+    takeover: bool = True
+    verify: VerifyTable = VerifyTable()
+    limits: LimitsTable = LimitsTable()
+    caps: CapsTables = CapsTables()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begin_with_profile(cls, given: object) -> object:
+        if not isinstance(given, dict) or (name := given.get("profile")) is None:
+            return given
+        shipped = read_profiles()
+        if name not in shipped:
+            raise ValueError(f"there is no profile of that name; there are: {', '.join(sorted(shipped))}")
+        profile = shipped[name]
+        limits = {**profile.pop("limits", {}), **given.get("limits", {})}
+        return {**profile, **given, "limits": limits}
+
+    @model_validator(mode="after")
+    def _fetched_one_way(self) -> RepositoryTable:
+        if self.clone_url and self.private_repositories:
+            raise ValueError("with a clone_url the gateway fetches nothing, so there can be no: private_repositories")
+        return self
+
+    def as_rules(self, name: str) -> RepositoryRules:
+        """What the handlers need of it."""
+        return RepositoryRules(
+            name=name,
+            agent=self.agent,
+            agents=(self.agent, *(name for name in self.agents if name != self.agent)),
+            labels=self.labels,
+            requires=self.requires,
+            pause_label=self.pause_label,
+            case_labels=self.case_labels,
+            who_may_start=Role[self.who_may_start.upper()],
+            who_may_open=Role[self.who_may_open.upper()],
+            clone_url=self.clone_url,
+            base_branch=self.base_branch,
+            test_command=self.test_command,
+            lint_command=" && ".join(self.lint) or None,
+            rebuild_command=" && ".join(self.rebuild) or None,
+            import_names=self.import_names,
+            tools=self.tools,
+            push_to=self.push_to,
+            commit_author=self.commit_author,
+            sign_off=self.sign_off,
+            max_open_pulls=self.max_open_pulls,
+            takeover=self.takeover,
+        )
+
+    def as_profile(self, name: str, limits: Limits, caps: Mapping[Scope, Caps]) -> Profile:
+        """What the runner needs of it."""
+        return Profile(
+            repository=name,
+            requires=self.requires,
+            setup=self.setup,
+            update=self.update,
+            smoke_test=self.smoke_test,
+            submodules=self.submodules,
+            by_gateway=self.clone_url is None,
+            private_repositories=self.private_repositories,
+            network=self.network,
+            package_hosts=self.package_hosts,
+            refresh_hours=self.refresh_hours,
+            lint=self.lint,
+            create_venv=self.create_venv,
+            protected_paths=self.protected_paths,
+            base_branch=self.base_branch or "HEAD",
+            verification=self.verify.as_verification(self.rebuild),
+            limits=limits,
+            caps=caps,
+        )

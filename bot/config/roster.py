@@ -1,0 +1,199 @@
+"""What of the configuration may change while the service runs: machines and repositories, as everybody reads them.
+
+Everybody holds a `View`, and the views show whatever stands now: a new file takes effect between two awaits, in one
+assignment. Machines and repositories are known by their names. What is gone from the file takes nothing new, and stays
+known to the jobs that have it. Everything else in the file needs a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import structlog
+
+from bot.config.contradictions import name_key
+from bot.config.settings import ConfigError, Settings
+from handlers.rules import RepositoryRules
+from runner.db.database import Database
+from runner.model.caps import Caps, Scope
+from runner.model.environment import Profile
+from runner.model.jobd_answers import JobdError
+from runner.model.machines import Machine
+from runner.rows import job_rows
+from runner.transport.host_errors import HostError
+from runner.transport.hosts import Host, HostOpener, open_host
+from runner.transport.jobd_client import JobdClient
+
+log = structlog.get_logger()
+
+RELOADED = ("machines", "repos")
+"""The tables of the file that take effect without a restart."""
+
+Value = TypeVar("Value")
+
+
+class View(Mapping[str, Value]):
+    """A mapping that is looked up anew each time."""
+
+    def __init__(self, look: Callable[[], Mapping[str, Value]]) -> None:
+        self._look = look
+
+    def __getitem__(self, key: str) -> Value:
+        return self._look()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._look())
+
+    def __len__(self) -> int:
+        return len(self._look())
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands now."""
+
+    settings: Settings
+    repositories: Mapping[str, RepositoryRules]
+    caps: Mapping[str, Mapping[Scope, Caps]]
+    machines: Mapping[str, Machine]
+    profiles: Mapping[str, Profile]
+    """Also of repositories that are gone: their jobs go on."""
+    clients: Mapping[str, JobdClient]
+    """Also of machines that are gone: what runs there is followed to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is different in a new file, by name."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+    """Tables that are different too, and are not taken over."""
+
+
+class Roster:
+    """Holds what stands, and replaces it."""
+
+    def __init__(self, settings: Settings, silence_s: float, opens: HostOpener = open_host) -> None:
+        """A machine that is silent for `silence_s` counts as gone. `opens` is how machines are reached."""
+        self._silence_s = silence_s
+        self._open_host = opens
+        self._hosts: dict[str, tuple[Machine, Host]] = {}
+        self._clients: dict[str, JobdClient] = {}
+        self._replaced: list[Host] = []
+        self._standing = self._draw_up(settings, {})
+        self.repositories = View(lambda: self._standing.repositories)
+        self.caps = View(lambda: self._standing.caps)
+        self.machines = View(lambda: self._standing.machines)
+        self.profiles = View(lambda: self._standing.profiles)
+        self.clients = View(lambda: self._standing.clients)
+        self.slots = View(lambda: {name: machine.slots for name, machine in self._standing.machines.items()})
+
+    def reload(self, read: Callable[[], Settings]) -> None:
+        """Take over what `read` gives. A file that cannot be used changes nothing, and the log has every problem."""
+        old = self._standing.settings
+        try:
+            new = read()
+            problems = find_unknown_agents(old, new)
+        except ConfigError as error:
+            problems = error.problems
+        if problems:
+            log.error("config.not_reloaded", problems=problems)
+            return
+        changes = compare(old, new)
+        given = {name: getattr(new, name) for name in RELOADED}
+        self._standing = self._draw_up(old.model_copy(update=given), self._standing.profiles)
+        log.info("config.reloaded", added=changes.added, removed=changes.removed, changed=changes.changed)
+        if changes.needs_restart:
+            log.warning("config.needs_a_restart", tables=changes.needs_restart)
+
+    async def let_go(self, db: Database) -> None:
+        """Close the connections that nothing needs any more. A late use of one opens it again."""
+        while self._replaced:
+            await self._replaced.pop().close()
+        gone = [name for name in self._hosts if name not in self._standing.machines]
+        if not gone:
+            return
+        async with db.read() as connection:
+            leased = {lease.machine for lease in await job_rows.fetch_leases(connection)}
+        for name in gone:
+            if name not in leased:
+                await self._hosts[name][1].close()
+
+    async def warn_of_open_machines(self) -> None:
+        """Say in the log which machines are this host and cannot keep jobs from the service's own files."""
+        for machine in self.machines.values():
+            if machine.kind == "local":
+                # One that cannot be asked just now will be asked again before it gets a job.
+                with suppress(HostError, JobdError):
+                    found = await self.clients[machine.name].capabilities()
+                    if not found.sealed:
+                        log.warning("machine.jobs_can_read_our_files", machine=machine.name, reason=found.words)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for host in [*self._replaced, *(host for _, host in self._hosts.values())]:
+            await host.close()
+
+    def _draw_up(self, settings: Settings, known: Mapping[str, Profile]) -> Standing:
+        machines = {machine.name: machine for machine in settings.machine_list()}
+        for machine in machines.values():
+            self._reach(machine)
+        profiles = settings.profiles()
+        return Standing(
+            settings=settings,
+            repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
+            caps={profile.repository.lower(): profile.caps for profile in profiles},
+            machines=machines,
+            profiles={**known, **{profile.repository: profile for profile in profiles}},
+            clients=dict(self._clients),
+        )
+
+    def _reach(self, machine: Machine) -> None:
+        """See to it that a machine is reached as its entry says; a connection that is as before stays."""
+        before = self._hosts.get(machine.name)
+        if before and is_reached_alike(before[0], machine):
+            return
+        if before:
+            self._replaced.append(before[1])
+        host = self._open_host(machine, self._silence_s)
+        self._hosts[machine.name] = (machine, host)
+        self._clients[machine.name] = JobdClient(machine, host)
+
+
+def is_reached_alike(one: Machine, other: Machine) -> bool:
+    """Whether two entries differ in nothing but what they offer. Pure."""
+    offered = ("slots", "labels", "gpus_per_slot", "min_free_gb")
+    return replace(one, **{name: getattr(other, name) for name in offered}) == other
+
+
+def compare(old: Settings, new: Settings) -> Changes:
+    """What is different between two files. Pure."""
+    before, after = _name_parts(old), _name_parts(new)
+    others = (name for name in Settings.model_fields if name not in RELOADED)
+    return Changes(
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
+        changed=tuple(name for name in after if name in before and before[name] != after[name]),
+        needs_restart=tuple(name for name in others if getattr(old, name) != getattr(new, name)),
+    )
+
+
+def find_unknown_agents(old: Settings, new: Settings) -> tuple[str, ...]:
+    """What the repositories of a new file ask for and the running service does not have. Pure."""
+    return tuple(
+        f"{name_key(('repos', name))}: [agents.{agent}] is new, which needs a restart"
+        for name, table in new.repos.items()
+        for agent in dict.fromkeys((table.agent, *table.agents))
+        if agent not in old.agents
+    )
+
+
+def _name_parts(settings: Settings) -> dict[str, Any]:
+    machines = {f"machines.{table.name}": table for table in settings.machines}
+    return {**machines, **{name_key(("repos", name)): table for name, table in settings.repos.items()}}

@@ -1,0 +1,335 @@
+"""`ptq.toml` as typed values: every problem said at once, by key, and no secret in any message.
+
+Environment variables override the file: `PTQ_GITHUB__API_URL` is `[github] api_url`; lists and tables are JSON. What
+lower floors need leaves here as their own plain values. This file refuses to know what any of it is used for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, get_args
+from urllib.parse import quote
+
+from pydantic import Field, PrivateAttr, ValidationError
+from pydantic_core import ErrorDetails
+
+from bot.config.contradictions import find_contradictions, name_key
+from bot.config.policy_tables import (
+    CapsTables,
+    DashboardTable,
+    GatewayTable,
+    LimitsTable,
+    NotifyTable,
+    PresetTable,
+    PriceTable,
+    RecoveryTable,
+    RepositoryTable,
+    RetentionTable,
+    SkillTable,
+)
+from bot.config.tables import SQLITE, AgentTable, GitHubTable, MachineTable, ProxyTable, ServerTable, Table
+from bot.gateway.proxy import Upstream
+from bot.github.session import WayOut
+from handlers.addresses import find_page
+from handlers.rules import PRESETS, Preset, RepositoryRules
+from runner.agents import AgentSpec
+from runner.agents.prices import Price
+from runner.agents.skills import Skill
+from runner.model.environment import Limits, Profile
+from runner.model.job import Job
+from runner.model.machines import Machine
+
+ENV_PREFIX = "PTQ_"
+NOT_SETTINGS = ("PTQ_TEST_", "PTQ_JOB_", "PTQ_PROMPT_", "PTQ_WORKTREE", "PTQ_OUTPUT_", "PTQ_PRESET")
+"""Variables of ours that are no settings: those of the tests, and those that an agent gets."""
+
+PATHS = {
+    "github": ("private_key_file", "ca_file"),
+    "server": ("data_dir",),
+    "proxy": ("credentials_file",),
+    "dashboard": ("client_secret_file",),
+    "machines": ("client_key_file", "known_hosts_file", "ssh_config_file"),
+    "skills": ("folder",),
+    "presets": ("file",),
+}
+"""Keys whose relative paths start at the configuration's folder."""
+
+WORDS = {
+    "missing": "is missing",
+    "too_short": "must not be empty",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "string_type": "must be text in quotes",
+    "string_pattern_mismatch": "may hold letters, digits, '.', '_' and '-' only",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "frozen_set_type": "must be a list",
+}
+"""Our words for what pydantic finds."""
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message lists every problem with its key."""
+
+    def __init__(self, path: Path, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        listed = "\n".join(f"  {problem}" for problem in self.problems)
+        count = f"{len(self.problems)} problem{'s' * (len(self.problems) != 1)}"
+        super().__init__(f"{path} has {count}:\n{listed}")
+
+
+class Settings(Table):
+    """The whole configuration. Its `repr` shows no secret."""
+
+    github: GitHubTable
+    server: ServerTable
+    proxy: ProxyTable = ProxyTable()
+    agents: Annotated[dict[str, AgentTable], Field(min_length=1)]
+    machines: Annotated[tuple[MachineTable, ...], Field(min_length=1)]
+    repos: Annotated[dict[str, RepositoryTable], Field(min_length=1)]
+    limits: LimitsTable = LimitsTable()
+    caps: CapsTables = CapsTables()
+    prices: dict[str, PriceTable] = Field(default_factory=dict)
+    skills: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")], SkillTable] = Field(default_factory=dict)
+    presets: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")], PresetTable] = Field(default_factory=dict)
+    gateway: GatewayTable = GatewayTable()
+    dashboard: DashboardTable = DashboardTable()
+    notify: NotifyTable = NotifyTable()
+    recovery: RecoveryTable = RecoveryTable()
+    retention: RetentionTable = RetentionTable()
+    _file: Path | None = PrivateAttr(None)
+    """Where it was read from."""
+
+    def machine_list(self) -> tuple[Machine, ...]:
+        """The machines, in the order of the file."""
+        machines = (table.as_machine() for table in self.machines)
+        own = tuple(map(str, self.private_places()))
+        return tuple(replace(machine, private=own) if machine.kind == "local" else machine for machine in machines)
+
+    def private_places(self) -> tuple[Path, ...]:
+        """What no job on this host may see: our configuration, database, data and keys.
+
+        The first two are rewritten now and then, so the whole folder counts where it is not the system's.
+        """
+        rewritten = [path for path in (self._file, self.server.database_file()) if path]
+        whole = {form for path in rewritten for form in (path.absolute(), path.resolve())}  # Links may lead elsewhere.
+        places = {path if is_shared(path.parent) else path.parent for path in whole}
+        return tuple(sorted(places | {path.absolute() for path in (self.server.data_dir, *self.key_files())}))
+
+    def key_files(self) -> tuple[Path, ...]:
+        """The files that hold keys and passwords."""
+        own = (self.github.private_key_file, self.dashboard.client_secret_file, self.proxy.credentials_file)
+        named = (*own, *(machine.client_key_file for machine in self.machines))
+        return tuple(dict.fromkeys(path for path in named if path))
+
+    def secret_files(self) -> tuple[Path, ...]:
+        """All files with secrets: the configuration, those with keys, and the database."""
+        return tuple(path for path in (self._file, *self.key_files(), self.server.database_file()) if path)
+
+    def agent_specs(self) -> tuple[AgentSpec, ...]:
+        """The agents."""
+        return tuple(table.as_spec(name) for name, table in self.agents.items())
+
+    def upstreams(self) -> Mapping[str, Upstream]:
+        """Where the models of those agents are that ask through the gateway."""
+        return {name: table.gateway.as_upstream() for name, table in self.agents.items() if table.gateway}
+
+    def repository_rules(self) -> tuple[RepositoryRules, ...]:
+        """What the handlers need to know of each repository."""
+        return tuple(table.as_rules(name) for name, table in self.repos.items())
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """What the runner needs to know of each repository."""
+        limits, caps = self.limits.over(Limits()), self.caps.over({})
+        return tuple(
+            table.as_profile(name, table.limits.over(limits), table.caps.over(caps))
+            for name, table in self.repos.items()
+        )
+
+    def price_list(self) -> Mapping[str, Price]:
+        """The operator's own prices, by model."""
+        return {model: table.as_price() for model, table in self.prices.items()}
+
+    def skill_list(self) -> tuple[Skill, ...]:
+        """The skills, with their files."""
+        return tuple(table.as_skill(name) for name, table in self.skills.items())
+
+    def preset_table(self) -> Mapping[str, Preset]:
+        """Our presets and the operator's own, by name."""
+        return {**PRESETS, **{name: table.as_preset(name) for name, table in self.presets.items()}}
+
+    def way_out(self) -> WayOut:
+        """How our requests leave."""
+        return WayOut(self.github.ca_file, self.proxy.as_proxy(self.server.host))
+
+    def private_key(self) -> str:
+        """The App's key, as PEM."""
+        return self.github.read_private_key()
+
+    def webhook_secrets(self) -> tuple[str, ...]:
+        """Every secret that a delivery may be signed with."""
+        return tuple(secret.get_secret_value() for secret in self.github.webhook_secrets)
+
+    def find_page(self, job: Job) -> str | None:
+        """The address of a job's page, if it has one."""
+        return find_page(job, self.server.public_url, signs_in=self.dashboard.client_id is not None)
+
+    def secret_values(self) -> frozenset[str]:
+        """Everything that must never be seen in a log, a comment or a page."""
+        env = (value.get_secret_value() for table in self.agents.values() for value in table.env.values())
+        gateways = [table.gateway for table in self.agents.values() if table.gateway]
+        keys = [
+            value.get_secret_value()
+            for table in gateways
+            for value in (*([table.key] if table.key else []), *table.headers.values())
+        ]
+        notify = [self.notify.url.get_secret_value()] if self.notify.url else []
+        client = [secret] if (secret := self.dashboard.read_client_secret()) else []
+        database = self.server.database_passwords()
+        proxy = [given, given.partition(":")[2]] if (given := self.proxy.read_credentials()) else []
+        own = (*self.webhook_secrets(), *notify, *client, *database, *filter(None, proxy), self.private_key())
+        return frozenset(form for secret in (*env, *keys, *own) for form in spell_in_addresses(secret))
+
+
+SHARED = ("/usr/local", "/usr/local/etc", "/var/lib", "/var/local", "/var/tmp", "/etc/opt")  # noqa: S108
+"""Folders that many programs keep things in, besides those right below the root."""
+
+
+def is_shared(folder: Path) -> bool:
+    """Whether a folder is the system's, so that jobs need what else is in it. Pure."""
+    return len(folder.parts) <= 2 or str(folder) in SHARED
+
+
+def spell_in_addresses(secret: str) -> tuple[str, ...]:
+    """A secret as it is, and as addresses have it: percent-encoded, with hexadecimal digits in either case. Pure."""
+    encoded = [quote(secret, safe=safe) for safe in ("", "/", "!$&'()*+,;=~/:")] if "\n" not in secret else []
+    lower = [re.sub("%..", lambda found: found[0].lower(), form) for form in encoded]
+    return tuple(dict.fromkeys((secret, *encoded, *lower)))
+
+
+def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read a configuration. Raises `ConfigError` with everything that is wrong with it."""
+    values = _override(_read_toml(path), os.environ if environ is None else environ)
+    _resolve_paths(values, path.resolve().parent)
+    problems: list[str] = []
+    settings = None
+    try:
+        settings = Settings.model_validate(values)
+        settings._file = path
+    except ValidationError as error:
+        problems = describe_problems(error)
+    problems += find_contradictions(values)
+    if problems or settings is None:
+        raise ConfigError(path, problems)
+    return settings
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError(path, ["is no UTF-8 text"]) from None
+    except tomllib.TOMLDecodeError as error:
+        # The message may quote what it stumbled over, which may be a secret; the place says enough.
+        place = re.search(r"\(at ([^()]*)\)$", str(error))
+        raise ConfigError(path, [f"is no TOML, see {place[1] if place else 'the end of the document'}"]) from None
+
+
+def _override(values: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The file's values with those of the environment put over them."""
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX) or name.startswith(NOT_SETTINGS) or "__" not in name:
+            continue
+        *tables, key = name.removeprefix(ENV_PREFIX).lower().split("__")
+        place = values
+        for table in tables:
+            inner = place.setdefault(table, {})
+            place = inner if isinstance(inner, dict) else {}
+        place[key] = _parse_variable(key, environ[name])
+    return values
+
+
+def _parse_variable(key: str, text: str) -> Any:
+    """JSON where it is a list or a table; the secrets also as plain text with commas; else the text."""
+    if text[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return [part.strip() for part in text.split(",")] if key == "webhook_secrets" else text
+
+
+def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
+    """Let relative paths start where the file is: a service has no folder that anybody stands in."""
+    for name, keys in PATHS.items():
+        found = values.get(name)
+        tables = found if isinstance(found, list) else [found]
+        for table in [*found.values()] if name in ("skills", "presets") and isinstance(found, dict) else tables:
+            if isinstance(table, dict):
+                _resolve(table, keys, folder)
+    server = values.get("server")
+    if isinstance(server, dict):
+        server.setdefault("data_dir", str(folder / "var"))
+        url = server.setdefault("database_url", f"{SQLITE}ptq.db")
+        if isinstance(url, str) and url.startswith(SQLITE) and len(url) > len(SQLITE):
+            server["database_url"] = f"{SQLITE}{folder / url.removeprefix(SQLITE)}"
+
+
+def _resolve(table: dict[str, Any], keys: Iterable[str], folder: Path) -> None:
+    for key in keys:
+        if isinstance(table.get(key), str):
+            # Without a home to expand to, the path is taken as it stands, and found missing.
+            with suppress(RuntimeError):
+                table[key] = str(folder / Path(table[key]).expanduser())
+
+
+def describe_problems(error: ValidationError) -> list[str]:
+    """What is wrong with a table, or with all of them: each with its key, and without any value."""
+    details = error.errors(include_input=False, include_url=False)
+    return [_describe(detail) for detail in details if not _follows(detail, details)]
+
+
+def _describe(detail: ErrorDetails) -> str:
+    """One problem with its key, in words that hold no value from the file."""
+    location = detail["loc"]
+    message = WORDS.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    if detail["type"] == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        near = get_close_matches(str(location[-1]), known, n=1)
+        message = f"is no known key; {f'did you mean {near[0]}?' if near else 'known are: ' + ', '.join(known)}"
+    return f"{name_key(location)}: {message}"
+
+
+def _follows(detail: ErrorDetails, details: Iterable[ErrorDetails]) -> bool:
+    """Whether a list is only said to be too short because what stands in it is wrong, which is said by itself."""
+    place = detail["loc"]
+    inside = any(len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in details)
+    return detail["type"] == "too_short" and inside
+
+
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys of the table at a place, found by walking the models."""
+    model: type[Table] = Settings
+    for part in location:
+        field = model.model_fields.get(str(part))
+        found = _find_table(field.annotation) if field else None
+        model = found or model
+    return list(model.model_fields)
+
+
+def _find_table(annotation: Any) -> type[Table] | None:
+    """The table in a field's type, which may be a dict or a tuple of them."""
+    if isinstance(annotation, type) and issubclass(annotation, Table):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _find_table(inner))), None)

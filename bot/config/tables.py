@@ -1,0 +1,352 @@
+"""The tables of `ptq.toml` that say what is where, one model each, and the plain values that lower floors get.
+
+A field's docstring is its documentation; `ptq.example.toml` shows every one of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from sqlalchemy import make_url
+
+from bot.gateway.proxy import Upstream
+from bot.gateway.requests import Rule
+from bot.github.session import Proxy, check_authorities
+from handlers.inbox.receiving import MAX_PENDING
+from runner.agents import BACKENDS, AgentSpec
+from runner.model.inventory import MAX_GPUS
+from runner.model.machines import Machine
+from runner.transport.ssh import HOST, USER, check_ssh_config, parse_hop
+
+SQLITE = "sqlite+aiosqlite:///"
+POSTGRESQL = re.compile(
+    r"postgresql\+asyncpg://([^/?#@:\s]+(:[^/?#@\s]+)?@)?(\[[0-9A-Fa-f:]+\]|[^/?#@:\s]+)(:[0-9]+)?/[^/?#\s]+(\?ssl=[a-z-]+)?"
+)
+
+
+def _check_url(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", url):
+        raise ValueError("must be an http(s) URL without credentials and query")
+    return url.rstrip("/")
+
+
+def _check_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _check_database(url: str) -> str:
+    if not re.fullmatch(rf"{re.escape(SQLITE)}.+", url) and not POSTGRESQL.fullmatch(url):
+        raise ValueError(
+            f"must be {SQLITE}FILE or postgresql+asyncpg://USER:PASSWORD@HOST/DATABASE, perhaps with ?ssl=require; "
+            "odd characters in a password are percent-encoded"
+        )
+    return url
+
+
+def _check_secret(secret: SecretStr) -> SecretStr:
+    _check_text(secret.get_secret_value())
+    return secret
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _check_key_file(path: Path) -> Path:
+    try:
+        parse_private_key(path.read_text())
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError("holds no PEM text") from None
+    return path
+
+
+def _check_key(key: SecretStr) -> SecretStr:
+    parse_private_key(key.get_secret_value())
+    return key
+
+
+def _check_file(path: Path) -> Path:
+    try:
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise ValueError(f"is not there: {path}") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    return path
+
+
+def _check_ssh_config(path: Path) -> Path:
+    check_ssh_config(path)
+    return path
+
+
+def _check_hop(hop: str) -> str:
+    parse_hop(hop)
+    return hop
+
+
+def _check_kind(kind: str) -> str:
+    if kind not in BACKENDS:
+        raise ValueError(f"must be one of: {', '.join(BACKENDS)}")
+    return kind
+
+
+def _check_absolute(path: str) -> str:
+    if not re.fullmatch(r"/[^\0\n]+", path):
+        raise ValueError("must be an absolute path on the machine")
+    return path
+
+
+def _check_secret_file(path: Path) -> Path:
+    try:
+        _check_text(path.read_text())
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError("holds no text") from None
+    return path
+
+
+def _check_proxy_url(url: str) -> str:
+    if not re.fullmatch(r"http://(\[[0-9A-Fa-f:]+\]|[^\s/?#@:]+):[0-9]{1,5}/?", url):
+        raise ValueError("must be like http://proxy.example.org:3128; credentials have keys of their own")
+    return url
+
+
+def _check_credentials(secret: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[^:\s][^:\n]*:[^\n]*", secret.get_secret_value()):
+        raise ValueError("must be like user:password, in one line")
+    return secret
+
+
+def _check_credentials_file(path: Path) -> Path:
+    _check_credentials(SecretStr(path.read_text().strip()))
+    return path
+
+
+KEYS = {
+    *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"),
+    *("CLAUDE_CODE_OAUTH_TOKEN", "CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+}
+"""Variables by which an agent would go past the gateway."""
+
+Text = Annotated[str, AfterValidator(_check_text)]
+Url = Annotated[str, AfterValidator(_check_url)]
+Secret = Annotated[SecretStr, AfterValidator(_check_secret)]
+SecretFile = Annotated[Path, AfterValidator(_check_secret_file)]
+Command = Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+class Table(BaseModel):
+    """What every table has in common: nothing unknown in it, and no value of it in an error message."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class GitHubTable(Table):
+    """`[github]`: which App we are, and where GitHub is."""
+
+    api_url: Url = "https://api.github.com"
+    ca_file: Annotated[Path, AfterValidator(check_authorities)] | None = None
+    app_id: Annotated[Text, BeforeValidator(_as_text)]
+    private_key_file: Annotated[Path, AfterValidator(_check_key_file)] | None = None
+    private_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = None
+    webhook_secrets: Annotated[tuple[Secret, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _one_key(self) -> GitHubTable:
+        if (self.private_key is None) == (self.private_key_file is None):
+            raise ValueError("give exactly one of private_key_file and private_key")
+        return self
+
+    def read_private_key(self) -> str:
+        """The App's key as PEM."""
+        if self.private_key_file:
+            return parse_private_key(self.private_key_file.read_text())
+        return parse_private_key(self.private_key.get_secret_value() if self.private_key else "")
+
+
+@cache
+def parse_private_key(text: str) -> str:
+    r"""A private key as PEM, from PEM, PEM with `\n` for line ends, or base64 of PEM. Raises `ValueError`."""
+    pem = text.strip().replace("\\n", "\n")
+    if not pem.startswith("-----BEGIN"):
+        try:
+            pem = base64.b64decode(pem, validate=False).decode().strip()
+        except (binascii.Error, UnicodeDecodeError):
+            pem = ""
+    try:
+        key = load_pem_private_key(pem.encode(), password=None)
+    except (ValueError, TypeError):
+        raise ValueError(
+            "the private key is no PEM text (nor base64 of it) with an RSA key without a password"
+        ) from None
+    if not isinstance(key, RSAPrivateKey):
+        raise ValueError("the private key is no RSA key: GitHub Apps have those")
+    return pem
+
+
+class ProxyTable(Table):
+    """`[proxy]`: the HTTP proxy by which the service asks GitHub, models and `[notify]`, where there is no other way
+    out."""
+
+    url: Annotated[str, AfterValidator(_check_proxy_url)] | None = None
+    credentials_file: Annotated[SecretFile, AfterValidator(_check_credentials_file)] | None = None
+    credentials: Annotated[SecretStr, AfterValidator(_check_credentials)] | None = None
+    no_proxy: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> ProxyTable:
+        if self.credentials and self.credentials_file:
+            raise ValueError("give at most one of credentials_file and credentials")
+        if not self.url and (self.credentials or self.credentials_file or self.no_proxy):
+            raise ValueError("without a url nothing goes by a proxy")
+        return self
+
+    def read_credentials(self) -> str:
+        """As `user:password`; empty where the proxy asks for none."""
+        if self.credentials_file:
+            return self.credentials_file.read_text().strip()
+        return self.credentials.get_secret_value() if self.credentials else ""
+
+    def as_proxy(self, own_host: str) -> Proxy | None:
+        """The plain value: where we listen ourselves, nothing goes by it."""
+        return Proxy(self.url, self.read_credentials(), (*self.no_proxy, own_host)) if self.url else None
+
+
+class ServerTable(Table):
+    """`[server]`: where we listen, and where we keep things."""
+
+    host: Text = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    metrics_host: Text = "127.0.0.1"
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    public_url: Url
+    webhook_url: Url | None = None
+    database_url: Annotated[str, Field(repr=False), AfterValidator(_check_database)] = f"{SQLITE}ptq.db"
+    data_dir: Path = Path("var")
+    max_pending_deliveries: Annotated[int, Field(ge=1)] = MAX_PENDING
+
+    def delivery_url(self) -> str:
+        """Where GitHub is to send deliveries."""
+        return self.webhook_url or f"{self.public_url}/webhook"
+
+    def is_relayed(self) -> bool:
+        """Whether somebody else takes them for us, whose answer to GitHub does not mean that we have them."""
+        return self.webhook_url is not None
+
+    def database_file(self) -> Path | None:
+        """Where SQLite keeps the database; None for PostgreSQL."""
+        return Path(self.database_url.removeprefix(SQLITE)) if self.database_url.startswith(SQLITE) else None
+
+    def database_passwords(self) -> tuple[str, ...]:
+        """The password in `database_url`, as the server is told it and as it stands there, perhaps percent-encoded."""
+        found = POSTGRESQL.fullmatch(self.database_url)
+        password = make_url(self.database_url).password
+        return (str(password), found[2][1:]) if password and found and found[2] else ()
+
+
+class AgentGatewayTable(Table):
+    """`[agents.NAME.gateway]`: where its models are, and what it may ask of them. The key stays with us."""
+
+    url: Url
+    key: Secret | None = None
+    headers: dict[Text, SecretStr] = {}
+    api: Literal["anthropic-messages", "openai-responses", "openai-completions"] | None = None
+    models: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
+    server_tools: frozenset[Text] = frozenset()
+    max_output_tokens: Annotated[int, Field(ge=1)] = 32_000
+
+    def as_upstream(self) -> Upstream:
+        """The plain value."""
+        headers = {name.lower(): value.get_secret_value() for name, value in self.headers.items()}
+        key = self.key.get_secret_value() if self.key else ""
+        return Upstream(self.url, key, headers, Rule(self.models, self.server_tools, self.max_output_tokens))
+
+
+class AgentTable(Table):
+    """`[agents.NAME]`: a program that works on issues."""
+
+    kind: Annotated[str, AfterValidator(_check_kind)]
+    command: Command | None = None
+    args: tuple[Text, ...] = ()
+    env: dict[str, SecretStr] = {}
+    model: Text | None = None
+    models: tuple[Text, ...] = ()
+    thinking: Text | None = None
+    gateway: AgentGatewayTable | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> AgentTable:
+        if self.kind == "command" and not self.command:
+            raise ValueError("an agent of kind command also needs: command")
+        if self.thinking and self.kind in ("command", "cursor"):
+            raise ValueError(f"an agent of kind {self.kind} takes no: thinking")
+        return self
+
+    @model_validator(mode="after")
+    def _led_to_gateway(self) -> AgentTable:
+        if not self.gateway:
+            return self
+        if self.kind == "cursor":
+            raise ValueError("Cursor's program asks its own servers alone, so there can be no: gateway")
+        if own := sorted(self.env.keys() & KEYS):
+            raise ValueError(f"its key is the gateway's: take {', '.join(own)} out of env")
+        if self.kind == "pi" and "/" not in (self.model or ""):
+            raise ValueError('pi behind a gateway needs a model of the form "provider/model"')
+        return self
+
+    def as_spec(self, name: str) -> AgentSpec:
+        """The plain value."""
+        env = {key: value.get_secret_value() for key, value in self.env.items()}
+        api = (self.gateway and self.gateway.api) or ""
+        choice = (self.model, self.models, self.thinking, self.gateway is not None, api)
+        return AgentSpec(name, self.kind, self.command or (), self.args, env, *choice)
+
+
+class MachineTable(Table):
+    """`[[machines]]`: a host with slots, behind SSH, or this one."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
+    kind: Literal["ssh", "local"] = "ssh"
+    host: Annotated[str, Field(pattern=rf"^({HOST}|[0-9A-Fa-f:]+)$")] | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    user: Annotated[str, Field(pattern=rf"^({USER})$")] | None = None
+    client_key_file: Annotated[Path, AfterValidator(_check_file)] | None = None
+    known_hosts_file: Annotated[Path, AfterValidator(_check_file)] | None = None
+    jump_hosts: tuple[Annotated[str, AfterValidator(_check_hop)], ...] = ()
+    ssh_config_file: Annotated[Path, AfterValidator(_check_file), AfterValidator(_check_ssh_config)] | None = None
+    slots: Annotated[int, Field(ge=1, le=1000)] = 1
+    labels: frozenset[str] = frozenset()
+    serves: Annotated[frozenset[Literal["public", "private"]], Field(min_length=1)] = frozenset({"public"})
+    workspace: Annotated[str, AfterValidator(_check_absolute)]
+    python: Text = "python3"
+    sandbox: Literal["auto", "required"] = "auto"
+    environment: Literal["auto", "overlay", "copy", "slot"] = "auto"
+    gpus_per_slot: Annotated[int, Field(ge=0, le=MAX_GPUS)] | None = None
+    min_free_gb: Annotated[float, Field(ge=0)] = 10.0
+
+    @model_validator(mode="after")
+    def _complete(self) -> MachineTable:
+        user = () if self.ssh_config_file else ("user",)
+        needed = ("host", *user, "client_key_file", "known_hosts_file") if self.kind == "ssh" else ()
+        missing = [name for name in needed if not getattr(self, name)]
+        if missing:
+            raise ValueError(f"a machine behind SSH also needs: {', '.join(missing)}")
+        return self
+
+    def as_machine(self) -> Machine:
+        """The plain value."""
+        return Machine(**{**self.model_dump(), "host": self.host or "", "user": self.user or ""})

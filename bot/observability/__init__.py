@@ -1,0 +1,1 @@
+"""Logs, metrics and the operator's notifications. Secrets are removed from all of them."""

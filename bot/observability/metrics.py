@@ -1,0 +1,268 @@
+"""What Prometheus reads: numbers from the database, and how often each event stood in this replica's log.
+
+They are for the operator alone, and so have a listener of their own. It refuses to know what becomes of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import quantiles
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from bot.github.errors import GITHUB_ERRORS
+from bot.github.limits import Left
+from bot.observability.log_counter import COUNTED
+from handlers.context import Context
+from handlers.effects.outbox import Backlog, count_backlog
+from runner.model.inventory import Sighting
+from runner.model.machines import USABLE, Lease, MachineState
+from runner.rows import job_rows
+from runner.rows.claims import fetch_claimed
+from runner.rows.machine_states import fetch_machine_states, fetch_sightings
+from runner.rows.pauses import fetch_pauses
+from runner.rows.stats import Readings, take_readings
+from runner.transport.ssh_metrics import TRAFFIC, Took
+
+ListLeft = Callable[[], Sequence[tuple[str, Left]]]
+
+QUANTILES = (0.5, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that is shown, as of one moment."""
+
+    now: datetime
+    readings: Readings
+    backlog: Backlog
+    slots: Mapping[str, int]
+    leases: tuple[Lease, ...]
+    states: Mapping[str, MachineState]
+    sightings: Mapping[str, Sighting]
+    pauses: int
+    held_labels: int
+    events: Mapping[tuple[str, str], int]
+    left: Sequence[tuple[str, Left]]
+    trips: Mapping[str, int]
+    failures: Mapping[tuple[str, str], int]
+    github_errors: Mapping[str, int]
+    steps: Mapping[str, Took]
+    claims: Mapping[str, int]
+
+    @property
+    def age_queued(self) -> float:
+        """How long the job that waits longest has waited, in seconds."""
+        return self._age(self.readings.oldest_queued_at)
+
+    @property
+    def age_pending(self) -> float:
+        """How long the oldest delivery has waited, in seconds."""
+        return self._age(self.readings.oldest_pending_at)
+
+    def _age(self, since: datetime | None) -> float:
+        return max((self.now - since).total_seconds(), 0.0) if since else 0.0
+
+
+class Metrics:
+    """Answers `GET /metrics`."""
+
+    def __init__(
+        self, context: Context, slots: Mapping[str, int], count_held: Callable[[], int], list_left: ListLeft
+    ) -> None:
+        """`slots` are those of each configured machine, `count_held` says how many missed labels wait, and `list_left`
+        what is left of GitHub's rate limits."""
+        self._list_left = list_left
+        self._context = context
+        self._slots = slots
+        self._count_held = count_held
+
+    def make_application(self) -> web.Application:
+        """What is listened with."""
+        application = web.Application()
+        application.router.add_get("/metrics", self.show)
+        return application
+
+    async def show(self, request: web.Request) -> web.Response:
+        """The numbers of this moment, in Prometheus's text format."""
+        async with self._context.db.read() as connection:
+            now = self._context.now()
+            readings = await take_readings(connection, now)
+            leases = tuple(await job_rows.fetch_leases(connection))
+            states, sightings = await fetch_machine_states(connection), await fetch_sightings(connection)
+            pauses = len(await fetch_pauses(connection))
+            claims = Counter("job" if name.startswith("job:") else "loop" for name in await fetch_claimed(connection))
+        backlog = await count_backlog(self._context.db)
+        held, events = self._count_held(), COUNTED.read()
+        seen = (leases, states, sightings, pauses, held, events)
+        traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures())
+        rest = (GITHUB_ERRORS.read(), TRAFFIC.read_steps(), claims)
+        snapshot = Snapshot(now, readings, backlog, dict(self._slots), *seen, *traffic, *rest)
+        return web.Response(body=render(snapshot), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+class _Once:
+    """A collector of numbers that are known already."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        """All of them."""
+        return self._metrics
+
+
+def render(snapshot: Snapshot) -> bytes:
+    """The numbers as text. Pure."""
+    registry = CollectorRegistry()
+    registry.register(_Once(collect(snapshot)))
+    return generate_latest(registry)
+
+
+def collect(snapshot: Snapshot) -> list[Metric]:
+    """All that there is, also where it has no number yet. Pure."""
+    families = (_list_work, _list_taken, _list_machines, _list_waiting, _list_traffic)
+    return [metric for family in families for metric in family(snapshot)]
+
+
+def _list_work(snapshot: Snapshot) -> Iterator[Metric]:
+    readings = snapshot.readings
+    yield _gauge("ptq_jobs", "Jobs that are under way, by state.", ["state"], _by_one(readings.active))
+    ended = CounterMetricFamily(
+        "ptq_jobs_ended", "Jobs that have ended, by state, preset and agent.", labels=["state", "preset", "agent"]
+    )
+    for labels, count in readings.ended.items():
+        ended.add_metric(labels, count)
+    yield ended
+    yield _plain("ptq_queue_oldest_seconds", "How long the job that waits longest has waited.", snapshot.age_queued)
+    phases = GaugeMetricFamily(
+        "ptq_job_phase_seconds",
+        "How long jobs spent in each phase that ended within the last hour.",
+        labels=["phase", "quantile"],
+    )
+    counts = {phase: len(took) for phase, took in readings.phases.items()}
+    for phase, took in readings.phases.items():
+        for share, value in zip(QUANTILES, find_quantiles(took), strict=True):
+            phases.add_metric([phase, str(share)], value)
+    yield phases
+    yield _gauge("ptq_job_phases", "Phases of jobs that ended within the last hour.", ["phase"], _by_one(counts))
+
+
+def _list_taken(snapshot: Snapshot) -> Iterator[Metric]:
+    labels = ["agent", "model"]
+    families = {
+        "runs": CounterMetricFamily("ptq_runs", "Runs of agents.", labels=labels),
+        "unknown_costs": CounterMetricFamily(
+            "ptq_runs_of_unknown_cost", "Runs of which nobody knows the cost.", labels=labels
+        ),
+        "input_tokens": CounterMetricFamily("ptq_input_tokens", "Tokens that models have read.", labels=labels),
+        "output_tokens": CounterMetricFamily("ptq_output_tokens", "Tokens that models have written.", labels=labels),
+        "cost_usd": CounterMetricFamily("ptq_cost_usd", "Money that is known to be spent, in USD.", labels=labels),
+        "run_s": CounterMetricFamily("ptq_agent_seconds", "How long agents have been at work.", labels=labels),
+    }
+    for taken in snapshot.readings.taken:
+        for name, family in families.items():
+            family.add_metric([taken.agent, taken.model], getattr(taken, name))
+    yield from families.values()
+
+
+def _list_machines(snapshot: Snapshot) -> Iterator[Metric]:
+    leased = Counter(lease.machine for lease in snapshot.leases)
+    names = [*snapshot.slots, *(name for name in leased if name not in snapshot.slots)]
+    states = {name: snapshot.states.get(name, USABLE) for name in names}
+    seen = {name: snapshot.sightings[name] for name in names if name in snapshot.sightings}
+    by_machine: dict[tuple[str, str], Mapping[str, float]] = {
+        ("ptq_machine_slots", "Slots that are configured."): {name: snapshot.slots.get(name, 0) for name in names},
+        ("ptq_machine_leases", "Slots that jobs have."): {name: leased[name] for name in names},
+        ("ptq_machine_out", "1 while a machine is out."): {name: states[name].outage is not None for name in names},
+        ("ptq_machine_drained", "1 while an operator keeps jobs away."): {
+            name: states[name].drained_at is not None for name in names
+        },
+        ("ptq_machine_free_bytes", "Room on the disk, when it was last seen."): {
+            name: sighting.inventory.free_bytes for name, sighting in seen.items()
+        },
+        ("ptq_machine_gpus", "GPUs, when it was last seen."): {
+            name: len(sighting.inventory.gpus) for name, sighting in seen.items()
+        },
+    }
+    for (metric, words), values in by_machine.items():
+        yield _gauge(metric, words, ["machine"], _by_one(values))
+
+
+def _list_waiting(snapshot: Snapshot) -> Iterator[Metric]:
+    readings, backlog = snapshot.readings, snapshot.backlog
+    kept = {state: readings.deliveries.get(state, 0) for state in ("pending", "done", "failed")}
+    yield _gauge("ptq_deliveries", "Deliveries that are kept, by state.", ["state"], _by_one(kept))
+    yield _plain("ptq_inbox_oldest_seconds", "How long the oldest delivery has waited.", snapshot.age_pending)
+    replies = {"waiting": backlog.waiting, "abandoned": backlog.abandoned}
+    yield _gauge("ptq_replies", "Comments that GitHub does not show as they should stand.", ["state"], _by_one(replies))
+    yield _gauge("ptq_pulls", "Pull requests that notes asked for.", ["state"], _by_one(readings.pulls))
+    claims = {kind: snapshot.claims.get(kind, 0) for kind in ("job", "loop")}
+    yield _gauge("ptq_claims", "What replicas act on just now, as jobs and as loops.", ["kind"], _by_one(claims))
+    yield _plain("ptq_holds", "Environments that are kept for people.", readings.holds)
+    yield _plain("ptq_pauses", "What keeps new jobs from beginning.", snapshot.pauses)
+    yield _plain("ptq_held_labels", "Missed labels that wait for the operator.", snapshot.held_labels)
+    yield _plain("ptq_notifications", "What the operator has not been told yet.", readings.notifications)
+    events = CounterMetricFamily("ptq_log_events", "Events in this replica's log.", labels=["event", "level"])
+    for labels, count in snapshot.events.items():
+        events.add_metric(labels, count)
+    yield events
+
+
+def _list_traffic(snapshot: Snapshot) -> Iterator[Metric]:
+    """What this replica has seen of GitHub and of machines since it started."""
+    labels = ["account", "bucket"]
+    left = {(account, left.bucket): left for account, left in snapshot.left}
+    calls: dict[tuple[str, ...], float] = {key: one.calls for key, one in left.items()}
+    yield _gauge("ptq_github_calls_left", "Calls that GitHub's rate limit leaves for this hour.", labels, calls)
+    limits: dict[tuple[str, ...], float] = {key: one.limit for key, one in left.items()}
+    yield _gauge("ptq_github_calls_limit", "Calls that GitHub's rate limit allows in an hour.", labels, limits)
+    errors = CounterMetricFamily("ptq_github_errors", "Calls of GitHub's API that came to nothing.", labels=["kind"])
+    for kind, count in snapshot.github_errors.items():
+        errors.add_metric([kind], count)
+    yield errors
+    trips = CounterMetricFamily(
+        "ptq_ssh_round_trips", "Commands and questions that were sent to a machine.", labels=["machine"]
+    )
+    for machine, count in snapshot.trips.items():
+        trips.add_metric([machine], count)
+    yield trips
+    failures = CounterMetricFamily(
+        "ptq_ssh_errors", "Commands that a machine did not answer, by how they failed.", labels=["machine", "kind"]
+    )
+    for key, count in snapshot.failures.items():
+        failures.add_metric(key, count)
+    yield failures
+    steps = SummaryMetricFamily("ptq_environment_seconds", "What making environments took, by step.", labels=["step"])
+    for step, took in snapshot.steps.items():
+        steps.add_metric([step], took.times, took.seconds)
+    yield steps
+
+
+def _gauge(name: str, words: str, labels: list[str], values: Mapping[tuple[str, ...], float]) -> Metric:
+    family = GaugeMetricFamily(name, words, labels=labels)
+    for keys, value in values.items():
+        family.add_metric(keys, value)
+    return family
+
+
+def _plain(name: str, words: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, words, value=value)
+
+
+def _by_one(values: Mapping[str, float]) -> Mapping[tuple[str, ...], float]:
+    return {(key,): value for key, value in values.items()}
+
+
+def find_quantiles(values: Sequence[float]) -> list[float]:
+    """The values below which these shares of them lie. Pure."""
+    if len(values) < 2:
+        return [*values] * len(QUANTILES)
+    cuts = quantiles(values, n=100, method="inclusive")
+    return [cuts[round(share * 100) - 1] for share in QUANTILES]

@@ -1,0 +1,145 @@
+"""`ptq-bot machines prepare`: makes the bases of a machine's environments now, and shows how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bot.config.settings import Settings
+from bot.operations.machines import UnknownMachine, find_machine
+from handlers.text.sanitize import redact
+from runner.characters import show_for_terminal
+from runner.db.database import open_beside
+from runner.db.errors import NoDatabase
+from runner.model.environment import Profile
+from runner.model.jobd_answers import MAX_WORD, JobdError, StageState, read_text
+from runner.model.machines import Machine, eligible
+from runner.rows import job_rows
+from runner.transport.host_errors import HostError
+from runner.transport.hosts import open_host
+from runner.transport.jobd_client import JobdClient
+
+POLL_S = 1.0
+
+IN_THE_CLOUD = re.compile(r"api\.(github\.com|[a-z0-9-]+\.ghe\.com)")
+"""Hosts of the API where GitHub runs it itself; elsewhere it is a folder of the server."""
+
+NEWEST = "HEAD"
+"""What git calls the newest commit of a repository's default branch."""
+
+WANTS_LOGIN = "could not read Username"
+"""What git says of a repository that a server gives to nobody without a name."""
+
+WHERE_PRIVATE = (
+    "\nWhere this repository is private: machines fetch such by the gateway, which only the running service has. "
+    "Its first job on a machine makes the base there (docs/gateway.md)."
+)
+
+
+async def prepare_bases(settings: Settings, name: str, repository: str | None, show: Callable[[str], None]) -> bool:
+    """Make or refresh the bases on a machine: of one repository, or of all that may run there. Whether all are made.
+
+    Raises `UnknownMachine`, also when the machine is not for that repository, and `DatabaseError`.
+    """
+    machine = find_machine(settings, name)
+    wanted = [profile for profile in settings.profiles() if repository in (None, profile.repository)]
+    profiles = await _choose_profiles(settings, machine, wanted)
+    if not profiles:
+        which = show_for_terminal(repository) if repository else "any repository"
+        raise UnknownMachine(f"machine {machine.name} is not for {which}: see `repos`, `requires` and `serves`")
+
+    def show_safely(text: str) -> None:
+        show(show_for_terminal(redact(text, settings.secret_values())))
+
+    host = open_host(machine)
+    try:
+        client = JobdClient(machine, host)
+        return all([await _prepare(settings, client, profile, show_safely) for profile in profiles])
+    finally:
+        await host.close()
+
+
+async def _choose_profiles(settings: Settings, machine: Machine, profiles: Sequence[Profile]) -> list[Profile]:
+    """Those of repositories whose jobs may run on the machine."""
+    kinds: dict[str, bool] = {}
+    with suppress(NoDatabase):  # Bases may be made before the service is first started.
+        async with open_beside(settings.server.database_url) as database, database.read() as connection:
+            kinds = {
+                profile.repository: await find_kind(connection, profile.repository, machine) for profile in profiles
+            }
+    unknown = _guess_kind(machine)
+    return [
+        profile
+        for profile in profiles
+        if eligible([machine], profile.requires, private=kinds.get(profile.repository, unknown))
+    ]
+
+
+async def find_kind(connection: AsyncConnection, repository: str, machine: Machine) -> bool:
+    """Whether a repository is private: as it was for its newest job, or else as the machine's usual ones are."""
+    newest = await job_rows.fetch_newest_job(connection, repository, datetime.now(UTC))
+    return newest.private if newest else _guess_kind(machine)
+
+
+def _guess_kind(machine: Machine) -> bool:
+    return not machine.is_for(private=False)
+
+
+async def _prepare(settings: Settings, client: JobdClient, profile: Profile, show: Callable[[str], None]) -> bool:
+    table, url = settings.repos[profile.repository], find_clone_url(settings, profile.repository)
+    show(f"{profile.repository}:\n")
+    job_id = secrets.token_hex(5)
+    try:
+        await client.make_base(job_id, profile.recipe(url, table.base_branch or NEWEST))
+        made, words = await _follow(client, job_id, show)
+    except (HostError, JobdError) as error:
+        made, words = False, str(error)
+    else:
+        words += WHERE_PRIVATE if WANTS_LOGIN in words and not table.clone_url else ""
+    finally:
+        # Also when somebody loses patience: what is done by then is gone on with the next time.
+        await asyncio.shield(_clean(client, job_id))
+    show(f"{profile.repository}: {words}\n")
+    return made
+
+
+async def _follow(client: JobdClient, job_id: str, show: Callable[[str], None]) -> tuple[bool, str]:
+    offset = 0
+    while True:
+        poll = await client.poll(job_id, "base", log_offset=offset)
+        offset += len(poll.log)
+        show(poll.log.decode(errors="replace"))
+        if poll.state is StageState.RUNNING or poll.log:
+            await asyncio.sleep(0 if poll.log else POLL_S)
+        elif poll.state is StageState.DONE:
+            about = found if isinstance(found := poll.result.get("base"), dict) else {}
+            commit, way = read_text(about.get("commit"), 64), read_text(poll.result.get("way"), MAX_WORD)
+            return True, f"its base is at commit {commit} ({way})"
+        else:
+            return False, poll.message or "the machine does not say how it ended"
+
+
+async def _clean(client: JobdClient, job_id: str) -> None:
+    try:
+        await client.clean(job_id)
+    except (HostError, JobdError):
+        return
+
+
+def find_clone_url(settings: Settings, repository: str) -> str:
+    """Where machines fetch a configured repository from."""
+    return settings.repos[repository].clone_url or f"{find_web_url(settings.github.api_url)}/{repository}.git"
+
+
+def find_web_url(api_url: str) -> str:
+    """Where repositories are cloned from, by the address of the API (docs.github.com, "Getting started with REST")."""
+    parts = urlsplit(api_url)
+    host = parts.netloc.removeprefix("api.") if IN_THE_CLOUD.fullmatch(parts.netloc) else parts.netloc
+    return f"{parts.scheme}://{host}"

@@ -1,0 +1,112 @@
+"""`ptq-bot bundle`: what somebody needs who looks into what went wrong with a job, as one archive without secrets.
+
+The brief and the results are not in it. The logs are: what agents and strangers wrote there is for its receiver to see.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import re
+import tarfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import make_url
+
+from bot.config.settings import Settings
+from bot.operations.jobs import NO_LOG, read_log, show_job
+from bot.operations.machines import list_machines
+from handlers.text.report import is_withheld
+from handlers.text.sanitize import redact
+from runner.changes.concerns import reads_as_concern
+from runner.db.database import open_beside
+from runner.own_files import open_private
+from runner.rows import job_rows
+from runner.steps.spool import STAGES, Spool
+
+PROGRAMS = ("ptq-bot", "aiohttp", "asyncssh", "gidgethub", "SQLAlchemy", "aiosqlite", "asyncpg", "uvloop")
+
+COMMANDS = frozenset({"args", "command", "setup", "lint", "rebuild", "test_command"})
+"""Keys under which operators write what is run."""
+
+MASK = "**********"
+
+_WORD = r"(?:key|token|secret|password|passwd)s?(?![a-z])"
+_OPTION = re.compile(rf"--?[\w-]*{_WORD}[\w-]*", re.IGNORECASE)
+_NAMED = re.compile(
+    rf"(?<![\w-])((?:--?[\w-]{{0,60}}{_WORD}[\w-]{{0,60}}[=\s]|\w{{0,60}}{_WORD}\w{{0,60}}=(?!=))\s*+)\S+",
+    re.IGNORECASE,
+)
+"""An option or a variable of that name, and what follows it."""
+
+
+class NotBundled(Exception):  # noqa: N818
+    """There is no archive; the message says why, as a sentence without its end."""
+
+
+async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
+    """Write the archive of a job to a file that is not there yet. Raises `NotBundled`, `UnknownJob` and
+    `DatabaseError`.
+    """
+    files = {"job.txt": await show_job(settings, job_id)}
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        report, meter = await job_rows.fetch_report(connection, job_id), await job_rows.fetch_meter(connection, job_id)
+        kept = await job_rows.fetch_log(connection, job_id, "agent")
+    agent_log = Spool(settings.server.data_dir / "spool").read(job_id, "agent") if kept is None else kept
+    if is_withheld(report, meter, is_suspect=reads_as_concern(agent_log)):
+        raise NotBundled("what the job found may be for you alone, and its logs say it: see ptq-bot report")
+    for stage in STAGES:
+        if (log := await read_log(settings, job_id, stage, raw=True)) != NO_LOG:
+            files[f"logs/{stage}.txt"] = log
+    files["machines.txt"] = await list_machines(settings)
+    files["configuration.json"] = describe_configuration(settings)
+    files["about.txt"] = describe_program()
+    try:
+        _write(target, f"ptq-bot-{job_id}", files)
+    except OSError as error:
+        raise NotBundled(f"{target} cannot be written: {error.strerror}") from None
+    return f"Written to {target}: {', '.join(files)}. Look through it before you send it to anybody.\n"
+
+
+def describe_configuration(settings: Settings) -> str:
+    """The configuration as JSON: secrets are stars, and whatever else holds one is redacted."""
+    database = make_url(settings.server.database_url).render_as_string(hide_password=True)
+    server = settings.server.model_copy(update={"database_url": database})
+    shown = settings.model_copy(update={"server": server})
+    values = _mask_named(shown.model_dump(mode="json"))
+    return redact(json.dumps(values, indent=2, ensure_ascii=False), settings.secret_values()) + "\n"
+
+
+def _mask_named(value: Any, *, is_command: bool = False) -> Any:
+    """The configuration, with stars for what its commands call a key, a token, a secret or a password."""
+    if isinstance(value, dict):
+        return {key: _mask_named(inner, is_command=key in COMMANDS) for key, inner in value.items()}
+    if isinstance(value, list):
+        masked = [_mask_named(inner, is_command=is_command) for inner in value]
+        follows = [False, *(is_command and isinstance(one, str) and bool(_OPTION.fullmatch(one)) for one in value)]
+        return [MASK if behind else inner for behind, inner in zip(follows, masked, strict=False)]
+    return _NAMED.sub(rf"\g<1>{MASK}", value) if is_command and isinstance(value, str) else value
+
+
+def describe_program() -> str:
+    """What runs here: versions, a line each."""
+    lines = [f"Python {platform.python_version()} on {platform.platform()}"]
+    for name in PROGRAMS:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} is not installed")
+    return "\n".join(lines) + "\n"
+
+
+def _write(target: Path, folder: str, files: dict[str, str]) -> None:
+    with open(target, "xb", opener=open_private) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, text in files.items():
+            content = text.encode(errors="backslashreplace")
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size, member.mtime = len(content), int(time.time())
+            archive.addfile(member, io.BytesIO(content))

@@ -1,0 +1,73 @@
+"""What commands need that ask GitHub themselves, beside a running service: its handlers' context, as they have it.
+
+They speak with the service through the database alone; it sees within seconds what they wrote there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from bot.config.settings import Settings
+from bot.github import AppGitHub
+from bot.github.session import open_session
+from bot.operations.pause import find_repository
+from handlers.commands.own_rules import narrow
+from handlers.context import Context
+from handlers.events import Repository
+from handlers.rules import RepositoryRules
+from handlers.text.sanitize import one_line
+from runner.db.database import open_beside
+
+
+class Refused(Exception):  # noqa: N818
+    """Nothing is begun; the message says why, as a sentence without its end."""
+
+
+@asynccontextmanager
+async def open_context(settings: Settings) -> AsyncIterator[Context]:
+    """A context as the service has one. Raises `DatabaseError` where there is no database."""
+    async with open_session(settings.way_out()) as session, open_beside(settings.server.database_url) as database:
+        github = AppGitHub(
+            session,
+            api_url=settings.github.api_url,
+            app_id=settings.github.app_id,
+            private_key=settings.private_key(),
+            now=_now,
+        )
+        yield Context(
+            github=github,
+            db=database,
+            repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
+            agents={spec.name: spec for spec in settings.agent_specs()},
+            public_url=settings.server.public_url,
+            secrets=settings.secret_values(),
+            now=_now,
+            ring=_leave,
+            skills=settings.skill_list(),
+            caps={profile.repository.lower(): profile.caps for profile in settings.profiles()},
+            presets=settings.preset_table(),
+            machines={machine.name: machine for machine in settings.machine_list()},
+        )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _leave() -> None:
+    """The service looks often enough by itself."""
+
+
+async def ask_about(context: Context, settings: Settings, name: str) -> tuple[RepositoryRules, Repository]:
+    """A configured repository: what may be asked for there, by its own word too, and what GitHub says of it.
+
+    Raises `UnknownRepository`, `Refused`, and what `handlers.ports.GitHub` raises.
+    """
+    rules = context.repositories[find_repository(settings, name).lower()]
+    repository = await context.github.fetch_repository(rules.name)
+    rules = await narrow(context, rules, repository)
+    if rules.fault:
+        raise Refused(f"its .github/ptq.toml cannot be understood, so nothing starts: {one_line(rules.fault, 300)}")
+    return rules, repository

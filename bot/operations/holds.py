@@ -1,0 +1,190 @@
+"""What people say on the command line about environments of jobs, beside a running service: take over, release, list.
+
+It speaks with the service through the database alone. The service, which alone speaks with machines, follows within
+seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bot.config.settings import Settings
+from bot.operations.machines import find_login
+from bot.operations.reports import UnknownJob
+from handlers.addresses import find_page_root
+from handlers.holds import takeover
+from handlers.holds.manual_jobs import Person
+from handlers.holds.takeover import HoldRefused
+from handlers.text.sanitize import one_line, redact
+from runner.characters import show_for_terminal
+from runner.db.database import Database, open_beside
+from runner.jobd.access.admission import read_key
+from runner.jobd.files import Failure
+from runner.model.job import Job
+from runner.model.machines import Machine
+from runner.rows import job_rows
+from runner.rows.holds import Hold, fetch_hold, fetch_holds
+
+MAX_HOURS = 168
+WAIT_S = 60.0
+"""How long somebody who takes a job over waits at the terminal for its machine to let them in."""
+LOOK_EVERY_S = 0.5
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
+
+
+async def take_over(
+    settings: Settings, job_id: str, key_file: Path, *, hours: float, by: str, wait_s: float = WAIT_S
+) -> str:
+    """End a job, unless it has ended, and keep its environment for a person; or keep for longer what is kept.
+
+    What is gone already is made again, with the edits that were collected, as a worktree of the job's name. The text,
+    for a terminal, says how to enter it. Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
+    """
+    person = read_person(key_file, hours=hours, by=by)
+    async with open_beside(settings.server.database_url) as database:
+        async with database.write() as connection:
+            job, now = await find_job(connection, job_id), datetime.now(UTC).replace(microsecond=0)
+            agent = settings.repos[job.repository].agent if job.repository in settings.repos else job.agent
+            taken = await takeover.take_over(connection, job, person, agent=agent, secret=database.secret, now=now)
+        return await wait_for_way_in(settings, database, taken.hold, key_file, wait_s)
+
+
+def read_person(key_file: Path, *, hours: float, by: str) -> Person:
+    """Who wants to be let in. Raises `HoldRefused`."""
+    name, key = by or find_login(), read_public_key(key_file)
+    if not NAME.fullmatch(name):
+        raise HoldRefused("a person's name has letters, digits, dots, dashes and underscores")
+    if not 0 < hours <= MAX_HOURS:
+        raise HoldRefused(f"a job is held for up to {MAX_HOURS} hours")
+    return Person(name, key, timedelta(hours=hours))
+
+
+def read_public_key(file: Path) -> str:
+    """The key in a file such as `id_ed25519.pub`. Raises `HoldRefused`."""
+    try:
+        return read_key(file.read_text())
+    except (OSError, UnicodeDecodeError):
+        raise HoldRefused(f"the key file {show_for_terminal(str(file))!r} cannot be read") from None
+    except Failure as failure:
+        raise HoldRefused(failure.message) from None
+
+
+async def find_job(connection: AsyncConnection, named: str) -> Job:
+    """The job of an id, or the one that somebody holds under this name. Raises `UnknownJob`."""
+    job = await takeover.find_job(connection, named)
+    if job is None:
+        raise UnknownJob(f"there is no job {show_for_terminal(named)!r}")
+    return job
+
+
+async def wait_for_way_in(
+    settings: Settings, database: Database, hold: Hold, key_file: Path, wait_s: float = WAIT_S
+) -> str:
+    """Wait until a person is let in, for so long. How they enter, for a terminal. Raises `HoldRefused`."""
+    deadline, now = time.monotonic() + wait_s, hold
+    while not now.admitted_at and not now.trouble and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_EVERY_S)
+        async with database.read() as connection:
+            found, job = await fetch_hold(connection, hold.job_id), await job_rows.fetch_job(connection, hold.job_id)
+        if found is None:
+            reason = job.failure if job and job.failure else "it was released meanwhile"
+            reason = redact(one_line(reason, 2_000), settings.secret_values())
+            raise HoldRefused(f"job {hold.job_id} is not held any more: {reason}")
+        now = found
+    async with database.read() as connection:
+        job = await job_rows.fetch_job(connection, hold.job_id)
+    machines = {machine.name: machine for machine in settings.machine_list()}
+    return show_for_terminal(redact(_describe_success(now, job, machines, key_file), settings.secret_values()))
+
+
+def _describe_success(hold: Hold, job: Job | None, machines: Mapping[str, Machine], key_file: Path) -> str:
+    until = f"{hold.expires_at:%Y-%m-%d %H:%M} UTC"
+    if hold.trouble:
+        state = f"but its machine does not let you in yet: {one_line(hold.trouble, 300)}"
+    elif hold.admitted_at:
+        state = "and its machine lets you in"
+    elif job and job.by_hand and not job.adopts:
+        state = "and its machine lets you in once its environment is made: see ptq-bot holds"
+    else:
+        state = "and its machine lets you in once the job's result is collected"
+    words = [f"Job {hold.job_id} is held for {hold.person} until {until}, {state}."]
+    if job and job.machine:
+        machine = machines.get(job.machine)
+        way_in = shlex.join(describe_way_in(machine, key_file)) if machine else "(its machine is gone)"
+        words += ["Enter it by:", "", f"    {way_in}", ""]
+    name = (job and job.name) or hold.job_id
+    words += [f"Then let your edits be collected by: ptq-bot release {name}. What is not released is lost."]
+    return "\n".join(words) + "\n"
+
+
+def describe_way_in(machine: Machine, key_file: Path | None = None) -> list[str]:
+    """The command by which the person enters, on a host that reaches the machine as the service does.
+
+    Without a `key_file` ssh offers what keys the person has.
+    """
+    words = ["ssh", "-t"]
+    if key_file:
+        private = key_file.with_suffix("") if key_file.suffix == ".pub" else key_file
+        words += ["-i", str(private), "-o", "IdentitiesOnly=yes"]
+    if machine.kind == "local":
+        return [*words, f"{find_login()}@localhost"]
+    words += ["-F", str(machine.ssh_config_file)] if machine.ssh_config_file else []
+    words += ["-J", ",".join(machine.jump_hosts)] if machine.jump_hosts else []
+    words += ["-p", str(machine.port)] if machine.port not in (None, 22) else []
+    return [*words, f"{machine.user}@{machine.host}" if machine.user else machine.host]
+
+
+async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str:
+    """End a hold, and have what the person changed collected by a new attempt, or dropped.
+
+    Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
+    """
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        held, now = await find_job(connection, job_id), datetime.now(UTC)
+        url = find_page_root(held, settings.server.public_url, signs_in=settings.dashboard.client_id is not None)
+        if drop:
+            await takeover.drop(connection, held, find_login(), now)
+            if held.active:
+                return f"Job {held.id} ends: its environment is not wanted any more.\n"
+            return f"Job {held.id} is released. What was edited in it is dropped.\n"
+        job, _ = await takeover.release(connection, held, secret=database.secret, public_url=url, now=now)
+    page = settings.find_page(job)
+    where = f": {page}" if job.has_thread and page else f"; see it by: ptq-bot report {job.id}"
+    return f"Job {held.id} is released. What was edited in it comes as job {job.id}{where}\n"
+
+
+async def list_holds(settings: Settings) -> str:
+    """Every hold, with the way in, for a terminal. Raises `DatabaseError`."""
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        holds = await fetch_holds(connection)
+        jobs = {hold.job_id: await find_job(connection, hold.job_id) for hold in holds}
+    machines = {machine.name: machine for machine in settings.machine_list()}
+    return show_for_terminal(redact(render_holds(holds, jobs, machines), settings.secret_values()))
+
+
+def render_holds(holds: Iterable[Hold], jobs: Mapping[str, Job], machines: Mapping[str, Machine]) -> str:
+    """Job, machine, issue, person and state of each hold, and below them the way in. Pure."""
+    lines = []
+    for hold in holds:
+        job = jobs[hold.job_id]
+        until, machine = f"{hold.expires_at:%Y-%m-%d %H:%M} UTC", machines.get(job.machine or "")
+        about = (hold.job_id, job.machine or "no machine yet", job.case_key, hold.person, f"until {until}")
+        lines.append("  ".join((*about, _describe_state(hold))) + "\n")
+        lines += [f"    {shlex.join(describe_way_in(machine))}\n"] if machine else []
+    return "".join(lines) or "Nobody holds a job.\n"
+
+
+def _describe_state(hold: Hold) -> str:
+    if hold.trouble:
+        return f"trouble: {one_line(hold.trouble, 300)}"
+    waits = "not yet: it waits for the job's report" if hold.waits_for_report else "not yet"
+    return "may be entered" if hold.admitted_at else waits

@@ -1,0 +1,237 @@
+"""What an operator asks about jobs, and says to them, on the command line beside a running service.
+
+It reads the database, and for a job that is under way the live logs of the service's own folder. What agents and
+strangers wrote is shown so that a terminal does nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bot.config.settings import Settings
+from bot.operations.holds import NAME
+from bot.operations.reports import UnknownJob, render_table
+from bot.operations.worktrees import JOB_ID
+from handlers.cases.retention import delete_logs
+from handlers.text.sanitize import one_line, redact
+from handlers.text.transcript import Entry, EntryKind, redact_log, render_transcript
+from handlers.words.costs import describe_meter
+from runner.agents import build_agent
+from runner.characters import show_for_terminal
+from runner.db.database import open_beside
+from runner.db.schema import jobs
+from runner.model.job import ACTIVE, OPERATOR, Job, JobState
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.holds import Hold, fetch_hold
+from runner.steps.spool import STAGES, Spool
+
+MAX_TROUBLE = 100
+"""Characters of what holds a job up, in a list."""
+
+NO_LOG = "There is no such log: that stage has not begun, or its log was deleted ([retention] logs_days).\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs are listed."""
+
+    repository: str | None = None
+    state: JobState | None = None
+    only_active: bool = False
+    limit: int = 50
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """What holds for those that fit: there may be more jobs, with their briefs, than anybody wants to read."""
+        conditions: list[ColumnElement[bool]] = []
+        if self.only_active:
+            conditions.append(jobs.c.state.in_(sorted(map(str, ACTIVE))))
+        if self.state:
+            conditions.append(jobs.c.state == self.state)
+        if self.repository:
+            conditions.append(func.lower(jobs.c.repository) == self.repository.lower())
+        return conditions
+
+
+async def list_jobs(settings: Settings, wanted: Filter, *, as_json: bool = False) -> str:
+    """The newest jobs, as a table or as JSON. Raises `DatabaseError`."""
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        found = await job_rows.fetch_recent_jobs(connection, wanted.limit, *wanted.conditions())
+    secrets, now = settings.secret_values(), datetime.now(UTC)
+    if as_json:
+        return redact(json.dumps([_describe(job) for job in found], indent=2) + "\n", secrets, shapes=())
+    return show_for_terminal(redact(render_jobs(found, now), secrets))
+
+
+def _describe(job: Job) -> dict[str, Any]:
+    names = ("id", "case_key", "attempt", "preset", "agent", "model", "machine", "requested_by", "trouble", "failure")
+    times = ("created_at", "started_at", "ended_at")
+    values = {name: getattr(job, name) for name in names}
+    said = {name: at.isoformat() if (at := getattr(job, name)) else None for name in times}
+    return {**values, "state": str(job.state), **said}
+
+
+def render_jobs(found: Sequence[Job], now: datetime) -> str:
+    """Jobs as a table, the newest first. Pure."""
+    if not found:
+        return "There are none.\n"
+    head = ("job", "about", "preset", "state", "for", "machine", "asked by", "held up")
+    return render_table([head, *(_cells(job, now) for job in found)])
+
+
+def _cells(job: Job, now: datetime) -> tuple[str, ...]:
+    lasts = render_span(((job.ended_at or now) - job.created_at).total_seconds())
+    trouble = one_line(job.trouble or "", MAX_TROUBLE)
+    return job.id, job.case_key, job.preset, str(job.state), lasts, job.machine or "", job.requested_by, trouble
+
+
+def render_span(seconds: float) -> str:
+    """How long something took, in its two largest units: `2 d 3 h`, `4 min 10 s`. Pure."""
+    left, parts = max(int(seconds), 0), list[str]()
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count or parts or unit == "s":
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
+    """Ask jobs to end, as `/ptq cancel` does; a running service follows. Raises `UnknownJob`, and then asks none."""
+    said, now = [], datetime.now(UTC)
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        for job in [await _fetch(connection, job_id) for job_id in job_ids]:
+            if job.active:
+                await job_rows.request_cancel(connection, job.id, OPERATOR, now)
+            how = "is asked to end" if job.active else f"has ended already ({job.state})"
+            said.append(f"Job {job.id} {how}.\n")
+    return "".join(said)
+
+
+class NotDone(Exception):  # noqa: N818
+    """What was asked of a job does not fit it; the message says why."""
+
+
+async def rename_job(settings: Settings, job_id: str, name: str) -> str:
+    """Call a worktree or a task otherwise, wherever it goes by its name. Raises `UnknownJob` and `NotDone`.
+
+    A job of an issue goes by its issue, and has no name of its own.
+    """
+    if not NAME.fullmatch(name) or JOB_ID.fullmatch(name):
+        raise NotDone("a name has letters, digits, dots, dashes and underscores, 50 at most, and is no job's id")
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        job = await _fetch(connection, job_id)
+        if job.has_thread:
+            raise NotDone(f"job {job.id} belongs to {job.case_key}, and is called by that")
+        same = (jobs.c.name == name, jobs.c.repository == job.repository, jobs.c.issue_number != job.issue_number)
+        if others := await job_rows.fetch_recent_jobs(connection, 1, *same):
+            raise NotDone(f"{others[0].repository} has a job of that name: {others[0].id}")
+        attempts = (jobs.c.repository == job.repository, jobs.c.issue_number == job.issue_number)
+        await connection.execute(update(jobs).where(*attempts).values(name=name))
+        await job_rows.add_event(connection, job.id, datetime.now(UTC), f"renamed from {job.name} by {OPERATOR}")
+    return f"{job.case_key} is called {name} from now on.\n"
+
+
+async def clean_job(settings: Settings, job_id: str) -> str:
+    """Delete the logs of a job that has ended, long before `[retention]` would. Raises `UnknownJob` and `NotDone`.
+
+    Its report, diff, costs and history stay. Its environment goes by itself once nobody holds it.
+    """
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        job = await _fetch(connection, job_id)
+        if job.active:
+            raise NotDone(f"job {job.id} is {job.state}: cancel it first, or wait for its end")
+        if hold := await fetch_hold(connection, job.id):
+            raise NotDone(f"{hold.person} holds its environment: ptq-bot release {job.id} --drop ends that")
+        await delete_logs(connection, [job.id])
+        await job_rows.add_event(connection, job.id, datetime.now(UTC), f"logs deleted by {OPERATOR}")
+    return f"The logs of job {job.id} are deleted.\n"
+
+
+async def show_job(settings: Settings, job_id: str) -> str:
+    """All that is known of how a job went, but for its results (`ptq-bot report`). Raises `UnknownJob`."""
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        job = await _fetch(connection, job_id)
+        events, meter = await job_rows.fetch_events(connection, job.id), await job_rows.fetch_meter(connection, job.id)
+        hold = await fetch_hold(connection, job.id)
+    text = render_job(job, events, meter, hold, settings.find_page(job) or "none: nobody can sign in")
+    return show_for_terminal(redact(text, settings.secret_values()))
+
+
+async def _fetch(connection: AsyncConnection, job_id: str) -> Job:
+    job = await job_rows.fetch_job(connection, job_id)
+    if job is None:
+        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
+    return job
+
+
+def render_job(
+    job: Job, events: Sequence[tuple[datetime, str]], meter: Meter | None, hold: Hold | None, page: str
+) -> str:
+    """A job, its history with the time that each step took, and what it has cost. Pure."""
+    facts = {
+        "about": f"{job.case_key}, {job.preset}, attempt {job.attempt}, asked for by {job.requested_by}",
+        "state": f"{job.state}{f': {one_line(job.failure, 500)}' if job.failure else ''}",
+        "held up": one_line(job.trouble or "", 500),
+        "agent": f"{job.agent}{f' ({job.model})' if job.model else ''}" if job.has_agent else "",
+        "machine": job.machine or "",
+        "base": f"{job.base_branch} at {job.base_commit}" if job.base_commit else job.base_branch,
+        "follows": job.follows or "",
+        "took": describe_meter(meter) if meter else "",
+        "held for": f"{hold.person} until {hold.expires_at:%Y-%m-%d %H:%M} UTC" if hold else "",
+        "page": page,
+    }
+    lines = [f"job {job.id}", *(f"  {name:<8}  {words}" for name, words in facts.items() if words), ""]
+    before: datetime | None = None
+    for at, what in events:
+        after = f"  (+{render_span((at - before).total_seconds())})" if before else ""
+        lines.append(f"{at:%Y-%m-%d %H:%M:%S} UTC  {one_line(what, 300)}{after}")
+        before = at
+    return "\n".join(lines) + "\n"
+
+
+async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = False) -> str:
+    """The log of a stage: what an agent said and did as people read it, or as it stands there with `raw`.
+
+    Raises `UnknownJob` and `DatabaseError`.
+    """
+    if stage not in STAGES:
+        raise UnknownJob(f"there is no stage {show_for_terminal(stage)!r}; there are {', '.join(STAGES)}")
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        job = await _fetch(connection, job_id)
+        kept = await job_rows.fetch_log(connection, job.id, stage)
+    log = kept if kept is not None else Spool(settings.server.data_dir / "spool").read(job.id, stage)
+    if not log:
+        return NO_LOG
+    secrets = settings.secret_values()
+
+    def clean(text: str) -> str:
+        return redact(text, secrets)
+
+    text = log.decode(errors="replace")
+    spec = next((spec for spec in settings.agent_specs() if spec.name == job.agent), None)
+    agent = build_agent(spec) if spec and stage == "agent" else None
+    if raw or agent is None or not agent.speaks:
+        return show_for_terminal(redact_log(text, clean)).rstrip("\n") + "\n"
+    return "".join(_render_entry(entry, clean(entry.text)) for entry in render_transcript(text, agent, clean))
+
+
+_HEADS = {
+    EntryKind.CALLED: "> ",
+    EntryKind.RESULT: "  ",
+    EntryKind.FAILED: "! ",
+    EntryKind.NOTE: "-- ",
+}
+
+
+def _render_entry(entry: Entry, text: str) -> str:
+    head = _HEADS.get(entry.kind, "")
+    shown = show_for_terminal(text).rstrip("\n")
+    end = "\n\n" if entry.kind is EntryKind.SAID else "\n"
+    return "\n".join(f"{head}{line}" for line in shown.split("\n")) + end

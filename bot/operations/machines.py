@@ -1,0 +1,174 @@
+"""What the operator says about machines on the command line, beside a running service: list, drain, resume.
+
+It speaks with the service through the database alone; the service sees it within seconds.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from bot.config.settings import Settings
+from handlers.text.sanitize import one_line, redact
+from runner.characters import show_for_terminal
+from runner.db.database import open_beside
+from runner.model.inventory import Sighting, describe_disk, describe_gpus, describe_shares
+from runner.model.jobd_answers import JobdError
+from runner.model.machines import USABLE, Lease, Machine, MachineState
+from runner.rows import job_rows
+from runner.rows.machine_states import drain, fetch_machine_states, fetch_sightings, resume
+from runner.transport.host_errors import HostError
+from runner.transport.hosts import open_host
+from runner.transport.jobd_client import JobdClient
+
+
+class UnknownMachine(Exception):  # noqa: N818
+    """The configuration has no machine of this name; the message names those that it has."""
+
+
+async def list_machines(settings: Settings, *, as_json: bool = False) -> str:
+    """How every configured machine stands and what it has, for a terminal or a program. Raises `DatabaseError`."""
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        states = await fetch_machine_states(connection)
+        leases = await job_rows.fetch_leases(connection)
+        sightings = await fetch_sightings(connection)
+    if as_json:
+        text = render_machines_json(settings.machine_list(), states, leases, sightings)
+        return redact(text, settings.secret_values(), shapes=())
+    text = render_machines(settings.machine_list(), states, leases, sightings)
+    return show_for_terminal(redact(text, settings.secret_values()))
+
+
+async def check_machines(settings: Settings) -> str:
+    """What each machine says when it is asked now, for a terminal: if it can seal jobs, and what it leaves open."""
+    lines = [line for machine in settings.machine_list() for line in await _check(machine)]
+    return show_for_terminal(redact("".join(f"{line}\n" for line in lines), settings.secret_values()))
+
+
+async def _check(machine: Machine) -> list[str]:
+    host = open_host(machine)
+    try:
+        found = await JobdClient(machine, host).capabilities()
+    except (HostError, JobdError) as error:
+        return [f"{machine.name}  cannot be asked: {one_line(str(error), 300)}"]
+    finally:
+        await host.close()
+    first = f"{machine.name}  {one_line(found.words, 300)}; environments by {one_line(found.way, 20)}"
+    return [first, *(f"  open: {one_line(clause, 300)}" for clause in found.open)]
+
+
+async def drain_machine(settings: Settings, name: str) -> str:
+    """Let a machine have no new jobs. Raises `UnknownMachine` and `DatabaseError`."""
+    await _tell(settings, name, drained=True)
+    return f"{name} is drained: it gets no new jobs, and those that are there go on to their end.\n"
+
+
+async def resume_machine(settings: Settings, name: str) -> str:
+    """Let a machine have jobs again, and forget what was wrong with it. Raises `UnknownMachine` and `DatabaseError`."""
+    await _tell(settings, name, drained=False)
+    return f"{name} gets jobs again, if it answers.\n"
+
+
+def find_machine(settings: Settings, name: str) -> Machine:
+    """The configured machine of this name. Raises `UnknownMachine`."""
+    machines = {machine.name: machine for machine in settings.machine_list()}
+    if name not in machines:
+        raise UnknownMachine(f"there is no machine {show_for_terminal(name)!r}; configured: {', '.join(machines)}")
+    return machines[name]
+
+
+async def _tell(settings: Settings, name: str, *, drained: bool) -> None:
+    find_machine(settings, name)
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        if drained:
+            await drain(connection, name, find_login(), datetime.now(UTC))
+        else:
+            await resume(connection, name)
+
+
+def find_login() -> str:
+    """Who sits at the terminal, as far as the system knows: a container may have nobody."""
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return "an operator"
+
+
+def render_machines(
+    machines: Sequence[Machine],
+    states: Mapping[str, MachineState],
+    leases: Sequence[Lease],
+    sightings: Mapping[str, Sighting],
+) -> str:
+    """Name, taken slots and state of each machine, in columns, and below them what was last seen there. Pure."""
+    held = {machine.name: [lease.job_id for lease in leases if lease.machine == machine.name] for machine in machines}
+    rows = [
+        (machine, f"{len(held[machine.name])}/{machine.slots} slots", _describe(states.get(machine.name, USABLE)))
+        for machine in machines
+    ]
+    name_width = max(len(machine.name) for machine, _, _ in rows)
+    slots_width = max(len(slots) for _, slots, _ in rows)
+    lines = []
+    for machine, slots, state in rows:
+        lines.append(f"{machine.name:<{name_width}}  {slots:<{slots_width}}  {state}\n")
+        lines += [f"{'':<{name_width}}  jobs: {', '.join(held[machine.name])}\n"] * bool(held[machine.name])
+        if sighting := sightings.get(machine.name):
+            lines += [f"{'':<{name_width}}  {line}\n" for line in _describe_sighting(machine, sighting)]
+    return "".join(lines)
+
+
+def render_machines_json(
+    machines: Sequence[Machine],
+    states: Mapping[str, MachineState],
+    leases: Sequence[Lease],
+    sightings: Mapping[str, Sighting],
+) -> str:
+    """The same for programs: a list of objects. Pure."""
+    listed = [
+        {
+            "name": machine.name,
+            "slots": machine.slots,
+            "labels": sorted(machine.labels),
+            "leases": [{"slot": lease.slot, "job": lease.job_id} for lease in leases if lease.machine == machine.name],
+            "state": asdict(states.get(machine.name, USABLE)),
+            "sighting": asdict(sightings[machine.name]) if machine.name in sightings else None,
+        }
+        for machine in machines
+    ]
+    return json.dumps(listed, indent=2, default=_spell_time) + "\n"
+
+
+def _spell_time(value: object) -> str:
+    assert isinstance(value, datetime)
+    return value.isoformat()
+
+
+def _describe_sighting(machine: Machine, sighting: Sighting) -> Iterator[str]:
+    """What a machine has, a line for each kind of thing."""
+    inventory = sighting.inventory
+    if inventory.gpus:
+        shares = describe_shares(inventory.gpus, machine.slots, machine.gpus_per_slot)
+        yield one_line(f"{describe_gpus(inventory.gpus)}; {shares}", 300)
+    if inventory.gpu_trouble:
+        yield f"GPUs unknown: {one_line(inventory.gpu_trouble, 300)}"
+    yield f"{describe_disk(inventory)} at {_say(sighting.at)}"
+    if sighting.stranger_count:
+        more = ", ..." * (sighting.stranger_count > len(sighting.strangers))
+        named = f"{', '.join(sighting.strangers)}{more}"
+        yield f"folders below jobs/ that this service does not know: {sighting.stranger_count} ({named})"
+
+
+def _describe(state: MachineState) -> str:
+    said = [f"drained by {state.drained_by} at {_say(state.drained_at)}"] if state.drained_at else []
+    if outage := state.outage:
+        said.append(f"out since {_say(outage.since)}: {one_line(outage.reason, 300)}")
+    if state.faults and not state.outage:
+        said.append(f"{state.faults} jobs in a row could not be prepared there")
+    return "; ".join(said) or "in use"
+
+
+def _say(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

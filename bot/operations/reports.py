@@ -1,0 +1,98 @@
+"""What the operator asks for on the service's own machine: one job's result, and what all of them cost. Reads only.
+
+Both work beside a running service. What agents wrote is shown so that a terminal and a spreadsheet do nothing of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from bot.config.settings import Settings
+from handlers.text.sanitize import redact
+from handlers.text.shown_patch import show_patch
+from handlers.words.verified import render_checks
+from runner.characters import show_for_terminal
+from runner.db.database import open_beside
+from runner.model.job import Job, Report
+from runner.rows import job_rows
+from runner.rows.check_rows import fetch_checks
+
+
+class UnknownJob(Exception):  # noqa: N818
+    """There is no job with this id; the message says so."""
+
+
+async def read_report(settings: Settings, job_id: str) -> str:
+    """Everything that came out of a job, as text for a terminal. Raises `UnknownJob` and `DatabaseError`."""
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        job = await job_rows.fetch_job(connection, job_id)
+        report, checks = await job_rows.fetch_report(connection, job_id), await fetch_checks(connection, job_id)
+    if job is None:
+        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
+    # Its own secrets stay hidden; what only looks like one may be the very thing that the report is about.
+    secrets = settings.secret_values()
+    seen = render_checks(job, checks, report, settings.server.public_url, secrets)
+    return show_for_terminal(render_report(job, report, seen, secrets=secrets))
+
+
+def render_report(job: Job, report: Report | None, seen: str = "", *, secrets: Collection[str] = ()) -> str:
+    """A job, what the service saw itself, and its texts, each below its title, without the `secrets`. Pure."""
+    head = f"{job.case_key} · {job.preset} attempt {job.attempt}, asked for by @{job.requested_by} · {job.state}"
+    failure = [job.failure] if job.failure else []
+    texts = [(title, text) for title, text in (report.texts() if report else ()) if text.strip()]
+    shown = [f"=== {title} ===\n\n{_show(title, text, secrets)}" for title, text in texts]
+    above = redact("\n\n".join([f"job {job.id} · {head}", *failure, *([seen] if seen else [])]), secrets, shapes=())
+    return "\n\n".join([above, *(shown or ["Nothing was collected."])]) + "\n"
+
+
+def _show(title: str, text: str, secrets: Collection[str]) -> str:
+    if title != "Diff":
+        return redact(text, secrets, shapes=()).strip("\n")
+    shown = show_patch(text, secrets, shapes=())
+    return "\n".join([*shown.remarks(), shown.text.strip("\n")])
+
+
+def render_table(rows: Sequence[Sequence[str]]) -> str:
+    """Cells that are fit for a terminal, in columns; the first row is the head. Pure."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+async def read_costs(settings: Settings, since: date | None, until: date | None) -> str:
+    """What each job took, as CSV, of those created on these days (UTC, both included). Raises `DatabaseError`."""
+    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        after = _begin(until + timedelta(days=1)) if until else None
+        bill = await job_rows.fetch_bill(connection, _begin(since) if since else None, after)
+    configured = {spec.name: spec.model for spec in settings.agent_specs()}
+    return render_costs([{**row, "model": row["model"] or configured.get(row["agent"])} for row in bill])
+
+
+def _begin(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+def render_costs(bill: list[Mapping[str, Any]]) -> str:
+    """Rows as CSV with a header. Pure."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    names = [column.name for column in job_rows.BILL]
+    writer.writerow(names)
+    writer.writerows([_cell(row[name]) for name in names] for row in bill)
+    return written.getvalue()
+
+
+def _cell(value: Any) -> str:
+    """A cell in which a spreadsheet sees no formula: model and requester are other people's words."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6f}".rstrip("0").rstrip(".")
+    text = value.isoformat() if isinstance(value, datetime) else show_for_terminal(str(value))
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text

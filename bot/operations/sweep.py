@@ -1,0 +1,257 @@
+"""`ptq-bot sweep`: whether the issues of a backlog still reproduce, one after the other, by the service's own look.
+
+It asks GitHub for the issues, and has the service verify a few at a time, so that nobody else waits behind a backlog.
+Everything it knows is in the database, by the names of its jobs: whoever runs it again goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bot.config.settings import Settings
+from bot.operations.context import Refused, ask_about, open_context
+from bot.operations.machines import find_login
+from bot.operations.sweep_summary import LEFT_OUT, NO_SCRIPT, NOT_BEGUN, UNDER_WAY, WANTED, Row, Summary
+from handlers.cases import casebook
+from handlers.context import Context
+from handlers.events import Issue, Repository
+from handlers.jobs.preconditions import (
+    Busy,
+    NothingStarts,
+    NothingToVerify,
+    NotStarted,
+    check_caps,
+    check_free,
+    check_not_paused,
+)
+from handlers.jobs.start import StartRequest, freeze, list_scripts, name_job, start_unheard
+from handlers.ports import GitHubError, GitHubUnavailable
+from handlers.rules import RepositoryRules
+from handlers.text.sanitize import redact
+from handlers.words.verified import explain_outcome, find_outcome
+from runner.characters import show_for_terminal
+from runner.model.job import VERIFY, Job, JobState, Posts
+from runner.rows import job_rows
+from runner.rows.check_rows import fetch_checks
+from runner.rows.pauses import fetch_pauses, find_pause
+
+LOOK_EVERY_S = 1.0
+
+EVER = datetime(1970, 1, 1, tzinfo=UTC)
+"""Since when issues are listed."""
+
+ANOTHER = "another job on it is under way"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What an operator asks for."""
+
+    repository: str
+    label: str
+    limit: int
+    """Issues, the oldest first."""
+    at_once: int
+    """Jobs of it that are under way at the same time, at most."""
+    name: str
+    """What names its jobs, with the issue: none of one name runs twice on an issue."""
+    comments: bool
+    """Whether an issue gets the report, where that says how it stands."""
+
+    @property
+    def posts(self) -> Posts:
+        """What the threads get."""
+        return Posts.FINDING if self.comments else Posts.NOTHING
+
+
+def name_sweep(label: str) -> str:
+    """What a sweep is called that nobody gave a name: by its label, and the day (UTC)."""
+    return f"{label} {datetime.now(UTC):%Y-%m-%d}"
+
+
+async def sweep(
+    settings: Settings,
+    wish: Wish,
+    show: Callable[[str], None],
+    *,
+    dry: bool = False,
+    look_every_s: float = LOOK_EVERY_S,
+) -> Summary:
+    """Verify issues, and `show` a line as each is done; with `dry` only say what would be done.
+
+    What is cancelled leaves under way what is under way. Raises `Refused`, `UnknownRepository`, `GitHubError`,
+    `GitHubUnavailable` and `DatabaseError`.
+    """
+    async with open_context(settings) as context:
+        rules, repository = await ask_about(context, settings, wish.repository)
+        _require_verifiable(settings, rules)
+        listed = await context.github.list_labelled_issues(rules.name, wish.label, EVER)
+        issues = sorted((issue for issue in listed if issue.pull_request is None), key=lambda issue: issue.number)
+        swept = _Sweep(context, rules, repository, issues[: wish.limit], wish, show)
+        return await (swept.foresee() if dry else swept.run(look_every_s))
+
+
+def _require_verifiable(settings: Settings, rules: RepositoryRules) -> None:
+    if rules.presets is not None and VERIFY not in rules.presets:
+        raise Refused(f"the .github/ptq.toml of {rules.name} does not allow {VERIFY}")
+    if not settings.repos[rules.name].verify.runs:
+        raise Refused(f"verify.runs of {rules.name} is 0, so the service runs no scripts there")
+
+
+class _Sweep:
+    """One run of the command. What has come of each issue is read from rows, again and again."""
+
+    def __init__(
+        self,
+        context: Context,
+        rules: RepositoryRules,
+        repository: Repository,
+        issues: Sequence[Issue],
+        wish: Wish,
+        show: Callable[[str], None],
+    ) -> None:
+        self._context, self._rules, self._repository = context, rules, repository
+        self._issues, self._wish, self._show = issues, wish, show
+        self._by = find_login()
+        self._trigger = f"sweep {wish.name}"
+        self._names = {issue.number: name_job(context, rules.name, issue.number, self._trigger) for issue in issues}
+        self._done: dict[int, Row] = {}
+        self._under_way: dict[int, Job] = {}
+        self._stopped: str | None = None
+
+    async def run(self, look_every_s: float) -> Summary:
+        """Begin what is not begun, a few at a time, until all has ended or nothing more may begin."""
+        self._say(f"Sweep {self._wish.name!r} of {self._rules.name}: {len(self._issues)} open issue(s)\n")
+        while True:
+            await self._look()
+            await self._begin_more()
+            if not self._goes_on():
+                return self._sum_up()
+            await asyncio.sleep(look_every_s)
+
+    async def foresee(self) -> Summary:
+        """What a run would do. Nothing is begun."""
+        await self._look()
+        try:
+            async with self._context.db.read() as connection:
+                await self._check_all(connection)
+        except NotStarted as refused:
+            self._stop(refused)
+        rows = [await self._foresee(issue) for issue in self._list_waiting()]
+        return self._sum_up({row.issue: row for row in rows})
+
+    async def _look(self) -> None:
+        """Read how things stand: what has ended since, what is under way, and whether somebody has paused it all."""
+        context, left = self._context, [number for number in self._names if number not in self._done]
+        under_way = {}
+        with context.db.explaining():
+            async with context.db.read() as connection:
+                jobs = await job_rows.fetch_with_successors(connection, [self._names[number] for number in left])
+                known = [(number, jobs[name]) for number in left if (name := self._names[number]) in jobs]
+                for number, job in known:
+                    if await self._has_ended(connection, job):
+                        self._settle(await self._read(connection, job))
+                    else:
+                        under_way[number] = job
+                pause = find_pause(await fetch_pauses(connection), self._rules.name)
+        self._under_way = under_way
+        waits = any(job.state is JobState.QUEUED for job in under_way.values())
+        if pause and (waits or any(self._list_waiting())):
+            self._stopped = f"{pause.describe()}; ptq-bot resume takes that back."
+
+    async def _has_ended(self, connection: AsyncConnection, job: Job) -> bool:
+        """Also for its issue: a lost job may be started again in the moment in which that is told."""
+        case = None if job.active else await casebook.fetch_case(connection, job.case_key)
+        return not job.active and (case is None or case.active_job_id != job.id)
+
+    async def _begin_more(self) -> None:
+        for issue in self._list_waiting():
+            if self._stopped or len(self._under_way) >= self._wish.at_once:
+                return
+            try:
+                self._under_way[issue.number] = await start_unheard(self._context, self._rules, self._ask(issue))
+            except (NothingStarts, GitHubUnavailable) as error:
+                self._stop(error)
+            except (NotStarted, GitHubError) as error:
+                self._settle(_leave_out(issue, error))
+
+    def _stop(self, error: NotStarted | GitHubUnavailable) -> None:
+        self._stopped = str(error).removeprefix("No job was started: ")
+
+    def _goes_on(self) -> bool:
+        """Whether there is anything to wait for: once it is stopped, what waits in line is left to itself."""
+        if not self._stopped:
+            return bool(self._under_way)
+        return any(job.state is not JobState.QUEUED for job in self._under_way.values())
+
+    async def _check_all(self, connection: AsyncConnection) -> None:
+        """Raise `NotStarted` for what stands in the way of every job."""
+        await check_not_paused(connection, self._rules.name)
+        await check_caps(connection, self._context, self._rules, 0, self._by)
+
+    async def _foresee(self, issue: Issue) -> Row:
+        context, name = self._context, self._rules.name
+        try:
+            snapshot = await freeze(context, self._rules, self._ask(issue))
+            async with context.db.read() as connection:
+                await check_free(connection, context, name, issue.number, self._wish.posts)
+                scripts = await list_scripts(connection, snapshot, with_earlier=True)
+        except (NotStarted, GitHubError) as error:
+            return _leave_out(issue, error)
+        return Row(issue.number, issue.title, WANTED if scripts else NO_SCRIPT, scripts=len(scripts))
+
+    def _ask(self, issue: Issue) -> StartRequest:
+        return StartRequest(
+            repository=self._repository,
+            issue=issue,
+            preset=VERIFY,
+            requested_by=self._by,
+            triggered_at=self._context.now(),
+            by_our_clock=True,
+            trigger=self._trigger,
+            posts=self._wish.posts,
+        )
+
+    async def _read(self, connection: AsyncConnection, job: Job) -> Row:
+        """What a job that has ended says of its issue."""
+        title = next(issue.title for issue in self._issues if issue.number == job.issue_number)
+        checks, page = await fetch_checks(connection, job.id), self._context.find_page(job)
+        why = explain_outcome(job, checks, self._context.secrets)
+        return Row(job.issue_number, title, find_outcome(job, checks), why, job.base_commit, job.id, page)
+
+    def _list_waiting(self) -> list[Issue]:
+        """The issues of which nothing has come yet, and nothing is under way."""
+        return [issue for issue in self._issues if issue.number not in {**self._done, **self._under_way}]
+
+    def _settle(self, row: Row) -> None:
+        self._done[row.issue] = row
+        self._say(row.describe())
+
+    def _say(self, line: str) -> None:
+        self._show(show_for_terminal(redact(line, self._context.secrets)))
+
+    def _sum_up(self, foreseen: dict[int, Row] | None = None) -> Summary:
+        rows = [*self._list_rows(foreseen or {})]
+        return Summary(self._wish.name, self._rules.name, self._wish.label, rows, self._stopped)
+
+    def _list_rows(self, foreseen: dict[int, Row]) -> Iterator[Row]:
+        known = {**foreseen, **self._done}
+        for issue in self._issues:
+            if row := known.get(issue.number):
+                yield row
+            elif job := self._under_way.get(issue.number):
+                page = self._context.find_page(job)
+                yield Row(issue.number, issue.title, UNDER_WAY, job.trouble or "", job.base_commit, job.id, page)
+            else:
+                yield Row(issue.number, issue.title, NOT_BEGUN)
+
+
+def _leave_out(issue: Issue, error: NotStarted | GitHubError) -> Row:
+    if isinstance(error, NothingToVerify):
+        return Row(issue.number, issue.title, NO_SCRIPT)
+    return Row(issue.number, issue.title, LEFT_OUT, ANOTHER if isinstance(error, Busy) else str(error))

@@ -1,0 +1,1 @@
+"""The pages: health, status, jobs, and the live log."""

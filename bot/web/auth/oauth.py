@@ -1,0 +1,125 @@
+"""GitHub as a person sees it through the App: who they are, and a comment of their own. No token is kept here.
+
+The web application flow for GitHub Apps with PKCE (docs.github.com, "Generating a user access token for a GitHub App").
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from bot.github.transport import ACCEPT, API_VERSION, USER_AGENT
+from handlers.effects.outbox import SETTLES
+
+TIMEOUT = aiohttp.ClientTimeout(total=20.0)
+
+API = {"Accept": ACCEPT, "X-GitHub-Api-Version": API_VERSION}
+
+_NO_ANSWER = (aiohttp.ClientError, TimeoutError, ValueError)
+
+
+class OAuthFailed(Exception):  # noqa: N818
+    """GitHub did not do what was asked for; the message says what, as a sentence, and holds no secret."""
+
+
+class OAuthUnanswered(OAuthFailed):
+    """GitHub gave no usable answer, so what was asked for may have happened, or may still happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthApp:
+    """How the App is known to GitHub's sign-in, and where that is."""
+
+    client_id: str
+    client_secret: str = field(repr=False)
+    web_url: str
+    api_url: str
+
+
+class GitHubOAuth:
+    """The session is the caller's, and keeps no cookies: those of one person would travel with the next."""
+
+    def __init__(self, session: aiohttp.ClientSession, app: OAuthApp, *, settles: timedelta = SETTLES) -> None:
+        """`settles` is how long GitHub may still be at a request after its answer was lost."""
+        self._session = session
+        self._app = app
+        self.settles = settles
+
+    def authorize_url(self, state: str, verifier: str, redirect_uri: str, login: str = "") -> str:
+        """Where a browser goes so that GitHub asks who is there; `login` is whom we expect."""
+        digest = hashlib.sha256(verifier.encode()).digest()
+        query = {
+            "client_id": self._app.client_id,
+            "redirect_uri": redirect_uri,
+            "state": state,
+            "code_challenge": base64.urlsafe_b64encode(digest).decode().rstrip("="),
+            "code_challenge_method": "S256",
+            **({"login": login} if login else {}),
+        }
+        return str(URL(f"{self._app.web_url}/login/oauth/authorize").with_query(query))
+
+    async def redeem(self, code: str, verifier: str, redirect_uri: str) -> str:
+        """The token of whoever has agreed. A code does once. Raises `OAuthFailed`."""
+        form = {
+            "client_id": self._app.client_id,
+            "client_secret": self._app.client_secret,
+            "code": code,
+            "code_verifier": verifier,
+            "redirect_uri": redirect_uri,
+        }
+        url = f"{self._app.web_url}/login/oauth/access_token"
+        answer = await self._ask("POST", url, data=form, headers={"Accept": "application/json"})
+        token = answer.get("access_token")
+        if not isinstance(token, str):
+            raise OAuthFailed("GitHub did not accept the sign-in: its code was used before, or is too old.")
+        return token
+
+    async def fetch_login(self, token: str) -> str:
+        """Whose token it is. Raises `OAuthFailed`."""
+        login = (await self._ask("GET", f"{self._app.api_url}/user", token=token)).get("login")
+        if not isinstance(login, str):
+            raise OAuthFailed("GitHub did not say who you are.")
+        return login
+
+    async def comment(self, token: str, repository: str, number: int, body: str) -> str:
+        """Post a comment as the person themselves; its address. Raises `OAuthFailed`.
+
+        It takes no turn in the installation's budget of writes: GitHub counts it for the person, whose token this is.
+        """
+        url = f"{self._app.api_url}/repos/{repository}/issues/{number}/comments"
+        answer = await self._ask("POST", url, token=token, json={"body": body})
+        return str(answer.get("html_url", ""))
+
+    async def revoke(self, token: str) -> None:
+        """Have GitHub forget a token. Best effort: it would end by itself."""
+        with suppress(OAuthFailed):
+            headers = {**API, "Authorization": aiohttp.encode_basic_auth(self._app.client_id, self._app.client_secret)}
+            url = f"{self._app.api_url}/applications/{self._app.client_id}/token"
+            await self._ask("DELETE", url, headers=headers, json={"access_token": token})
+
+    async def _ask(
+        self, method: str, url: str, *, token: str = "", headers: Mapping[str, str] | None = None, **more: Any
+    ) -> dict[str, Any]:
+        sent = {"User-Agent": USER_AGENT, **(headers or API)} | ({"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            async with self._session.request(
+                method, url, headers=sent, timeout=TIMEOUT, allow_redirects=False, **more
+            ) as answer:
+                found = await answer.json(content_type=None) if answer.status != 204 else {}
+                status = answer.status
+        except _NO_ANSWER as error:
+            # The type only: the text of some errors holds the request.
+            raise OAuthUnanswered(f"GitHub gave no usable answer ({type(error).__name__}). Please try again.") from None
+        if status >= 500:
+            raise OAuthUnanswered(f"GitHub answered {status}. Please try again.")
+        if status >= 300 or not isinstance(found, dict):
+            raise OAuthFailed(f"GitHub answered {status}.")
+        return found

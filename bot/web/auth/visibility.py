@@ -1,0 +1,98 @@
+"""Who sees what: asked of GitHub as for commands in threads, kept for moments, and closed where GitHub says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+from cachetools import TTLCache
+
+from bot.web.auth.sessions import Visit
+from handlers.commands.table import Right
+from handlers.context import Context
+from handlers.ports import GitHubError, GitHubUnavailable
+from handlers.rules import RepositoryRules, Role
+from runner.model.job import Job
+
+log = structlog.get_logger()
+
+LASTS_S = 30.0
+"""How long an answer of GitHub's is good for looking, in seconds. Before anything is done it is asked anew."""
+
+KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which jobs a list may show."""
+
+    everything: bool = False
+    public: bool = False
+    """Those of public repositories' issues."""
+    read: frozenset[str] = frozenset()
+    """Repositories whose issues' jobs are shown, in lower case."""
+    start: frozenset[str] = frozenset()
+    """Repositories of which those are shown too that belong to no issue."""
+
+
+class Sight:
+    """Answers what somebody may see."""
+
+    def __init__(self, context: Context, *, public: bool, by_address: bool, lasts_s: float = LASTS_S) -> None:
+        """`public` shows jobs of public repositories to everybody.
+
+        `by_address` shows a job to anyone who has its address, unless its repository is private: an address has 40
+        random bits, which is not enough to guard a private repository's code for years.
+        """
+        self._context = context
+        self._public = public
+        self._by_address = by_address
+        self._roles: TTLCache[tuple[str, str], Role] = TTLCache(KEPT, lasts_s)
+
+    def is_open(self, visit: Visit) -> bool:
+        """Whether lists and machines are shown to them at all."""
+        return self._public or visit.login is not None
+
+    async def sees(self, visit: Visit, job: Job) -> bool:
+        """Whether they may look at a job of which they have the address."""
+        if visit.is_operator or (not job.private and (self._by_address or self._public)):
+            return True
+        if visit.login is None:
+            return False
+        least = Role.READ if job.has_thread else Right.START.find_role(self._find_rules(job.repository))
+        return await self.find_role(visit.login, job.repository) >= least
+
+    async def find_scope(self, visit: Visit) -> Scope:
+        """What lists show them."""
+        if visit.is_operator:
+            return Scope(everything=True)
+        login = visit.login
+        if login is None:
+            return Scope(public=self._public)
+        every = list(self._context.repositories.values())
+        roles = await asyncio.gather(*(self.find_role(login, rules.name) for rules in every))
+        found = list(zip(every, roles, strict=True))
+        return Scope(
+            public=self._public,
+            read=frozenset(rules.name.lower() for rules, role in found if role >= Role.READ),
+            start=frozenset(rules.name.lower() for rules, role in found if role >= rules.who_may_start),
+        )
+
+    async def find_role(self, login: str, repository: str) -> Role:
+        """What somebody is in a repository, as of moments ago; nobody where GitHub does not say."""
+        key = (login.casefold(), repository.lower())
+        if (known := self._roles.get(key)) is not None:
+            return known
+        try:
+            role = await self._context.github.fetch_role(repository, login)
+        except (GitHubError, GitHubUnavailable) as error:
+            log.warning("dashboard.role_unknown", repository=repository, reason=str(error))
+            return Role.NONE
+        self._roles[key] = role
+        return role
+
+    def _find_rules(self, repository: str) -> RepositoryRules:
+        # One that is gone from the configuration is judged as strictly as can be.
+        gone = RepositoryRules(repository, agent="", who_may_start=Role.ADMIN)
+        return self._context.rules_for(repository) or gone

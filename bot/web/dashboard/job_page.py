@@ -1,0 +1,139 @@
+"""What stands on a job's page around its result: phases, attempts, who holds it, and what its reader may do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from bot.operations.holds import describe_way_in
+from bot.web.auth.sessions import Visit
+from bot.web.dashboard.deps import Desk
+from bot.web.dashboard.forms import make_occasion
+from handlers.cases import casebook
+from handlers.cases.case import Case
+from handlers.commands.table import Right
+from handlers.holds.by_comment import would_take_over
+from handlers.words.report_comment import render_duration
+from runner.db.schema import jobs
+from runner.model.job import Job
+from runner.model.machines import Machine
+from runner.rows import job_rows
+from runner.rows.holds import Hold, fetch_hold
+from runner.rows.stats import find_state
+
+MAX_ATTEMPTS = 50
+"""Attempts of a case that are linked, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A state that a job was in."""
+
+    state: str
+    began_at: datetime
+    lasted: timedelta
+
+    @property
+    def words(self) -> str:
+        """How long that was."""
+        return render_duration(self.lasted)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """See the module."""
+
+    events: Sequence[tuple[datetime, str]]
+    phases: Sequence[Phase]
+    attempts: Sequence[Job]
+    case: Case | None
+    hold: Hold | None
+    way_in: str
+    """The command by which its reader enters the environment; empty for whoever does not hold it."""
+    may_start: bool
+    may_open: bool
+    may_take_over: bool
+    """Whether the command that they can copy would be obeyed."""
+    occasion: str
+    """What names whatever is asked for by a form of this page: sent twice, it is asked for once."""
+
+    @property
+    def total_s(self) -> float:
+        """How long all phases were together, in seconds."""
+        return sum(phase.lasted.total_seconds() for phase in self.phases) or 1.0
+
+    def is_newest(self, job: Job) -> bool:
+        """Whether no attempt came after it: what carries on carries on from it."""
+        return not self.attempts or self.attempts[0].id == job.id
+
+    def is_settled(self, job: Job) -> bool:
+        """Whether what comes of a job that has ended is known: its case hears of it a moment later."""
+        return self.case is None or self.case.active_job_id != job.id
+
+    def stands(self, job: Job) -> bool:
+        """Whether a note would approve its diff."""
+        return self.case is not None and self.case.standing_job_id == job.id
+
+
+async def look_around(desk: Desk, visit: Visit, job: Job) -> Around:
+    """All of it, for whoever is there. What they may do is found out again when they do it."""
+    may_start, may_open = await _find_rights(desk, visit, job)
+    now = desk.context.now()
+    async with desk.context.db.read() as connection:
+        events = await job_rows.fetch_events(connection, job.id)
+        hold = await fetch_hold(connection, job.id)
+        attempts = await _fetch_attempts(connection, job)
+        case = await casebook.fetch_case(connection, job.case_key) if job.has_thread else None
+        rules = desk.context.rules_for(job.repository) if may_open and job.has_thread else None
+        may_take_over = rules is not None and await would_take_over(connection, desk.context, rules, job)
+    machine = desk.context.machines.get(job.machine or "")
+    return Around(
+        events=events,
+        phases=list_phases(events, job.ended_at or now, active=job.active),
+        attempts=attempts,
+        case=case,
+        hold=hold,
+        way_in=find_way_in(hold, machine, visit) if may_open or visit.is_operator else "",
+        may_start=may_start,
+        may_open=may_open,
+        may_take_over=may_take_over,
+        occasion=make_occasion(),
+    )
+
+
+async def _find_rights(desk: Desk, visit: Visit, job: Job) -> tuple[bool, bool]:
+    rules = desk.context.rules_for(job.repository)
+    if rules is None or visit.login is None:
+        return False, False
+    role = await desk.sight.find_role(visit.login, job.repository)
+    return role >= Right.START.find_role(rules), role >= Right.OPEN.find_role(rules)
+
+
+async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:
+    """Every job of the same issue, the newest first."""
+    if not job.has_thread:
+        return [job]
+    which = (jobs.c.repository == job.repository, jobs.c.issue_number == job.issue_number)
+    return sorted(
+        await job_rows.fetch_recent_jobs(connection, MAX_ATTEMPTS, *which), key=lambda one: one.attempt, reverse=True
+    )
+
+
+def find_way_in(hold: Hold | None, machine: Machine | None, visit: Visit) -> str:
+    """The command for whoever holds an environment, or operates the machines, once it may be entered. Pure."""
+    if hold is None or machine is None or hold.admitted_at is None or visit.login is None:
+        return ""
+    is_theirs = hold.person.casefold() == visit.login.casefold()
+    return shlex.join(describe_way_in(machine)) if is_theirs or visit.is_operator else ""
+
+
+def list_phases(events: Iterable[tuple[datetime, str]], until: datetime, *, active: bool) -> list[Phase]:
+    """The states that a job was in, out of its history; that it ended is none. Pure."""
+    moves = [(at, state) for at, what in events if (state := find_state(what))]
+    ends = [*(at for at, _ in moves[1:]), until]
+    phases = [Phase(state, at, max(end - at, timedelta())) for (at, state), end in zip(moves, ends, strict=True)]
+    return phases if active else phases[:-1]

@@ -1,0 +1,140 @@
+"""The pages that show many things at once: the overview, the list of jobs, deliveries, spend."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from aiohttp import web
+
+from bot.operations.deliveries import NotReplayed, fetch_deliveries, work_again
+from bot.web.auth.sessions import Forged, Visit
+from bot.web.auth.visibility import Scope
+from bot.web.dashboard import listing
+from bot.web.dashboard.deps import Desk
+from bot.web.dashboard.drawing import HEADERS
+from bot.web.dashboard.machines import describe_machines
+from bot.web.dashboard.spend import DAYS, fetch_runs, sum_all
+from runner.characters import make_storable
+from runner.model.job import Job, JobState
+from runner.rows import job_rows
+from runner.rows.machine_states import fetch_machine_states, fetch_sightings
+from runner.rows.pauses import EVERYWHERE, Pause, fetch_pauses
+
+
+class Lists:
+    """The handlers."""
+
+    def __init__(self, desk: Desk, slots: Mapping[str, int]) -> None:
+        self._desk = desk
+        self._slots = slots
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every address."""
+        return [
+            web.get("/", self.show_overview),
+            web.get("/jobs", self.show_jobs),
+            web.get("/deliveries", self.show_deliveries),
+            web.post("/deliveries/{id}/replay", self.replay),
+            web.get("/spend", self.show_spend),
+        ]
+
+    async def show_overview(self, request: web.Request) -> web.Response:
+        """The queue and the machines at a glance."""
+        visit = self._open(request)
+        scope = await self._desk.sight.find_scope(visit)
+        async with self._desk.context.db.read() as connection:
+            active = await job_rows.fetch_active_jobs(connection)
+            leases = await job_rows.fetch_leases(connection)
+            states = await fetch_machine_states(connection)
+            sightings = await fetch_sightings(connection)
+            pauses = await fetch_pauses(connection)
+        shown = tuple(job for job in active if shows(scope, job))
+        machines = describe_machines(self._slots, states, leases, sightings, self._desk.drawing)
+        on = {machine["name"]: [job for job in shown if job.machine == machine["name"]] for machine in machines}
+        return self._desk.drawing.render(
+            "overview.html",
+            visit,
+            counts=Counter(str(job.state) for job in active),
+            waiting=[job for job in shown if job.state is JobState.QUEUED],
+            machines=machines,
+            jobs_on=on,
+            pauses=[pause for pause in pauses if _shows_pause(scope, pause)],
+            now=self._desk.context.now(),
+        )
+
+    async def show_jobs(self, request: web.Request) -> web.Response:
+        """The jobs that fit a filter, a page at a time; and which machines are out."""
+        visit, wanted = self._open(request), listing.read_filter(request.query)
+        context = self._desk.context
+        scope = await self._desk.sight.find_scope(visit)
+        async with context.db.read() as connection:
+            states, leases = await fetch_machine_states(connection), await job_rows.fetch_leases(connection)
+            found = await listing.fetch_page(connection, scope, wanted)
+        choices = {
+            "state": listing.list_states(),
+            "preset": list(context.presets),
+            "agent": list(context.agents),
+            "machine": list(self._slots),
+        }
+        values: dict[str, Any] = {"wanted": wanted, "choices": choices, "repositories": self._name(scope)}
+        machines = describe_machines(self._slots, states, leases, {}, self._desk.drawing)
+        return self._desk.drawing.render("jobs.html", visit, found=found, machines=machines, **values)
+
+    async def show_deliveries(self, request: web.Request) -> web.Response:
+        """The newest deliveries, for operators; never their bodies."""
+        visit, failed = self._desk.visits.read(request), "failed" in request.query
+        self._desk.require_operator(visit)
+        async with self._desk.context.db.read() as connection:
+            rows = await fetch_deliveries(connection, failed=failed)
+        return self._desk.drawing.render("deliveries.html", visit, rows=rows, failed=failed)
+
+    async def replay(self, request: web.Request) -> web.Response:
+        """Let a delivery be worked again, at an operator's word."""
+        reader = self._desk.visits.read(request)
+        self._desk.require_operator(reader)
+        try:
+            _, fields = await self._desk.visits.read_form(request)
+            # No guard: an operator does this whatever claims this replica holds.
+            async with self._desk.context.db.begin() as connection:
+                await work_again(connection, make_storable(request.match_info["id"]), force="force" in fields)
+        except Forged as forged:
+            return self._desk.drawing.say(reader, "Not replayed", str(forged), 403)
+        except NotReplayed as refused:
+            return self._desk.drawing.say(reader, "Not replayed", f"The {refused}.", 409)
+        self._desk.context.ring()
+        where = f"{self._desk.context.public_url}/deliveries"
+        return web.Response(status=303, headers={**HEADERS, "Location": where})
+
+    async def show_spend(self, request: web.Request) -> web.Response:
+        """What runs took of late, for operators."""
+        visit = self._desk.visits.read(request)
+        self._desk.require_operator(visit)
+        async with self._desk.context.db.read() as connection:
+            runs = await fetch_runs(connection, self._desk.context.now() - timedelta(days=DAYS))
+        return self._desk.drawing.render("spend.html", visit, tables=sum_all(runs), days=DAYS)
+
+    def _open(self, request: web.Request) -> Visit:
+        visit = self._desk.visits.read(request)
+        if not self._desk.sight.is_open(visit):
+            raise self._desk.refuse(visit)
+        return visit
+
+    def _name(self, scope: Scope) -> list[str]:
+        """The configured repositories that they know of."""
+        known = self._desk.context.repositories.values()
+        return sorted(rules.name for rules in known if scope.everything or rules.name.lower() in scope.read)
+
+
+def shows(scope: Scope, job: Job) -> bool:
+    """Whether lists show a job: the same as `listing.choose` says to the database. Pure."""
+    name = job.repository.lower()
+    if scope.everything or name in scope.start:
+        return True
+    return job.has_thread and ((scope.public and not job.private) or name in scope.read)
+
+
+def _shows_pause(scope: Scope, pause: Pause) -> bool:
+    return scope.everything or pause.repository == EVERYWHERE or pause.repository in scope.read

@@ -1,0 +1,148 @@
+"""What agents write in Markdown, as HTML that loads nothing, runs nothing, and leads only to where the web is. Pure.
+
+Its HTML is shown and not obeyed, its pictures are links, and what it hides behind entities or between its marks is
+cleaned once more, as readers see it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from urllib.parse import unquote
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
+
+from handlers.text.transcript import redact_each
+
+MAX_PROSE = 20_000
+"""Characters beyond which a text is shown as it was typed. 15 kB of an honest one take some 10 ms."""
+
+MAX_CELLS = 10_000
+"""Of tables, which rows that end early are filled up to."""
+
+MAX_LOOKS = 250_000
+"""Characters that are looked at for the ends of links: from each open bracket on, to the end of its paragraph. With as
+many the parser takes a second."""
+
+_MAX_NESTING = 20
+"""Of quotes, lists and marks in each other; the parser leaves out what stands deeper."""
+
+_TOP = 3
+"""The level of a text's highest heading: above it are those of page and section."""
+
+_WEB = re.compile(r"https?://[^/]", re.IGNORECASE)
+
+_WIDE = '<div class="scroll" tabindex="0" role="region" aria-label="Table">'
+"""What a table stands in."""
+
+_CODE = ("code_block", "fence")
+
+Clean = Callable[[str], str]
+
+
+def render_prose(text: str, clean: Clean) -> Markup:
+    """Somebody's Markdown as HTML; what is too long or too deep for that, as the text that it is.
+
+    `clean` takes away what nobody should see. What becomes such a thing only once the marks are gone is not among them
+    either: its paragraph, or if need be all of it, is then shown without marks.
+    """
+    text = clean(text)
+    tokens = _parse(text)
+    if tokens is None:
+        return _show(text)
+    told = [token for token in tokens if token.type == "inline" or token.type in _CODE]
+    for token in told:
+        token.children = [*_tame_words(token.children or (), clean)]
+    seen = [_read(token) for token in told]
+    cleaned = redact_each(seen, clean)
+    whole = "\n".join(cleaned)
+    if clean(whole) != whole:
+        return _show(clean(whole))
+    for token, before, after in zip(told, seen, cleaned, strict=True):
+        if before != after:
+            token.content, token.children = after, [_say(after)]
+    html = _parser().renderer.render([*_tame_blocks(tokens)], _parser().options, {})
+    return Markup('<div class="markdown">{}</div>').format(Markup(html))  # noqa: S704 - the renderer escapes
+
+
+@cache
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING}).enable(["table", "strikethrough"])
+
+
+def _parse(text: str) -> list[Token] | None:
+    """The text's tokens; None where it is better read as it is."""
+    if len(text) > MAX_PROSE or _is_costly(text):
+        return None
+    try:
+        tokens = _parser().parse(text)
+    except Exception:  # Whatever a stranger's text does to the parser, it can be read.
+        return None
+    return None if any(token.level >= _MAX_NESTING - 1 for token in tokens) else tokens
+
+
+def _is_costly(text: str) -> bool:
+    lines = text.split("\n")
+    cells = len(lines) * max(line.count("|") for line in lines)
+    looks = sum(len(paragraph) * min(paragraph.count("["), _MAX_NESTING) for paragraph in text.split("\n\n"))
+    return cells > MAX_CELLS or looks > MAX_LOOKS
+
+
+def _show(text: str) -> Markup:
+    return Markup('<pre class="prose">{}</pre>').format(text)
+
+
+def _read(token: Token) -> str:
+    """What readers see of it."""
+    return "".join(child.content or "\n" * child.type.endswith("break") for child in token.children or (token,))
+
+
+def _say(text: str) -> Token:
+    return Token("text", "", 0, content=text)
+
+
+def _tame_words(words: Sequence[Token], clean: Clean) -> Iterator[Token]:
+    """Links that lead into the web alone, and links in place of pictures."""
+    is_link = False
+    for token in words:
+        if token.type == "link_open":
+            is_link = _may_lead(address := str(token.attrs["href"]), clean)
+            yield from [_lead(address)] if is_link else ()
+        elif token.type == "link_close":
+            yield from [token] if is_link else ()
+            is_link = False
+        elif token.type == "image":
+            address, name = str(token.attrs["src"]), _say(_read(token).strip() or "image")
+            may = not is_link and _may_lead(address, clean)
+            yield from [_lead(address), name, Token("link_close", "a", -1)] if may else [name]
+        else:
+            yield token
+
+
+def _may_lead(address: str, clean: Clean) -> bool:
+    return bool(_WEB.match(address)) and all(clean(form) == form for form in (address, unquote(address)))
+
+
+def _lead(address: str) -> Token:
+    return Token("link_open", "a", 1, attrs={"href": address, "rel": "noopener nofollow noreferrer"})
+
+
+def _tame_blocks(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Headings below those of the page, boxes for what may be wide, and no style but by a class."""
+    shift = _TOP - min((int(token.tag[1:]) for token in tokens if token.type == "heading_open"), default=1)
+    for token in tokens:
+        style = str(token.attrs.pop("style", ""))
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(int(token.tag[1:]) + shift, 6)}"
+        elif token.type in _CODE:
+            token.type, token.attrs = "code_block", {"tabindex": "0"}
+        elif style:
+            token.attrs = {"class": style.removeprefix("text-align:")}
+        if token.type == "table_open":
+            yield Token("html_block", "", 0, content=_WIDE)
+        yield token
+        if token.type == "table_close":
+            yield Token("html_block", "", 0, content="</div>\n")

@@ -1,0 +1,149 @@
+"""`GET /jobs/{id}/log/{stage}/events`: a job's log while it grows, and how the job stands, as server-sent events.
+
+The `id` of an event is the offset in the log from which on its reader goes on. Who may read is for `Pages` to decide,
+and asked anew every now and then. It refuses to know what is in a log (`bot.web.live_channel`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from bot.web.job_logs import JobLogs
+from bot.web.live_channel import Channel, Reader, View
+from runner.model.job import Job
+from runner.steps.spool import STAGES, Spool
+
+MAX_STREAMS = 1_000
+"""Readers at once in this process."""
+
+SHARE_OF_PERSON = 0.03
+"""Of all streams, for one person who has signed in: more tabs than anybody reads."""
+
+STALL_S = 30.0
+"""A reader that takes nothing for so long is dropped. It comes back by itself, where it was."""
+
+LASTS_S = 900.0
+"""How long a stream lasts: whoever comes back is asked anew whether it may."""
+
+RETRY_MS = 2_000
+"""After how long a browser comes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What is decided elsewhere: who may read, and what a job looks like."""
+
+    find: Callable[[web.Request], Awaitable[tuple[str | None, Job]]]
+    """Who asks (None for somebody who has not signed in), and the job, if they can read it. Raises
+    `web.HTTPException`."""
+    look: Callable[[str, bool], Awaitable[View]]
+    """How a job stands now, where its log may read as if nobody should see it."""
+    draw: Callable[..., str]
+    """A template of this name with these values, as HTML."""
+    headers: Mapping[str, str]
+
+
+def read_offset(request: web.Request) -> int:
+    """From where on somebody wants the log: from where the stream broke off, or else as the page says."""
+    told = request.headers.get("Last-Event-ID") or request.query.get("from", "")
+    return int(told) if re.fullmatch(r"[0-9]{1,15}", told) else 0
+
+
+class LiveLogs:
+    """The handler, with a channel for each log that somebody follows just now."""
+
+    def __init__(
+        self,
+        decided: Decisions,
+        spool: Spool,
+        logs: JobLogs,
+        max_streams: int = MAX_STREAMS,
+        *,
+        people_sign_in: bool = False,
+    ) -> None:
+        """Where `people_sign_in`, half of the streams are kept for them: strangers cannot take them all."""
+        self._decided, self._spool, self._logs = decided, spool, logs
+        self._max_streams = max_streams
+        self._max_of_strangers = max_streams // 2 if people_sign_in else max_streams
+        self._max_of_person = max(int(max_streams * SHARE_OF_PERSON), 1)
+        self._streams: Counter[str | None] = Counter()
+        self._channels: dict[tuple[str, str], tuple[Channel, asyncio.Task[None]]] = {}
+        self._is_closing = False
+
+    def route(self) -> web.RouteDef:
+        """Where it is asked."""
+        return web.get("/jobs/{id}/log/{stage}/events", self.show, allow_head=False)
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """Stream a log from an offset on, until it ends, or its reader has gone."""
+        (login, job), stage = await self._decided.find(request), request.match_info["stage"]
+        if stage not in STAGES:
+            raise web.HTTPNotFound(text="this job has no such log\n", headers=self._decided.headers)
+        if self._is_closing or not self._has_room(login):
+            headers = {**self._decided.headers, "Retry-After": "30"}
+            raise web.HTTPServiceUnavailable(text="too many live logs are open: try again soon\n", headers=headers)
+        # A proxy must not gather the answer before it passes it on: nginx looks for this header.
+        headers = {**self._decided.headers, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        response = web.StreamResponse(headers=headers)
+        self._streams[login] += 1
+        try:
+            async with self._join(job, stage) as channel:
+                await response.prepare(request)
+                await _send_all(request, response, channel)
+        finally:
+            self._streams[login] -= 1
+            self._streams += Counter()  # Drops people who have no stream any more.
+        return response
+
+    def _has_room(self, login: str | None) -> bool:
+        most = self._max_of_strangers if login is None else self._max_of_person
+        return self._streams[login] < most and self._streams.total() < self._max_streams
+
+    async def close(self, _: object = None) -> None:
+        """Let every reader go: the service stops."""
+        self._is_closing = True
+        for channel, _task in self._channels.values():
+            channel.end()
+
+    @asynccontextmanager
+    async def _join(self, job: Job, stage: str) -> AsyncIterator[Channel]:
+        """The channel of a log, which lives as long as anybody is there."""
+        key = (job.id, stage)
+        if key not in self._channels:
+            channel = Channel(self._decided.look, self._decided.draw, self._spool, self._logs, job, stage)
+            self._channels[key] = channel, asyncio.create_task(channel.run(), name=f"live log of {job.id}")
+        channel, task = self._channels[key]
+        channel.readers += 1
+        try:
+            yield channel
+        finally:
+            channel.readers -= 1
+            if not channel.readers:
+                del self._channels[key]
+                task.cancel()
+
+
+async def _send_all(request: web.Request, response: web.StreamResponse, channel: Channel) -> None:
+    with suppress(TimeoutError, ConnectionError):
+        await response.write(f"retry: {RETRY_MS}\n\n".encode())
+        async with asyncio.timeout(LASTS_S):
+            async for event in channel.stream(Reader(read_offset(request))):
+                if event:
+                    await _send(request, response, event)
+
+
+async def _send(request: web.Request, response: web.StreamResponse, event: bytes) -> None:
+    try:
+        async with asyncio.timeout(STALL_S):
+            await response.write(event)
+    except TimeoutError:
+        if request.transport:
+            request.transport.abort()  # Or else we would wait for it once more, to end the answer.
+        raise

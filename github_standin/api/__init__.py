@@ -1,0 +1,1 @@
+"""GitHub's HTTP API and git over HTTP."""

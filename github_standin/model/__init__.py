@@ -1,0 +1,1 @@
+"""What GitHub keeps: repositories, issues, pull requests, Apps, rights, limits and webhooks."""

@@ -1,0 +1,1 @@
+"""Pages with forms, so that a person can play GitHub in a browser."""

@@ -1,0 +1,328 @@
+"""Rows of cases, their labels, replies and pull requests. Every function takes the transaction that its caller opened.
+
+A reply is a row before it is a comment: what should stand on GitHub, and what we last put there.
+`handlers.effects.outbox` makes the second equal to the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, case, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.cases.case import LABELS, Case, CaseState
+from handlers.ports import Worth
+from runner.db.schema import case_labels, cases, jobs, pulls, replies
+from runner.db.sql import insert_new, upsert
+from runner.model.job import FINAL, Job, JobState, Posts
+from runner.rows import job_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One comment of ours: as it should stand, and what we know of it on GitHub."""
+
+    id: str
+    kind: str
+    """`status`, `report` or `reply`: the word in the comment's marker."""
+    repository: str
+    issue_number: int
+    body: str
+    created_at: datetime
+    next_attempt_at: datetime
+    job_id: str | None = None
+    posted_body: str | None = None
+    comment_id: int | None = None
+    comment_url: str | None = None
+    commented_at: datetime | None = None
+    attempts: int = 0
+    refusals: int = 0
+    trouble: str | None = None
+    """Why it waits, in words."""
+    abandoned: str | None = None
+    final: bool = False
+    changed_at: datetime | None = None
+    """When `body` last became another one; None while it is the first."""
+    quiet_since: datetime | None = None
+    """Since when nobody sends it, so that an unanswered attempt settles; None: whoever sent it may have died at it."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether an attempt to post it has had no answer, not even a refusal."""
+        return self.comment_id is None and self.attempts > self.refusals
+
+    @property
+    def marker(self) -> str:
+        """What our comment carries, so that we find it again after a lost answer."""
+        name = "job" if self.kind == "status" else self.kind
+        return f"<!-- ptq:{name}={self.id} -->"
+
+    def log_context(self) -> dict[str, object]:
+        """The ids that every log line about this comment carries."""
+        case = f"{self.repository}#{self.issue_number}"
+        return {"repository": self.repository, "issue": self.issue_number, "case": case, "job": self.job_id}
+
+    @property
+    def worth(self) -> Worth:
+        """How much bringing it to GitHub is worth to people now."""
+        return find_worth(self.kind, is_posted=self.comment_id is not None, final=self.final)
+
+
+def find_worth(kind: str, *, is_posted: bool, final: bool) -> Worth:
+    """How much it is worth to bring the next text of a comment to GitHub; `is_posted` says that its first is there."""
+    if kind == "status" and is_posted:
+        return Worth.STATUS if final else Worth.LIVE
+    return Worth.REPLY if kind == "reply" else Worth.REPORT
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """One approved report on its way to being a draft pull request."""
+
+    job_id: str
+    digest: str
+    note: str
+    approver: str
+    note_url: str
+    branch: str
+    created_at: datetime
+    next_attempt_at: datetime
+    title: str | None = None
+    """As the approver typed it; None leaves it to the report."""
+    commit_sha: str | None = None
+    number: int | None = None
+    url: str | None = None
+    attempts: int = 0
+    refusals: int = 0
+    trouble: str | None = None
+    """Why it waits, in words."""
+    abandoned: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseLabel:
+    """The label by which an issue shows where its case stands: what we know of it on GitHub."""
+
+    key: str
+    next_attempt_at: datetime
+    standing: str | None = None
+    """The one that stands there by our doing, or may: it is written down before it is put on."""
+    settled: bool = True
+    """Whether GitHub has said so."""
+    attempts: int = 0
+    refusals: int = 0
+    trouble: str | None = None
+    """Why it waits, in words."""
+    abandoned: str | None = None
+
+
+async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
+    """The case of an issue, by `owner/name#number`."""
+    row = (await connection.execute(select(cases).where(cases.c.key == key))).one_or_none()
+    return _case(row) if row else None
+
+
+def _case(row: Row[Any]) -> Case:
+    return Case(**{**row._mapping, "state": CaseState(row.state)})
+
+
+async def fetch_case_of_pull(connection: AsyncConnection, repository: str, number: int) -> Case | None:
+    """The case that a pull request of ours came from."""
+    of_pull = select(pulls.c.job_id).where(pulls.c.number == number)
+    issue = select(jobs.c.issue_number).where(jobs.c.repository == repository, jobs.c.id.in_(of_pull)).limit(1)
+    found = (await connection.execute(issue)).scalar_one_or_none()
+    return await fetch_case(connection, f"{repository}#{found}") if found else None
+
+
+async def fetch_queued_job(connection: AsyncConnection, key: str) -> Job | None:
+    """The job of a case that waits for its slot."""
+    case = await fetch_case(connection, key)
+    job = await job_rows.fetch_job(connection, case.active_job_id) if case and case.active_job_id else None
+    return job if job and job.state is JobState.QUEUED else None
+
+
+async def save_case(connection: AsyncConnection, case: Case) -> None:
+    """Write a case as it now is."""
+    await upsert(connection, cases, asdict(case), keep=["created_at"])
+
+
+def derive_reply_id(what: str) -> str:
+    """The id of the reply that `what` calls for: asked for twice, it is one reply."""
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def draft_reply(reply_id: str, kind: str, job: Job, body: str, now: datetime) -> Reply:
+    """A job's status comment or report, before it is written down."""
+    return Reply(reply_id, kind, job.repository, job.issue_number, body, now, now, job_id=job.id)
+
+
+async def insert_reply(connection: AsyncConnection, reply: Reply) -> bool:
+    """Write down a reply to be posted; False when it was written down before."""
+    return await insert_new(connection, replies, asdict(reply))
+
+
+def read_reply(row: Row[Any]) -> Reply:
+    """The reply of a whole row."""
+    return Reply(**row._mapping)
+
+
+async def has_reply(connection: AsyncConnection, reply_id: str) -> bool:
+    """Whether a reply with this id was written down."""
+    found = await connection.execute(select(replies.c.id).where(replies.c.id == reply_id))
+    return found.one_or_none() is not None
+
+
+async def fetch_job_reply(connection: AsyncConnection, job_id: str, kind: str) -> Reply | None:
+    """The status comment or the report of a job."""
+    query = select(replies).where(replies.c.job_id == job_id, replies.c.kind == kind)
+    row = (await connection.execute(query)).one_or_none()
+    return read_reply(row) if row else None
+
+
+async def fetch_reports_of(connection: AsyncConnection, repository: str, issue_number: int) -> list[Reply]:
+    """The reports that stand on an issue, newest first by GitHub's clock."""
+    query = (
+        select(replies)
+        .where(
+            replies.c.repository == repository,
+            replies.c.issue_number == issue_number,
+            replies.c.kind == "report",
+            replies.c.commented_at.is_not(None),
+        )
+        .order_by(replies.c.commented_at.desc(), replies.c.comment_id.desc())
+    )
+    return [read_reply(row) for row in await connection.execute(query)]
+
+
+async def fetch_replies_of_job(connection: AsyncConnection, job_id: str) -> list[Reply]:
+    """The status comment and the report of a job, as far as they are written down."""
+    query = select(replies).where(replies.c.job_id == job_id).order_by(replies.c.kind.desc())
+    return [read_reply(row) for row in await connection.execute(query)]
+
+
+async def fetch_unposted(connection: AsyncConnection) -> list[tuple[str, str | None, str | None, int]]:
+    """Replies that GitHub does not show as they should stand: repository, trouble, why abandoned, and how many."""
+    unposted = or_(replies.c.comment_id.is_(None), replies.c.posted_body != replies.c.body)
+    kinds = (replies.c.repository, replies.c.trouble, replies.c.abandoned)
+    query = select(*kinds, func.count()).where(or_(unposted, replies.c.abandoned.is_not(None))).group_by(*kinds)
+    return [(row[0], row[1], row[2], row[3]) for row in await connection.execute(query)]
+
+
+async def change_reply(connection: AsyncConnection, reply: Reply, **changes: Any) -> Reply:
+    """Change a reply's row and return it as it now is."""
+    await connection.execute(update(replies).where(replies.c.id == reply.id).values(**changes))
+    return replace(reply, **changes)
+
+
+async def fetch_mislabelled_cases(
+    connection: AsyncConnection, showing: Collection[str], hiding: Collection[str], now: datetime
+) -> list[Case]:
+    """Cases of these repositories whose label is due, for it is not as it should be: as the case stands, or off.
+
+    While a job is active of which the thread is to hear nothing, the label tells nothing of it either.
+    """
+    shown = case({str(state): label for state, label in LABELS.items()}, value=cases.c.state, else_="")
+    wanted = case((cases.c.repository.in_(showing), shown), else_="")
+    differs = func.coalesce(case_labels.c.standing, "") != wanted
+    is_due = or_(case_labels.c.key.is_(None), case_labels.c.next_attempt_at <= now)
+    query = (
+        select(cases)
+        .outerjoin(case_labels, case_labels.c.key == cases.c.key)
+        .outerjoin(jobs, jobs.c.id == cases.c.active_job_id)
+        .where(or_(jobs.c.posts.is_(None), jobs.c.posts == Posts.ALL))
+        .where(cases.c.repository.in_([*showing, *hiding]), or_(differs, case_labels.c.settled.is_(False)))
+        .where(case_labels.c.abandoned.is_(None), is_due)
+        .order_by(cases.c.changed_at)
+    )
+    return [_case(row) for row in await connection.execute(query)]
+
+
+async def fetch_case_label(connection: AsyncConnection, key: str) -> CaseLabel | None:
+    """What we know of the label of a case; None where it never had one."""
+    row = (await connection.execute(select(case_labels).where(case_labels.c.key == key))).one_or_none()
+    return CaseLabel(**row._mapping) if row else None
+
+
+async def save_case_label(connection: AsyncConnection, label: CaseLabel) -> None:
+    """Write down what is known of a case's label now."""
+    await upsert(connection, case_labels, asdict(label))
+
+
+async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
+    """Jobs of issues that have ended and have no report yet, nor another job in their place that will have it.
+
+    Of those without any report they are such that their case still has.
+    """
+    reported = select(replies.c.job_id).where(replies.c.kind == "report", replies.c.job_id.is_not(None))
+    replaced = select(jobs.c.replaces).where(jobs.c.replaces.is_not(None))
+    ended = jobs.c.state.in_([str(state) for state in FINAL])
+    due = or_(jobs.c.posts == Posts.ALL, jobs.c.id.in_(select(cases.c.active_job_id)))
+    query = select(jobs.c.id).where(ended, jobs.c.issue_number > 0, jobs.c.id.not_in(reported), due)
+    query = query.where(jobs.c.id.not_in(replaced))
+    return list((await connection.execute(query)).scalars())
+
+
+async def fetch_open_statuses(connection: AsyncConnection) -> list[Reply]:
+    """Status comments that still follow their job."""
+    query = select(replies).where(replies.c.kind == "status", replies.c.final.is_(False))
+    return [read_reply(row) for row in await connection.execute(query)]
+
+
+async def save_pull(connection: AsyncConnection, pull: Pull) -> None:
+    """Write down a pull request to be opened, in place of one that was given up."""
+    await upsert(connection, pulls, asdict(pull))
+
+
+async def fetch_pull(connection: AsyncConnection, job_id: str) -> Pull | None:
+    """The pull request of a job's report."""
+    row = (await connection.execute(select(pulls).where(pulls.c.job_id == job_id))).one_or_none()
+    return Pull(**row._mapping) if row else None
+
+
+async def is_accepted(connection: AsyncConnection, note_url: str) -> bool:
+    """Whether the comment at this address has been taken for a note, whatever came of it."""
+    found = await connection.execute(select(pulls.c.job_id).where(pulls.c.note_url == note_url).limit(1))
+    return found.one_or_none() is not None
+
+
+def _pulls_of(repository: str, issue_number: int) -> Select[Any]:
+    """The pull requests that notes on an issue asked for and that were not given up, newest first."""
+    of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    standing = (pulls.c.job_id.in_(of_issue), pulls.c.abandoned.is_(None))
+    return select(pulls).where(*standing).order_by(pulls.c.created_at.desc()).limit(1)
+
+
+async def fetch_newest_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
+    """The newest pull request that a note on this issue asked for, open or on its way."""
+    row = (await connection.execute(_pulls_of(repository, issue_number))).one_or_none()
+    return Pull(**row._mapping) if row else None
+
+
+async def fetch_brought_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
+    """What the last note on this issue that was carried out has left on GitHub."""
+    query = _pulls_of(repository, issue_number).where(pulls.c.number.is_not(None))
+    row = (await connection.execute(query)).one_or_none()
+    return Pull(**row._mapping) if row else None
+
+
+async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pull]:
+    """Approved pull requests that are not brought to GitHub yet, oldest first, and of each issue only the first."""
+    waiting = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
+    query = select(pulls, jobs.c.repository, jobs.c.issue_number).join(jobs, jobs.c.id == pulls.c.job_id)
+    firsts: dict[tuple[str, int], Pull] = {}
+    for row in await connection.execute(query.where(*waiting).order_by(pulls.c.created_at)):
+        *values, repository, issue_number = row
+        pull = Pull(**dict(zip(pulls.c.keys(), values, strict=True)))
+        firsts.setdefault((repository, issue_number), pull)
+    return [pull for pull in firsts.values() if pull.next_attempt_at <= now]
+
+
+async def change_pull(connection: AsyncConnection, pull: Pull, **changes: Any) -> Pull:
+    """Change a pull request's row and return it as it now is."""
+    await connection.execute(update(pulls).where(pulls.c.job_id == pull.job_id).values(**changes))
+    return replace(pull, **changes)

@@ -1,0 +1,138 @@
+"""What is deleted in the end: deliveries, which hold private data, and logs, which are large. Never what a case needs.
+
+Reports, changes, pull requests, replies, meters and sessions stay for good; the jobs to which a case points, and the
+last one of each issue, keep their logs too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import Row, Select, and_, delete, exists, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.db.database import Database
+from runner.db.schema import cases, deliveries, job_logs, jobs, model_calls
+from runner.rows import job_rows
+from runner.steps.spool import Spool
+
+log = structlog.get_logger()
+
+REDELIVERED_DAYS = 3
+"""For so long GitHub can send a delivery again, and its row is what tells that it was here.
+https://docs.github.com/en/webhooks/testing-and-troubleshooting-webhooks/redelivering-webhooks"""
+
+BATCH = 50
+"""Rows that one transaction looks at, so that none is long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """For how many days things are kept."""
+
+    deliveries_days: int = 30
+    logs_days: int = 180
+
+
+@dataclass(frozen=True, slots=True)
+class OldJob:
+    """A job, and what its case still needs."""
+
+    id: str
+    ended_at: datetime | None
+    """None while it is under way."""
+    is_last: bool
+    """Whether its issue has had no job after it."""
+    needed: frozenset[str]
+    """The jobs to which its case points: the one under way, and the one whose report stands."""
+
+
+def is_delivery_due(state: str, received_at: datetime, retention: Retention, now: datetime) -> bool:
+    """Whether a delivery may go: worked or set aside, and old. Pure."""
+    return state != "pending" and received_at < now - timedelta(days=retention.deliveries_days)
+
+
+def are_logs_due(job: OldJob, retention: Retention, now: datetime) -> bool:
+    """Whether the logs of a job may go. Pure."""
+    if job.ended_at is None or job.is_last or job.id in job.needed:
+        return False
+    return job.ended_at < now - timedelta(days=retention.logs_days)
+
+
+async def clean_database(db: Database, retention: Retention, now: Callable[[], datetime]) -> None:
+    """One pass over all that may go, in transactions that hold nobody up."""
+    gone = await _clean_deliveries(db, retention, now()), await _clean_logs(db, retention, now())
+    if any(gone):
+        log.info("retention.cleaned", deliveries=gone[0], jobs_without_logs=gone[1])
+
+
+async def clean_spool(db: Database, spool: Spool) -> None:
+    """Remove the live logs of jobs that are no longer under way: a killed service leaves such behind."""
+    # Listed before the jobs are asked for: a job has no log before it has its row.
+    listed = spool.list_jobs()
+    async with db.read() as connection:
+        active = {job.id for job in await job_rows.fetch_active_jobs(connection)}
+    for job_id in listed - active:
+        spool.drop(job_id)
+        log.info("retention.spool_dropped", job=job_id)
+
+
+async def _clean_deliveries(db: Database, retention: Retention, now: datetime) -> int:
+    """Delete the deliveries that are due, the oldest first. How many they were."""
+    last, gone = 0, 0
+    columns = deliveries.c.sequence, deliveries.c.state, deliveries.c.received_at
+    while True:
+        query = select(*columns).where(deliveries.c.sequence > last).order_by(deliveries.c.sequence).limit(BATCH)
+        async with db.write() as connection:
+            rows = (await connection.execute(query)).all()
+            due = [row.sequence for row in rows if is_delivery_due(row.state, row.received_at, retention, now)]
+            await connection.execute(delete(deliveries).where(deliveries.c.sequence.in_(due)))
+        gone += len(due)
+        # They came in their order: behind one that is too young there is none that is old enough.
+        if len(rows) < BATCH or not is_delivery_due("done", rows[-1].received_at, retention, now):
+            return gone
+        last = rows[-1].sequence
+
+
+async def _clean_logs(db: Database, retention: Retention, now: datetime) -> int:
+    """Delete the logs of jobs that are due, with the single calls of their models. How many jobs they were."""
+    last, gone = "", 0
+    while True:
+        async with db.write() as connection:
+            found = [_old_job(row) for row in await connection.execute(_select_logged_jobs(last))]
+            due = [job.id for job in found if are_logs_due(job, retention, now)]
+            await delete_logs(connection, due)
+        gone += len(due)
+        if len(found) < BATCH:
+            return gone
+        last = found[-1].id
+
+
+async def delete_logs(connection: AsyncConnection, job_ids: Collection[str]) -> None:
+    """Delete the logs of jobs, with the single calls of their models."""
+    for table in (job_logs, model_calls):
+        await connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
+
+
+def _select_logged_jobs(after: str) -> Select[Any]:
+    """The next jobs that have logs, in the order of their ids."""
+    later = jobs.alias("later")
+    is_last = ~exists().where(
+        later.c.repository == jobs.c.repository,
+        later.c.issue_number == jobs.c.issue_number,
+        later.c.attempt > jobs.c.attempt,
+    )
+    of_case = and_(cases.c.repository == jobs.c.repository, cases.c.issue_number == jobs.c.issue_number)
+    columns = jobs.c.id, jobs.c.ended_at, is_last.label("is_last"), cases.c.active_job_id, cases.c.standing_job_id
+    has_logs = exists().where(job_logs.c.job_id == jobs.c.id)
+    query = select(*columns).select_from(jobs.outerjoin(cases, of_case)).where(has_logs, jobs.c.id > after)
+    return query.order_by(jobs.c.id).limit(BATCH)
+
+
+def _old_job(row: Row[Any]) -> OldJob:
+    needed = frozenset(job_id for job_id in (row.active_job_id, row.standing_job_id) if job_id)
+    return OldJob(row.id, row.ended_at, bool(row.is_last), needed)

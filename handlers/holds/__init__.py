@@ -1,0 +1,1 @@
+"""Environments that people work in: takeover, release, and whether GitHub still lets their holders in."""

@@ -1,0 +1,84 @@
+"""Asks GitHub again whether people who hold environments may: before each is let in, and every few minutes after.
+
+Only holds that somebody took by a comment: the operator's own guests need not be people of GitHub.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+
+from handlers.cases import casebook
+from handlers.commands.own_rules import narrow
+from handlers.commands.table import COMMANDS
+from handlers.context import Context
+from handlers.effects.outbox import write_reply
+from handlers.holds.manual_jobs import find_origin
+from handlers.ports import GitHubError, GitHubUnavailable
+from handlers.words import hold_replies
+from runner.model.job import Job
+from runner.rows import job_rows
+from runner.rows.claims import ClaimLost
+from runner.rows.holds import Hold, change_hold, end_hold, fetch_hold, fetch_holds
+
+log = structlog.get_logger()
+
+CHECK_EVERY = timedelta(minutes=5)
+
+
+async def check_holds(context: Context) -> None:
+    """One pass. Where GitHub gives no answer, nobody is let in who is not in yet, and the next pass asks again."""
+    async with context.db.read() as connection:
+        holds = [hold for hold in await fetch_holds(connection) if hold.waits_for_report or hold.checked_at]
+        unreported = await casebook.fetch_unreported_job_ids(connection) if holds else ()
+    for hold in holds:
+        try:
+            async with context.db.read() as connection:
+                job = await job_rows.fetch_job(connection, hold.job_id)
+            if job and not job.active and job.id not in unreported and _is_due(context, hold):
+                await _check(context, hold, job)
+        except ClaimLost:
+            raise
+        except (GitHubError, GitHubUnavailable) as error:
+            log.warning("hold.not_checked", job=hold.job_id, person=hold.person, reason=str(error))
+        except Exception:  # One hold that cannot be judged stops no other.
+            log.exception("hold.not_checked", job=hold.job_id)
+
+
+def _is_due(context: Context, hold: Hold) -> bool:
+    now = context.now()
+    if hold.waits_for_report or hold.checked_at is None:
+        return True
+    # A clock that was ahead must put off no check.
+    return now < hold.expires_at and not hold.checked_at <= now < hold.checked_at + CHECK_EVERY
+
+
+async def _check(context: Context, hold: Hold, job: Job) -> None:
+    """Let somebody in, or on, who may open pull requests by GitHub's word; end the hold of anybody else, and say so."""
+    rules = context.rules_for(job.repository)
+    if rules is not None:
+        rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
+    role = await context.github.fetch_role(rules.name, hold.person) if rules else None
+    may = rules is not None and role is not None and role >= COMMANDS["takeover"].right.find_role(rules)
+    async with context.db.write() as connection:
+        now = context.now()
+        asked, found = hold, await fetch_hold(connection, job.id)
+        if found is None or (found.person, found.checked_at) != (asked.person, asked.checked_at):
+            return  # The next pass looks at it as it is now.
+        hold = found  # Its time may have begun meanwhile.
+        if may:
+            await change_hold(connection, hold, checked_at=now, waits_for_report=False)
+            return
+        if hold.waits_for_report:
+            await end_hold(connection, hold)
+        else:  # The machine may have let them in: only once they are out is it over.
+            await change_hold(connection, hold, expires_at=now)
+        await job_rows.add_event(connection, job.id, now, f"@{hold.person} may no longer hold this: GitHub says so")
+        origin = await find_origin(connection, job)
+        if origin.has_thread:
+            body = hold_replies.render_no_longer_allowed(hold)
+            occasion = f"hold {job.id} {hold.begun_at.isoformat()} is not allowed"
+            await write_reply(connection, context, origin.repository, origin.issue_number, occasion, body)
+    log.warning("hold.not_allowed", **job.log_context(), person=hold.person)
+    context.ring()

@@ -1,0 +1,55 @@
+"""Copies of a delivery that come under other ids: they are not taken in, so that they fill no inbox.
+
+GitHub signs no delivery id, so anyone who has seen one signed body can send it again and again under new ids. What is
+remembered is in memory: a restart or another replica costs one more copy of each content, which the inbox then tells
+from the original before it is worked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
+
+from sqlalchemy import select
+
+from handlers.inbox.receiving import Arrival
+from runner.db.database import Database
+from runner.db.schema import deliveries
+
+REMEMBERED = 20_000
+"""Contents that are remembered, the latest: some megabytes."""
+
+Receive = Callable[[Arrival], Awaitable[bool]]
+
+
+class Copies:
+    """Receives each content under one id, for as long as its delivery is not set aside."""
+
+    def __init__(self, db: Database, receive: Receive) -> None:
+        self._db = db
+        self._receive = receive
+        self._stored: dict[str, None] = {}
+        """The digests of contents that came, oldest first."""
+        self._under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def receive(self, arrival: Arrival) -> bool:
+        """Receive a delivery; False where it or its content is here already. Raises `NotStored`."""
+        content = arrival.digest
+        lock = self._under_way.setdefault(content, asyncio.Lock())
+        async with lock:
+            if content in self._stored and await self._is_kept(content):
+                return False
+            is_new = await self._receive(arrival)
+            if is_new:
+                self._stored.pop(content, None)
+                self._stored[content] = None
+                if len(self._stored) > REMEMBERED:
+                    del self._stored[next(iter(self._stored))]
+            return is_new
+
+    async def _is_kept(self, digest: str) -> bool:
+        """Whether a content is to be worked, or was. One that was set aside keeps no later one out."""
+        query = select(deliveries.c.id).where(deliveries.c.digest == digest, deliveries.c.state != "failed")
+        async with self._db.read() as connection:
+            return (await connection.execute(query.limit(1))).one_or_none() is not None

@@ -1,0 +1,173 @@
+"""How deliveries get into the database: all that arrive while one commit is under way share the next one.
+
+A commit that reaches the disk takes as long for a hundred rows as for one. Whoever asked is answered after the commit
+that holds their delivery, and never before. This file refuses to know what a delivery is about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import structlog
+from sqlalchemy import func, select
+
+from runner.db.batches import Batches, Stopped
+from runner.db.database import Database
+from runner.db.schema import deliveries
+
+log = structlog.get_logger()
+
+MAX_PENDING = 10_000
+"""Deliveries that may wait to be worked before no more are taken, unless the operator says otherwise."""
+
+MAX_BATCH = 200
+"""Deliveries that share one commit."""
+
+ID_KEPT, DIGEST_KEPT = 83, 16
+"""Characters of an id and of a digest that together make another id, within what the column holds."""
+
+RECOUNT_S = 1.0
+"""For how many seconds a count of what waits is good: what is stored is added to it, and nothing taken off."""
+
+
+CROWD = 8
+"""Deliveries in one commit from which on they count as a crowd."""
+
+CALM_S, MAX_CALM_S = 0.25, 2.0
+"""How many seconds after a crowd it is calm again, and for how long at most somebody waits for that."""
+
+
+class NotStored(Exception):  # noqa: N818 - what is the case
+    """The delivery is not in the database, so GitHub must not be told that it is. The message is one plain line."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A delivery as it came in."""
+
+    id: str
+    """`X-GitHub-Delivery`: a redelivery carries the same one. No signature covers it, so a copy may carry another."""
+    event: str
+    lane: str
+    body: bytes
+    """The raw bytes that were signed."""
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for the same event and payload, whatever the id, the order of keys and the spaces between them."""
+        try:
+            content = msgspec.json.encode(msgspec.json.decode(self.body), order="sorted")
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+            content = self.body
+        return hashlib.sha256(self.event.encode() + b"\0" + content).hexdigest()
+
+    @property
+    def other_id(self) -> str:
+        """The id that it is stored under where its own holds another content. The webhook takes no id with a `+`."""
+        return f"{self.id[:ID_KEPT]}+{self.digest[:DIGEST_KEPT]}"
+
+
+@dataclass
+class Crowd:
+    """Whether deliveries come in a crowd; all times are seconds of one clock."""
+
+    began_at: float = -math.inf
+    ends_at: float = -math.inf
+
+    def note(self, at: float, stored: int) -> None:
+        """Take notice of a commit of so many deliveries."""
+        if stored >= CROWD:
+            self.began_at = at if at > self.ends_at else self.began_at
+            self.ends_at = at + CALM_S
+
+    def calm_in_s(self, at: float) -> float:
+        """How many seconds from then it is calm, or has been a crowd for as long as anybody waits: 0 when it is so."""
+        return max(0.0, min(self.ends_at, self.began_at + MAX_CALM_S) - at)
+
+
+class Receiver:
+    """Commits arrivals, each once. Needs neither start nor stop: it writes as long as somebody waits for it."""
+
+    def __init__(self, db: Database, now: Callable[[], datetime], max_pending: int = MAX_PENDING) -> None:
+        self._db = db
+        self._now = now
+        self._max_pending = max_pending
+        self._batches = Batches(self._write, MAX_BATCH)
+        self._room = 0
+        self._counted_at = -RECOUNT_S
+        self._crowd = Crowd()
+
+    async def receive(self, arrival: Arrival) -> bool:
+        """Commit a delivery; False when it is here already. Raises `NotStored`."""
+        try:
+            return await self._batches.add(arrival)
+        except Stopped:
+            raise NotStored("the service is stopping: send it again later") from None
+
+    def calm_in_s(self) -> float:
+        """For how many seconds more everything else should wait: GitHub waits for answers, and it does not."""
+        return self._crowd.calm_in_s(time.monotonic())
+
+    async def _write(self, batch: Sequence[Arrival]) -> Sequence[bool | Exception]:
+        try:
+            return await self._store(batch)
+        except Exception as error:
+            log.exception("deliveries.not_stored", count=len(batch))
+            reason = f"the database took no delivery ({type(error).__name__}): send it again later"
+            raise NotStored(reason) from error
+
+    async def _store(self, batch: Sequence[Arrival]) -> list[bool | Exception]:
+        """One transaction for all of them. What finds no room is refused, the rest is stored."""
+        now = self._now()
+        common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
+        room = await self._find_room()
+        ids = [arrival.id for arrival in batch[:room]]
+        taken = await self._append(batch[:room], ids, common)
+        if repeated := [number for number, is_new in enumerate(taken) if not is_new]:
+            for number in await self._find_squatted(batch, repeated):
+                ids[number] = batch[number].other_id
+                taken[number] = (await self._append([batch[number]], [ids[number]], common))[0]
+        stored = [delivery_id for delivery_id, is_new in zip(ids, taken, strict=True) if is_new]
+        self._room -= len(stored)
+        self._crowd.note(time.monotonic(), len(stored))
+        # One line and one text for all of them: a line for each would cost as much as storing it.
+        log.info("deliveries.stored", deliveries=" ".join(stored))
+        full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
+        return [*taken, *(NotStored(full) for _ in batch[room:])]
+
+    async def _append(self, batch: Sequence[Arrival], ids: Sequence[str], common: Mapping[str, Any]) -> list[bool]:
+        """Store arrivals under these ids: for each, whether nothing has its id yet."""
+        rows = [
+            {"id": delivery_id, "event": one.event, "lane": one.lane, "body": one.body, "digest": one.digest}
+            for one, delivery_id in zip(batch, ids, strict=True)
+        ]
+        return await self._db.append(deliveries, rows, "id", common) if rows else []
+
+    async def _find_squatted(self, batch: Sequence[Arrival], repeated: Sequence[int]) -> list[int]:
+        """Of arrivals whose ids are taken, those whose ids hold another content. No signature covers an id, so
+        somebody else may have used it first."""
+        query = select(deliveries.c.id, deliveries.c.digest)
+        async with self._db.read() as connection:
+            rows = await connection.execute(query.where(deliveries.c.id.in_({batch[number].id for number in repeated})))
+            digests = {row.id: row.digest for row in rows}
+        squatted = [number for number in repeated if digests.get(batch[number].id) not in (None, batch[number].digest)]
+        for number in squatted:
+            log.warning("delivery.id_was_taken", delivery=batch[number].id, stored_as=batch[number].other_id)
+        return squatted
+
+    async def _find_room(self) -> int:
+        """How many more may wait. Other replicas work and store too, so that it is counted again and again."""
+        if self._room < MAX_BATCH or time.monotonic() - self._counted_at > RECOUNT_S:
+            query = select(func.count()).where(deliveries.c.state == "pending")
+            async with self._db.read() as connection:
+                self._room = self._max_pending - (await connection.execute(query)).scalar_one()
+            self._counted_at = time.monotonic()
+        return max(self._room, 0)

@@ -1,0 +1,1 @@
+"""How a job begins, and what its end means for its issue: preconditions, the frozen issue, the brief, the outcome."""

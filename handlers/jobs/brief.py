@@ -1,0 +1,230 @@
+"""Renders the prompt that an agent works from, out of the frozen issue and the templates in `prompts/`.
+
+Pure but for reading the templates. Refuses to let a stranger's text into a prompt except between fences, and to know
+any machine: a brief speaks of relative paths and environment variables only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from jinja2 import FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from handlers.jobs.previous_attempts import EarlierAttempt
+from handlers.jobs.snapshot import Snapshot, SnapshotComment
+from handlers.rules import COMMANDED, Preset, RepositoryRules
+from handlers.text.hidden_text import reveal
+from runner.changes.concerns import OUTCOMES, SECURITY_CONCERN
+from runner.model.environment import NAMED_PATHS
+
+MAX_STEERING = 10_000
+"""Characters."""
+
+TASK_OUTCOMES: Mapping[str, str] = {
+    "done": "the task is done, and you saw that it is",
+    "not done": "it is not, or only in part: say what is left",
+    SECURITY_CONCERN: OUTCOMES[SECURITY_CONCERN],
+}
+"""What a task can come to that a person worded."""
+
+_FORGED_MARKER = re.compile(r"<(?=\s*+/?\s*+(?:untrusted|steering)\b)", re.IGNORECASE)
+_UNFIT_FOR_MARKER = re.compile(r"[^\w .,:#()\[\]-]", re.ASCII)
+
+
+class RawTextRefused(TypeError):  # noqa: N818
+    """Untrusted text was about to become part of a prompt, a log line or a message without a fence around it."""
+
+
+class Untrusted:
+    """Text that a stranger may have written. It can be fenced, and tested for being empty; nothing else.
+
+    `source` says in our words where it is from.
+    """
+
+    __slots__ = ("_text", "source")
+
+    def __init__(self, text: str, source: str) -> None:
+        self._text = text
+        self.source = _UNFIT_FOR_MARKER.sub("?", source)[:120]
+
+    def __bool__(self) -> bool:
+        return bool(self._text.strip())
+
+    def __repr__(self) -> str:
+        return f"<untrusted text of {len(self._text)} characters>"
+
+    def __str__(self) -> NoReturn:
+        raise RawTextRefused("untrusted text has to pass the filter `fenced`")
+
+    def __format__(self, spec: str) -> NoReturn:
+        raise RawTextRefused("untrusted text has to pass the filter `fenced`")
+
+    def __html__(self) -> NoReturn:
+        raise RawTextRefused("untrusted text has to pass the filter `fenced`")
+
+
+def render_brief(
+    preset: Preset,
+    snapshot: Snapshot,
+    rules: RepositoryRules,
+    steering: str,
+    nonce: str,
+    *,
+    skills: Sequence[str] = (),
+    earlier: EarlierAttempt | None = None,
+) -> str:
+    """The prompt for one job.
+
+    `nonce` names the fences, and must be unpredictable to whoever wrote the issue. `steering` is the advice of the
+    maintainer who asked; it may be empty. `skills` are names; `earlier` is what a retry carries on from.
+    """
+    advice = reveal(steering)[:MAX_STEERING]
+    values = {
+        "preset": preset,
+        "rules": rules,
+        "outcomes": _choose_outcomes(preset),
+        "protected_paths": NAMED_PATHS,
+        "nonce": choose_nonce(nonce, (*_texts_of(snapshot, earlier), advice)),
+        "steering": Untrusted(advice, "the maintainer who asked"),
+        "skills": skills,
+        "earlier": _describe_earlier(earlier) if earlier else None,
+    }
+    no_task = {"task": None, "worktree": None}
+    return _templates().get_template(_choose_template(preset)).render(values | _describe(snapshot) | no_task)
+
+
+def render_task(worktree: str, rules: RepositoryRules, task: str, nonce: str) -> str:
+    """The prompt for an agent that goes on in a worktree as a person left it, by that person's own words."""
+    preset = Preset("task", True, "do the task below, in a worktree that they began")
+    more = {"worktree": worktree, "outcomes": TASK_OUTCOMES}
+    return _render_words("task.md.j2", preset, rules, task, nonce, more)
+
+
+def render_off_thread(preset: Preset, rules: RepositoryRules, task: str, nonce: str) -> str:
+    """The prompt for an agent that works as a preset says, by a person's own words in place of an issue."""
+    more = {"parent": _choose_template(preset), "worktree": None, "outcomes": _choose_outcomes(preset)}
+    goal = "do the task below" if preset.needs_advice else preset.goal
+    return _render_words("off_thread.md.j2", replace(preset, goal=goal), rules, task, nonce, more)
+
+
+def _render_words(
+    template: str, preset: Preset, rules: RepositoryRules, task: str, nonce: str, more: Mapping[str, object]
+) -> str:
+    """A template that knows no issue."""
+    words = reveal(task)[:MAX_STEERING]
+    values = {
+        "preset": preset,
+        "rules": rules,
+        "protected_paths": NAMED_PATHS,
+        "nonce": choose_nonce(nonce, (words,)),
+        "steering": None,
+        "skills": (),
+        "earlier": None,
+        "task": Untrusted(words, "the person who gave the task"),
+    }
+    return _templates().get_template(template).render({**values, **more})
+
+
+def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:
+    """The nonce itself, or, while any text contains it, another one derived from it."""
+    while any(nonce.casefold() in text.casefold() for text in texts):
+        nonce = hashlib.sha256(nonce.encode()).hexdigest()[:16]
+    return nonce
+
+
+def _texts_of(snapshot: Snapshot, earlier: EarlierAttempt | None) -> Iterator[str]:
+    if earlier:
+        yield from (earlier.failure, earlier.report, earlier.worklog)
+    yield from (snapshot.title, snapshot.author, snapshot.body, *snapshot.labels, *snapshot.links)
+    for comment in snapshot.comments:
+        yield from (comment.author, comment.body)
+    for repro in snapshot.repros:
+        yield from (repro.origin, repro.code)
+
+
+def _choose_outcomes(preset: Preset) -> Mapping[str, str]:
+    """The outcomes that a run of this preset can have."""
+    excluded = {"reproduced"} if preset.may_change else {"fix staged", "unable to fix"}
+    fitting = {outcome: meaning for outcome, meaning in OUTCOMES.items() if outcome not in excluded}
+    return fitting if preset.name in COMMANDED else {**TASK_OUTCOMES, **fitting}
+
+
+def _choose_template(preset: Preset) -> str:
+    """One of its own for each preset that is a command; of the others only their words differ."""
+    return f"{preset.name if preset.name in COMMANDED else 'free'}.md.j2"
+
+
+def _describe(snapshot: Snapshot) -> dict[str, object]:
+    """What is known of the issue, as the templates name it."""
+    return {
+        "number": snapshot.issue_number,
+        "opened_at": _render_time(snapshot.created_at),
+        "frozen_at": _render_time(snapshot.frozen_at),
+        "title": Untrusted(snapshot.title, "issue title"),
+        "labels": Untrusted("\n".join(snapshot.labels), "issue labels"),
+        "body": Untrusted(snapshot.body, f"issue body by {snapshot.author}"),
+        "comments": [Untrusted(comment.body, _render_source(comment)) for comment in snapshot.comments],
+        "comments_left_out": snapshot.comments_left_out,
+        "links": Untrusted("\n".join(snapshot.links), "images and links of issue and comments"),
+        "repros": [Untrusted(repro.code, f"{repro.language} script from {repro.origin}") for repro in snapshot.repros],
+    }
+
+
+def _describe_earlier(earlier: EarlierAttempt) -> dict[str, object]:
+    """What is known of the attempt before, as the templates name it."""
+    return {
+        "number": earlier.job.attempt,
+        "preset": earlier.job.preset,
+        "state": str(earlier.job.state),
+        "base_commit": earlier.job.base_commit,
+        "edited": earlier.edited,
+        "configured": earlier.configured,
+        "failure": Untrusted(earlier.failure, "why the earlier attempt ended"),
+        "report": Untrusted(earlier.report, "report of the earlier attempt"),
+        "worklog": Untrusted(earlier.worklog, "worklog of the earlier attempt"),
+    }
+
+
+def _render_source(comment: SnapshotComment) -> str:
+    return f"comment by {comment.author}{' (a bot)' * comment.by_bot}, {_render_time(comment.created_at)}"
+
+
+def _render_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+@pass_context
+def _fenced(context: Context, untrusted: Untrusted, kind: str = "untrusted") -> str:
+    """The filter that lets a text in, between markers that it cannot contain. `kind` is their first word."""
+    text = _FORGED_MARKER.sub("‹", untrusted._text).strip("\n")
+    marker = f"{kind}-{context['nonce']}"
+    return f'<{marker} source="{untrusted.source}">\n{text}\n</{marker}>'
+
+
+@cache
+def _templates() -> ImmutableSandboxedEnvironment:
+    """The templates: beside this package in a checkout, inside of it in an installed wheel.
+
+    They make Markdown for a model, so nothing is escaped as HTML. Sandboxed, so that not even a template of ours can
+    reach into an `Untrusted`.
+    """
+    here = Path(__file__).parents[1]
+    environment = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader([here / "_prompts", here.parent / "prompts"]),
+        undefined=StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["fenced"] = _fenced
+    return environment

@@ -1,0 +1,218 @@
+"""Jobs as people see them: keeps each status comment true, and writes exactly one report for every job that ended.
+
+One of which the thread is to hear nothing, or only what was found, is brought to its end all the same.
+
+Level-triggered: looks at the rows as they are, so a crash between any two of them costs nothing. It only writes down
+what should be posted; `handlers.effects.outbox` posts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.cases import casebook
+from handlers.cases.case import end_job
+from handlers.cases.casebook import Reply
+from handlers.cases.withheld import fetch_withheld
+from handlers.context import Context
+from handlers.jobs.preconditions import NotStarted
+from handlers.jobs.rebase import is_to_be_tried_again
+from handlers.jobs.start import start_again
+from handlers.text.report import is_withheld
+from handlers.words import replies, status_comment
+from handlers.words.notifications import draft_concern
+from handlers.words.report_comment import Draft, approvable, draft_report
+from handlers.words.verified import find_outcome
+from runner.aside import run_aside
+from runner.checks.verification import Check
+from runner.model.job import Job, JobState, Posts, Report
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.check_rows import fetch_checks
+from runner.rows.claims import ClaimLost
+from runner.rows.holds import refuse_hold
+from runner.rows.notifications import insert_notification
+
+log = structlog.get_logger()
+
+MIN_PROGRESS = timedelta(minutes=2)
+"""How long a status comment keeps its numbers: GitHub counts every edit, and people need them no fresher."""
+
+
+async def report_jobs(context: Context) -> None:
+    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand.
+
+    What fails is tried again in the next pass, and holds up nothing else.
+    """
+    async with context.db.read() as connection:
+        unreported = await casebook.fetch_unreported_job_ids(connection)
+        statuses = await casebook.fetch_open_statuses(connection)
+    for job_id in unreported:
+        try:
+            await _report(context, job_id)
+        except ClaimLost:
+            raise
+        except Exception:
+            log.exception("report.failed", job=job_id)
+    for status in statuses:
+        try:
+            await _refresh(context, status)
+        except ClaimLost:
+            raise
+        except Exception:
+            log.exception("status.failed", reply=status.id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A job that has ended and all that is said of it, as it was read together. Only the job can still change."""
+
+    job: Job
+    report: Report | None
+    meter: Meter | None
+    checks: Sequence[Check]
+
+    @property
+    def size(self) -> int:
+        """Characters of its longest text."""
+        return len(self.report.patch) if self.report else 0
+
+
+async def _read_ended(context: Context, job: Job) -> _Ended:
+    async with context.db.read() as connection:
+        report, meter = await job_rows.fetch_report(connection, job.id), await job_rows.fetch_meter(connection, job.id)
+        return _Ended(job, report, meter, await fetch_checks(connection, job.id))
+
+
+async def _report(context: Context, job_id: str) -> None:
+    """Write the report, move the case, and tell the operator what is for them alone, in one transaction.
+
+    What costs time is done before that: nobody else can write meanwhile. Where the job has changed since, the next
+    pass starts again. There is no report of a rebase that left conflicts and is tried again: the last one tells of all.
+    """
+    async with context.db.read() as connection:
+        job = await job_rows.fetch_job(connection, job_id)
+    if job is None:
+        return
+    ended = await _read_ended(context, job)
+    has_page = bool(context.find_page_root(job))
+    draft = await run_aside(ended.size, _render, context, ended)
+    asked = (job, ended.report, ended.meter, context.secrets)
+    is_approvable = await run_aside(ended.size, approvable, *asked, has_page=has_page)
+    is_concern = is_withheld(ended.report, ended.meter)
+    async with context.db.write() as connection:
+        if await job_rows.fetch_job(connection, job_id) != job:
+            return
+        if await casebook.fetch_job_reply(connection, job_id, "report"):
+            return
+        case = await casebook.fetch_case(connection, job.case_key)
+        if job.posts is not Posts.ALL and (case is None or case.active_job_id != job_id):
+            return
+        if case:
+            await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
+        next_step = await _follow_up(connection, context, ended, draft, case.title if case else "")
+        if await _is_posted(connection, ended):
+            body, reply_id = draft.finish(next_step), casebook.derive_reply_id(f"report {job_id}")
+            reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
+            await casebook.insert_reply(connection, reply)
+        if is_concern:
+            await refuse_hold(connection, job.id)
+            await insert_notification(connection, draft_concern(job, ended.report, context.now()))
+    log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
+    context.ring()
+
+
+async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
+    """Whether the thread gets the report of a job that has ended."""
+    job = ended.job
+    if job.rebases and job.state is JobState.FAILED and await job_rows.fetch_successor(connection, job.id):
+        return False
+    if job.posts is not Posts.FINDING:
+        return job.posts is Posts.ALL
+    return find_outcome(job, ended.checks).is_definite
+
+
+async def _follow_up(
+    connection: AsyncConnection, context: Context, ended: _Ended, draft: Draft, title: str
+) -> str | None:
+    """Start a job again that was lost, or left conflicts, and say so, or say why not; None after any other end."""
+    job = ended.job
+    if job.state is not JobState.LOST and not await is_to_be_tried_again(connection, job, ended.report):
+        return None
+    try:
+        again = await start_again(connection, context, job, title)
+    except NotStarted as refused:
+        return f"{refused.reply} {draft.next_step}"
+    log.info("job.replaced", **job.log_context(), by=again.id)
+    return replies.render_started_again(again, context.find_page_root(job))
+
+
+async def render_report(context: Context, job: Job) -> str:
+    """The report of a job that has ended, as it is now."""
+    ended = await _read_ended(context, job)
+    return (await run_aside(ended.size, _render, context, ended)).finish()
+
+
+def _render(context: Context, ended: _Ended) -> Draft:
+    """The report; or, whatever an agent wrote that makes us stumble, a few words in its place."""
+    job = ended.job
+    try:
+        return draft_report(
+            job,
+            ended.report,
+            ended.meter,
+            model=context.model_of(job),
+            public_url=context.find_page_root(job),
+            secrets=context.secrets,
+            checks=ended.checks,
+            key_on_machine=context.leaves_key(job),
+        )
+    except Exception:
+        log.exception("report.not_rendered", **job.log_context())
+        return Draft(replies.render_unrenderable(job, context.find_page_root(job)))
+
+
+async def _refresh(context: Context, status: Reply) -> None:
+    """Let the status comment say what is so now; its last word is the link to the report."""
+    async with context.db.read() as connection:
+        job = await job_rows.fetch_job(connection, status.job_id or "")
+        if job is None:
+            return
+        body, final = await _say(connection, context, job)
+    if (body, final) == (status.body, status.final) or _is_early(context, status, body):
+        return
+    async with context.db.write() as connection:
+        if await job_rows.fetch_job(connection, job.id) != job:
+            return  # The next pass says how things stand then.
+        await casebook.change_reply(connection, status, body=body, final=final, changed_at=context.now())
+    context.ring()
+
+
+def _is_early(context: Context, status: Reply, body: str) -> bool:
+    """Whether only numbers would change, and that too soon after the last change."""
+    if status_comment.drop_progress(body) != status_comment.drop_progress(status.body):
+        return False
+    return context.now() - (status.changed_at or status.created_at) < MIN_PROGRESS
+
+
+async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple[str, bool]:
+    pages = context.find_page_root(job)
+    if job.active:
+        queued_before = await job_rows.count_queued_before(connection, job)
+        meter = await job_rows.fetch_meter(connection, job.id) if job.state is JobState.RUNNING else None
+        return status_comment.render_status(job, pages, queued_before, meter, context.secrets), False
+    report = await casebook.fetch_job_reply(connection, job.id, "report")
+    again = await job_rows.fetch_successor(connection, job.id) if report is None else None
+    if again:
+        return status_comment.render_tried_again(job, again, pages), True
+    if report is None or not (report.comment_url or report.abandoned):
+        # The moment between the end and the posted report: the report is what people should see first.
+        return status_comment.render_reporting(job, pages), False
+    confidential = await fetch_withheld(connection, job.id)
+    url = report.comment_url
+    return status_comment.render_finished_status(job, pages, url, confidential=confidential), True

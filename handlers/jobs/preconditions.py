@@ -1,0 +1,204 @@
+"""What can stand in the way of a new job: another one, nothing to carry on from, a cap, or people at work already.
+
+What looks into the database takes the transaction in which the job is to be made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.cases import casebook
+from handlers.cases.withheld import fetch_withheld
+from handlers.commands.options import list_offers
+from handlers.context import Context
+from handlers.events import Issue
+from handlers.jobs.previous_attempts import EarlierAttempt, recall
+from handlers.ports import GitHubError, MentioningPull
+from handlers.rules import Preset, RepositoryRules
+from handlers.words import replies
+from runner.checks.verification import Kind
+from runner.model.caps import Scope, Use, find_tightest
+from runner.model.job import Job, JobState, Posts
+from runner.rows import job_rows
+from runner.rows.pauses import fetch_pauses, find_pause
+
+log = structlog.get_logger()
+
+MAX_NAMED = 5
+"""People or pull requests that a sentence names."""
+
+
+class NotStarted(Exception):  # noqa: N818
+    """No job is to be made; `reply` tells people why."""
+
+    def __init__(self, reply: str) -> None:
+        super().__init__(reply)
+        self.reply = reply
+
+
+class NothingStarts(NotStarted):
+    """The same, and none of any other issue that the same person could ask for."""
+
+
+class Busy(NotStarted):
+    """Another job of the issue is active."""
+
+
+class NothingToVerify(NotStarted):
+    """No script of the issue is known."""
+
+
+_CLOSES = re.compile(
+    r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?:[ \t]*+:)?+[ \t]++"
+    r"(?:(?:https?://[^\s/]+/)?(?P<repository>[\w.-]+/[\w.-]+)(?:#|/issues/)|#|GH-)(?P<number>[0-9]{1,10})(?![0-9])",
+    re.IGNORECASE,
+)
+"""GitHub's words by which a pull request says what it closes.
+https://docs.github.com/en/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue"""
+
+
+def closes(pull: MentioningPull, repository: str, number: int) -> bool:
+    """Whether a pull request says that it closes an issue. Pure."""
+    named = ((found["repository"] or pull.repository, int(found["number"])) for found in _CLOSES.finditer(pull.body))
+    return any((name.casefold(), which) == (repository.casefold(), number) for name, which in named)
+
+
+def find_objections(issue: Issue, pulls: Iterable[MentioningPull], repository: str, own_login: str) -> list[str]:
+    """What speaks against a job on an issue, as clauses that are safe to post. Pure."""
+    found = ["this issue is closed"] if issue.state == "closed" else []
+    people = [user.login for user in issue.assignees if not user.is_bot]
+    if people:
+        found.append(f"it is assigned to {', '.join(f'`{login}`' for login in people[:MAX_NAMED])}")
+    others = [pull for pull in pulls if pull.author != own_login and closes(pull, repository, issue.number)]
+    names = [f"#{pull.number}" if pull.repository == repository else "one elsewhere" for pull in others[:MAX_NAMED]]
+    return found + [f"an open pull request would close it ({', '.join(names)})"] * bool(others)
+
+
+async def check_unopposed(context: Context, repository: str, issue: Issue, command: str) -> None:
+    """Raise `NotStarted` where people may be at work on the issue, or have ended that. Nothing is asked twice.
+
+    Where GitHub does not say which pull requests name it, only what the issue says of itself counts.
+    """
+    pulls: list[MentioningPull] = []
+    try:
+        pulls = await context.github.list_mentioning_pulls(repository, issue.number)
+    except GitHubError as error:
+        log.warning("start.pulls_unknown", reason=str(error))
+    objections = find_objections(issue, pulls, repository, await context.github.own_login())
+    if objections:
+        raise NotStarted(replies.render_spoken_against(objections, command))
+
+
+def find_preset(context: Context, rules: RepositoryRules, name: str, steering: str) -> Preset:
+    """The preset of that name. Raises `NotStarted` where it may not be asked for, or lacks the advice that it needs."""
+    if rules.fault:
+        raise NotStarted(replies.render_broken_rules(rules.fault))
+    offered = [preset for preset in context.presets.values() if rules.presets is None or preset.name in rules.presets]
+    preset = next((preset for preset in offered if preset.name == name), None)
+    if preset is None:
+        raise NotStarted(replies.render_presets(offered))
+    if preset.needs_advice and not steering:
+        raise NotStarted(replies.render_no_advice(preset.name))
+    return preset
+
+
+async def check_not_paused(connection: AsyncConnection, repository: str) -> None:
+    """Raise `NotStarted` while nothing new is to begin."""
+    if pause := find_pause(await fetch_pauses(connection), repository):
+        raise NothingStarts(replies.render_paused(pause))
+
+
+async def check_free(
+    connection: AsyncConnection, context: Context, repository: str, number: int, posts: Posts = Posts.ALL
+) -> Job | None:
+    """The job of the issue that is to give way to one that posts so much. Raises `Busy` while another is active.
+
+    Who asks in the thread comes before a sweep that nobody there knows of, as long as that waits for its slot.
+    """
+    case = await casebook.fetch_case(connection, f"{repository}#{number}")
+    if case and case.active_job_id:
+        active = await job_rows.fetch_job(connection, case.active_job_id)
+        if active and active.state is JobState.QUEUED and active.posts is not Posts.ALL and posts is Posts.ALL:
+            return active
+        ending = bool(active and active.cancel_requested_at)
+        pages = context.find_page_root(active) if active else ""
+        raise Busy(replies.render_busy(pages, case.active_job_id, ending=ending))
+    return None
+
+
+async def check_caps(
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int, requested_by: str
+) -> None:
+    """Raise `NotStarted` while a cap on this issue, this person or this repository is used up."""
+    if use := await _find_used_up(connection, context, rules, number, requested_by):
+        refused = NotStarted if use.scope is Scope.ISSUE else NothingStarts
+        raise refused(replies.render_capped(use, requested_by))
+
+
+async def _find_used_up(
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int, requested_by: str
+) -> Use | None:
+    spent = await job_rows.fetch_spent(
+        connection, repository=rules.name, issue_number=number, requested_by=requested_by, now=context.now()
+    )
+    uses = [find_tightest(caps, spent, starting=True) for caps in (context.caps_for(rules.name), rules.own_caps)]
+    use = max(filter(None, uses), key=lambda use: use.share, default=None)
+    return use if use and use.share >= 1 else None
+
+
+async def check_may_replace(connection: AsyncConnection, context: Context, lost: Job) -> None:
+    """Raise `NotStarted`, with a sentence for the report, when a job that was lost, or left conflicts, is not to be
+    started again by itself."""
+    before = await job_rows.fetch_job(connection, lost.replaces) if lost.replaces else None
+    if before and before.state is lost.state is JobState.LOST:
+        raise NotStarted(replies.render_lost_twice(lost))
+    if lost.by_hand:
+        raise NotStarted(replies.render_not_again("it only collected what a person had done by hand"))
+    if lost.cancel_requested_at:
+        raise NotStarted(replies.render_not_again(f"{lost.canceller} had asked for its end"))
+    rules = context.rules_for(lost.repository)
+    offers = list_offers(rules, context.agents) if rules else {}
+    if lost.agent not in offers or (lost.model and lost.model not in offers[lost.agent]):
+        raise NotStarted(replies.render_not_again("its agent or its model is no longer offered here"))
+    case = await casebook.fetch_case(connection, lost.case_key)
+    if case is None or case.active_job_id:
+        raise NotStarted(replies.render_not_again("another job on this issue is under way"))
+    assert rules
+    if use := await _find_used_up(connection, context, rules, lost.issue_number, lost.requested_by):
+        raise NotStarted(replies.render_not_again(f"{use.describe(lost.requested_by)} is used up"))
+
+
+async def find_earlier(connection: AsyncConnection, context: Context, repository: str, number: int) -> EarlierAttempt:
+    """The last attempt on an issue that has no active one. Raises `NotStarted` when nobody may carry on from it."""
+    # One that failed before anything came of it leaves nothing: its predecessor's work is what people mean.
+    reported = await job_rows.fetch_last_job(connection, repository, number, reported=True)
+    job = reported or await job_rows.fetch_last_job(connection, repository, number)
+    if job is None:
+        raise NotStarted(replies.render_nothing_to_retry())
+    report = await job_rows.fetch_report(connection, job.id)
+    if await fetch_withheld(connection, job.id):
+        raise NotStarted(replies.render_retry_refused())
+    return recall(job, report, context.secrets)
+
+
+async def find_simplifiable(
+    connection: AsyncConnection, context: Context, repository: str, number: int
+) -> EarlierAttempt:
+    """The same, of an attempt that left edits. Raises `NotStarted`."""
+    earlier = await find_earlier(connection, context, repository, number)
+    if not earlier.edited:
+        raise NotStarted(replies.render_nothing_to_simplify())
+    return earlier
+
+
+async def find_earlier_repro(connection: AsyncConnection, repository: str, number: int) -> list[tuple[Kind, str, str]]:
+    """The repro that the last attempt on an issue has left, as a check; none where only the operator may know of it."""
+    job = await job_rows.fetch_last_job(connection, repository, number, reported=True)
+    report = await job_rows.fetch_report(connection, job.id) if job else None
+    if job is None or report is None or not report.repro.strip() or await fetch_withheld(connection, job.id):
+        return []
+    return [(Kind.AGENT, f"attempt {job.attempt}", report.repro)]

@@ -1,0 +1,119 @@
+"""`/ptq rebase`: what there is to rebase, onto what, and whether one that left conflicts is tried again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.cases import casebook
+from handlers.context import Context
+from handlers.jobs.history import leads_to
+from handlers.jobs.preconditions import NotStarted
+from handlers.jobs.previous_attempts import EarlierAttempt, recall
+from handlers.rules import RepositoryRules
+from handlers.text.report import is_withheld
+from handlers.words import replies
+from runner.agents.events import Ending
+from runner.changes.rebase import find_unresolved
+from runner.model.job import REBASE, Job, JobState, Report
+from runner.model.meter import Meter
+from runner.rows import job_rows
+
+MAX_TRIES = 3
+"""Agents that try to resolve the conflicts of one rebase, one after the other."""
+
+MAX_REF = 200
+"""Characters."""
+
+_ONTO = re.compile(r"onto(?:\s+(?P<ref>(?!--|[–—])\S+))?(?:\s+|$)", re.IGNORECASE)
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
+_BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
+"""Narrower than git itself (git-check-ref-format(1)): every character means nothing but itself, wherever it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a change is to be rebased onto."""
+
+    branch: str
+    commit: str | None = None
+    """None means the newest of the branch, once a machine begins."""
+    objection: str | None = None
+    """Why it cannot be, as a reply."""
+
+
+def read_onto(argument: str) -> tuple[str | None, str]:
+    """What stands behind `onto` at the start of a command's argument, and the rest; None without that word. Pure."""
+    found = _ONTO.match(argument)
+    if not found:
+        return None, argument
+    return (found["ref"] or "").strip("`"), argument[found.end() :]
+
+
+def is_branch(ref: str) -> bool:
+    """Whether this may be a branch's name. Pure."""
+    odd = ("..", "//", "/.", "./", ".lock/")
+    return len(ref) <= MAX_REF and _BRANCH.fullmatch(ref) is not None and not any(part in f"{ref}/" for part in odd)
+
+
+async def find_rebasable(connection: AsyncConnection, context: Context, repository: str, number: int) -> EarlierAttempt:
+    """The attempt whose diff a note could approve, or else has brought to GitHub last. Raises `NotStarted`.
+
+    No other: a rebase adds nothing to what a change is worth, so that nothing becomes approvable by it.
+    """
+    case = await casebook.fetch_case(connection, f"{repository}#{number}")
+    pull = await casebook.fetch_brought_pull(connection, repository, number)
+    job_id = (case and case.standing_job_id) or (pull and pull.job_id)
+    job = await job_rows.fetch_job(connection, job_id) if job_id else None
+    report = await job_rows.fetch_report(connection, job.id) if job else None
+    if job is None or report is None or report.digest is None:
+        raise NotStarted(replies.render_nothing_to_rebase())
+    return recall(job, report, context.secrets)
+
+
+async def find_target(context: Context, rules: RepositoryRules, number: int, onto: str | None) -> Target | None:
+    """What the change of an issue is to be rebased onto, as GitHub has it now; None where there is no change."""
+    try:
+        async with context.db.read() as connection:
+            job = (await find_rebasable(connection, context, rules.name, number)).job
+    except NotStarted:
+        return None
+    branch, commit = job.base_branch, None
+    if onto is not None and _COMMIT.fullmatch(onto):
+        commit = onto.lower()
+    elif onto is not None:
+        branch = onto
+    newest = await context.github.fetch_branch_sha(rules.name, branch) if onto is None or is_branch(branch) else None
+    if newest is None or (commit and not await leads_to(context.github, rules.name, commit, newest)):
+        return Target(branch, objection=replies.render_onto_refused(job.base_branch))
+    if (branch, commit or newest) == (job.base_branch, job.base_commit):
+        return Target(branch, objection=replies.render_up_to_date(branch, commit or newest))
+    return Target(branch, commit)
+
+
+async def find_task(connection: AsyncConnection, job: Job) -> str:
+    """The preset by which a retry goes on from a job: a rebase has the task of what it has rebased."""
+    while job.preset == REBASE and job.follows and (before := await job_rows.fetch_job(connection, job.follows)):
+        job = before
+    return job.preset
+
+
+def left_conflicts(job: Job, report: Report | None, meter: Meter | None) -> bool:
+    """Whether an agent came to its own end and left conflicts. What else ends one is no matter of another try. Pure."""
+    if not job.rebases or job.state is not JobState.FAILED or report is None or meter is None:
+        return False
+    by_itself = meter.ending == Ending.FINISHED and bool(report.body.strip()) and not is_withheld(report, meter)
+    return by_itself and bool(find_unresolved(job, report.changes))
+
+
+async def is_to_be_tried_again(connection: AsyncConnection, job: Job, report: Report | None) -> bool:
+    """Whether another agent should resolve what this rebase has left in conflict."""
+    if not left_conflicts(job, report, await job_rows.fetch_meter(connection, job.id)):
+        return False
+    tries, before = 1, job
+    while before.replaces and (found := await job_rows.fetch_job(connection, before.replaces)):
+        before = found
+        tries += before.state is JobState.FAILED
+    return tries < MAX_TRIES

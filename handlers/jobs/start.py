@@ -1,0 +1,400 @@
+"""Creates the jobs of issues: freezes the issue, writes the brief, and commits case, job and first reply.
+
+Nothing else creates a job but `handlers.holds.manual_jobs`, for people who work in an environment themselves, and
+`handlers.jobs.tasks`, for tasks without an issue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from secrets import token_hex
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.cases import casebook
+from handlers.cases.case import Case, CaseState, begin_job, end_job
+from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers
+from handlers.context import Context
+from handlers.effects.outbox import was_answered, write_reply
+from handlers.events import Issue, Repository
+from handlers.jobs.brief import render_brief
+from handlers.jobs.preconditions import (
+    NothingToVerify,
+    NotStarted,
+    check_caps,
+    check_free,
+    check_may_replace,
+    check_not_paused,
+    check_unopposed,
+    find_earlier,
+    find_earlier_repro,
+    find_preset,
+    find_simplifiable,
+)
+from handlers.jobs.previous_attempts import EarlierAttempt
+from handlers.jobs.rebase import Target, find_rebasable, find_target, find_task
+from handlers.jobs.snapshot import Snapshot, freeze_issue
+from handlers.rules import Preset, RepositoryRules, find_command
+from handlers.words import replies, status_comment
+from runner.agents.skills import choose_skills
+from runner.checks.verification import Kind
+from runner.model.job import REBASE, Job, JobState, Posts, derive_job_id
+from runner.rows import job_rows
+from runner.rows.check_rows import add_checks, copy_checks
+
+log = structlog.get_logger()
+
+RETRY = "retry"
+"""In place of a preset: carry on from the issue's last attempt, with its preset."""
+
+
+CLOCK_SKEW = timedelta(seconds=60)
+"""How far our clock may be ahead of GitHub's: GitHub refuses our App's signature when it is further ahead."""
+
+AT_ONCE = timedelta(seconds=5)
+"""How long after a label what else happens to its issue may be of the same doing, such as another label."""
+
+ASKED_FOR = frozenset(
+    (
+        *("repository", "private", "issue_number", "preset", "may_change", "agent", "model", "requested_by"),
+        *("clone_url", "base_branch", "prompt", "skills", "follows", "posts", "requested_at"),
+    )
+)
+"""What of a job was decided when somebody asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """What somebody with permission asked for."""
+
+    repository: Repository
+    issue: Issue
+    preset: str
+    """What is to be done, or `RETRY`."""
+    requested_by: str
+    triggered_at: datetime
+    trigger: str
+    """What asked for it, in words that no other request shares: a redelivery derives the same job from it."""
+    options: Options = field(default_factory=Options)
+    onto: str | None = None
+    """What a change is to be rebased onto, as somebody typed it; None where they said nothing."""
+    target: Target | None = None
+    """The same, as GitHub has it."""
+    steering: str = ""
+    comment_id: int | None = None
+    """The comment that asked, when a comment did."""
+    thread: int | None = None
+    """The pull request of ours in which that was, when it was not on the issue."""
+    as_found: bool = False
+    """Whether the issue is as we found it afterwards, for nobody told us of the label."""
+    by_our_clock: bool = False
+    """Whether `triggered_at` is the service's time, because nothing on GitHub asked."""
+    posts: Posts = Posts.ALL
+
+    @property
+    def requested_at(self) -> datetime:
+        """When it was asked for, by GitHub's clock. From our own clock, the earliest time that this can be."""
+        return self.triggered_at - CLOCK_SKEW if self.by_our_clock else self.triggered_at
+
+    @property
+    def command(self) -> str:
+        """What somebody types to ask for the same."""
+        return "/ptq retry" if self.preset == RETRY else find_command(self.preset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a request comes to, after all that was before it."""
+
+    job_id: str
+    attempt: int
+    preset: Preset
+    choice: Choice
+    earlier: EarlierAttempt | None
+    gives_way: Job | None
+    """What waits on the issue until now, and ends for this."""
+
+
+async def start_job(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
+    """Create the job that was asked for, or say why there is none: once, however often the same trigger comes."""
+    async with context.db.read() as connection:
+        decided = await was_decided(connection, context, rules.name, request.issue.number, request.trigger)
+    if not decided:
+        await _decide(context, rules, request)
+    # Whoever decided may have been killed before this, and to react twice is to react once.
+    await _react(context, rules.name, request)
+
+
+async def _decide(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
+    objection: NotStarted | None = None
+    try:
+        await _check(context, rules, request)
+    except NotStarted as refused:
+        objection = refused
+    request = await _aim(context, rules, request)
+    snapshot = await freeze(context, rules, request)
+    async with context.db.write() as connection:
+        job = await _answer(connection, context, rules, request, snapshot, objection)
+    if job:
+        log.info("job.queued", **job.log_context(), preset=job.preset, by=job.requested_by)
+    context.ring()
+
+
+async def start_unheard(
+    context: Context, rules: RepositoryRules, request: StartRequest, *, unopposed: bool = False
+) -> Job:
+    """The job that was asked for outside of its thread, made now or before. Raises `NotStarted`; nobody else hears why.
+
+    That people may be at work on the issue matters only if it is to be `unopposed`: where no agent comes between them,
+    nothing is asked of them.
+    """
+    if unopposed:
+        await _check(context, rules, request)
+    request = await _aim(context, rules, request)
+    snapshot = await freeze(context, rules, request)
+    async with context.db.write() as connection:
+        job_id = name_job(context, rules.name, request.issue.number, request.trigger)
+        job = await job_rows.fetch_job(connection, job_id) or await _create(
+            connection, context, rules, request, snapshot
+        )
+    context.ring()
+    return job
+
+
+async def _aim(context: Context, rules: RepositoryRules, request: StartRequest) -> StartRequest:
+    """The request with the commit that a rebase is for, as GitHub has it."""
+    if request.preset != REBASE:
+        return request
+    return replace(request, target=await find_target(context, rules, request.issue.number, request.onto))
+
+
+async def _check(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
+    """Raise `NotStarted` for what GitHub says against a job."""
+    if request.thread and request.issue.updated_at >= request.triggered_at:
+        # From there the issue is seen as it is now, which is not what its maintainer has read. Seconds are whole.
+        raise NotStarted(replies.render_issue_changed(request.issue.number))
+    if request.as_found and request.issue.updated_at > request.triggered_at + AT_ONCE:
+        # GitHub does not say what was edited when: what whoever put the label on had read may be there no more.
+        raise NotStarted(replies.render_label_too_late())
+    if not request.options.anyway:
+        await check_unopposed(context, rules.name, request.issue, request.command)
+
+
+async def _answer(
+    connection: AsyncConnection,
+    context: Context,
+    rules: RepositoryRules,
+    request: StartRequest,
+    snapshot: Snapshot,
+    objection: NotStarted | None,
+) -> Job | None:
+    """Write down the job, or the reply that says why there is none; nothing when one of the two was written before.
+
+    A request that was turned down stays so, also where what stood in its way is gone when it comes again.
+    """
+    number = request.issue.number
+    if await was_decided(connection, context, rules.name, number, request.trigger):
+        return None
+    try:
+        if objection:
+            raise objection
+        return await _create(connection, context, rules, request, snapshot)
+    except NotStarted as refused:
+        occasion = _name_refusal(number, request.trigger)
+        await write_reply(connection, context, rules.name, request.thread or number, occasion, refused.reply)
+        return None
+
+
+async def _create(
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot
+) -> Job:
+    """Write down the job and its scripts. Raises `NotStarted` before anything is written."""
+    job_id = name_job(context, rules.name, request.issue.number, request.trigger)
+    plan = await _plan(connection, context, rules, request, job_id)
+    scripts = await list_scripts(connection, snapshot, with_earlier=not plan.preset.has_agent)
+    if not plan.preset.has_agent and not scripts:
+        raise NothingToVerify(replies.render_nothing_to_verify())
+    if plan.gives_way:
+        await _give_way(connection, context, plan.gives_way, request.requested_by)
+    job = _draft_job(context, rules, request, snapshot, plan)
+    await open_job(connection, context.find_page_root(job), job, request.issue.title)
+    await add_checks(connection, job.id, scripts)
+    return job
+
+
+async def list_scripts(
+    connection: AsyncConnection, snapshot: Snapshot, *, with_earlier: bool
+) -> list[tuple[Kind, str, str]]:
+    """The scripts that are known of an issue: kind, origin and code. With that of the last attempt, if it left one."""
+    scripts = [(Kind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
+    if with_earlier:
+        scripts += await find_earlier_repro(connection, snapshot.repository, snapshot.issue_number)
+    return scripts
+
+
+async def _give_way(connection: AsyncConnection, context: Context, waiting: Job, by: str) -> None:
+    """End a job that waits, and of which its thread has heard nothing."""
+    now = context.now()
+    await job_rows.move_job(connection, waiting, JobState.CANCELLED, now, f"it gave way to a job that @{by} asked for")
+    if case := await casebook.fetch_case(connection, waiting.case_key):
+        await casebook.save_case(connection, end_job(case, waiting.id, now, approvable=False))
+
+
+async def was_decided(
+    connection: AsyncConnection, context: Context, repository: str, issue_number: int, trigger: str
+) -> bool:
+    """Whether this trigger has had its job, or the reply that says why there is none."""
+    if await job_rows.fetch_job(connection, name_job(context, repository, issue_number, trigger)):
+        return True
+    return await was_answered(connection, repository, _name_refusal(issue_number, trigger))
+
+
+def name_job(context: Context, repository: str, issue_number: int, trigger: str) -> str:
+    """The id of the trigger's job."""
+    return derive_job_id(f"{repository}#{issue_number} {trigger}", context.db.secret)
+
+
+def _name_refusal(issue_number: int, trigger: str) -> str:
+    """The occasion of the reply that stands in its place."""
+    return f"#{issue_number} not started {trigger}"
+
+
+async def _plan(
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, job_id: str
+) -> _Plan:
+    """Raise `NotStarted` when something is in the way."""
+    number, private = request.issue.number, request.repository.private
+    await check_not_paused(connection, rules.name)
+    gives_way = await check_free(connection, context, rules.name, number, request.posts)
+    earlier, usual, name = None, Choice(rules.agent), request.preset
+    if request.preset == RETRY:
+        earlier = await find_earlier(connection, context, rules.name, number)
+        name = await find_task(connection, earlier.job)
+    preset = find_preset(context, rules, name, request.steering)
+    if preset.name == REBASE:
+        earlier = await find_rebasable(connection, context, rules.name, number)
+        if objection := request.target.objection if request.target else replies.render_nothing_to_rebase():
+            raise NotStarted(objection)
+    if earlier:
+        usual = Choice(earlier.job.agent, earlier.job.model)
+    elif preset.carries_on:
+        earlier = await find_simplifiable(connection, context, rules.name, number)
+    offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=private)
+    try:
+        choice = choose(request.options, offers, usual, machines)
+    except OptionRefused as refused:
+        raise NotStarted(replies.render_option_refused(str(refused), offers, machines)) from None
+    await check_caps(connection, context, rules, number, request.requested_by)
+    attempt = await job_rows.count_attempts(connection, rules.name, number) + 1
+    return _Plan(job_id, attempt, preset, choice, earlier, gives_way)
+
+
+async def start_again(connection: AsyncConnection, context: Context, lost: Job, title: str) -> Job:
+    """Create the one job that takes the place of a lost one, in the transaction that reports that; or that of a rebase
+    which left conflicts.
+
+    Raises `NotStarted`, with a sentence for the report, when there is to be none. The brief is the same to the letter:
+    what was frozen at the trigger is still what was asked for.
+    """
+    await check_may_replace(connection, context, lost)
+    now = context.now()
+    again = Job(
+        id=derive_job_id(f"{lost.case_key} in place of {lost.id}", context.db.secret),
+        **{field.name: getattr(lost, field.name) for field in fields(Job) if field.name in ASKED_FOR},
+        attempt=lost.attempt + 1,
+        base_commit=lost.base_commit if lost.rebases else None,
+        # A machine that was lost is no place to insist on.
+        pinned_to=None if lost.state is JobState.LOST else lost.pinned_to,
+        replaces=lost.id,
+        state=JobState.QUEUED,
+        created_at=now,
+        changed_at=now,
+    )
+    await open_job(connection, context.find_page_root(again), again, title)
+    await copy_checks(connection, lost.id, again.id)
+    return again
+
+
+async def open_job(connection: AsyncConnection, public_url: str, job: Job, title: str) -> None:
+    """Insert the job of an issue with its case and, where the thread hears of it, its status comment."""
+    case = await casebook.fetch_case(connection, job.case_key) or Case(
+        job.case_key, job.repository, job.issue_number, title, CaseState.IDLE, job.created_at, job.created_at
+    )
+    await job_rows.insert_job(connection, job)
+    await casebook.save_case(connection, begin_job(replace(case, title=title), job.id, job.created_at))
+    if job.posts is not Posts.ALL:
+        return
+    queued_before = await job_rows.count_queued_before(connection, job)
+    body = status_comment.render_status(job, public_url, queued_before)
+    await casebook.insert_reply(connection, casebook.draft_reply(job.id, "status", job, body, job.created_at))
+
+
+async def freeze(context: Context, rules: RepositoryRules, request: StartRequest) -> Snapshot:
+    """The issue as it stood when somebody asked, with its comments as GitHub has them. Raises what the port raises."""
+    issue = request.issue
+    # In a thread, because a hostile issue takes its time, and all else goes on meanwhile.
+    return await asyncio.to_thread(
+        freeze_issue,
+        repository=rules.name,
+        issue_number=issue.number,
+        title=issue.title,
+        author=issue.user.login if issue.user else "ghost",
+        body=issue.body or "",
+        labels=[label.name for label in issue.labels],
+        created_at=issue.created_at,
+        comments=await context.github.list_comments(rules.name, issue.number),
+        frozen_at=request.triggered_at,
+        own_login=await context.github.own_login(),
+        trigger_comment_id=request.comment_id,
+        import_names=rules.import_names,
+    )
+
+
+def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot, plan: _Plan) -> Job:
+    now, earlier, target = context.now(), plan.earlier, request.target
+    branch = rules.base_branch or request.repository.default_branch
+    if earlier:
+        branch = target.branch if target else earlier.job.base_branch
+    skills = choose_skills(context.skills, snapshot.labels)
+    nonce = token_hex(8)
+    return Job(
+        id=plan.job_id,
+        repository=rules.name,
+        private=request.repository.private,
+        issue_number=request.issue.number,
+        attempt=plan.attempt,
+        preset=plan.preset.name,
+        may_change=plan.preset.may_change,
+        agent=plan.choice.agent,
+        model=plan.choice.model,
+        requested_by=request.requested_by,
+        clone_url=rules.clone_url or request.repository.clone_url,
+        base_branch=branch,
+        base_commit=target.commit if target else None,
+        prompt=render_brief(plan.preset, snapshot, rules, request.steering, nonce, skills=skills, earlier=earlier)
+        if plan.preset.has_agent
+        else "",
+        skills=skills,
+        pinned_to=plan.choice.machine,
+        posts=request.posts,
+        follows=earlier.job.id if earlier else None,
+        state=JobState.QUEUED,
+        created_at=now,
+        changed_at=now,
+        requested_at=request.requested_at,
+    )
+
+
+async def _react(context: Context, name: str, request: StartRequest) -> None:
+    if request.comment_id is None:
+        await context.github.react_to_issue(name, request.issue.number, "eyes")
+    else:
+        await context.github.react_to_comment(name, request.comment_id, "eyes")
+
+
+def was_requested_before(job: Job, written_at: datetime) -> bool:
+    """Whether what somebody said then can be about a job. GitHub's times are whole seconds: the same one counts."""
+    return job.requested_at.replace(microsecond=0) <= written_at

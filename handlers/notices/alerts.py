@@ -1,0 +1,146 @@
+"""Finds out what an operator must know by looking at the rows: machines, caps, and reports that no issue hears of.
+
+Level-triggered: what stands now is compared with what was last told, so that a crash, a restart or another replica
+changes nothing. A machine that flaps is told of once in a while, and then as it is by that time.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.context import Context
+from handlers.text.report import is_withheld
+from handlers.words.notifications import BACK, OUT, draft_concern, draft_machine
+from runner.db.schema import jobs, meters, reports
+from runner.model.caps import Caps, Scope, Use, find_uses
+from runner.model.job import FINAL
+from runner.model.machines import USABLE, MachineState
+from runner.rows import job_rows
+from runner.rows.machine_states import fetch_machine_states
+from runner.rows.notifications import Kind, Notification, draft, drop_notification, fetch_newest, insert_notification
+
+HICCUP = timedelta(minutes=1)
+"""An outage that ends by itself within this is nobody's business."""
+
+LOOK_EVERY = timedelta(seconds=30)
+
+LATELY = timedelta(days=7)
+"""How far back reports are looked for that no issue hears of."""
+
+PERIODS = {Scope.USER_DAY: "%F", Scope.REPOSITORY_DAY: "%F", Scope.REPOSITORY_MONTH: "%Y-%m"}
+"""The caps that the operator hears of, and what names the time for which each holds. A person reads of the others."""
+
+
+class Alerts:
+    """`step` is one pass, which looks no more often than it has to."""
+
+    def __init__(self, context: Context, rest: timedelta, look_every: timedelta = LOOK_EVERY) -> None:
+        """A machine is told of once in `rest` at most."""
+        self._context = context
+        self._rest = rest
+        self._look_every = look_every
+        self._due_at: datetime | None = None
+
+    async def step(self) -> None:
+        """Write down what is news."""
+        now = self._context.now()
+        if self._due_at and self._due_at - self._look_every <= now < self._due_at:
+            return
+        await self._look_at_machines(now)
+        await self._look_at_caps(now)
+        await self._look_at_reports(now)
+        self._due_at = now + self._look_every
+
+    async def _look_at_machines(self, now: datetime) -> None:
+        async with self._context.db.write() as connection:
+            states = await fetch_machine_states(connection)
+            told = await fetch_newest(connection, Kind.MACHINE)
+            for name in self._context.machines:
+                state, last = states.get(name, USABLE), told.get(name)
+                if last and is_outdated(last, state):
+                    await drop_notification(connection, last)
+                elif news := find_news(name, state, last, self._rest, now):
+                    await insert_notification(connection, news)
+
+    async def _look_at_caps(self, now: datetime) -> None:
+        async with self._context.db.read() as connection:
+            used_up = await _find_used_up(connection, self._context, now)
+        if used_up:
+            async with self._context.db.write() as connection:
+                for about, use in used_up:
+                    await insert_notification(connection, draft_cap(about, use, now))
+
+    async def _look_at_reports(self, now: datetime) -> None:
+        """Those of tasks without an issue: `handlers.jobs.outcomes` tells of all others."""
+        query = select(jobs.c.id).outerjoin(reports, reports.c.job_id == jobs.c.id)
+        query = query.outerjoin(meters, meters.c.job_id == jobs.c.id)
+        query = query.where(jobs.c.issue_number < 0, jobs.c.state.in_(sorted(map(str, FINAL))))
+        texts = (func.lower(text) for text in (reports.c.body, reports.c.worklog))
+        named = (text.like(part) for text in texts for part in ("%concern%", "%ecurity%"))
+        query = query.where(jobs.c.ended_at > now - LATELY, or_(meters.c.withheld, *named))
+        async with self._context.db.write() as connection:
+            for job_id in (await connection.execute(query)).scalars().all():
+                job, report = (
+                    await job_rows.fetch_job(connection, job_id),
+                    await job_rows.fetch_report(connection, job_id),
+                )
+                if job and is_withheld(report, await job_rows.fetch_meter(connection, job_id)):
+                    await insert_notification(connection, draft_concern(job, report, now))
+
+
+def is_outdated(told: Notification, state: MachineState) -> bool:
+    """Whether nobody has heard yet what was written down of a machine, and it is so no more. Pure."""
+    return told.delivered_at is None and (told.facts["standing"] == OUT) != (state.outage is not None)
+
+
+def find_news(
+    name: str, state: MachineState, told: Notification | None, rest: timedelta, now: datetime
+) -> Notification | None:
+    """What the operator does not know yet of a machine, as it stands now; None while that can wait. Pure."""
+    outage, is_known_out = state.outage, told is not None and told.facts["standing"] == OUT
+    if (outage is not None) == is_known_out or (told and now - told.created_at < rest):
+        return None
+    if outage is None:
+        assert told
+        return draft_machine(name, BACK, told.created_at, {}, now)
+    if state.drained_at or not (outage.permanent or now - outage.since >= HICCUP):
+        return None
+    return draft_machine(name, OUT, outage.since, {"reason": outage.reason, "permanent": outage.permanent}, now)
+
+
+def draft_cap(about: str, use: Use, now: datetime) -> Notification:
+    """That a cap is used up; told again when it is raised and used up once more. Pure."""
+    occasion = f"{use.scope} {use.kind} {use.limit:g} {now.astimezone(UTC).strftime(PERIODS[use.scope])}"
+    facts = {
+        "scope": str(use.scope),
+        "counts": use.kind,
+        "limit": use.limit,
+        "spent": use.spent,
+        "cap": use.describe(about),
+    }
+    return draft(Kind.CAP, about, occasion, facts, now)
+
+
+async def _find_used_up(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, Use]]:
+    """Every cap of a day or a month of which nothing is left, with the repository or the person."""
+    found = []
+    for rules in context.repositories.values():
+        caps = {scope: of_scope for scope, of_scope in context.caps_for(rules.name).items() if of_scope != Caps()}
+        people = await _list_people(connection, rules.name, now) if Scope.USER_DAY in caps else []
+        for person in people or [""] * bool(caps.keys() & PERIODS):
+            spent = await job_rows.fetch_spent(
+                connection, repository=rules.name, issue_number=0, requested_by=person, now=now
+            )
+            uses = [use for use in find_uses(caps, spent) if use.scope in PERIODS and use.share >= 1]
+            found += [(person if use.scope is Scope.USER_DAY else rules.name, use) for use in uses]
+    return found
+
+
+async def _list_people(connection: AsyncConnection, repository: str, now: datetime) -> list[str]:
+    """Who has asked for something there today."""
+    day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    query = select(jobs.c.requested_by).where(jobs.c.repository == repository, jobs.c.created_at >= day).distinct()
+    return list((await connection.execute(query)).scalars())

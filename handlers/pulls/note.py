@@ -1,0 +1,282 @@
+"""The human note: what a maintainer writes to approve a diff, and what makes it no note. Pure.
+
+Refuses to know who wrote it and which report stands: it compares texts.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from textwrap import fill
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from handlers.commands.table import Command
+from handlers.text.sanitize import close_fence, fence, make_safe_line, show_code
+from handlers.text.voice import NOTE_PLACEHOLDER
+from runner.characters import drop_invisible
+from runner.model.job import DIGEST_SHOWN
+
+MAX_NOTE = 10_000
+"""Characters of a note: it stands first in a pull request, and leaves room for the rest."""
+
+MIN_WORDS = 5
+"""Different words that a note has at least."""
+
+MIN_LETTERS = 30
+"""Letters, of any script, that a note has at least: a sentence, not an "ok"."""
+
+NOTE_EXAMPLE = (
+    "The loop left out the last row because its end was exclusive. "
+    "Now it includes it; I checked that the new test fails without the change."
+)
+"""A note as we would like to read it."""
+
+TITLE_EXAMPLE = "A title stands in quotes, as in `/ptq pr --title 'Keep the last row'`"
+"""How we would like to have one."""
+
+PHONE_COLUMNS = 44
+"""Characters of a code block's line that a phone shows without scrolling."""
+
+_SHINGLE = 5
+"""Words in a row that make a passage the same passage."""
+
+Shingle = tuple[str, ...]
+
+_OPTION = re.compile(r"(?:(?<!\S)--|^\s*[–—]+)\w[\w-]*")
+"""A word on the command's line that somebody meant for an option."""
+
+_DOUBLE, _SINGLE = r"[\"“”„«»]", r"['‘’‚]"
+_TITLE = re.compile(
+    rf"\s*(?:--|[–—]+)title(?:\s*=|(?=\s|$))\s*"
+    rf"(?:{_DOUBLE}(?P<double>.*?){_DOUBLE}|{_SINGLE}(?P<single>.*?){_SINGLE}(?!\S)|(?P<bare>.*))",
+    re.IGNORECASE,
+)
+"""The option with its value: in quotes, which phones curl, or the rest of the line. They write a long dash, too."""
+
+_DIGEST = re.compile(r"`?([0-9a-fA-F]{6,64})`?")
+_ADDRESS = re.compile(r"(?:https?://|www\.)\S+", re.IGNORECASE)
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
+"""A word; in Chinese and Japanese, which write no spaces, a character."""
+
+_SENTENCE_END = re.compile(r"(?<![.!?;:。！？])[.!?;:。！？]++(?=\s|$|[\u3040-\u30ff\u3400-\u9fff])|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class NoteText:
+    """What `/ptq pr` was given: the digest that it names, if any, the note, verbatim, and the title, if any."""
+
+    digest: str | None
+    text: str
+    title: str | None = None
+    """As it was typed; empty where the option came without one."""
+    unknown: str | None = None
+    """What stands on the command's line like an option, and is none."""
+
+
+def parse_note(command: Command) -> NoteText:
+    """Split the command into digest, title and note. Words that happen to be hex (`facade`) belong to the note."""
+    title, argument = _take_title(command.argument)
+    first, _, rest = argument.partition(" ")
+    found = _DIGEST.fullmatch(first)
+    if found is None or (len(found[1]) < DIGEST_SHOWN and found[1].isalpha()):
+        return _read(None, argument, command.body, title)
+    if title is None:
+        title, rest = _take_title(rest)
+    return _read(found[1].lower(), rest, command.body, title)
+
+
+def _read(digest: str | None, line: str, body: str, title: str | None) -> NoteText:
+    option = _OPTION.search(line)
+    return NoteText(digest, f"{line.strip()}\n\n{body}".strip(), title, option[0].strip() if option else None)
+
+
+def _take_title(line: str) -> tuple[str | None, str]:
+    """The title that the line begins with, if it does, and the rest of the line."""
+    found = _TITLE.match(line)
+    if found is None:
+        return None, line
+    title = next((text for text in found.groupdict().values() if text is not None), "")
+    return title.strip(), line[found.end() :].strip()
+
+
+def matches_digest(shown: str, digest: str) -> bool:
+    """Whether `shown` names `digest`: its beginning, of at least `DIGEST_SHOWN` hex digits."""
+    return len(shown) >= DIGEST_SHOWN and digest.startswith(shown.lower())
+
+
+def find_digest_fault(shown: str) -> str | None:
+    """Why `shown` names no digest at all, whichever stands, as a reply; None when it may name one."""
+    if len(shown) >= DIGEST_SHOWN:
+        return None
+    return (
+        f"`{shown}` has {len(shown)} digits, and that is too few to be sure which diff you mean: "
+        f"please give at least {DIGEST_SHOWN} of the digest, as the report shows them."
+    )
+
+
+def find_option_fault(note: NoteText) -> str | None:
+    """Why the command's line cannot be read, as a reply; None when it can."""
+    if note.title == "":
+        return f"`--title` came without a title. {TITLE_EXAMPLE}, and your note below that line."
+    if note.unknown is None:
+        return None
+    return (
+        f"{show_code(note.unknown, (), 40)} is no option of `/ptq pr`: its only one is `--title`, before the "
+        f"note. {TITLE_EXAMPLE}; what belongs to your note can stand below that line."
+    )
+
+
+_OUR_REFUSALS = (
+    "A pull request opens with a human's note, and this command came without one. Please say below it",
+    "This note holds only quotes, links or code. Please say",
+    "This note is too short to tell a reviewer anything: it has letters of your own, and letters are the least",
+    "stands in the agent's report already, and a reviewer wants to hear from somebody who read the diff",
+    "If you agree with this diff, reply with the line below and, under it",
+    "A draft pull request opens with your note first",
+)
+"""What we say ourselves: to say it back is no note."""
+
+
+def find_note_fault(note: str, report_texts: Sequence[str]) -> str | None:
+    """Why `note` cannot stand for a human's approval, as a reply with an example; None when it can.
+
+    Only its author's own prose counts: quotes, code, links and HTML may stand in it, but say nothing by themselves.
+    """
+    reason = _judge(note, report_texts)
+    example = fence(f"/ptq pr\n\n{fill(NOTE_EXAMPLE, PHONE_COLUMNS)}", "text")
+    return f"{reason} For example:\n\n{example}" if reason else None
+
+
+def _judge(note: str, report_texts: Sequence[str]) -> str | None:
+    if not note.strip():
+        return (
+            "A pull request opens with a human's note, and this command came without one. "
+            f"Please say below it, {NOTE_PLACEHOLDER}."
+        )
+    # Before anything is read: the note may be as long as a comment can be.
+    if len(note) > MAX_NOTE:
+        much = f"This note has {len(note)} characters, and {MAX_NOTE} are the most."
+        return f"{much} Please say more briefly, {NOTE_PLACEHOLDER}."
+    prose = _normalise(" ".join(_find_prose(note)))
+    letters = _count_letters(prose)
+    if not letters and _count_letters(note):
+        return f"This note holds only quotes, links or code. Please say, {NOTE_PLACEHOLDER}."
+    if letters < MIN_LETTERS:
+        return (
+            f"This note is too short to tell a reviewer anything: it has {letters} letters of your own, and "
+            f"{MIN_LETTERS} letters are the least. Please say, {NOTE_PLACEHOLDER}."
+        )
+    if len({word.casefold() for word in _WORD.findall(prose)}) < MIN_WORDS:
+        return f"This note says the same few words again and again. Please say, {NOTE_PLACEHOLDER}."
+    if _hides_what_follows(note):
+        left = "This note leaves a fence, a comment or an HTML element open, which would hide what stands below it."
+        return f"{left} Please say, {NOTE_PLACEHOLDER}."
+    if _find_copied(prose, (NOTE_PLACEHOLDER, NOTE_EXAMPLE, *_OUR_REFUSALS)):
+        return f"This note repeats our template. Please say, {NOTE_PLACEHOLDER}."
+    if passage := _find_copied(prose, report_texts):
+        return (
+            f"“{make_safe_line(passage, (), 200)}” stands in the agent's report already, and a reviewer wants to hear "
+            f"from somebody who read the diff. Please say, {NOTE_PLACEHOLDER}; what you quote goes behind a `>`."
+        )
+    return None
+
+
+_HIDING_ELEMENTS = ("details", "pre", "table", "div", "script", "style", "textarea", "title")
+_HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
+"""What begins a block of HTML that goes on until its own end (CommonMark, 4.6)."""
+
+
+def _hides_what_follows(note: str) -> bool:
+    """Whether what we write below the note would be taken for a part of it."""
+    # One that nothing ends takes the rest, so that nobody looks for its end again and again.
+    left = re.sub(r"(<!--).*?(?:-->|(\Z))", lambda found: "" if found[2] is None else found[1], note, flags=re.DOTALL)
+    left = left.casefold()
+    unclosed = any(left.count(f"<{name}") > left.count(f"</{name}>") for name in _HIDING_ELEMENTS)
+    return close_fence(note) != note or bool(_HIDING_OPENING.search(left)) or unclosed
+
+
+def _count_letters(text: str) -> int:
+    return sum(char.isalpha() for char in text)
+
+
+@cache
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def _find_prose(note: str) -> Iterator[str]:
+    """The words outside quotes, code, links, images and HTML."""
+    quoted = 0
+    for token in _parser().parse(note.encode(errors="replace").decode()):
+        if token.type in ("blockquote_open", "blockquote_close"):
+            quoted += token.nesting
+        if token.type == "inline" and not quoted:
+            yield _ADDRESS.sub(" ", "".join(_find_words(token.children or [])))
+
+
+def _find_words(children: Sequence[Token]) -> Iterator[str]:
+    linked = 0
+    for child in children:
+        if child.type in ("link_open", "link_close"):
+            linked += child.nesting
+        if child.type == "text" and not linked:
+            yield child.content
+        elif child.type in ("softbreak", "hardbreak", "code_inline"):
+            yield " "
+
+
+def _normalise(text: str) -> str:
+    """One spelling for what looks the same."""
+    return unicodedata.normalize("NFKC", drop_invisible(text))
+
+
+def _find_copied(prose: str, sources: Iterable[str]) -> str | None:
+    """The longest passage of `prose` that stands in `sources`, if half of its words or more do.
+
+    A passage is some words in a row, or a whole sentence that has fewer.
+    """
+    places = list(_WORD.finditer(prose))
+    words = [place[0].casefold() for place in places]
+    shingles = list(_find_shingles(prose, places, words))
+    known = _choose_known({shingle for _, shingle in shingles}, sources)
+    copied = [False] * len(words)
+    for at, shingle in shingles:
+        if shingle in known:
+            copied[at : at + len(shingle)] = [True] * len(shingle)
+    if not words or 2 * sum(copied) < len(words):
+        return None
+    first, last = max(_find_runs(copied), key=lambda run: run[1] - run[0])
+    return prose[places[first].start() : places[last - 1].end()]
+
+
+def _find_shingles(prose: str, places: Sequence[re.Match[str]], words: Sequence[str]) -> Iterator[tuple[int, Shingle]]:
+    """Every passage, with the number of its first word."""
+    starts = [place.start() for place in places]
+    ends = [bisect_left(starts, stop.end()) for stop in _SENTENCE_END.finditer(prose)]
+    for first, last in pairwise([0, *ends, len(words)]):
+        size = min(_SHINGLE, last - first)
+        for at in range(first, last - size + 1) if size else ():
+            yield at, tuple(words[at : at + size])
+
+
+def _choose_known(wanted: set[Shingle], sources: Iterable[str]) -> set[Shingle]:
+    """Those of the wanted passages that stand in a source."""
+    known: set[Shingle] = set()
+    for source in sources:
+        words = [word.casefold() for word in _WORD.findall(_normalise(source))]
+        for size in {len(shingle) for shingle in wanted}:
+            known.update(wanted.intersection(zip(*(words[shift:] for shift in range(size)), strict=False)))
+    return known
+
+
+def _find_runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Where `flags` is true, as (first, past the last)."""
+    edges = [at for at, (before, after) in enumerate(pairwise([False, *flags, False])) if before != after]
+    return zip(edges[::2], edges[1::2], strict=True)

@@ -1,0 +1,304 @@
+"""The steps from an approved diff to its draft pull request, through the Git Data API.
+
+Each is looked for before it is made, so that a repeat after a crash or a lost answer finds what was done before.
+Refuses to know who decides that there is to be one, and what is said of it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from handlers.cases import casebook
+from handlers.cases.case import Case
+from handlers.cases.casebook import Pull
+from handlers.commands.own_rules import PATH, narrow
+from handlers.context import Context
+from handlers.jobs.history import is_on_branch
+from handlers.ports import PullRequest, TreeEntry
+from handlers.rules import RepositoryRules
+from handlers.text.sanitize import show_code
+from handlers.words.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
+from handlers.words.pull_template import FOLDERS, choose_template
+from handlers.words.report_comment import approvable, name_model
+from runner.aside import run_aside
+from runner.changes.artifacts import describe_bare_return
+from runner.changes.base_files import check_base, list_folders
+from runner.changes.patch import check_patch, list_bare_returns, list_bases
+from runner.changes.patch_text import Untrue
+from runner.model.job import FileChange, Job, Report
+from runner.rows import job_rows
+from runner.rows.check_rows import fetch_checks
+
+MAX_FOLDERS = 1_000
+"""Folders that changed files may lie in: GitHub is asked about each of them."""
+
+MAX_NAMED = 10
+"""Pull requests that are named where there are too many."""
+
+
+class PullAbandoned(Exception):  # noqa: N818
+    """This pull request can never be opened; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """Where an approved diff is now; `updated` says that this pull request was there before."""
+
+    request: PullRequest
+    updated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """The pull request that an earlier note on the issue has brought, and what it was made of."""
+
+    pull: Pull
+    job: Job
+    request: PullRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Approved:
+    """What is to be brought to GitHub."""
+
+    rules: RepositoryRules
+    job: Job
+    report: Report
+    title: str
+    where: str
+    """The repository that branch and commit go to: this one, or a fork of it."""
+
+
+def name_branch(issue_number: int, job_id: str) -> str:
+    """The branch of a pull request that is new."""
+    return f"ptq/issue-{issue_number}-{job_id}"
+
+
+async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Case) -> Brought:
+    """Commit, branch and pull request: that of an earlier note on the issue while it is open, else a new one.
+
+    Raises `PullAbandoned`, `GitHubError` and `GitHubUnavailable`.
+    """
+    rules = context.rules_for(job.repository)
+    if rules is None:
+        raise PullAbandoned("the operator of this App no longer has this repository set up")
+    has_page = bool(context.find_page_root(job))
+    async with context.db.read() as connection:
+        meter = await job_rows.fetch_meter(connection, job.id)
+    asked = (job, report, meter, context.secrets)
+    is_approvable = await run_aside(len(report.patch), approvable, *asked, has_page=has_page)
+    if report.digest != pull.digest or not is_approvable:
+        raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
+    title = render_pull_title(pull, report, case.title, context.secrets)
+    approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
+    earlier = await _find_earlier(context, pull, job)
+    if earlier:
+        return Brought(await _update(context, pull, approved, earlier), updated=True)
+    if pull.branch != name_branch(job.issue_number, job.id):
+        # What it was about to update was closed meanwhile.
+        pull = await change(context, pull, branch=name_branch(job.issue_number, job.id), commit_sha=None)
+    return Brought(await _open(context, pull, approved), updated=False)
+
+
+async def _find_earlier(context: Context, pull: Pull, job: Job) -> _Earlier | None:
+    """What this note is to update; None where it opens a pull request of its own, or has begun to."""
+    async with context.db.read() as connection:
+        earlier = await casebook.fetch_brought_pull(connection, job.repository, job.issue_number)
+        made_of = await job_rows.fetch_job(connection, earlier.job_id) if earlier else None
+    if earlier is None or earlier.number is None or made_of is None or made_of.base_branch != job.base_branch:
+        return None
+    if pull.commit_sha and pull.branch != earlier.branch:
+        return None
+    request = await context.github.fetch_pull_request(job.repository, earlier.number)
+    if request.state == "open" or request.head_sha == pull.commit_sha:
+        return _Earlier(earlier, made_of, request)
+    return None
+
+
+async def _open(context: Context, pull: Pull, approved: _Approved) -> PullRequest:
+    """A pull request of its own, each part looked for before it is made."""
+    job, where = approved.job, approved.where
+    if pull.commit_sha is None:
+        pull = await _commit(context, pull, approved, [job.base_commit or ""])
+    sha = pull.commit_sha or ""
+    # Before the branch is looked at: once the pull request is open, people may push to it.
+    found = await context.github.find_pull_request(job.repository, pull.branch, where)
+    if found:
+        return found
+    await _check_may_open(context, approved, pull)
+    await _check_room(context, approved.rules)
+    if not await context.github.create_branch(where, pull.branch, sha):
+        at = await context.github.fetch_branch_sha(where, pull.branch)
+        if at != sha:
+            raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
+    body = await _render_body(context, pull, approved)
+    return await context.github.create_draft_pull_request(
+        job.repository,
+        title=approved.title,
+        body=body,
+        branch=pull.branch,
+        base_branch=job.base_branch,
+        head_repository=where,
+    )
+
+
+async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _Earlier) -> PullRequest:
+    """A commit on top of the branch, by which its whole change becomes the approved one; then body and title."""
+    job, branch, number = approved.job, earlier.pull.branch, earlier.request.number
+    approved = replace(approved, where=earlier.request.head_repository or job.repository)
+    moved = PullAbandoned(
+        f"somebody else has pushed to pull request #{number}, so nothing was pushed to it: "
+        "once that one is merged or closed, a note opens another"
+    )
+    at = await context.github.fetch_branch_sha(approved.where, branch)
+    if at is None or at not in (earlier.pull.commit_sha, pull.commit_sha):
+        raise moved
+    if pull.commit_sha is None:
+        parents = await _choose_parents(context, job, earlier)
+        pull = await _commit(context, replace(pull, branch=branch), approved, parents)
+    if at != pull.commit_sha:
+        await _check_may_open(context, approved, pull)
+        if not await context.github.move_branch(approved.where, branch, pull.commit_sha or ""):
+            raise moved
+    # Read as late as can be: people may edit it at any time.
+    written = (await context.github.fetch_pull_request(job.repository, number)).body
+    edits = find_edits(written, (pull.note, earlier.pull.note), context.secrets)
+    body = await _render_body(context, pull, approved, edits)
+    title = approved.title if pull.title else None
+    await context.github.update_pull_request(job.repository, number, body=body, title=title)
+    return earlier.request
+
+
+async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list[str]:
+    """The branch as it is; and where the change began from a newer commit of the base branch, that one as well.
+
+    Then a pull request shows just what lies between that commit and the new one: the approved diff.
+    """
+    head, base, base_before = earlier.pull.commit_sha or "", job.base_commit or "", earlier.job.base_commit or ""
+    if base == base_before:
+        return [head]
+    if await context.github.contains(job.repository, base, base_before):
+        return [head, base]
+    raise PullAbandoned(
+        f"this diff begins from `{base[:10]}`, which does not come after `{base_before[:10]}`, from which pull request "
+        f"#{earlier.request.number} begins: `/ptq fix` makes one from the newest commit"
+    )
+
+
+async def _check_base(context: Context, job: Job) -> None:
+    """That the base branch has the base commit just now: a pull request brings in all that the commit comes from."""
+    commit = job.base_commit or ""
+    if not await is_on_branch(context.github, job.repository, job.base_branch, commit):
+        raise PullAbandoned(
+            f"commit `{commit[:10]}`, which the diff begins from, is not on {show_code(job.base_branch, ())}, so "
+            "a pull request would hold more than the diff: `/ptq rebase` brings the diff onto the newest commit"
+        )
+
+
+async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> None:
+    """That the approver still may, also by the repository's own rules, and that the base is what it was.
+
+    Since the note, and since the commit was made, hours may have passed.
+    """
+    await _check_base(context, approved.job)
+    rules = approved.rules
+    rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
+    if rules.fault:
+        raise PullAbandoned(f"`{PATH}` on the default branch cannot be understood: {rules.fault}")
+    least = rules.who_may_open
+    if await context.github.fetch_role(rules.name, pull.approver) < least:
+        raise PullAbandoned(f"{pull.approver} has no {least.word} access any more, so the note approves nothing")
+
+
+async def _render_body(context: Context, pull: Pull, approved: _Approved, edits: str = "") -> str:
+    job, report = approved.job, approved.report
+    async with context.db.read() as connection:
+        author, checks = await job_rows.fetch_author(connection, job), await fetch_checks(connection, job.id)
+        meter = await job_rows.fetch_meter(connection, author.id)
+    secrets = context.secrets
+    model = name_model(author, meter, context.model_of(author), secrets)
+    template = await _fetch_template(context, job)
+    return render_pull_body(
+        pull,
+        job,
+        report,
+        checks,
+        template=template,
+        edits=edits,
+        author=author,
+        model=model,
+        public_url=context.find_page_root(job),
+        secrets=secrets,
+    )
+
+
+async def _fetch_template(context: Context, job: Job) -> str:
+    """What the repository wants in pull requests, as of the base commit; empty where it says nothing."""
+    commit = job.base_commit or ""
+    path = choose_template(await context.github.list_files(job.repository, FOLDERS, commit))
+    content = await context.github.fetch_file(job.repository, path, commit) if path else None
+    return (content or b"").decode(errors="replace")
+
+
+async def _check_room(context: Context, rules: RepositoryRules) -> None:
+    """That reviewers have no more of our pull requests open before them than the operator wants."""
+    numbers = await context.github.list_own_open_pulls(rules.name)
+    if len(numbers) >= rules.max_open_pulls:
+        names = ", ".join(f"#{number}" for number in sorted(numbers)[:MAX_NAMED])
+        raise PullAbandoned(
+            f"{len(numbers)} of our pull requests are open here ({names}), and {rules.max_open_pulls} are the most: "
+            "one of them has to be merged or closed first"
+        )
+
+
+async def _check(context: Context, job: Job, report: Report) -> None:
+    """That the diff which the note approves is the whole change, on what GitHub has at the base commit."""
+    paths = [change.path for change in report.changes]
+    if len({folder for path in paths for folder in list_folders(path)}) > MAX_FOLDERS:
+        raise PullAbandoned(f"the changed files lie in more than {MAX_FOLDERS} folders")
+    found = await context.github.find_base_files(job.repository, paths, job.base_commit or "")
+    try:
+        check_base(report.changes, found)
+        bases = list_bases(report.changes)
+        files = {path: await context.github.fetch_blob(job.repository, found[path].sha) for path in bases}
+        size = len(report.patch) + sum(map(len, files.values()))
+        await run_aside(size, check_patch, report.patch, report.changes, files)
+        returns = await run_aside(size, list_bare_returns, report.patch)
+    except Untrue as error:
+        raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
+    if returns:
+        raise PullAbandoned(describe_bare_return(returns[0]))
+
+
+async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Sequence[str]) -> Pull:
+    """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
+    rules, job, where = approved.rules, approved.job, approved.where
+    await _check_base(context, job)
+    await _check(context, job, approved.report)
+    entries = [await _entry(context, where, change) for change in approved.report.changes]
+    tree = await context.github.create_tree(where, job.base_commit or "", entries)
+    wants_person = rules.sign_off or rules.commit_author == "approver"
+    approver = await context.github.fetch_person(job.repository, pull.approver) if wants_person else None
+    async with context.db.read() as connection:
+        written_in = await job_rows.fetch_author(connection, job)
+    message = render_commit_message(approved.title, written_in, pull, approver if rules.sign_off else None)
+    author = approver if rules.commit_author == "approver" else None
+    sha = await context.github.create_commit(where, message, tree, parents, author)
+    return await change(context, pull, branch=pull.branch, commit_sha=sha)
+
+
+async def _entry(context: Context, repository: str, change: FileChange) -> TreeEntry:
+    """Text goes inline into the tree request; only what is no text needs a blob of its own."""
+    if change.mode is None:
+        return TreeEntry(change.path, change.old_mode or "100644")
+    content = change.content or b""
+    if change.binary:
+        return TreeEntry(change.path, change.mode, blob_sha=await context.github.create_blob(repository, content))
+    return TreeEntry(change.path, change.mode, text=content.decode())
+
+
+async def change(context: Context, pull: Pull, **changes: object) -> Pull:
+    """`casebook.change_pull` in a transaction of its own."""
+    async with context.db.write() as connection:
+        return await casebook.change_pull(connection, pull, **changes)

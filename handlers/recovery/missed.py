@@ -1,0 +1,99 @@
+"""What happened on GitHub and never reached us: which deliveries to take, and which labels are due.
+
+Pure functions; `recovery` asks GitHub and acts.
+
+GitHub sends each delivery once (https://docs.github.com/en/webhooks/using-webhooks/handling-failed-webhook-deliveries).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from handlers.events import IssueLabeled
+from handlers.ports import DeliveryAttempt, Labelling
+from handlers.triggers.labels import CLOSE
+
+KEPT = timedelta(days=3)
+"""How long GitHub can redeliver, and we look back."""
+
+OVERLAP = timedelta(minutes=10)
+"""How far a pass looks behind the end of the one before: clocks differ, and GitHub's records come late."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissedDelivery:
+    """A delivery that never arrived, with what it carried."""
+
+    attempt: DeliveryAttempt
+    payload: Mapping[str, Any]
+
+    @property
+    def repository(self) -> str:
+        """Where it happened, in lower case; empty where it says nothing of that."""
+        repository = self.payload.get("repository")
+        return str(repository.get("full_name", "")).lower() if isinstance(repository, Mapping) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class DueLabel:
+    """A label that stands on an open issue, put there by somebody who may, and has had no answer."""
+
+    labeled: IssueLabeled
+    preset: str
+    at: datetime
+
+    @property
+    def issue(self) -> str:
+        """The issue, as `owner/name#number`."""
+        return f"{self.labeled.repository.full_name}#{self.labeled.issue.number}"
+
+    def tells(self, labeled: IssueLabeled) -> bool:
+        """Whether a delivery is about this labelling. It only says when the issue was last updated."""
+        ours = self.labeled
+        return (
+            ours.repository.full_name.lower() == labeled.repository.full_name.lower()
+            and ours.issue.number == labeled.issue.number
+            and ours.label.name.lower() == labeled.label.name.lower()
+            and abs(labeled.issue.updated_at - self.at) <= CLOSE
+        )
+
+
+def find_start(looked_at: datetime, now: datetime) -> datetime:
+    """From when on deliveries are looked for, after a pass that looked at everything before `looked_at`."""
+    return max(looked_at - OVERLAP, now - KEPT)
+
+
+def choose_missed(
+    attempts: Iterable[DeliveryAttempt], wanted: Callable[[DeliveryAttempt], bool], doubted_until: datetime | None
+) -> list[DeliveryAttempt]:
+    """The newest attempt at each wanted delivery that may not be here, in the order of their first attempts.
+
+    One that succeeded is here, or was. But where somebody else answers GitHub for us, a success until `doubted_until`
+    says nothing, and a later one that it may still be under way; None where nobody does.
+    """
+
+    def is_settled(attempt: DeliveryAttempt) -> bool:
+        return attempt.succeeded and (doubted_until is None or attempt.delivered_at > doubted_until)
+
+    by_guid: dict[str, list[DeliveryAttempt]] = {}
+    for attempt in sorted(attempts, key=lambda attempt: (attempt.delivered_at, attempt.id)):
+        by_guid.setdefault(attempt.guid, []).append(attempt)
+    missed = (tries for tries in by_guid.values() if not any(map(is_settled, tries)))
+    return [tries[-1] for tries in missed if wanted(tries[-1])]
+
+
+def find_labels_start(enabled_at: datetime, looked_at: datetime) -> datetime:
+    """From when on labels count: an old backlog is not ours, and what was there at the last look has been seen to."""
+    return max(enabled_at, looked_at - OVERLAP)
+
+
+def choose_due(labellings: Sequence[Labelling], since: datetime, until: datetime) -> Labelling | None:
+    """The labelling that asks for a job: the last, when it is a person's and from that time.
+
+    `until` is when a webhook may still have been under way.
+    """
+    last = labellings[-1] if labellings else None
+    return last if last and not last.by.is_bot and since <= last.at <= until else None

@@ -1,0 +1,397 @@
+"""Finds what GitHub could not tell us: deliveries that never arrived, labels that nobody answered, and pauses.
+
+Labels are a state, so they are read from the issues: one that was taken off, or whose issue was closed, asks for
+nothing. Its delivery, where GitHub still has it, is worked all the same, for it holds the issue as it was then.
+Everything else that was missed goes through the inbox as the webhook would have stored it, oldest first. Job ids come
+from triggers, so it does no harm when a webhook, another replica or another pass finds the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from gidgethub.routing import Router
+from pydantic import ValidationError
+
+from handlers.commands.own_rules import narrow
+from handlers.commands.permissions import admit
+from handlers.commands.table import Right
+from handlers.context import Context
+from handlers.events import Issue, IssueLabeled, Label, Repository, find_lane, is_routed
+from handlers.inbox.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
+from handlers.jobs.start import start_job, was_decided
+from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling, NotFound
+from handlers.recovery.heartbeats import (
+    ALIVE,
+    LOOKED,
+    Enabled,
+    beat,
+    enable_repositories,
+    fetch_beat,
+    fetch_enabled,
+    note_look,
+)
+from handlers.recovery.missed import DueLabel, MissedDelivery, choose_due, choose_missed, find_labels_start, find_start
+from handlers.rules import RepositoryRules
+from handlers.triggers.labels import (
+    draft_request,
+    find_asked_preset,
+    is_pause,
+    lift_pause,
+    name_trigger,
+    pause_repository,
+)
+from handlers.words.notifications import NAMED, draft_held
+from runner.rows.claims import ClaimLost
+from runner.rows.notifications import Kind, Notification, draft, insert_notification
+from runner.rows.pauses import OPERATOR, fetch_pauses
+
+log = structlog.get_logger()
+
+SKEW_S = 5
+"""How far a payload's time and the timeline's may be apart for the same labelling, in seconds."""
+
+AWAY = timedelta(minutes=5)
+"""From so long an absence of the service on, the operator hears of its end, whatever was missed."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass has found and done by now."""
+
+    until: datetime
+    enabled: Mapping[str, Enabled]
+    repositories: dict[str, Repository] = field(default_factory=dict)
+    deliveries: list[MissedDelivery] = field(default_factory=list)
+    due: list[DueLabel] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    """The repositories, in lower case, of which nothing is left for the next pass."""
+    has_read_deliveries: bool = False
+    recovered: int = 0
+    lost: int = 0
+    labels: int = 0
+
+
+class Recovery:
+    """`begin` once, then `beat` every minute and `step` every few: each is a pass of a loop."""
+
+    def __init__(
+        self,
+        context: Context,
+        inbox: Inbox,
+        router: Router,
+        *,
+        sweep_max: int,
+        in_flight_s: float,
+        is_relayed: bool,
+    ) -> None:
+        """`sweep_max` is how many labels one pass may answer; one younger than `in_flight_s` is left to the webhook.
+
+        `is_relayed` says that somebody in between answers GitHub for us: the inbox alone then tells what came.
+        """
+        self._context = context
+        self._inbox = inbox
+        self._router = router
+        self._sweep_max = sweep_max
+        self._in_flight = timedelta(seconds=in_flight_s)
+        self._is_relayed = is_relayed
+        self._since: datetime | None = None
+        self._was_away = False
+        self._has_reported = False
+        self._settled: set[str] = set()
+        """Deliveries that GitHub lists and that we leave."""
+        self._complaints: dict[str, str] = {}
+        self._told: frozenset[str] = frozenset()
+        self.held = 0
+        """How many labels wait for the operator, because they are too many."""
+
+    async def begin(self) -> None:
+        """Find out since when the service was away, and from now on answer for what is configured."""
+        now, context = self._context.now(), self._context
+        async with context.db.write() as connection:
+            self._since = await fetch_beat(connection, ALIVE)
+            self._was_away = self._since is not None and now - self._since >= AWAY
+            await beat(connection, ALIVE, now)
+            if await fetch_beat(connection, LOOKED) is None:
+                await beat(connection, LOOKED, now)
+            await enable_repositories(connection, context.repositories, now)
+
+    async def beat(self) -> None:
+        """Write down that the service is alive."""
+        async with self._context.db.write() as connection:
+            await beat(connection, ALIVE, self._context.now())
+
+    async def step(self) -> None:
+        """One pass: what GitHub lists is looked for here, and what is missing is done."""
+        async with self._context.db.read() as connection:
+            looked_at = await fetch_beat(connection, LOOKED)
+            enabled = await fetch_enabled(connection)
+        now = self._context.now()
+        this = _Pass(now, enabled)
+        try:
+            await self._read_deliveries(this, find_start(looked_at or now, now))
+        except GitHubUnavailable as error:
+            # The next pass does it all: labels would now be answered out of turn, and without their deliveries.
+            self._complain("deliveries", error)
+            return
+        for rules in self._context.repositories.values():
+            await self._search_labels(this, rules)
+        await self._hold(this)
+        missed = [(delivery, _find_labelling(self._context, delivery)) for delivery in this.deliveries]
+        for due in this.due:
+            if not any(labeled and due.tells(labeled) for _, labeled in missed):
+                await self._start(this, due)
+        for delivery, labeled in missed:
+            await self._take(this, delivery, labeled)
+        await self._finish(this)
+
+    async def _read_deliveries(self, this: _Pass, since: datetime) -> None:
+        """Fetch what was missed, with its payload. Raises `GitHubUnavailable`."""
+        try:
+            attempts = await self._context.github.list_deliveries(since)
+        except GitHubError as error:
+            self._complain("deliveries", error)
+            return
+        self._complaints.pop("deliveries", None)
+        self._settled &= {attempt.guid for attempt in attempts}
+        missed = choose_missed(attempts, self._wants, this.until - self._in_flight if self._is_relayed else None)
+        known = await fetch_known(self._context.db, [attempt.guid for attempt in missed])
+        this.has_read_deliveries = True
+        # No signature covers an id, so somebody else may have used it first. A forwarder's successes say nothing, and
+        # to compare all that came with what GitHub sent would cost a call for each.
+        doubtful: Collection[str] = known
+        if self._is_relayed:
+            doubtful = await fetch_doubtful(self._context.db, {one.guid: one.event for one in missed})
+        for attempt in missed:
+            is_known = attempt.guid in known
+            if attempt.guid not in self._settled and (not is_known or attempt.guid in doubtful):
+                await self._read_payload(this, attempt, is_known=is_known)
+
+    async def _read_payload(self, this: _Pass, attempt: DeliveryAttempt, *, is_known: bool) -> None:
+        """Fetch one, and leave it if its content is here."""
+        try:
+            payload = await self._context.github.fetch_payload(attempt.id)
+        except GitHubError as error:
+            self._settled.add(attempt.guid)
+            if not is_known:
+                log.warning("delivery.lost", delivery=attempt.guid, event_name=attempt.event, reason=str(error))
+                this.lost += 1
+        except GitHubUnavailable as error:
+            self._complain(f"delivery {attempt.guid}", error)
+            this.has_read_deliveries = False
+        else:
+            if is_known and await self._inbox.holds(attempt.guid, attempt.event, _write(payload)):
+                self._settled.add(attempt.guid)
+            else:
+                this.deliveries.append(MissedDelivery(attempt, payload))
+
+    def _wants(self, attempt: DeliveryAttempt) -> bool:
+        """Whether some handler works such events."""
+        return is_routed(self._router, attempt.event, attempt.action)
+
+    async def _search_labels(self, this: _Pass, rules: RepositoryRules) -> None:
+        """Find the labels of one repository that are due. One that GitHub does not show us stops no other."""
+        key = rules.name.lower()
+        enabled = this.enabled.get(key)
+        if enabled is None:
+            return
+        this.seen.add(key)
+        try:
+            await self._settle_pauses(this, rules, enabled)
+            found = [due for label in rules.labels for due in await self._search_label(this, rules, enabled, label)]
+        except (GitHubError, GitHubUnavailable) as error:
+            self._complain(rules.name, error)
+            this.seen.discard(key)
+        else:
+            self._complaints.pop(rules.name, None)
+            this.due += found
+
+    async def _settle_pauses(self, this: _Pass, rules: RepositoryRules, enabled: Enabled) -> None:
+        """Let the repository be paused as its labels say. Closing an issue ends nothing: strangers may close theirs."""
+        async with self._context.db.read() as connection:
+            pauses = [pause for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
+        standing = {int(pause.origin[1:]): pause for pause in pauses if pause.origin != OPERATOR}
+        for number, pause in standing.items():
+            if pause.paused_at <= this.until - self._in_flight and await self._is_off(rules, number):
+                await self._lift_pause(this, rules, number)
+        for issue, label, last in await self._list_labelled(this, rules, enabled, rules.pause_label):
+            trigger = name_trigger(label.name, last.at)
+            if issue.number not in standing and await self._may_start(this, rules, issue, last):
+                await pause_repository(self._context, rules, issue.number, trigger, last.by.login)
+
+    async def _lift_pause(self, this: _Pass, rules: RepositoryRules, number: int) -> None:
+        """End a pause whose label is off, if GitHub says who took it off, and they may."""
+        by = await self._context.github.find_remover(rules.name, number, rules.pause_label)
+        if by is None:
+            reason = "nobody knows who took the label off: ptq-bot resume ends the pause"
+            self._complain(f"the pause by {rules.name}#{number}", reason)
+            return
+        repository, trigger = await self._fetch_repository(this, rules), f"a look at {this.until.isoformat()}"
+        await lift_pause(self._context, rules, repository, number, trigger, by)
+
+    async def _is_off(self, rules: RepositoryRules, number: int) -> bool:
+        """Whether the label that pauses is not on that issue. It counts as on where nobody can look any more."""
+        try:
+            issue = await self._context.github.fetch_issue(rules.name, number)
+        except NotFound as error:
+            self._complain(f"the pause by {rules.name}#{number}", error)
+            return False
+        return not any(is_pause(rules, label.name) for label in issue.labels)
+
+    async def _search_label(self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str) -> list[DueLabel]:
+        labelled = await self._list_labelled(this, rules, enabled, label)
+        found = [await self._admit(this, rules, issue, on, last) for issue, on, last in labelled]
+        return [due for due in found if due]
+
+    async def _list_labelled(
+        self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
+    ) -> list[tuple[Issue, Label, Labelling]]:
+        """The open issues on which a person has lately put a label that stands, each with the last time."""
+        github, until = self._context.github, this.until - self._in_flight
+        since = find_labels_start(enabled.enabled_at, enabled.looked_at)
+        found: list[tuple[Issue, Label, Labelling]] = []
+        for issue in await github.list_labelled_issues(rules.name, label, since):
+            if issue.pull_request:
+                continue
+            name = next((on.name for on in issue.labels if on.name.lower() == label.lower()), label)
+            labellings = await github.list_labellings(rules.name, issue.number, name)
+            if last := choose_due(labellings, since, until):
+                found.append((issue, Label(name=name), last))
+        return found
+
+    async def _admit(
+        self, this: _Pass, rules: RepositoryRules, issue: Issue, label: Label, last: Labelling
+    ) -> DueLabel | None:
+        """What the label asks for, if it has had no answer and whoever put it on may ask."""
+        if await self._was_decided(rules.name, issue.number, label.name, last.at):
+            return None
+        repository = await self._fetch_repository(this, rules)
+        if await is_waiting(self._context.db, f"{repository.full_name}#{issue.number}"):
+            # The webhook did tell us of something there, and may be about to work it.
+            this.seen.discard(rules.name.lower())
+            return None
+        labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
+        preset = find_asked_preset(self._context, labeled)
+        if preset is None or not await self._may_start(this, rules, issue, last):
+            return None
+        return DueLabel(labeled, preset, last.at)
+
+    async def _may_start(self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling) -> bool:
+        repository = await self._fetch_repository(this, rules)
+        return await admit(self._context, repository, issue.number, last.by, Right.START) is not None
+
+    async def _fetch_repository(self, this: _Pass, rules: RepositoryRules) -> Repository:
+        if rules.name not in this.repositories:
+            this.repositories[rules.name] = await self._context.github.fetch_repository(rules.name)
+        return this.repositories[rules.name]
+
+    async def _was_decided(self, repository: str, issue_number: int, label: str, at: datetime) -> bool:
+        """Whether a label put on then has had its job or its reply. Where the timeline lags, payloads tell the time."""
+        async with self._context.db.read() as connection:
+            for seconds in range(-SKEW_S, SKEW_S + 1):
+                trigger = name_trigger(label, at + timedelta(seconds=seconds))
+                if await was_decided(connection, self._context, repository, issue_number, trigger):
+                    return True
+        return False
+
+    async def _hold(self, this: _Pass) -> None:
+        """Leave all of the labels when they are more than an operator wants to see started at once, and say so."""
+        too_many = len(this.due) > self._sweep_max
+        issues = frozenset(due.issue for due in this.due) if too_many else frozenset()
+        self.held = len(this.due) if too_many else 0
+        if too_many:
+            this.seen -= {due.labeled.repository.full_name.lower() for due in this.due}
+            this.due = []
+        if issues and issues != self._told:
+            log.error("recovery.held", labels=self.held, sweep_max=self._sweep_max, issues=sorted(issues)[:NAMED])
+            held = draft_held(issues, self.held, self._sweep_max, this.until)
+            async with self._context.db.write() as connection:
+                await insert_notification(connection, held)
+        self._told = issues
+
+    async def _start(self, this: _Pass, due: DueLabel) -> None:
+        """Answer a label whose delivery nobody has any more, from the issue as it is now, if it is as it was then."""
+        rules = self._context.rules_for(due.labeled.repository.full_name)
+        assert rules
+        try:
+            rules = await narrow(self._context, rules, due.labeled.repository)
+            request = draft_request(due.labeled, due.preset, due.at)
+            await start_job(self._context, rules, replace(request, as_found=True))
+        except GitHubUnavailable as error:
+            self._complain(due.issue, error)
+            this.seen.discard(rules.name.lower())
+        except ClaimLost:
+            raise  # The label is still due, for whoever looks next.
+        except Exception:
+            log.exception("label.not_started", case=due.issue)
+        else:
+            this.labels += 1
+
+    async def _take(self, this: _Pass, delivery: MissedDelivery, labeled: IssueLabeled | None) -> None:
+        """Put a delivery into the inbox, but for one of a label that asks no longer, and one from before our time."""
+        enabled, attempt = this.enabled.get(delivery.repository), delivery.attempt
+        is_old = enabled is not None and attempt.delivered_at < enabled.enabled_at
+        if is_old or (labeled and not any(due.tells(labeled) for due in this.due)):
+            if is_old or delivery.repository in this.seen:
+                self._settled.add(attempt.guid)
+            return
+        body = _write(delivery.payload)
+        if await self._inbox.receive(attempt.guid, attempt.event, find_lane(delivery.payload), body):
+            log.info("delivery.recovered", delivery=attempt.guid, event_name=attempt.event)
+            this.recovered += 1
+
+    async def _finish(self, this: _Pass) -> None:
+        """Write down how far this pass got, and say what came of it."""
+        async with self._context.db.write() as connection:
+            if this.has_read_deliveries:
+                await beat(connection, LOOKED, this.until)
+            for name in this.seen:
+                await note_look(connection, name, this.until)
+            if self._was_away or this.recovered or this.lost or this.labels:
+                await insert_notification(connection, self._draft_recovery(this))
+        if this.recovered or this.lost or this.labels or not self._has_reported:
+            log.info(
+                "recovery.finished",
+                since=self._since.isoformat() if self._since else None,
+                until=this.until.isoformat(),
+                recovered=this.recovered,
+                missing=this.recovered + this.lost,
+                labels=this.labels,
+            )
+        self._has_reported, self._since, self._was_away = True, this.until, False
+        if this.recovered:
+            self._context.ring()
+
+    def _draft_recovery(self, this: _Pass) -> Notification:
+        """What the operator hears of a pass: of every absence of the service, else at most once an hour."""
+        since = self._since if self._was_away else None
+        facts = {"recovered": this.recovered, "lost": this.lost, "labels": this.labels}
+        times = {"since": since and f"{since:%F %R} UTC", "until": f"{this.until:%F %R} UTC"}
+        occasion = f"{since:%F %T}" if since else f"{this.until:%F %H}"
+        return draft(Kind.RECOVERY, "deliveries", occasion, {**facts, **times}, this.until)
+
+    def _complain(self, about: str, error: Exception | str) -> None:
+        """Say once what GitHub refuses, until it no longer does or says something else."""
+        if self._complaints.get(about) != str(error):
+            self._complaints[about] = str(error)
+            log.warning("recovery.refused", about=about, reason=str(error))
+
+
+def _write(payload: Mapping[str, Any]) -> bytes:
+    return json.dumps(payload, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled | None:
+    """What a delivery says of a label that asks for a job; None for any other delivery."""
+    if (delivery.attempt.event, delivery.attempt.action) != ("issues", "labeled"):
+        return None
+    try:
+        labeled = IssueLabeled.model_validate(delivery.payload)
+    except ValidationError:
+        return None  # The inbox says what is wrong with it.
+    return labeled if find_asked_preset(context, labeled) else None

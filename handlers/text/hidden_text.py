@@ -1,0 +1,358 @@
+"""What a stranger wrote, as far as a reader of the rendered page sees it.
+
+What a maintainer could not see must not steer an agent: it is removed, or marked. A text keeps its bytes only in a
+fence that GitHub certainly shows as code; everywhere else every rule applies, and a line carries a mark where we cannot
+say what the page shows of it. Time is linear in the text. Refuses to know who wrote a text and where it goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from enum import IntEnum
+from html import unescape
+
+from handlers.text.hidden_parts import ADDRESS, FOLDED, FOOTNOTE, RAW_TEXT, STEPS, TAG, Editor, Trust
+from runner.characters import show_invisible
+
+__all__ = ["BEYOND", "DRAWN", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "reveal"]
+
+UNSEEN, DRAWN, BEYOND = "⟨perhaps unseen⟩", "⟨drawn⟩", "⟨beyond the table⟩"
+"""Our marks, beside those of parts of lines: of a line that the page may not show, of a block that it shows as a
+picture, and before the cells of a row for which its table has no column."""
+
+_PREFIX = r"(?:[ \t]|>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[\^[^\] \t\n\0]++\]:|\[[ xX]\](?=[ \t]))*+"
+"""What lists, quotes, footnotes and tasks put before a line."""
+
+_LINE_END = re.compile(r"\r\n?")
+_CONTAINERS = re.compile(_PREFIX)
+_LABEL = r"\[(?!\^[^\] \t\n\0]++\]:)(?:[^\[\]\\]|\\.)*+"
+_DEFINITION = re.compile(rf"^{_PREFIX}{_LABEL}\]:", re.MULTILINE | re.DOTALL)
+_MAYBE_DEFINITION = re.compile(rf"{_LABEL}\\?(?:\]:|$)")
+_NO_DEFINITION = re.compile(
+    r"\[[^\[\]\\]+\]:[ \t]*[^\s<]\S*[ \t]+(?:[^\s\"'(]|\"[^\"\\]*\"[ \t]*\S|'[^'\\]*'[ \t]*\S|\([^()\\]*\)[ \t]*\S)"
+)
+"""`[rank0]: Traceback (most recent call last):` is none, because more follows than an address and a title."""
+
+_FOOTNOTE = re.compile(r"\[\^[^\] \t\n\0]++(\]:)?")
+"""Takes what is no footnote, too: a search that started again behind each `[^` of it would take quadratic time."""
+
+_FENCE = re.compile(r"(`{3,}(?=[^`]*$)|~{3,})[ \t]*(\S{0,20})")
+_DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
+_BLANKS = r"[ \t\v\f]*+"
+_DELIMITERS = re.compile(rf"[ \t\v\f>]*+\|?+{_BLANKS}:?-++:?{_BLANKS}(?:\|{_BLANKS}:?-++:?{_BLANKS})*+\|?{_BLANKS}")
+_ENTITY = re.compile(r"&[^&;\s]{1,32};")
+_HEADING = re.compile(r"#{1,6}(?:[ \t]|$)")
+_RULER = re.compile(r"([-*_])[ \t]*(?:\1[ \t]*){2,}$")
+_MARKER = re.compile(r"([-+*]|\d{1,9}[.)])( *)(\t|[^ ]|$)")
+_PLAIN = re.compile(r"[^\W\d_]|[\[\"'(]")
+"""How a line begins that continues a paragraph for certain."""
+
+_FORMULA_BEGINS = re.compile(r"\$(?=\S)")
+_FORMULA_ENDS = re.compile(r"(?<=\S)\$(?!\w)")
+"""GitHub draws what is between two such dollars of a paragraph. `$HOME and $PATH` is no formula."""
+
+_FORMULA = re.compile(r"\$[^$\n]*\$(?![\w({])")
+"""A formula of one line, with or without spaces."""
+
+_HTML = re.compile(r"<[A-Za-z/!?]")
+_HTML_BLOCK = re.compile(
+    r"</?(?:address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl"
+    r"|dt|fieldset|figcaption|figure|footer|form|h[1-6]|head|header|hr|html|li|link|main|menu|nav|ol|p|section|summary"
+    r"|table|tbody|td|tfoot|th|thead|tr|ul)(?:[ \t>]|/>|$)",
+    re.IGNORECASE,
+)
+_PRE = re.compile(r"<pre(?:[ \t>]|$)", re.IGNORECASE)
+_PRE_ENDS = re.compile(r"</(?:pre|script|style|textarea)>", re.IGNORECASE)
+
+UNSURE = -1
+"""The indentation of a list whose end we cannot tell."""
+
+
+class Html(IntEnum):
+    """Whether the lines up to the next blank one are raw HTML."""
+
+    NO = 0
+    MAYBE = 1
+    YES = 2
+
+
+def reveal(text: str, steps: Collection[str] = STEPS, whole: str = "") -> str:
+    """The text as far as a reader of the page sees it, and with every invisible character written out.
+
+    Comments, the alt text of images, titles of links, attributes and info strings go; folded parts, footnotes,
+    drawings and unknown tags are marked. Lines with definitions, and all that the page may not show, are marked at
+    their beginning. What stands in code is seen, and stays. Where `text` is the beginning of a longer one, `whole` is
+    all of it: a definition or a footnote at its end changes what the page shows of the beginning.
+    """
+    lines = _LINE_END.sub("\n", text).split("\n")
+    shown = "\n".join(_Page(lines, steps, _LINE_END.sub("\n", whole or text)).show())
+    return show_invisible(shown) if "invisible characters" in steps else shown
+
+
+class _Page:
+    """Walks the lines. A line that begins at column 0 is in no list, quote or footnote, unless it continues a
+    paragraph there: so what opens a fence at column 0 does so for certain, outside of raw HTML."""
+
+    def __init__(self, lines: Sequence[str], steps: Collection[str], whole: str) -> None:
+        self._lines = lines
+        self._steps = steps
+        self._defines = "definitions" in steps and _DEFINITION.search(whole) is not None
+        self._has_footnotes = "footnotes" in steps and any(found[1] for found in _FOOTNOTE.finditer(whole))
+        self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
+        self._formulas = _find_formulas(lines) if "formulas" in steps else frozenset()
+        self._lost = False
+        """Whether raw HTML is open whose end we do not know."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is open: what comes is at the top level."""
+        self._list: int | None = None
+        self._in_footnote = self._in_pre = False
+        self._end_paragraph()
+        self._after_blank = True
+
+    def _end_paragraph(self) -> None:
+        self._trust, self._html = Trust.CERTAIN, Html.NO
+        self._columns: int | None = None
+        self._fresh, self._in_paragraph = True, False
+
+    def show(self) -> Iterator[str]:
+        """The lines that are left."""
+        at = 0
+        while at < len(self._lines):
+            line = self._lines[at]
+            if not line.strip(" \t"):
+                self._end_paragraph()
+                self._after_blank = True
+                yield line
+                at += 1
+                continue
+            end = at if self._lost or self._in_pre else self._find_block_end(at)
+            if end > at:
+                yield from self._show_block(at, end)
+                self._begin()
+                at = end
+                continue
+            yield self._show_line(at)
+            self._after_blank = False
+            at += 1
+
+    def _find_block_end(self, at: int) -> int:
+        """Where the fence or the comment of whole lines ends that begins here; `at` itself if none does."""
+        line = self._lines[at]
+        indent = _measure(line)
+        rest = line[indent:]
+        fence, comment = _FENCE.match(rest), rest.startswith("<!--")
+        in_list = self._list is not None and 0 < self._list <= indent
+        if indent > 3 or in_list or not (fence or comment):
+            return at
+        if self._html is Html.YES:
+            return at
+        if self._html is Html.MAYBE or (indent and self._list == UNSURE):
+            self._lost = True
+            return at
+        if fence:
+            return self._find_fence_end(at, fence[1])
+        return self._find_comment_end(at, indent)
+
+    def _find_fence_end(self, at: int, opener: str) -> int:
+        closer = re.compile(rf" {{0,3}}{re.escape(opener)}{re.escape(opener[0])}*[ \t]*")
+        for number in range(at + 1, len(self._lines)):
+            if closer.fullmatch(self._lines[number]):
+                return number + 1
+        return len(self._lines)
+
+    def _find_comment_end(self, at: int, indent: int) -> int:
+        if "comments" not in self._steps:
+            return at
+        if self._lines[at].startswith(("<!-->", "<!--->"), indent):
+            # Browsers end the comment here, and older parsers do not.
+            self._lost = True
+            return at
+        for number in range(at, len(self._lines)):
+            line = self._lines[number]
+            end = line.find("-->", indent + 2 if number == at else 0)
+            early = line.find("--!>", 0, end if end >= 0 else len(line))
+            if early >= 0:
+                self._lost = True
+                return at
+            if end >= 0:
+                return number + 1
+        return len(self._lines)
+
+    def _show_block(self, at: int, end: int) -> Iterator[str]:
+        first = self._lines[at]
+        if fence := _FENCE.match(first, _measure(first)):
+            yield self._show_info(first, fence)
+            yield from self._lines[at + 1 : end]
+            return
+        last = self._lines[end - 1]
+        closed = last.find("-->", len(first) - len(first.lstrip(" ")) + 2 if end - 1 == at else 0)
+        if closed < 0:
+            return
+        # What is behind a comment on its last line is raw HTML.
+        shown, trust = self._editor.edit(last[closed + 3 :], certain=False, html=True)
+        self._lost = trust is Trust.LOST
+        shown = DRAWN * (end - 1 in self._formulas) + shown
+        yield UNSEEN + shown if trust >= Trust.MARKED else shown
+
+    def _show_info(self, line: str, fence: re.Match[str]) -> str:
+        """A line that opens a fence, as far as readers need it."""
+        rest = "" if "info strings" in self._steps else line[fence.end() :]
+        return line[: fence.end()] + rest + self._name_drawing(fence)
+
+    def _name_drawing(self, fence: re.Match[str]) -> str:
+        language = _ENTITY.sub(lambda entity: unescape(entity[0]), fence[2])
+        return f" {DRAWN}" if "drawings" in self._steps and _DRAWN.match(language) else ""
+
+    def _show_line(self, at: int) -> str:
+        line = self._lines[at]
+        prefix = (_CONTAINERS.match(line) or [""])[0]
+        self._look_for_html(line, prefix)
+        self._look_for_definition(line, prefix)
+        self._follow_list(line)
+        footnote = self._in_footnote = self._in_footnote and not (self._after_blank and line[0] not in " \t")
+        if self._has_footnotes and "[^" in prefix:
+            self._in_footnote = True
+        self._count_columns(at)
+        shown = DRAWN * (at in self._formulas) + self._edit(at, prefix)
+        self._fresh = self._html is Html.NO and bool(_HEADING.match(line))
+        if self._trust >= Trust.MARKED or self._lost:
+            return UNSEEN + shown
+        return FOOTNOTE + shown if footnote else shown
+
+    def _edit(self, at: int, prefix: str) -> str:
+        line = self._lines[at]
+        drawn = ""
+        if fence := _FENCE.match(line, len(prefix)):
+            # For all we know it is a line of a paragraph, and its backticks open a code span.
+            self._trust = max(self._trust, Trust.NO_CODE)
+            if not {"<", "["} & set(line[fence.start() :]):
+                shown = self._show_info(line, fence)
+                return shown.replace("[^", f"{FOOTNOTE}[^", 1) if self._has_footnotes and "[^" in prefix else shown
+            self._trust = max(self._trust, Trust.MARKED)
+            drawn = self._name_drawing(fence)
+        html = self._lost or self._in_pre or self._html is not Html.NO
+        if self._in_pre and _PRE_ENDS.search(line):
+            self._in_pre = False
+        cut = self._find_cells_beyond(line)
+        in_table = "|" in line and (self._columns is not None or self._is_head(at))
+        if in_table:
+            self._trust = max(self._trust, Trust.NO_CODE)
+        certain = self._trust is Trust.CERTAIN and not html
+        shown, trust = self._editor.edit(line[:cut], certain=certain, html=html)
+        if cut is not None:
+            more, worse = self._editor.edit(line[cut:], certain=False, html=html)
+            shown, trust = f"{shown}{BEYOND}{more}", max(trust, worse)
+        self._trust = max(self._trust, trust)
+        self._lost = self._lost or self._trust is Trust.LOST
+        return shown + drawn
+
+    def _look_for_html(self, line: str, prefix: str) -> None:
+        rest = line[len(prefix) :]
+        if self._lost or self._in_pre or self._html is Html.YES or not _HTML.match(rest) or ADDRESS.match(rest):
+            return
+        at_top = not prefix or (not prefix.strip(" ") and len(prefix) < 4 and self._list is None)
+        if _PRE.match(rest):
+            ends = _PRE_ENDS.search(rest)
+            self._lost = not ends and not (at_top and self._html is Html.NO)
+            self._in_pre = not ends and not self._lost
+            if not self._in_pre:
+                self._html = Html.MAYBE
+        elif at_top and (_HTML_BLOCK.match(rest) or (self._fresh and _is_lone_tag(rest))):
+            self._html = Html.YES
+        else:
+            self._html = Html.MAYBE
+
+    def _look_for_definition(self, line: str, prefix: str) -> None:
+        """A definition is displayed nowhere, and may go on below."""
+        if self._fresh and not prefix and _PLAIN.match(line):
+            self._in_paragraph = True
+            if _NO_DEFINITION.match(line):
+                return
+            self._in_paragraph = line[0] != "["
+        elif self._in_paragraph and _PLAIN.match(line, len(line) - len(line.lstrip(" \t"))):
+            return
+        else:
+            self._in_paragraph = False
+        if self._defines and _MAYBE_DEFINITION.match(line, len(prefix)):
+            self._trust = max(self._trust, Trust.MARKED)
+
+    def _follow_list(self, line: str) -> None:
+        """Keep account of how deep a line has to be indented to stand in the list at the top level."""
+        indent = _measure(line)
+        rest = line[indent:]
+        if self._html is not Html.NO or self._lost or self._in_pre:
+            self._list = UNSURE if self._html is Html.MAYBE else None
+            return
+        known = self._list
+        if (indent > 3 and known is None) or (known == UNSURE and indent) or (known and indent >= known > 0):
+            return
+        marker = _MARKER.match(rest)
+        if _HEADING.match(rest) or _RULER.match(rest):
+            self._list = None
+        elif marker and (marker[2] or not marker[3].strip(" ")):
+            self._list = self._measure_item(indent, marker)
+        elif known is not None:
+            self._list = None if self._after_blank and not indent else UNSURE
+
+    def _measure_item(self, indent: int, marker: re.Match[str]) -> int:
+        name, blanks, content = marker.groups()
+        interrupts = name in "-+*" or int(name[:-1]) == 1 or self._after_blank or (self._list or 0) > 0
+        if not interrupts or content in ("", "\t"):
+            return UNSURE
+        return indent + len(name) + (len(blanks) if len(blanks) < 5 else 1)
+
+    def _is_head(self, at: int) -> bool:
+        return at + 1 < len(self._lines) and _DELIMITERS.fullmatch(self._lines[at + 1]) is not None
+
+    def _count_columns(self, at: int) -> None:
+        line = self._lines[at]
+        if not self._after_blank and at and _DELIMITERS.fullmatch(line):
+            columns = line.strip(" \t\v\f|>").count("|") + 1
+            self._columns = min(columns, self._columns or columns)
+
+    def _find_cells_beyond(self, line: str) -> int | None:
+        """Where the cells begin for which the table has no column; None where there are none."""
+        if self._columns is None or "cells" not in self._steps:
+            return None
+        row = re.compile(rf"[ \t>]*+\|?+(?:(?:\\.|[^|\\])*+\|){{{self._columns}}}(?=.*[^\s|])")
+        found = row.match(line)
+        return found.end() if found else None
+
+
+def _find_formulas(lines: Sequence[str]) -> frozenset[int]:
+    """The numbers of the lines that a page may draw as mathematics, in whole or in part."""
+    drawn = {at for at, line in enumerate(lines) if _FORMULA.search(line)}
+    begun: int | None = None
+    pending: list[int] = []
+    for at, line in enumerate(lines):
+        if not line.strip(" \t"):
+            begun = None
+            continue
+        ends = [found.start() for found in _FORMULA_ENDS.finditer(line)]
+        if begun is not None:
+            pending.append(at)
+            if ends:
+                drawn.update(pending)
+                pending = []
+        elif found := _FORMULA_BEGINS.search(line):
+            begun, pending = at, [at]
+            if ends and ends[-1] > found.start():
+                drawn.add(at)
+    return frozenset(drawn)
+
+
+def _is_lone_tag(rest: str) -> bool:
+    """Whether a line is a tag and nothing else, with which raw HTML begins."""
+    tag = TAG.fullmatch(rest.rstrip(" \t"))
+    if tag is None or RAW_TEXT.fullmatch(tag[2]) or tag[2].lower() == "pre":
+        return False
+    return not (tag[1] and tag[3])
+
+
+def _measure(line: str) -> int:
+    """How many spaces a line begins with; a tab counts as four."""
+    indent = len(line) - len(line.lstrip(" "))
+    return 4 if line[indent : indent + 1] == "\t" and indent < 4 else indent

@@ -1,0 +1,151 @@
+"""Reads the report that an agent wrote: its outcome and its sections. Pure, tolerant, and never raises.
+
+Refuses to trust: what comes out is as untrusted as what went in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from handlers.text.markdown import parse_blocks
+from runner.changes.concerns import ALIASES, OUTCOMES, SECURITY_CONCERN, name_concern, reads_as_concern, split_clauses
+from runner.model.job import Report
+from runner.model.meter import Meter
+
+_SECTIONS = (
+    (r"summary\b|tl dr$", "summary"),
+    (r"repro(duction|ducing)?\b|steps to reproduce\b", "reproduction"),
+    (r"(root )?causes?\b", "root cause"),
+    (r"changes?\b|(the )?fix$", "change"),
+    (r"(regression )?tests?\b", "test"),
+)
+"""How a heading begins, without case, numbers and punctuation, and the section that it then names."""
+
+_LINES_BEFORE_OUTCOME = 3
+"""Lines with text, such as a title, among which the outcome is looked for."""
+
+_LINES_BEFORE_CONFIDENCE = 30
+"""Lines with text among which any one makes a report confidential."""
+
+_MAX_LINES_READ = 1_000
+"""Lines with a letter that are searched for those: a tag is no text, and a line may hold nothing else."""
+
+MAX_PARSED = 20_000
+"""Characters in which sections are looked for: more than a comment shows of a whole report."""
+
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedReport:
+    """An agent's report, taken apart. A section that is missing or empty is None."""
+
+    outcome: str | None
+    """One of `OUTCOMES`."""
+    summary: str
+    """The section of that name, or else what stands before the first section; may be empty."""
+    reproduction: str | None = None
+    root_cause: str | None = None
+    change: str | None = None
+    test: str | None = None
+
+
+def _is_confidential(text: str) -> bool:
+    """Whether a report is for the operator alone: it says that a stranger could abuse what it found.
+
+    Only `is_withheld` may ask this, which knows what to do where there is no report.
+
+    Generous, for what was public once is public for good: any of the first lines that reads as that outcome will do.
+    It looks at the first lines alone, so that it costs milliseconds however long the report is.
+    """
+    if _find_outcome(_split_lines(text))[1] == SECURITY_CONCERN:
+        return True
+    lettered = islice(filter(_LETTER.search, text.splitlines()), _MAX_LINES_READ)
+    written = (clauses for line in lettered if (clauses := split_clauses(line)))
+    return name_concern(islice(written, _LINES_BEFORE_CONFIDENCE))
+
+
+def is_withheld(report: Report | None, meter: Meter | None, *, is_suspect: bool = False) -> bool:
+    """Whether what a run found is, or may be, for the operator alone. All that shows or passes on a run asks this.
+
+    Until there are words of a report, its worklog and its log decide: the log as it was read while it came (`meter`),
+    or here (`is_suspect`).
+    """
+    if report is not None and report.body.strip():
+        return _is_confidential(report.body)
+    if is_suspect or (meter is not None and meter.withheld):
+        return True
+    return report is not None and reads_as_concern(report.worklog.encode(errors="replace"))
+
+
+def _split_lines(text: str) -> list[str]:
+    return re.sub(r"\r\n?", "\n", text).split("\n")
+
+
+def parse_report(text: str) -> ParsedReport:
+    """Take the first `MAX_PARSED` characters of a report apart; whatever cannot be found is None or empty."""
+    lines = _split_lines(text[:MAX_PARSED])
+    place, outcome = _find_outcome(lines)
+    lines[: place + 1] = [""] * (place + 1)
+    sections: dict[str, str] = {}
+    for name, body in _split_sections(lines):
+        sections[name] = "\n\n".join(part for part in (sections.get(name), body) if part)
+    return ParsedReport(
+        outcome=outcome,
+        summary=sections.get("summary") or sections.get("preamble") or "",
+        reproduction=sections.get("reproduction") or None,
+        root_cause=sections.get("root cause") or None,
+        change=sections.get("change") or None,
+        test=sections.get("test") or None,
+    )
+
+
+def _find_outcome(lines: list[str]) -> tuple[int, str | None]:
+    """The line that names the outcome (-1 when none does) and the outcome."""
+    written = ((place, line) for place, line in enumerate(lines) if line.strip())
+    for place, line in islice(written, _LINES_BEFORE_OUTCOME):
+        if outcome := _read_outcome(line):
+            return place, outcome
+    return -1, None
+
+
+def _read_outcome(line: str) -> str | None:
+    """The outcome in `**Outcome:** FIX_STAGED.` and the like; None for a sentence that only begins with one."""
+    words = re.sub(r"[\s#*_`>-]+", " ", line[:200].casefold()).strip()
+    words = re.sub(r"^outcome ?:? ?", "", words)
+    phrase = re.split(r" ?[.,;(–—]", words, maxsplit=1)[0].strip()
+    phrase = ALIASES.get(phrase, phrase)
+    return phrase if phrase in OUTCOMES else None
+
+
+def _split_sections(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """The sections that we know, and as `preamble` what stands before the first of them.
+
+    A heading that we do not know belongs to the section it stands in, unless it is of the same rank or a higher one.
+    """
+    name, level, start = "preamble", 7, 0
+    for found, found_level, first, end in _find_headings(lines):
+        if found is None and (found_level > level or name == "preamble"):
+            continue
+        yield name, "\n".join(lines[start:first]).strip()
+        name, level, start = found or "", found_level, end
+    yield name, "\n".join(lines[start:]).strip()
+
+
+def _find_headings(lines: list[str]) -> Iterator[tuple[str | None, int, int, int]]:
+    """Section named (None for an unknown one), level, first line and line after the last of each top-level heading."""
+    tokens = parse_blocks("\n".join(lines))
+    for heading, title in pairwise(tokens):
+        if heading.type == "heading_open" and heading.map and heading.level == 0:
+            yield _name_section(title.content), int(heading.tag[1:]), heading.map[0], heading.map[1]
+
+
+def _name_section(title: str) -> str | None:
+    words = re.sub(r"[\W\d_]+", " ", title).strip().casefold()
+    for pattern, name in _SECTIONS:
+        if re.match(pattern, words):
+            return name
+    return None

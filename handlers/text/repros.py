@@ -1,0 +1,104 @@
+"""Finds the scripts in an issue that show a bug: fenced code blocks that import the project. Pure.
+
+Refuses to run anything, and to believe that a block is what it says it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from handlers.text.markdown import parse_blocks
+
+THE_ISSUE = "the issue"
+"""The origin of what stands in an issue's own text."""
+
+MAX_REPROS = 10
+MAX_CODE = 6_000
+"""Characters of one script; a longer one is no minimal repro, and is left where it stands."""
+
+_PYTHON = frozenset({"python", "python3", "py", "py3", "pycon", "ipython", "ipython3", "doctest"})
+"""First words of an info string that claim Python."""
+
+_IMPORT_LINE = re.compile(r"^[ \t]*+(?:from[ \t]++(\w++)[\w.]*+[ \t]++import\b|import[ \t]++(\w++))", re.MULTILINE)
+_PROMPT = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?: |$)")
+
+
+@dataclass(frozen=True, slots=True)
+class ReproScript:
+    """A script that somebody says shows the bug. `origin` says where it stood, such as `comment by alice`."""
+
+    origin: str
+    language: str
+    code: str
+
+
+def extract_repros(texts: Iterable[tuple[str, str]], import_names: Sequence[str]) -> tuple[ReproScript, ...]:
+    """The repro scripts in Markdown texts, given with their origins: each script once, the first `MAX_REPROS`.
+
+    `import_names` are the project's top-level modules; when there are none, any Python import makes a repro.
+    """
+    scripts: dict[str, ReproScript] = {}
+    for origin, text in texts:
+        for code in _read_scripts(text):
+            if len(code) <= MAX_CODE and _imports_any(code, import_names):
+                scripts.setdefault(code, ReproScript(origin, "python", code))
+    return tuple(scripts.values())[:MAX_REPROS]
+
+
+def _read_scripts(text: str) -> Iterator[str]:
+    """The Python code of every fenced block, however deep it stands in lists and quotes."""
+    if "```" not in text and "~~~" not in text:
+        return
+    for token in parse_blocks(text):
+        if token.type == "fence":
+            code = _read_code(token.content)
+            if _claims_python(token.info) or _parse_python(code):
+                yield code
+
+
+def _claims_python(info: str) -> bool:
+    return bool(_PYTHON & set(re.split(r"[^\w]+", info.lower(), maxsplit=1)[:1]))
+
+
+def _read_code(block: str) -> str:
+    """The block as code: of a doctest transcript only what was typed."""
+    lines = block.split("\n")
+    if any(line.lstrip().startswith(">>>") for line in lines):
+        lines = [_PROMPT.sub("", line) for line in lines if _PROMPT.match(line)]
+    return textwrap.dedent("\n".join(lines)).strip("\n")
+
+
+def _imports_any(code: str, import_names: Sequence[str]) -> bool:
+    imported = _find_imports(code)
+    return bool(imported & set(import_names)) if import_names else bool(imported)
+
+
+def _find_imports(code: str) -> set[str]:
+    """The top-level modules that the code imports, also where it is not quite Python (`...`, `%timeit`)."""
+    tree = _parse_python(code)
+    if tree is None:
+        return {first or second for first, second in _IMPORT_LINE.findall(code)}
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def _parse_python(code: str) -> ast.Module | None:
+    """The syntax tree, or None for what is no Python or was written to break its parser."""
+    if len(code) > MAX_CODE:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,284 @@
+"""A comment commands the bot: one function for each verb of `handlers.commands`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gidgethub import sansio
+from gidgethub.routing import Router
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.cases import casebook
+from handlers.cases.withheld import fetch_withheld
+from handlers.commands.options import read_options
+from handlers.commands.permissions import admit
+from handlers.commands.table import COMMANDS, Command, Right, UnknownCommand, parse_commands, render_help
+from handlers.context import Context
+from handlers.effects.outbox import reply_once, was_answered, write_reply
+from handlers.events import IssueCommentCreated, IssueCommentEdited, is_from_bot
+from handlers.holds.by_comment import describe_hold, release, take_over
+from handlers.inbox.inbox import TooEarly, has_earlier
+from handlers.jobs.outcomes import render_report
+from handlers.jobs.rebase import read_onto
+from handlers.jobs.start import StartRequest, start_job, was_requested_before
+from handlers.pulls.pulls import ask_for_pull
+from handlers.rules import RepositoryRules
+from handlers.words import replies, status_comment
+from runner.model.job import REBASE, Job, JobState
+from runner.rows import job_rows
+
+router = Router()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One command of one comment, by somebody who may give it."""
+
+    context: Context
+    rules: RepositoryRules
+    event: IssueCommentCreated
+    number: int
+    """The issue that it is about: also where it was given on the pull request that came of that."""
+    occasion: str
+    """What names this command among all: a redelivery has the same one."""
+    delivery: str
+    """The id of the delivery that brought it."""
+
+    async def reply(self, body: str) -> None:
+        """Answer this command, once however often it is delivered."""
+        await reply_once(self.context, self.rules.name, self.event.issue.number, self.occasion, body)
+
+    async def answer(self, decide: Callable[[AsyncConnection], Awaitable[str]]) -> None:
+        """Decide and reply in one transaction: neither is done twice, however often this command is delivered."""
+        async with self.context.db.write() as connection:
+            if await was_answered(connection, self.rules.name, self.occasion):
+                return
+            body = await decide(connection)
+            thread = self.event.issue.number
+            await write_reply(connection, self.context, self.rules.name, thread, self.occasion, body)
+        self.context.ring()
+
+    async def was_answered(self) -> bool:
+        """Whether this command has had its answer: it is worked again when we die before that is written down."""
+        async with self.context.db.read() as connection:
+            return await was_answered(connection, self.rules.name, self.occasion)
+
+    async def fetch_last_job(self) -> Job | None:
+        """The newest job of this issue."""
+        async with self.context.db.read() as connection:
+            return await job_rows.fetch_last_job(connection, self.rules.name, self.number)
+
+
+@router.register("issue_comment", action="created")
+async def on_issue_comment_created(event: sansio.Event, context: Context) -> None:
+    """Carry out the commands of a new comment. Bots and we ourselves command nothing."""
+    if is_from_bot(event.data):
+        return
+    created = IssueCommentCreated.model_validate(event.data)
+    if created.sender.is_bot:
+        return
+    commands = parse_commands(created.comment.body or "")
+    if not commands:
+        return
+    thread = created.issue.number
+    admission = await admit(context, created.repository, thread, created.sender, *_find_rights(commands))
+    if admission is None:
+        return
+    rules = admission.rules
+    number = await _find_issue(context, rules.name, created)
+    if number is None:
+        body = replies.render_pull_request_thread()
+        await reply_once(context, rules.name, thread, f"#{thread} is a pull request", body)
+        return
+    for place, command in enumerate(commands):
+        occasion = f"comment {created.comment.id} command {place}"
+        if not admission.may(Right.START) and isinstance(command, Command):
+            # Strangers are answered too, but each of them once: nobody can make the bot fill a thread.
+            occasion = f"#{thread} {command.verb} for @{created.sender.login}"
+        await _carry_out(Request(context, rules, created, number, occasion, event.delivery_id), command)
+
+
+@router.register("issue_comment", action="edited")
+async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None:
+    """Say once that a command does nothing which came into a comment by an edit; strangers hear nothing."""
+    if is_from_bot(event.data):
+        return
+    edited = IssueCommentEdited.model_validate(event.data)
+    if edited.sender.is_bot:
+        return
+    commands = parse_commands(edited.comment.body or "")
+    if not commands or commands == parse_commands(edited.old_body):
+        return
+    rules = context.rules_for(edited.repository.full_name)
+    if rules is None or await context.github.fetch_role(rules.name, edited.sender.login) < rules.who_may_start:
+        return
+    occasion = f"comment {edited.comment.id} edited"
+    await reply_once(context, rules.name, edited.issue.number, occasion, replies.render_edited())
+
+
+def _find_rights(commands: Sequence[Command | UnknownCommand]) -> list[Right]:
+    """What the commands of a comment take. All of it is asked for: no command is carried out without the others."""
+    return [COMMANDS[command.verb].right if isinstance(command, Command) else Right.START for command in commands]
+
+
+async def _find_issue(context: Context, repository: str, created: IssueCommentCreated) -> int | None:
+    """The issue that a thread is about; None for a pull request that is not ours."""
+    if not created.issue.pull_request:
+        return created.issue.number
+    async with context.db.read() as connection:
+        case = await casebook.fetch_case_of_pull(connection, repository, created.issue.number)
+    return case.issue_number if case else None
+
+
+async def _carry_out(request: Request, command: Command | UnknownCommand) -> None:
+    if isinstance(command, UnknownCommand):
+        await request.reply(replies.render_unknown_command(command.word, command.suggestion))
+        await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
+        return
+    await VERBS[command.verb](request, command)
+
+
+async def _start(request: Request, command: Command) -> None:
+    await _ask_for_job(request, COMMANDS[command.verb].preset or command.verb, command.argument, command.body)
+
+
+async def _run(request: Request, command: Command) -> None:
+    preset, argument = [*command.argument.split(None, 1), "", ""][:2]
+    await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
+
+
+async def _ask_for_job(request: Request, preset: str, argument: str, body: str) -> None:
+    event, thread = request.event, None
+    onto, argument = read_onto(argument) if preset == REBASE else (None, argument)
+    options, advice = read_options(argument)
+    if preset == REBASE and onto is None:
+        onto, advice = read_onto(advice)
+    issue = event.issue
+    if issue.number != request.number:
+        issue, thread = await request.context.github.fetch_issue(request.rules.name, request.number), issue.number
+    await start_job(
+        request.context,
+        request.rules,
+        StartRequest(
+            repository=event.repository,
+            issue=issue,
+            preset=preset,
+            requested_by=event.sender.login,
+            triggered_at=event.comment.created_at,
+            trigger=request.occasion,
+            options=options,
+            onto=onto,
+            steering=f"{advice}\n\n{body}".strip(),
+            comment_id=event.comment.id,
+            thread=thread,
+        ),
+    )
+
+
+async def _status(request: Request, command: Command) -> None:
+    job = await request.fetch_last_job()
+    pages = request.context.find_page_root(job) if job else ""
+    async with request.context.db.read() as connection:
+        hold = await describe_hold(connection, request.context, request.rules, request.number)
+        confidential = job is not None and await fetch_withheld(connection, job.id)
+    if job is None or not job.active:
+        await request.reply(replies.render_idle(pages, job, confidential=confidential) + hold)
+        return
+    async with request.context.db.read() as connection:
+        queued_before = await job_rows.count_queued_before(connection, job)
+        meter = await job_rows.fetch_meter(connection, job.id)
+    body = status_comment.render_status(job, pages, queued_before, meter, request.context.secrets)
+    await request.reply(body + (status_comment.render_heading(meter, request.context.secrets) if meter else "") + hold)
+
+
+async def _cancel(request: Request, command: Command) -> None:
+    """End the job of this issue; and once all that came before is worked, the one that it may have started meanwhile.
+
+    A job that was requested after the comment was written goes on: the delivery may be late, or a copy of an old one.
+    Raises `TooEarly` until everything earlier is worked. However often it is worked, it is answered once.
+    """
+    context = request.context
+    # Asked first: what is done by now has left its job where the next line finds it.
+    async with context.db.read() as connection:
+        too_early = await has_earlier(connection, request.delivery)
+    job = await request.fetch_last_job()
+    is_meant = job is not None and was_requested_before(job, request.event.comment.created_at)
+    goes_on = job is not None and is_meant and await ask_to_end(context, job.id, request.event.sender.login)
+    if job and goes_on:
+        await request.reply(replies.render_cancelling(job, context.find_page_root(job)))
+    if too_early:
+        raise TooEarly
+    if not goes_on:
+        await request.reply(replies.render_nothing_to_cancel())
+
+
+async def ask_to_end(context: Context, job_id: str, login: str) -> bool:
+    """Ask a job to end, or a lost one not to be started again, until its report says whether it is; False otherwise."""
+    async with context.db.write() as connection:
+        job = await job_rows.fetch_job(connection, job_id)
+        if job is None:
+            return False
+        is_untold = job_id in await casebook.fetch_unreported_job_ids(connection)
+        if job.active or (job.state is JobState.LOST and is_untold):
+            await job_rows.request_cancel(connection, job_id, login, context.now())
+            return True
+        return False
+
+
+async def _pull(request: Request, command: Command) -> None:
+    """Take a note. One that was refused stays so, also where what stood in its way is gone when it comes again."""
+    if await request.was_answered():
+        return
+    refusal = await ask_for_pull(request.context, request.rules, request.number, request.event.comment, command)
+    if refusal:
+        await request.reply(refusal)
+        await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
+
+
+async def _results(request: Request, command: Command) -> None:
+    """Post the newest report once more. What became of its diff since, the commands say."""
+    context = request.context
+    async with context.db.read() as connection:
+        reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
+        job = await job_rows.fetch_job(connection, reports[0].job_id or "") if reports else None
+    body = replies.render_again(await render_report(context, job)) if job else None
+    await request.reply(body or replies.render_no_results())
+
+
+async def _takeover(request: Request, command: Command) -> None:
+    """Hold the newest job for whoever asks, who is let in by the keys that GitHub has of them."""
+    context, rules, login = request.context, request.rules, request.event.sender.login
+    if await request.was_answered():
+        return
+    offered = await context.github.list_public_keys(rules.name, login)
+    await request.answer(lambda connection: take_over(connection, context, rules, request.number, login, offered))
+
+
+async def _release(request: Request, command: Command) -> None:
+    context, rules, login = request.context, request.rules, request.event.sender.login
+    how, written_at = command.argument.strip("`").casefold(), request.event.comment.created_at
+    await request.answer(lambda connection: release(connection, context, rules, request.number, login, how, written_at))
+
+
+async def _help(request: Request, command: Command) -> None:
+    await request.reply(render_help(request.rules))
+
+
+VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
+    "repro": _start,
+    "diagnose": _start,
+    "fix": _start,
+    "simplify": _start,
+    "rebase": _start,
+    "verify": _start,
+    "run": _run,
+    "retry": _start,
+    "status": _status,
+    "results": _results,
+    "cancel": _cancel,
+    "pr": _pull,
+    "takeover": _takeover,
+    "release": _release,
+    "help": _help,
+}

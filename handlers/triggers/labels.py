@@ -1,0 +1,242 @@
+"""A label asks for a job, and taken off takes that back; another one pauses the repository."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import structlog
+from gidgethub import sansio
+from gidgethub.routing import Router
+
+from handlers.cases import casebook
+from handlers.cases.case import close_issue
+from handlers.commands.own_rules import narrow
+from handlers.commands.permissions import admit, ask_live
+from handlers.commands.table import Right
+from handlers.context import Context
+from handlers.effects.outbox import reply_once, was_answered, write_reply
+from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, Repository, User, is_from_bot
+from handlers.jobs.start import StartRequest, start_job, was_requested_before
+from handlers.ports import GitHubError, NotFound
+from handlers.rules import RepositoryRules
+from handlers.words import replies
+from runner.rows import job_rows
+from runner.rows.pauses import Pause, begin_pause, end_pause, fetch_pauses
+
+log = structlog.get_logger()
+
+router = Router()
+
+CLOSE = timedelta(minutes=1)
+"""A label's time in the timeline that is further from the payload's belongs to another labelling."""
+
+OUR_PREFIX = "ptq"
+"""In a repository without configuration only labels that begin so are taken for a request."""
+
+
+@router.register("issues", action="labeled")
+async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
+    """Start the preset that the label stands for. Issue templates label for strangers, so the sender is checked.
+
+    GitHub is asked whether the label is still on: the delivery may be late, or a copy.
+    """
+    if is_from_bot(event.data):
+        return
+    labeled = IssueLabeled.model_validate(event.data)
+    label = labeled.label.name
+    rules = context.rules_for(labeled.repository.full_name)
+    if rules and is_pause(rules, label):
+        await _pause(context, rules, labeled)
+        return
+    preset = _preset_of(rules, label) if rules else None
+    asks = preset if rules else label.lower().startswith(OUR_PREFIX)
+    if not asks or labeled.issue.pull_request:
+        return
+    admission = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, Right.START)
+    if admission is None:
+        return
+    # The repository itself may want it to stand for another preset, or for none.
+    rules = admission.rules
+    if (preset := _preset_of(rules, label)) is None or not await _is_on(context, rules.name, labeled):
+        return
+    at = await _find_time(context, rules.name, labeled)
+    await start_job(context, rules, draft_request(labeled, preset, at))
+
+
+@router.register("issues", action="unlabeled")
+async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
+    """End a pause, or cancel what the label asked for if that has not begun.
+
+    Anyone who can label may cancel so; a pause ends only for those who may pause. GitHub is asked whether the label is
+    off: the delivery may be late, or a copy.
+    """
+    if not event.data.get("label"):
+        return  # The label was deleted from the repository.
+    unlabeled = IssueUnlabeled.model_validate(event.data)
+    rules = context.rules_for(unlabeled.repository.full_name)
+    if rules is None:
+        return
+    number, sender, label = unlabeled.issue.number, unlabeled.sender, unlabeled.label.name
+    if not (is_pause(rules, label) or _preset_of(rules, label)):
+        return
+    if await _is_on(context, rules.name, unlabeled) is not False:
+        return
+    if is_pause(rules, label):
+        trigger = f"delivery {event.delivery_id}"
+        await lift_pause(context, rules, unlabeled.repository, number, trigger, sender)
+    else:
+        # The repository itself may have had it stand for another preset.
+        rules = await narrow(context, rules, unlabeled.repository)
+        if preset := _preset_of(rules, unlabeled.label.name):
+            await _take_back(context, rules.name, number, sender, unlabeled.issue.updated_at, preset)
+
+
+@router.register("issues", action="closed")
+async def on_issues_closed(event: sansio.Event, context: Context) -> None:
+    """What has not begun on an issue that is closed need not begin, and its pull request is no longer waited for.
+
+    GitHub is asked whether the issue is closed: the delivery may be late, or a copy.
+    """
+    closed = IssueClosed.model_validate(event.data)
+    if rules := context.rules_for(closed.repository.full_name):
+        if await _is_open(context, rules.name, closed.issue.number):
+            return
+        await _take_back(context, rules.name, closed.issue.number, closed.sender, closed.issue.updated_at)
+        async with context.db.write() as connection:
+            case = await casebook.fetch_case(connection, f"{rules.name}#{closed.issue.number}")
+            if case and (done := close_issue(case, context.now())) != case:
+                await casebook.save_case(connection, done)
+        context.ring()
+
+
+async def _take_back(
+    context: Context, repository: str, number: int, sender: User, at: datetime, preset: str | None = None
+) -> None:
+    """Cancel the job that waits for its slot, if it was requested by then: with a preset, if it has that."""
+    async with context.db.write() as connection:
+        job = await casebook.fetch_queued_job(connection, f"{repository}#{number}")
+        if job is None or preset not in (None, job.preset) or not was_requested_before(job, at):
+            return
+        await job_rows.request_cancel(connection, job.id, sender.login, context.now())
+    log.info("job.taken_back", **job.log_context(), by=sender.login)
+    context.ring()
+
+
+async def _is_open(context: Context, repository: str, number: int) -> bool:
+    try:
+        return (await context.github.fetch_issue(repository, number)).state == "open"
+    except NotFound:
+        return False
+
+
+async def _is_on(context: Context, repository: str, labeled: IssueLabeled) -> bool | None:
+    """Whether the label is on its issue just now; None where the issue is gone."""
+    try:
+        issue = await context.github.fetch_issue(repository, labeled.issue.number)
+    except NotFound:
+        return None
+    return any(label.name.casefold() == labeled.label.name.casefold() for label in issue.labels)
+
+
+def is_pause(rules: RepositoryRules, label: str) -> bool:
+    """Whether a label lets nothing new begin in the repository."""
+    return label.casefold() == rules.pause_label.casefold()
+
+
+async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled) -> None:
+    """Let nothing new begin in the repository, for somebody who may start jobs there."""
+    number, sender = labeled.issue.number, labeled.sender
+    if await admit(context, labeled.repository, number, sender, Right.START) is None:
+        return
+    if not await _is_on(context, rules.name, labeled):
+        return
+    at = await _find_time(context, rules.name, labeled)
+    await pause_repository(context, rules, number, name_trigger(labeled.label.name, at), sender.login)
+
+
+async def pause_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
+    """Pause for the label on an issue: once for each time that it was put on, whoever tells us of it."""
+    pause, occasion = Pause(rules.name.lower(), f"#{number}", login, context.now()), f"#{number} paused by {trigger}"
+    async with context.db.write() as connection:
+        # An operator may have ended it since, and the label stands.
+        if await was_answered(connection, rules.name, occasion) or not await begin_pause(connection, pause):
+            return
+        body = replies.render_pause_begun(login, rules.pause_label)
+        await write_reply(connection, context, rules.name, number, occasion, body)
+    log.warning("repository.paused", repository=rules.name, by=login)
+    context.ring()
+
+
+async def lift_pause(
+    context: Context, rules: RepositoryRules, repository: Repository, number: int, trigger: str, by: User
+) -> None:
+    """End the pause for a label that somebody took off an issue, if they may pause; else put the label back.
+
+    GitHub lets people with triage access take labels off. A bot's removal is left as it is: two bots that undo each
+    other would never stop. The pause goes on in both cases.
+    """
+    async with context.db.read() as connection:
+        paused = [pause.origin for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
+    if f"#{number}" not in paused:
+        return
+    if (await ask_live(context, rules, repository, by.login, Right.START)).may(Right.START):
+        await _resume_repository(context, rules, number, trigger, by.login)
+        return
+    log.warning("repository.not_resumed", repository=rules.name, by=by.login)
+    body = replies.render_pause_kept(by.login, rules.pause_label, rules.who_may_start, put_back=not by.is_bot)
+    await reply_once(context, rules.name, number, f"#{number} may not resume @{by.login}", body)
+    if not by.is_bot:
+        await context.github.add_label(rules.name, number, rules.pause_label)
+
+
+async def _resume_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
+    async with context.db.write() as connection:
+        if not await end_pause(connection, rules.name, f"#{number}"):
+            return
+        body = replies.render_pause_ended(login)
+        await write_reply(connection, context, rules.name, number, f"#{number} resumed by {trigger}", body)
+    log.warning("repository.resumed", repository=rules.name, by=login)
+    context.ring()
+
+
+def draft_request(labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:
+    """What a label that was put on at that time asks for, whoever tells us of it."""
+    return StartRequest(
+        repository=labeled.repository,
+        issue=labeled.issue,
+        preset=preset,
+        requested_by=labeled.sender.login,
+        triggered_at=at,
+        trigger=name_trigger(labeled.label.name, at),
+    )
+
+
+def name_trigger(label: str, at: datetime) -> str:
+    """The trigger of a label's job: GitHub's whole seconds tell two labellings apart."""
+    return f"label {label} {at.isoformat()}"
+
+
+def find_asked_preset(context: Context, labeled: IssueLabeled) -> str | None:
+    """The preset that a label asks for; None when it asks for nothing, or nobody configured the repository."""
+    rules = context.rules_for(labeled.repository.full_name)
+    return _preset_of(rules, labeled.label.name) if rules and not labeled.issue.pull_request else None
+
+
+async def _find_time(context: Context, repository: str, labeled: IssueLabeled) -> datetime:
+    """When the label was put on: the issue is frozen as it was then, not when we got to it.
+
+    The payload only says when the issue was last updated. The timeline knows better, unless it lags or may not be read.
+    """
+    about = labeled.issue.updated_at
+    try:
+        labellings = await context.github.list_labellings(repository, labeled.issue.number, labeled.label.name)
+    except GitHubError as error:
+        log.warning("label.time_unknown", reason=str(error))
+        return about
+    found = min((labelling.at for labelling in labellings), key=lambda at: abs(at - about), default=about)
+    return found if abs(found - about) <= CLOSE else about
+
+
+def _preset_of(rules: RepositoryRules, label: str) -> str | None:
+    """The preset of a trigger label; GitHub's labels do not tell cases apart."""
+    return next((preset for name, preset in rules.labels.items() if name.lower() == label.lower()), None)

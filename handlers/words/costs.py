@@ -1,0 +1,42 @@
+"""What a run took, in words. Pure: the one place that says so, for comments, pages and the command line."""
+
+from __future__ import annotations
+
+from runner.model.meter import Meter
+
+
+def describe_cost(meter: Meter) -> str:
+    """The money: `$0.42`, `about $0.42` where it is reckoned from tokens, or that nobody knows it."""
+    if meter.cost_usd is None:
+        return "cost unknown"
+    if 0 < meter.cost_usd < 0.01:
+        return "less than $0.01"
+    return f"{'about ' * meter.cost_is_estimate}${meter.cost_usd:,.2f}"
+
+
+def describe_tokens(count: int) -> str:
+    """A number of tokens as people say it: `950 tokens`, `12k tokens`, `1.2M tokens`."""
+    if count < 1_000:
+        return f"{count} token{'s' * (count != 1)}"
+    if count < 999_500:
+        return f"{_shorten(count / 1_000)}k tokens"
+    return f"{_shorten(count / 1_000_000)}M tokens"
+
+
+def _shorten(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0") if number < 10 else f"{number:.0f}"
+
+
+def describe_meter(meter: Meter) -> str:
+    """All of it on one line, money last: `12 turns, 34 tool calls, 120k tokens, $0.42`.
+
+    An agent that says nothing about itself has no turns and no tokens: then there is nothing to say but that.
+    """
+    if not meter.tokens and not meter.turns:
+        return "tokens and cost unknown"
+    counts = [
+        f"{count} {what}{'s' * (count != 1)}"
+        for count, what in ((meter.turns, "turn"), (meter.tool_calls, "tool call"))
+        if count
+    ]
+    return ", ".join([*counts, describe_tokens(meter.tokens), describe_cost(meter)])

@@ -1,0 +1,121 @@
+"""The texts of a draft pull request: the human's note first and verbatim, then what an agent wrote, marked as such."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from handlers.addresses import job_url
+from handlers.cases.casebook import Pull
+from handlers.ports import Person
+from handlers.text.sanitize import close_fence, collapse, cut, fence, make_safe_title, redact
+from handlers.text.voice import Label, quote
+from handlers.words.pull_template import render_template
+from handlers.words.report_comment import MAX_COMMENT, MAX_TITLE
+from handlers.words.verified import render_checks
+from runner.checks.verification import Check
+from runner.model.job import DIGEST_SHOWN, Job, Report
+
+MAX_EDITS = 20_000
+"""Characters of people's own text in a body that we write anew."""
+
+_MARKER = re.compile(r"<!-- ptq:pull=\w+ -->")
+"""Where our part of a body begins: what stands above is people's, who may have changed it."""
+
+
+def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Collection[str]) -> str:
+    """The approver's title for the change, or else the agent's, or else the issue's."""
+    proposed = (pull.title or "", report.pr_title, f"Fix: {issue_title}")
+    return next(filter(None, (make_safe_title(title, secrets, MAX_TITLE) for title in proposed)), "")
+
+
+def render_commit_message(title: str, job: Job, pull: Pull, signer: Person | None = None) -> str:
+    """The commit's message: what, for which issue, on whose approval, and who signs it off, if anybody does.
+
+    `job` is the one in which the change was written.
+    """
+    approval = f"{Label.APPROVED} {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
+    written = f"For issue #{job.issue_number}. Written by {_name_authors(job, f' ({job.agent})')}."
+    sign_off = f"\nSigned-off-by: {signer.name} <{signer.email}>\n" if signer else ""
+    return f"{title}\n\n{written}\n{approval}\n{sign_off}"
+
+
+def render_pull_body(
+    pull: Pull,
+    job: Job,
+    report: Report,
+    checks: Sequence[Check] = (),
+    *,
+    template: str = "",
+    edits: str = "",
+    author: Job | None = None,
+    model: str | None,
+    public_url: str,
+    secrets: Collection[str],
+) -> str:
+    """The body of the pull request, with the repository's `template`, if it has one, below the note.
+
+    `author` is the job in which the change was written, where this one only rebased it, and `model` is its. `edits` are
+    what people wrote there themselves (`find_edits`): that follows the note, and ours follows both.
+    `Fixes #N` is ours; whatever an agent wrote cannot close anything.
+    """
+    url = job_url(public_url, job.id) if public_url else ""
+    author = author or job
+    note, fixes = redact(pull.note, secrets), f"Fixes #{job.issue_number}"
+    disclosure = f"---\n\n{_render_disclosure(pull, job, author, model, url)}"
+    found, repro, worklog = _render_agents_texts(report, secrets, url)
+    seen = render_checks(job, checks, report, public_url, secrets)
+    headings = render_template(template, job, report, secrets)
+    edits = close_fence(cut(redact(edits, secrets), MAX_EDITS, "… (GitHub keeps all of this text among its edits)"))
+    above = "\n\n".join(part for part in (note, edits, f"<!-- ptq:pull={job.id} -->") if part)
+    room = MAX_COMMENT - sum(len(part) + 2 for part in (above, headings, seen, fixes, disclosure))
+    found, repro, worklog = _fit([found, repro, worklog], room, url)
+    return "\n\n".join(part for part in (above, headings, seen, found, fixes, repro, worklog, disclosure) if part)
+
+
+def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> list[str]:
+    """Report, repro and worklog, each folded away; what an agent says stands in a quote."""
+    notice, script = f"… (cut: [all of it is here]({url}))" if url else "… (cut)", redact(report.repro, secrets)
+    parts = (
+        (Label.AGENTS_REPORT, quote(report.body, secrets, MAX_COMMENT, notice)),
+        (Label.AGENTS_REPRO, fence(script, "python") if script.strip() else ""),
+        (Label.AGENTS_WORKLOG, quote(report.worklog, secrets, MAX_COMMENT, notice)),
+    )
+    return [collapse(title, shown) if shown else "" for title, shown in parts]
+
+
+def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str:
+    """What people wrote themselves above our part of a body: what stands there and is none of the `notes`."""
+    above = _MARKER.split(body.replace("\r\n", "\n"), maxsplit=1)[0].strip()
+    for note in (redact(note, secrets).strip() for note in notes):
+        rest = above.removeprefix(note)
+        if not rest or rest.startswith("\n"):
+            above = rest.strip()
+    return above
+
+
+def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url: str) -> str:
+    agent = f"`{author.agent}`" + (f" ({model})" if model else "")
+    base = f"{'and rebased ' * (author != job)}on base `{(job.base_commit or '')[:10]}`"
+    return (
+        f"{Label.WRITTEN} {_name_authors(author, f', {agent},')} {base}"
+        f"{f' ([log]({url}))' if url else ''}. @{pull.approver} read it and approved digest "
+        f"`{pull.digest[:DIGEST_SHOWN]}` with [the note above]({pull.note_url})."
+    )
+
+
+def _name_authors(job: Job, named: str) -> str:
+    """Who wrote a change: where a person went on by hand, which agent was there before is not sure."""
+    return f"a coding agent and, by hand, by {job.requested_by}" if job.by_hand else f"a coding agent{named}"
+
+
+def _fit(parts: Sequence[str], room: int, url: str) -> list[str]:
+    """The collapsed parts, the first ones whole as far as there is room for them; what does not fit is linked."""
+    elsewhere = f"(A part that is too long for this text [is here]({url}).)" if url else "(A part is too long.)"
+    room -= len(parts) * (len(elsewhere) + 2)
+    fitted = []
+    for part in parts:
+        fits = len(part) <= room
+        room -= len(part) if fits else 0
+        fitted.append(part if fits else elsewhere)
+    return fitted

@@ -1,0 +1,76 @@
+"""A repository's template for pull requests: its headings, each with what we have to say under it. Pure.
+
+Of the template only the words of its headings are taken: no instructions, no comments, no boxes that somebody else is
+to tick. Refuses to know where it came from, and trusts none of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import pairwise
+
+from handlers.text.markdown import parse_blocks
+from handlers.text.report import ParsedReport, parse_report
+from handlers.text.sanitize import cut, make_safe_line, redact
+from handlers.text.voice import Label, quote
+from runner.model.job import Job, Report
+
+FOLDERS = (".github", "", "docs")
+"""Where a template lies, the place that counts most first."""
+
+MAX_TEMPLATE = 100_000
+"""Characters that are read of a template."""
+
+MAX_HEADINGS = 30
+MAX_HEADING = 200
+MAX_ANSWER = 1_000
+"""Characters under a heading; the whole report stands below."""
+
+MAX_RENDERED = 20_000
+"""Characters of all of it."""
+
+_REST_BELOW = "… (all of it is in the agent's report below)"
+_NAME = re.compile(r"pull_request_template(?:\.md|\.txt)?", re.IGNORECASE)
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_NOTE = re.compile(r"summary|descriptions?|overview|motivation|context|purpose|proposed|why|what\b")
+_ISSUE = re.compile(r"(?:(?:related|linked|github) )?(?:issues?|tickets?)\b|(?:fix(?:es)?|closes?|references?)$")
+_ROOT_CAUSE = re.compile(r"(?:root )?causes?\b")
+_CHANGE = re.compile(r"(?:what )?chang(?:es?|ed)\b(?!.?log)|implementation|solution|approach|how (?:it|this) works")
+_TEST = re.compile(r"\b(?:\w++ )?tests?\b|testing\b|tested\b|verification\b|how .{0,30}\btest")
+
+
+def choose_template(paths: Iterable[str]) -> str | None:
+    """The first path that is a template's."""
+    return next((path for path in paths if _NAME.fullmatch(path.rpartition("/")[2])), None)
+
+
+def render_template(template: str, job: Job, report: Report, secrets: Collection[str]) -> str:
+    """The headings of the template, in its order, each with our words; empty where it has none."""
+    parsed = parse_report(redact(report.body, secrets))
+    parts = []
+    for level, words in _find_headings(_COMMENT.sub("", redact(template[:MAX_TEMPLATE], secrets))):
+        title = make_safe_line(words, secrets, MAX_HEADING).strip()
+        answer = _answer(re.sub(r"[\W\d_]+", " ", words).strip().casefold(), job, parsed)
+        parts += [f"{'#' * level} {title}", answer] if title else []
+    return cut("\n\n".join(parts), MAX_RENDERED, "…")
+
+
+def _find_headings(template: str) -> Iterator[tuple[int, str]]:
+    """Level and words of the first headings."""
+    found = (
+        (int(opening.tag[1:]), inline.content)
+        for opening, inline in pairwise(parse_blocks(template))
+        if opening.type == "heading_open" and opening.level == 0
+    )
+    yield from (heading for heading, _ in zip(found, range(MAX_HEADINGS), strict=False))
+
+
+def _answer(title: str, job: Job, parsed: ParsedReport) -> str:
+    if _ISSUE.match(title):
+        return f"#{job.issue_number}"
+    answers = ((_ROOT_CAUSE, parsed.root_cause), (_CHANGE, parsed.change), (_TEST, parsed.test))
+    for pattern, words in answers:
+        if words and pattern.match(title):
+            return f"*{Label.AGENTS_WORDS}*\n\n{quote(words, (), MAX_ANSWER, _REST_BELOW)}"
+    return "See the note above." if _NOTE.match(title) else "n/a"

@@ -1,0 +1,157 @@
+"""What the service itself saw of a repro, in words: apart from what an agent says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from enum import StrEnum
+
+from handlers.addresses import link_job
+from handlers.text.repros import THE_ISSUE
+from handlers.text.sanitize import redact
+from handlers.text.voice import Headline, Label, Mark, show_words
+from runner.checks.new_names import find_new_names
+from runner.checks.verification import Check, Finding, Kind, Side, Verdict, judge
+from runner.model.job import Job, JobState, Report
+
+MAX_ORIGIN = 120
+MAX_FAILURE = 200
+"""Characters of what a machine said that are quoted."""
+
+
+class Outcome(StrEnum):
+    """What a job has come to in which the service only looked itself."""
+
+    REPRODUCES = "still reproduces"
+    GONE = "does not reproduce"
+    UNSETTLED = "not settled"
+    """Its scripts ended now so and now otherwise, or could not be run."""
+    NOT_VERIFIED = "not verified"
+    """It did not come to its end."""
+
+    @property
+    def is_definite(self) -> bool:
+        """Whether people learn from it how the issue stands."""
+        return self in (Outcome.REPRODUCES, Outcome.GONE)
+
+
+_HEADLINES = {
+    Outcome.REPRODUCES: Headline.STILL_REPRODUCES,
+    Outcome.GONE: Headline.GONE,
+    Outcome.UNSETTLED: Headline.UNSETTLED,
+    Outcome.NOT_VERIFIED: Headline.NOT_VERIFIED,
+}
+
+GOOD = frozenset({Verdict.VERIFIED, Verdict.REPRODUCED})
+OPEN = frozenset({Verdict.NAMES_PATCH, Verdict.UNTRIED})
+"""Nothing that we saw speaks against it, and it may look for the patch all the same."""
+
+MAX_NAMES = 3
+"""That are quoted of those that only the change has."""
+
+_DOUBTS = {
+    Verdict.SHOWS_NOTHING: "it does not fail on base, so it shows nothing",
+    Verdict.NOT_ALWAYS: "it does not fail on base in the same way each time",
+    Verdict.STILL_FAILS: "with the change it fails as before",
+    Verdict.FAILS_OTHERWISE: "with the change it fails in another way",
+    Verdict.LOOKS_FOR_PATCH: (
+        "it passes as soon as the change stands in the files, although the base's code still runs: "
+        "it looks for the patch, not for the bug (or reads the source for another reason)"
+    ),
+    Verdict.LOOKS_AT_PATCH: (
+        "it fails in another way once the change stands in the files, although the base's code still runs"
+    ),
+    Verdict.NAMES_PATCH: "it asks for what only comes with the change, and is not in the issue either",
+    Verdict.UNTRIED: "whether it looks for the patch could not be tried",
+    Verdict.NOT_ALL_FAIL: "not all of them fail on base",
+    Verdict.SKIPPED: "with the change some are skipped",
+    Verdict.NOT_RUN: "it was not run",
+}
+
+
+def render_checks(
+    job: Job, checks: Sequence[Check], report: Report | None, public_url: str, secrets: Collection[str]
+) -> str:
+    """A list, a line for each check; empty where nothing was to be checked."""
+    lines = [
+        _render(job, check, _judge(job, check, report), public_url, secrets)
+        for check in checks
+        if check.runs or check.trouble
+    ]
+    if not lines:
+        return ""
+    return "\n".join([f"{Label.SEEN.bold}, each time in a fresh environment:\n", *lines])
+
+
+def find_outcome(job: Job, checks: Sequence[Check]) -> Outcome:
+    """What a job has come to that has ended, and in which the service only looked itself."""
+    if job.state is not JobState.SUCCEEDED:
+        return Outcome.NOT_VERIFIED
+    found = {judge(check, has_change=False).verdict for check in checks}
+    if Verdict.REPRODUCED in found:
+        return Outcome.REPRODUCES
+    return Outcome.GONE if found == {Verdict.SHOWS_NOTHING} else Outcome.UNSETTLED
+
+
+def name_outcome(job: Job, checks: Sequence[Check]) -> str:
+    """The same as a headline."""
+    outcome = find_outcome(job, checks)
+    more = f": {job.state}" if outcome is Outcome.NOT_VERIFIED else f" at `{(job.base_commit or '')[:10]}`"
+    return f"{_HEADLINES[outcome]}{more}"
+
+
+def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str]) -> str:
+    """Why it is not known whether an issue still reproduces, as a clause; empty where it is."""
+    outcome = find_outcome(job, checks)
+    if outcome is Outcome.NOT_VERIFIED:
+        return redact(job.failure or str(job.state), secrets)
+    if outcome is not Outcome.UNSETTLED:
+        return ""
+    doubts = ((judge(check, has_change=False).verdict, check.trouble) for check in checks)
+    said = (redact(trouble or _DOUBTS[verdict], secrets) for verdict, trouble in doubts if verdict not in GOOD)
+    return "; ".join(dict.fromkeys(said))
+
+
+def _judge(job: Job, check: Check, report: Report | None) -> Finding:
+    if report is None or report.digest is None:
+        return judge(check, has_change=False)
+    if check.kind is not Kind.AGENT:
+        return judge(check, has_change=True)
+    # The prompt has all that the issue says.
+    names = find_new_names(check.script, report.changes, report.patch, job.prompt)
+    return judge(check, has_change=True, new_names=names)
+
+
+def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: Collection[str]) -> str:
+    words = "tests" if check.kind is Kind.TESTS else "script"
+    link = f" ({link_job(public_url, job.id, words, f'#check-{check.number}')})" if public_url else ""
+    said = "; ".join(_say(check, finding, secrets))
+    mark = Mark.GOOD if finding.verdict in GOOD else Mark.OPEN if finding.verdict in OPEN else Mark.DOUBT
+    return f"- {mark} {_name(check, secrets)}: {said}{link}"
+
+
+def _name(check: Check, secrets: Collection[str]) -> str:
+    if check.kind is Kind.ISSUE:
+        where = "" if check.origin == THE_ISSUE else f", {show_words(check.origin, secrets, MAX_ORIGIN)}"
+        return f"**the issue's repro**{where}"
+    if check.kind is Kind.AGENT:
+        return "**the agent's repro**"
+    names = check.script.split("\n")
+    where = show_words(check.origin, secrets, MAX_ORIGIN)
+    return f"**{len(names)} regression test{'s' * (len(names) != 1)}** in {where}"
+
+
+def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[str]:
+    """The counts, then what speaks against it."""
+    if total := finding.total.get(Side.BASE):
+        how = f" ({show_words(finding.failure, secrets, MAX_FAILURE)})" if finding.failure else ""
+        yield f"fails on base {finding.failed[Side.BASE]} of {total}{how}"
+    if total := finding.total.get(Side.CHANGED):
+        how = f" (fails: {show_words(finding.other_failure, secrets, MAX_FAILURE)})" if finding.other_failure else ""
+        yield f"passes with the change {total - finding.failed[Side.CHANGED]} of {total}{how}"
+    if finding.verdict not in GOOD:
+        reason = f": {show_words(check.trouble, secrets, MAX_FAILURE)}" if check.trouble else ""
+        if finding.verdict is Verdict.NAMES_PATCH:
+            names = (show_words(name, secrets, MAX_FAILURE) for name in finding.new_names[:MAX_NAMES])
+            reason = f": {', '.join(names)}"
+        is_part = finding.verdict is Verdict.NOT_RUN and any(finding.total.values())
+        yield f"**not verified**: {'not all of it was run' if is_part else _DOUBTS[finding.verdict]}{reason}"

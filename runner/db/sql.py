@@ -1,0 +1,81 @@
+"""What SQLite and PostgreSQL say in different words, said once: rows that may be there already, and the clock.
+
+It refuses to know any table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Float, Table, literal
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from runner.db.columns import UtcDateTime
+
+
+async def insert_new(connection: AsyncConnection, table: Table, values: Mapping[str, Any]) -> bool:
+    """Insert a row; False, and nothing is changed, where one that must be unique is there already."""
+    statement = _insert(connection, table).values(**values).on_conflict_do_nothing()
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def insert_all_new(
+    connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]], key: str
+) -> list[Any]:
+    """Insert many rows in one statement, but for those of which one that must be unique is there: the keys stored."""
+    column = table.c[key]
+    statement = _insert(connection, table).on_conflict_do_nothing().returning(column)
+    return list((await connection.execute(statement, rows)).scalars())
+
+
+async def upsert(
+    connection: AsyncConnection,
+    table: Table,
+    values: Mapping[str, Any],
+    keep: Collection[str] = (),
+    where: ColumnElement[bool] | None = None,
+) -> bool:
+    """Insert a row, or give the one with its primary key these values; those of `keep` only a new row gets.
+
+    False, and nothing is changed, where there is a row for which `where` does not hold.
+    """
+    statement = _insert(connection, table).values(**values)
+    key = [column.name for column in table.primary_key]
+    changed = {name: statement.excluded[name] for name in values if name not in (*key, *keep)}
+    written = statement.on_conflict_do_update(index_elements=key, set_=changed, where=where)
+    return (await connection.execute(written)).rowcount == 1
+
+
+def _insert(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+class _Clock(FunctionElement[datetime]):
+    name = "db_clock"
+    inherit_cache = True
+    type = UtcDateTime()
+
+
+def db_clock(ahead_s: float = 0.0) -> FunctionElement[datetime]:
+    """The database's own clock, so many seconds ahead, to be stored in a `UtcDateTime` or compared with one.
+
+    It is the one clock that all replicas share. SQLite's has milliseconds, PostgreSQL's microseconds.
+    """
+    return _Clock(literal(float(ahead_s), Float()))
+
+
+@compiles(_Clock, "sqlite")
+def _compile_for_sqlite(element: _Clock, compiler: SQLCompiler, **options: Any) -> str:
+    # SQLite compares times as text: it has to be exactly the text in which SQLAlchemy stores them.
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', {compiler.process(element.clauses, **options)} || ' seconds')"
+
+
+@compiles(_Clock, "postgresql")
+def _compile_for_postgresql(element: _Clock, compiler: SQLCompiler, **options: Any) -> str:
+    return f"(clock_timestamp() + make_interval(secs => {compiler.process(element.clauses, **options)}))"

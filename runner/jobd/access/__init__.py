@@ -1,0 +1,1 @@
+"""How people get into an environment by SSH, and out of it again."""

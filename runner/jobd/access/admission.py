@@ -1,0 +1,174 @@
+"""Lets a person in by their own key: a line in the account's `authorized_keys` that enters one job and does no more.
+
+The format: sshd(8), "AUTHORIZED_KEYS FILE FORMAT". Other lines are none of ours and stay as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ..files import Failure, Job, open_plain, read_json, write_file
+from ..sandbox.processes import kill_processes
+from ..stages.states import read_state
+from ..stages.tombstone import not_ended
+
+KEY_KINDS = (
+    *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa"),
+    *("sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com"),
+)
+
+MAX_KEY_BYTES = 4_096
+MAX_KEYS = 5
+"""That open one job."""
+MARK = "ptq-hold:"
+"""Begins the comment of our lines; the job's id follows."""
+
+UNQUOTABLE = '"\\\n\r'
+"""What in a command would need more than the quotes that sshd knows."""
+
+
+def admit(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Let a person's keys in, in place of those that were let into this job before. Raises `Failure`.
+
+    A key that the account knows already is left out where they have another one.
+    """
+    job, keys, lasts_s = Job(request), read_keys(request["public_key"]), request["lasts_s"]
+    with not_ended(job):
+        if read_state(job, "prepare")["state"] != "done":
+            raise Failure("not_prepared", "the job's environment is not there")
+        until = time.time() + lasts_s
+        with changing_keys() as lines:
+            others = [line for line in lines if not is_ours(line, job)]
+            known = {word for line in others for word in line.split()}
+            # Of two lines with one key, sshd takes the first.
+            own = [key for key in keys if key.split()[1] not in known]
+            if not own:
+                raise Failure("key_in_use", "the account knows this key already; a job is entered by a key of its own")
+            lines[:] = [*others, *(describe_line(job, key, until) for key in own)]
+        write_file(job.context, request["context"])
+        write_file(job.hold, json.dumps({"until": until}))
+    return {}
+
+
+def dismiss(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Let nobody in any more, and end what whoever is in there has begun. Raises `Failure`, and `OSError`."""
+    job = Job(request)
+    forget_keys(job)
+    job.hold.unlink(missing_ok=True)
+    if kill_processes(job.id)[1]:
+        raise Failure("still_alive", "a process of the job cannot be killed")
+    return {}
+
+
+def forget_keys(job: Job) -> None:
+    """Remove the lines of a job. Raises `OSError`."""
+    if f"{MARK}{job.id}".encode() in read_file():
+        with changing_keys() as lines:
+            lines[:] = [line for line in lines if not is_ours(line, job)]
+
+
+def read_file() -> bytes:
+    """What is in `authorized_keys`; nothing where we can read none, for then we have written none."""
+    with suppress(OSError, RuntimeError):  # The second: an account without a name has no home.
+        return find_keys_file().read_bytes()
+    return b""
+
+
+def find_limit_s(job: Job) -> float:
+    """For how many seconds the job may still be entered; 0 or less when nobody may."""
+    until = read_json(job.hold).get("until")
+    return until - time.time() if isinstance(until, float) else 0.0
+
+
+def read_keys(text: str) -> list[str]:
+    """Public keys, a line each, each once. Raises `Failure` for anything else."""
+    keys = list(dict.fromkeys(read_key(line) for line in text.strip().splitlines()))
+    if not 0 < len(keys) <= MAX_KEYS:
+        raise Failure("bad_key", f"a job is entered by 1 to {MAX_KEYS} keys")
+    return keys
+
+
+def read_key(text: str) -> str:
+    """A public key as one line holds it: kind and Base64, without its comment. Raises `Failure` for anything else."""
+    words = text.split()
+    kind = words[0] if words else ""
+    if len(text.strip().splitlines()) != 1 or len(words) < 2 or kind not in KEY_KINDS:
+        raise Failure("bad_key", f"the key is no line of a kind, Base64 and a comment; kinds: {', '.join(KEY_KINDS)}")
+    try:
+        blob = base64.b64decode(words[1], validate=True)
+    except ValueError:
+        blob = b""
+    # RFC 4253, section 6.6: the kind stands in the key once more, behind its length.
+    if not len(kind) + 4 < len(blob) <= MAX_KEY_BYTES or blob[: len(kind) + 4] != name(kind):
+        raise Failure("bad_key", "the key is cut short, or not of the kind that it says")
+    return f"{kind} {base64.b64encode(blob).decode()}"
+
+
+def name(kind: str) -> bytes:
+    """A text as keys hold it (RFC 4251, section 5)."""
+    return len(kind).to_bytes(4, "big") + kind.encode()
+
+
+def describe_line(job: Job, key: str, until: float) -> str:
+    """Our line. `restrict` forbids all forwarding and `~/.ssh/rc`, also what later versions of sshd may bring.
+
+    The time is the machine's local one, without `Z`: OpenSSH before 9.1 knows no other.
+    """
+    words = [sys.executable, "-I", os.path.realpath(sys.argv[0]), "enter", str(job.workspace), job.id]
+    command = shlex.join(words)
+    if any(character in command for character in UNQUOTABLE):
+        raise Failure("bad_path", "sshd cannot be told a path with quotes, backslashes or line ends")
+    expiry = time.strftime("%Y%m%d%H%M%S", time.localtime(until))
+    return f'restrict,pty,command="{command}",expiry-time="{expiry}" {key} {MARK}{job.id}'
+
+
+def is_ours(line: str, job: Job) -> bool:
+    """Whether a line lets somebody into the job."""
+    return line.endswith(f" {MARK}{job.id}")
+
+
+def find_keys_file() -> Path:
+    """The account's file, wherever a link leads that stands in its place."""
+    return Path("~/.ssh/authorized_keys").expanduser().resolve()
+
+
+@contextmanager
+def changing_keys() -> Iterator[list[str]]:
+    """The lines of `authorized_keys`, which are written when they were changed: whole, or not at all.
+
+    Only one of us does so at a time. Raises `OSError`.
+    """
+    path = find_keys_file()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(path.with_name("authorized_keys.ptq-lock"), "a", opener=open_plain) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = path.read_bytes() if path.exists() else b""
+        lines = before.decode(errors="surrogateescape").split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        kept = list(lines)
+        yield lines
+        if lines != kept:
+            replace_keys(path, "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
+
+
+def replace_keys(path: Path, content: bytes) -> None:
+    """Write the file with the mode that it has. Raises `OSError`."""
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with open(part, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

@@ -1,0 +1,237 @@
+"""Computes what changed in a worktree, by git, and without the worktree's own git folder, hooks, filters and settings.
+
+Sizes are looked at before anything is hashed: a sparse file of a terabyte costs nothing but a sentence.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..files import Failure, Job, is_utf8
+from ..git import Git, find_own_clone, join, open_throwaway, show, split, write
+
+PATCH_FACTOR = 4
+"""A patch may be this many times as large as the changed files: it repeats what was there before."""
+
+CONVERSION_FACTOR, CONVERSION_BYTES = 2, 1_000
+"""An unchanged file may be this many times, and bytes, larger in the worktree than in git: with CRLF for LF, in UTF-16,
+or where git writes a name for `$Id$` (gitattributes(5))."""
+
+COMPARE = ("diff-index", "--cached", "--ignore-submodules=dirty")
+"""Without the option, `.gitmodules` says which submodules are looked at (gitmodules(5), `ignore`)."""
+
+SUBMODULE = "160000"
+ABSENT = "000000"
+"""A mode in git's raw format (git-diff(1), "raw output format"), for a side without the file."""
+
+
+SHOW_ALL_TEXT = "* !diff"
+"""Whatever `.gitattributes` says, git itself decides which contents are text, and shows those (gitattributes(5))."""
+
+NEVER_PART_OF_A_CHANGE = ("__pycache__/", ".hypothesis/")
+"""What running Python leaves behind, also where the project's own `.gitignore` forgot it."""
+
+
+class Entry(NamedTuple):
+    """One changed path, as git says it. Modes are None on the side that lacks the file."""
+
+    path: str
+    mode: str | None
+    old_mode: str | None
+    object: str
+
+
+def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """The changed files and a patch for people. What is left out is named in `problems`."""
+    base, max_bytes = request["base_commit"], request["max_change_bytes"]
+    with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
+        write(git.folder / "info" / "exclude", *NEVER_PART_OF_A_CHANGE)
+        write(git.folder / "info" / "attributes", SHOW_ALL_TEXT)
+        git.run("read-tree", base)
+        found = Survey(git, job.worktree, request, problems)
+        git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join(found.gone))
+        git.run("update-index", "-z", "--add", "--replace", "--stdin", stdin=join(found.present))
+        problems += [f"left out, for git does not take it: {line}" for line in git.ignored]
+        entries = read_entries(git.run(*COMPARE, "-z", "--no-renames", "--no-abbrev", base))
+        require_few(len(entries), request["max_changes"])
+        problems += find_twins(found.tracked, entries)
+        contents = read_contents(git, entries, max_bytes)
+        as_patch = ("--patch", "--binary", "--find-renames", "--no-ext-diff", "--no-textconv")
+        patch = git.run(*COMPARE, *as_patch, base, limit=PATCH_FACTOR * max_bytes + request["max_text_bytes"])
+    return {
+        "changes": [
+            {"path": entry.path, "mode": entry.mode, "old_mode": entry.old_mode, "content": contents.get(entry.object)}
+            for entry in entries
+        ],
+        # Exact: in JSON each byte that is no UTF-8 becomes an escaped half of a character.
+        "patch": patch.decode(errors="surrogateescape"),
+    }
+
+
+# What there is to look at
+
+
+class Survey:
+    """The paths that git should read, and those that are gone. Raises `Failure` when there is too much to read."""
+
+    def __init__(self, git: Git, worktree: Path, request: Mapping[str, Any], problems: list[str]) -> None:
+        self.tracked: list[str] = []
+        self.present: list[str] = []
+        self.gone: list[str] = []
+        self._sizes: dict[str, int] = {}
+        self._tree = Tree(worktree)
+        self._problems = problems
+        for path, mode, size in list_tracked(git, request["base_commit"]):
+            self.tracked.append(path)
+            self._look_at_tracked(path, mode, size)
+        require_room(self._sizes, request["max_change_bytes"])
+        # Only now: to find what is new, git reads every `.gitignore`, as a whole.
+        left = set(request["left"])
+        for path in split(git.run("ls-files", "-z", "--others", "--exclude-standard")):
+            if path not in left:
+                self._look_at_new(path)
+        require_room(self._sizes, request["max_change_bytes"])
+        require_few(len(self._sizes) + len(self.gone), request["max_changes"])
+
+    def _look_at_tracked(self, path: str, mode: str, size: int) -> None:
+        about = self._tree.look(path)
+        if not is_utf8(path):
+            if about is None or about.st_size != size:
+                self._leave_out(path, "its name is not UTF-8")
+        elif about and fits(about, mode):
+            self.present.append(path)
+            if about.st_size > CONVERSION_FACTOR * size + CONVERSION_BYTES and not stat.S_ISDIR(about.st_mode):
+                self._sizes[path] = about.st_size
+        else:
+            self.gone.append(path)
+            if about and not stat.S_ISDIR(about.st_mode):
+                self._problems.append(f"{show(path)} was taken for deleted: it is no plain file any more")
+
+    def _look_at_new(self, path: str) -> None:
+        about = self._tree.look(path)
+        if path.endswith("/"):
+            self._leave_out(path, "it is a git repository of its own")
+        elif not is_utf8(path):
+            self._leave_out(path, "its name is not UTF-8")
+        elif about:
+            self.present.append(path)
+            self._sizes[path] = about.st_size
+
+    def _leave_out(self, path: str, reason: str) -> None:
+        self._problems.append(f"{show(path)} was left out: {reason}")
+
+
+class Tree:
+    """Looks at paths in the worktree, and never through a link."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folders = {"": True}
+
+    def look(self, path: str) -> os.stat_result | None:
+        """What is there; None for nothing, and for what lies behind a link."""
+        if not self._is_folder(path.rstrip("/").rpartition("/")[0]):
+            return None
+        return self._lstat(path)
+
+    def _is_folder(self, path: str) -> bool:
+        if path not in self._folders:
+            about = self._lstat(path) if self._is_folder(path.rpartition("/")[0]) else None
+            self._folders[path] = about is not None and stat.S_ISDIR(about.st_mode)
+        return self._folders[path]
+
+    def _lstat(self, path: str) -> os.stat_result | None:
+        try:
+            return os.lstat(os.fsencode(f"{self._root}/{path}"))
+        except OSError:
+            return None
+
+
+def list_tracked(git: Git, base: str) -> Iterable[tuple[str, str, int]]:
+    """Path, mode and size in bytes of everything in the base commit (git-ls-tree(1), "output format")."""
+    for line in split(git.run("ls-tree", "-r", "-l", "-z", "--full-tree", base)):
+        about, _, path = line.partition("\t")
+        mode, _, _, size = about.split()
+        yield path, mode, 0 if size == "-" else int(size)
+
+
+def fits(about: os.stat_result, mode: str) -> bool:
+    """Whether git can read what is there, in place of something that had this mode."""
+    if stat.S_ISDIR(about.st_mode):
+        return mode == SUBMODULE
+    return stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
+
+
+def require_few(count: int, limit: int) -> None:
+    """Raises `Failure` when more than `limit` files are changed."""
+    if count > limit:
+        raise Failure("change_too_large", f"{count} files are changed, and {limit} are allowed")
+
+
+def require_room(sizes: Mapping[str, int], limit: int) -> None:
+    """Raises `Failure` when the changed files are larger than `limit` bytes together."""
+    if sum(sizes.values()) > limit:
+        largest = max(sizes, key=lambda path: sizes[path])
+        reason = f"the changed files are larger than {limit} bytes together; {show(largest)} has {sizes[largest]}"
+        raise Failure("change_too_large", reason)
+
+
+# What git found
+
+
+def read_entries(raw: bytes) -> list[Entry]:
+    """The changed paths, from git's raw format (git-diff(1), "raw output format")."""
+    fields = split(raw)
+    entries = []
+    for about, path in zip(fields[::2], fields[1::2]):  # noqa: B905 - not in Python 3.9
+        old_mode, mode, _, new, _ = about.lstrip(":").split()
+        entries.append(Entry(path, none_if_absent(mode), none_if_absent(old_mode), new))
+    return entries
+
+
+def none_if_absent(mode: str) -> str | None:
+    """A mode of git's raw format, as ours."""
+    return None if mode == ABSENT else mode
+
+
+def find_twins(tracked: Iterable[str], entries: Iterable[Entry]) -> list[str]:
+    """A sentence for each new path, or folder of one, that differs only in case from one that was there and stays."""
+    gone = {entry.path for entry in entries if entry.mode is None}
+    new: dict[str, set[str]] = {}
+    for part in {part for entry in entries if entry.old_mode is None for part in list_parts(entry.path)}:
+        new.setdefault(fold(part), set()).add(part)
+    twins, known = dict[str, str](), set[str]()
+    for part in {part for path in tracked if new and path not in gone for part in list_parts(path)}:
+        spellings = new.get(fold(part), set())
+        known |= spellings & {part}
+        twins.update(dict.fromkeys(spellings, part))
+    names = sorted(twins.keys() - known)
+    return [f"{show(name)} differs only in case from {show(twins[name])}, which was there before" for name in names]
+
+
+def fold(path: str) -> str:
+    """A path as file systems without case compare it."""
+    return unicodedata.normalize("NFC", path).casefold()
+
+
+def list_parts(path: str) -> Iterator[str]:
+    """The path, and each folder that it lies in."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
+def read_contents(git: Git, entries: Iterable[Entry], limit: int) -> dict[str, str]:
+    """The new content of every changed file, in Base64, by its object's name."""
+    files = [entry for entry in entries if entry.mode not in (None, SUBMODULE)]
+    names = "".join(f"{entry.object}\n" for entry in files).encode()
+    checked = git.run("cat-file", "--batch-check=%(objectsize)", stdin=names).split()
+    require_room({entry.path: int(size) for entry, size in zip(files, checked)}, limit)  # noqa: B905 - as above
+    contents = git.read_objects(entry.object for entry in files)
+    return {name: base64.b64encode(content).decode() for name, content in contents.items()}

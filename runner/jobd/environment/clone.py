@@ -1,0 +1,137 @@
+"""The machine's clone of a repository: the objects that all its jobs read, brought up to date for each of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from ..files import Failure, read_json, read_piece, write_file
+from ..git import CLONE_CONFIG, GIT, find_clone, git_environment
+from ..locks import locked
+from ..stages.stage import Stage
+from .fetching import must_fetch
+
+SUBMODULE = b"160000"
+"""A mode (git-diff(1), "raw output format")."""
+
+HEAD = "HEAD"
+"""Stands for the repository's default branch."""
+
+COMMIT_IS_GONE = ("not our ref", "unadvertised object", "find remote ref")
+"""How servers say, one way or another, that they have no such commit to give."""
+
+
+def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
+    """Fetch a commit, or the newest of a branch, and return its full name. Raises `Failure`."""
+    clone = find_clone(stage.job, stage.request["clone_url"])
+    # A name of its own kind: `release` may give way to `release/1.0`, and as files the two exclude each other.
+    ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
+    source = branch if branch.startswith("refs/") or branch == HEAD else f"refs/heads/{branch}"
+    base = commit or ref
+    clone.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fetched, wanted_at = clone / "fetched.json", time.monotonic()
+    with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):
+        make_usable(stage, clone)
+        if was_fetched_since(wanted_at, read_json(fetched).get(source), read_boot_id()):
+            stage.log.write(b"[another job has just fetched the repository]\n")
+        else:
+            began_at = time.monotonic()
+            fetch_branch(stage, clone, branch, f"+{source}:{ref}")
+            write_file(fetched, json.dumps({source: [began_at, read_boot_id()]}))
+        if not find_commit(clone, base):
+            fetch_lost(stage, clone, base)
+        return find_commit(clone, base)
+
+
+def require_commit(stage: Stage, commit: str) -> None:
+    """Have a commit in the clone that may be on no branch any more. Raises `Failure`."""
+    clone = find_clone(stage.job, stage.request["clone_url"])
+    with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):
+        if not find_commit(clone, commit):
+            fetch_lost(stage, clone, commit)
+
+
+def was_fetched_since(wanted_at: float, record: Any, boot_id: str) -> bool:
+    """Whether a fetch that is on record, with the boot of its clock, began no earlier than something was wanted.
+
+    Of jobs that come at once the first fetches for all, and nobody gets less than what was there when it asked.
+    """
+    if not isinstance(record, list) or len(record) != 2 or not isinstance(record[0], float):
+        return False
+    began_at, boot = record
+    return bool(boot == boot_id and wanted_at <= began_at <= time.monotonic())
+
+
+def read_boot_id() -> str:
+    """Tells this run of the machine, and its clock, from others."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def fetch_branch(stage: Stage, clone: Path, branch: str, refspec: str) -> None:
+    """Fetch a branch. Raises `Failure`, which says so where there is no such branch."""
+    try:
+        fetch(stage, clone, refspec)
+    except Failure as failure:
+        if "find remote ref" in failure.message:
+            raise Failure("branch_missing", f"the repository has no branch {branch}") from None
+        raise
+
+
+def make_usable(stage: Stage, clone: Path) -> None:
+    """Make the clone, unless it is there, and safe to use. Raises `Failure`."""
+    disarm(clone)
+    if not all((clone / name).exists() for name in ("HEAD", "objects", "refs")):
+        run_git(stage, clone, "the machine's clone could not be made", "init", "--quiet", "--bare", "--template=")
+
+
+def run_git(stage: Stage, clone: Path, what: str, *words: str) -> None:
+    """Run a git command in the clone. Raises `Failure`, with `what` it meant to do."""
+    argv = [*GIT, f"--git-dir={clone}", *words]
+    stage.must("clone_failed", what, argv, git_environment(), stage.job.root, in_cell=False)
+
+
+def fetch(stage: Stage, clone: Path, refspec: str) -> None:
+    """Fetch into the clone. Raises `Failure`."""
+    words = ("fetch", "--no-tags", "--no-write-fetch-head", "--", stage.request["clone_url"], refspec)
+    argv, what = [*GIT, f"--git-dir={clone}", *words], "the repository could not be fetched"
+    must_fetch(stage, "clone_failed", what, argv, git_environment(), stage.job.root, in_cell=False)
+
+
+def fetch_lost(stage: Stage, clone: Path, commit: str) -> None:
+    """Fetch a commit that is on the branch no more. Raises `Failure`."""
+    try:
+        fetch(stage, clone, commit)
+    except Failure as failure:
+        if any(words in failure.message for words in COMMIT_IS_GONE):
+            reason = "the commit that the earlier attempt started from is no longer in the repository"
+            raise Failure("base_gone", reason) from None
+        raise
+
+
+def find_commit(clone: Path, name: str) -> str:
+    """The full name of a commit that the clone has; empty when it has none of this name."""
+    words = [*GIT, f"--git-dir={clone}", "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"]
+    found = subprocess.run(words, env=git_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return found.stdout.decode().strip()
+
+
+def disarm(clone: Path) -> None:
+    """Make a clone that an agent could write to safe to use, and one that was left in the middle of work usable."""
+    settings = [clone / "commondir", clone / "info" / "attributes"]
+    # We hold the clone's own lock: git's are left from a git that was killed.
+    for path in [*settings, *clone.glob("*.lock"), *clone.glob("refs/ptq/*.lock")]:
+        path.unlink(missing_ok=True)
+    config = read_piece(clone / "config", 0, len(CLONE_CONFIG) + 1)
+    if not config or config.data != CLONE_CONFIG.encode():
+        write_file(clone / "config", CLONE_CONFIG)
+
+
+def changes_submodules(clone: Path, before: str, after: str) -> bool:
+    """Whether two commits have different submodules."""
+    words = [*GIT, f"--git-dir={clone}", "diff-tree", "-r", "--raw", before, after]
+    lines = subprocess.run(words, env=git_environment(), stdout=subprocess.PIPE, check=True).stdout.splitlines()
+    return any(SUBMODULE in line.split(b"\t")[0].split()[:2] for line in (raw.lstrip(b":") for raw in lines))

@@ -1,0 +1,1 @@
+"""Detached stages: each starts at most once, writes a log, and leaves one result."""

@@ -1,0 +1,72 @@
+"""Starts the stages of a job, each once ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from ..files import MAX_JSON, Failure, Job, open_plain, reserve, try_lock, write_file
+from .states import open_lock, read_state
+from .tombstone import not_ended
+
+
+def start(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Start a stage that may begin at any time."""
+    return {"started": start_stage(stage, request)}
+
+
+prepare, base, collect = partial(start, "prepare"), partial(start, "base"), partial(start, "collect")
+
+
+def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Start the agent in an environment that is there."""
+    if read_state(Job(request), "prepare")["state"] != "done":
+        raise Failure("not_prepared", "the job's environment is not prepared")
+    if not request["argv"]:
+        raise Failure("bad_request", "the agent has no command")
+    return start("agent", request)
+
+
+def start_check(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Start the checks in an environment that is there, and in which nothing has run yet."""
+    if read_state(Job(request), "prepare")["state"] != "done":
+        raise Failure("not_prepared", "the environment for the checks is not prepared")
+    return start("check", request)
+
+
+def start_stage(stage: str, request: Mapping[str, Any]) -> bool:
+    """Start a stage. Of a race of starts one wins; False when it had been started before.
+
+    Raises `Failure` when the job's environment was cleaned.
+    """
+    job = Job(request)
+    with not_ended(job):
+        return _start(job, stage, request)
+
+
+def _start(job: Job, stage: str, request: Mapping[str, Any]) -> bool:
+    job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
+    written, log_path, text = job.of_stage(stage, "request"), job.of_stage(stage, "log"), json.dumps(request)
+    if len(text) > MAX_JSON:
+        raise Failure("bad_request", f"the request is larger than {MAX_JSON} bytes")
+    with open_lock(job, stage) as lock, open(log_path, "ab", opener=open_plain) as log:
+        if not try_lock(lock.fileno()) or written.exists():
+            return False
+        reserve(job.of_stage(stage, "json"))
+        write_file(written, text)
+        subprocess.Popen(
+            [sys.executable, "-I", sys.argv[0], "stage", stage, str(written)],
+            env={**os.environ, "PTQ_JOB_ID": job.id},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[lock.fileno()],
+            start_new_session=True,
+            cwd=job.workspace,
+        ).returncode = 0  # Nobody will wait for it: it outlives us.
+    return True

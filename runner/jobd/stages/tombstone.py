@@ -1,0 +1,65 @@
+"""A job whose environment was cleaned stays ended: a request that comes late, from whomever, starts nothing again."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+from ..files import Failure, Job, open_plain
+
+KEPT_S = 30 * 86_400
+"""How long it is remembered. No request is that late."""
+
+
+@contextmanager
+def not_ended(job: Job) -> Iterator[None]:
+    """Let the job not be ended inside the block. Raises `Failure` when it has been."""
+    with _open(job, fcntl.LOCK_SH) as mark:
+        if mark.read(1):
+            raise Failure("ended", "the job has ended, and its environment is gone")
+        yield
+
+
+@contextmanager
+def ended(job: Job) -> Iterator[None]:
+    """End the job for good; inside the block, and from then on, nothing of it can be started."""
+    with _open(job, fcntl.LOCK_EX) as mark:
+        # Where the disk is full, there is room for the word once the job is gone: it may well be the reason.
+        is_written = _write(mark)
+        yield
+        if not is_written and not _write(mark):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    _forget_old(job)
+
+
+def _write(mark: IO[str]) -> bool:
+    """Whether there was room for the word."""
+    try:
+        os.write(mark.fileno(), b"ended\n")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def _open(job: Job, lock: int) -> Iterator[IO[str]]:
+    folder = job.workspace / "ended"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(folder / job.id, "a+", opener=open_plain) as mark:
+        fcntl.flock(mark, lock)
+        mark.seek(0)
+        yield mark
+
+
+def _forget_old(job: Job) -> None:
+    for mark in (job.workspace / "ended").iterdir():
+        with suppress(OSError):
+            if mark.stat().st_mtime < time.time() - KEPT_S:
+                mark.unlink()

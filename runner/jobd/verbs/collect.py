@@ -1,0 +1,74 @@
+"""The stage `collect`: what came out of the agent's run, as its texts and the change in its worktree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..environment.carry import put_back
+from ..environment.change import compute_change
+from ..environment.environment import enter
+from ..environment.hide import bring_back
+from ..environment.trees import open_up
+from ..files import Failure, is_folder, read_json, read_piece, require_worktree, write_file
+from ..sandbox.processes import kill_processes
+from ..stages.stage import Stage
+
+TEXTS = {"report": "report.md", "worklog": "worklog.md", "pr_title": "pr_title.txt", "repro": "repro.py"}
+"""The files of the output folder, by their names in the result."""
+
+
+def collect(stage: Stage) -> dict[str, Any]:
+    """Lint, then write the result. Raises `Failure` without a change, when the result still has all the rest."""
+    job, request = stage.job, stage.request
+    kill_processes(job.id)
+    enter(job)
+    if is_folder(job.place):
+        job.place.chmod(0o700)
+    problems: list[str] = []
+    found: dict[str, Any] = {"changes": [], "patch": ""}
+    try:
+        require_worktree(job)
+        bring_back(job, request)
+        put_back(job, request, problems)
+        for command in request["lint"]:
+            require_worktree(job)
+            lint(stage, command, problems)
+        require_worktree(job)
+        open_up(job.worktree)
+        left = read_json(job.layers).get("left", [])
+        found = compute_change(job, {**request, "left": left}, problems)
+    finally:
+        texts = read_texts(job.output, request["max_text_bytes"], problems)
+        write_file(job.result, json.dumps({**found, **texts, "problems": problems}))
+    return {}
+
+
+def lint(stage: Stage, command: str, problems: list[str]) -> None:
+    """Run one of the profile's lint commands; that it fails is worth a word, and no more."""
+    try:
+        stage.must("lint_failed", "failed", ["/bin/sh", "-ec", command], stage.job.environment(), stage.job.worktree)
+    except Failure as failure:
+        problems.append(f"the lint command `{command}` {failure.message.splitlines()[0]}".rstrip(":"))
+
+
+def read_texts(output: Path, limit: int, problems: list[str]) -> dict[str, str]:
+    """The texts that the agent wrote, empty where there is none, each with at most `limit` bytes."""
+    if not is_folder(output):
+        problems.append("the agent deleted the folder for its report, or put something else in its place")
+        return dict.fromkeys(TEXTS, "")
+    open_up(output)
+    return {name: read_text(output / file, limit, problems) for name, file in TEXTS.items()}
+
+
+def read_text(path: Path, limit: int, problems: list[str]) -> str:
+    """One text; empty when there is none."""
+    piece = read_piece(path, 0, limit)
+    if piece is None:
+        if path in path.parent.iterdir():
+            problems.append(f"{path.name} was left out: it is no plain file")
+        return ""
+    if piece.size > limit:
+        problems.append(f"{path.name} was cut: it has {piece.size} bytes, and {limit} are allowed")
+    return piece.data.decode(errors="replace")

@@ -1,0 +1,169 @@
+"""What there is on a machine, as the machine says: its GPUs, which of them belong to which slot, room on its disk.
+
+Pure. A machine's words are bounded and checked here, for an agent may have tampered with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from runner.model.jobd_answers import read_number, read_text
+from runner.model.machines import Devices, Machine
+
+MAX_GPUS = 64
+MAX_NAME = 100
+MAX_TROUBLE = 400
+MAX_STRANGERS = 20
+"""Folders of unknown jobs that are remembered by name."""
+
+GB = 1_000_000_000
+FRESH = timedelta(seconds=60)
+"""How old what is written down may be, where nothing but the room on the disk has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU."""
+
+    device: str
+    """The number of its device file: `/dev/nvidia0` has 0."""
+    uuid: str
+    """By which CUDA knows it, however many others a program sees."""
+    name: str
+    """Its model."""
+    memory_mib: int | None
+    """None where it has no memory of its own."""
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a machine has. Sizes in bytes."""
+
+    gpus: tuple[Gpu, ...]
+    gpu_trouble: str | None
+    """Why it cannot say which GPUs it has, as a clause; None where it can, or there is nothing to ask."""
+    free_bytes: int
+    total_bytes: int
+    free_inodes: int | None
+    """How many more files its disk takes; None where there is no such bound."""
+    sealed: bool = False
+    """Whether it can seal jobs from each other, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What was last seen on a machine."""
+
+    at: datetime
+    inventory: Inventory
+    strangers: tuple[str, ...] = ()
+    """Folders of jobs that this service does not know, as far as they are remembered."""
+    stranger_count: int = 0
+
+
+def parse_inventory(answer: Mapping[str, Any]) -> Inventory:
+    """The typed form of a machine's answer. Raises `ValueError` when it has another shape."""
+    gpus, trouble, inodes = answer.get("gpus"), answer.get("gpu_trouble"), answer.get("free_inodes")
+    if not isinstance(gpus, list) or len(gpus) > MAX_GPUS:
+        raise ValueError("no list of GPUs")
+    return Inventory(
+        gpus=tuple(map(_parse_gpu, gpus)),
+        gpu_trouble=None if trouble is None else read_text(trouble, MAX_TROUBLE),
+        free_bytes=read_number(answer.get("free_bytes")),
+        total_bytes=read_number(answer.get("total_bytes")),
+        free_inodes=None if inodes is None else read_number(inodes),
+        sealed=answer.get("sealed") is True,
+    )
+
+
+def _parse_gpu(told: Any) -> Gpu:
+    if not isinstance(told, dict):
+        raise ValueError("no GPU")
+    device, uuid = (read_text(told.get(name), MAX_NAME) for name in ("device", "uuid"))
+    memory = told.get("memory_mib")
+    if not re.fullmatch(r"[0-9]{1,4}", device) or not re.fullmatch(r"[A-Za-z0-9-]{1,80}", uuid):
+        raise ValueError("a GPU without a number or a name")
+    return Gpu(
+        device=device,
+        uuid=uuid,
+        name=read_text(told.get("name"), MAX_NAME),
+        memory_mib=None if memory is None else read_number(memory),
+        driver=read_text(told.get("driver"), MAX_NAME),
+    )
+
+
+def remember(before: Inventory | None, now: Inventory) -> Inventory:
+    """What to write down: a machine that cannot say its GPUs just now has those that it had."""
+    return replace(now, gpus=before.gpus) if before and now.gpu_trouble else now
+
+
+def is_news(before: Sighting | None, now: Inventory, at: datetime) -> bool:
+    """Whether it should be written down: what changes all the time is, now and then."""
+    if before is None or not before.at <= at < before.at + FRESH:
+        return True
+    old = before.inventory
+    return replace(now, free_bytes=old.free_bytes, free_inodes=old.free_inodes) != old
+
+
+def find_shortage(machine: Machine, inventory: Inventory) -> str | None:
+    """What a machine lacks to take jobs, as a clause for people; None when it may take some."""
+    free, least = inventory.free_bytes / GB, machine.min_free_gb
+    if free < least:
+        return f"its disk has {free:,.1f} GB free, and min_free_gb is {least:g}"
+    if inventory.gpus and inventory.gpu_trouble:
+        return f"its GPUs cannot be asked: {inventory.gpu_trouble}"
+    return None
+
+
+# Which GPUs belong to which slot
+
+
+def share_gpus(gpus: Sequence[Gpu], slot: int, slots: int, per_slot: int | None) -> Devices:
+    """The GPUs of a slot; none means that its jobs see all there are.
+
+    Without `per_slot` each slot has its share of neighbours, and no two have the same. With fewer GPUs than slots, or
+    where the slots are given more than there are, they go round and are shared.
+    """
+    count, place = len(gpus), slot % slots
+    if not count or per_slot == 0:
+        return ()
+    if per_slot is not None:
+        places = [(place * per_slot + number) % count for number in range(min(per_slot, count))]
+    elif count < slots:
+        places = [place % count]
+    else:
+        places = list(range(place * count // slots, (place + 1) * count // slots))
+    return tuple((gpus[number].device, gpus[number].uuid) for number in sorted(places))
+
+
+def describe_shares(gpus: Sequence[Gpu], slots: int, per_slot: int | None) -> str:
+    """How a machine's GPUs are shared out, in words; empty where there are none."""
+    if not gpus:
+        return ""
+    shares = [share_gpus(gpus, slot, slots, per_slot) for slot in range(slots)]
+    sizes = sorted({len(share) for share in shares})
+    if sizes == [0]:
+        return "each job sees all of them"
+    each = " or ".join(map(str, sizes)) + " for each slot"
+    is_shared = sum(map(len, shares)) > len({device for share in shares for device in share})
+    return f"{each}, shared between slots" if is_shared else each
+
+
+def describe_gpus(gpus: Sequence[Gpu]) -> str:
+    """Count, model, memory and driver, in words: `8 × NVIDIA H100, 81559 MiB, driver 550.54`; empty without GPUs."""
+    kinds: dict[str, int] = {}
+    for gpu in gpus:
+        memory = f", {gpu.memory_mib} MiB" if gpu.memory_mib is not None else ""
+        kind = f"{gpu.name}{memory}, driver {gpu.driver}"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return "; ".join(f"{count} × {kind}" for kind, count in kinds.items())
+
+
+def describe_disk(inventory: Inventory) -> str:
+    """The room on a machine's disk, in words."""
+    return f"{inventory.free_bytes / GB:,.1f} of {inventory.total_bytes / GB:,.1f} GB free"

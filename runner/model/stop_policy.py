@@ -1,0 +1,78 @@
+"""What is to be done about an agent that is at work: nothing, a word to it, or to end it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from runner.agents.events import Ending
+from runner.agents.verdict import Verdict
+from runner.model.caps import WARN_FROM, Caps, Scope, Spent, Use, find_tightest
+from runner.model.environment import Limits
+from runner.model.job import Job
+from runner.model.meter import Meter
+
+MAX_STALE_S = 30.0
+"""How far the stored running time may lag behind: each write of it is a commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is known about a run."""
+
+    job: Job
+    meter: Meter
+    idle_s: float
+    spent: Mapping[Scope, Spent]
+    """What all that belongs together has taken, this run among it."""
+
+
+def bound(caps: Mapping[Scope, Caps], limits: Limits) -> dict[Scope, Caps]:
+    """A repository's caps with the limits that hold for every run: time, and what can be read of its output."""
+    job = caps.get(Scope.JOB, Caps())
+    run_s = min(limits.timeout_s, job.run_s or limits.timeout_s)
+    output_bytes = min(limits.max_log_bytes, job.output_bytes or limits.max_log_bytes)
+    return {**caps, Scope.JOB: replace(job, run_s=run_s, output_bytes=output_bytes)}
+
+
+def find_use(watched: Watched, caps: Mapping[Scope, Caps]) -> Use | None:
+    """The cap that is nearest to its end."""
+    return find_tightest(caps, {**watched.spent, Scope.JOB: spent_by(watched.meter)})
+
+
+def spent_by(meter: Meter) -> Spent:
+    """One run in the terms of caps."""
+    return Spent(1, meter.turns, meter.tokens, meter.cost_usd or 0.0, meter.run_s, meter.output_bytes)
+
+
+def is_worth_writing(stored: Meter | None, meter: Meter) -> bool:
+    """Whether a reading says more than what is stored: time alone does so only after a while."""
+    if stored is None or meter.run_s - stored.run_s >= MAX_STALE_S:
+        return True
+    return replace(meter, run_s=stored.run_s) != stored
+
+
+def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> Verdict | None:
+    """Why the agent has to end now; None while it may go on."""
+    job = watched.job
+    if job.cancel_requested_at:
+        return Verdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
+    if watched.idle_s > limits.stuck_after_s:
+        silence = f"nothing had been heard of it for {limits.stuck_after_s} seconds"
+        return Verdict(Ending.STUCK, f"the agent was ended, for {silence}")
+    use = find_use(watched, caps)
+    if use and use.share >= 1:
+        return Verdict(Ending.CAPPED, f"the agent was ended at {use.describe(job.requested_by)}")
+    return None
+
+
+def find_warning(watched: Watched, caps: Mapping[Scope, Caps]) -> str | None:
+    """What the agent should hear while there is time, in letters that every shell and JSON take as they are."""
+    use = find_use(watched, caps)
+    if use is None or use.share < WARN_FROM:
+        return None
+    told = use.describe(watched.job.requested_by, whose="your")
+    return (
+        f"Notice from the service that runs you: {use.share:.0%} of {told} is used. "
+        "Come to an end now: write report.md with what you know, bring worklog.md up to date, and stop."
+    )

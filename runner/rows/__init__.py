@@ -1,0 +1,1 @@
+"""The rows of the runner's tables, a module for each group. Every function takes its caller's transaction."""

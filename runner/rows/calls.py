@@ -1,0 +1,222 @@
+"""What agents ask of models, as rows: reserved before it is asked, settled once it is answered, so that none is lost.
+
+A row that is still open when nobody can answer it any more counts as it was reserved, and says so. It refuses to know
+how requests travel, and what they say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator, Mapping
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import func, insert, literal, select, true
+
+from runner.db.batches import Batches
+from runner.db.database import Database
+from runner.db.schema import model_calls
+from runner.model.caps import Caps, Scope, Spent, Use, find_uses
+from runner.model.job import Job
+from runner.model.meter import Meter
+from runner.rows.claims import ClaimLost, require_claim
+
+OPEN, SETTLED, ASSUMED = "open", "settled", "assumed"
+
+MAX_CALLS = 20_000
+"""Of one job: each is two rows, also one that takes nothing."""
+
+MAX_BATCH = 200
+"""Rows that share a commit."""
+
+
+class AtCap(Exception):  # noqa: N818 - what is the case
+    """A call does not fit under a cap any more. The message is a clause for people and agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a call takes, or may take at most."""
+
+    input_tokens: int = 0
+    """Cached ones included."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    """None when nobody knows the price."""
+
+    def __add__(self, other: Taken) -> Taken:
+        costs = (self.cost_usd, other.cost_usd)
+        return Taken(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+            None if None in costs else sum(cost for cost in costs if cost is not None),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return self.input_tokens + self.output_tokens
+
+
+_TAKEN = tuple(field.name for field in fields(Taken))
+
+_SHARED: Mapping[Scope, tuple[str, ...]] = {
+    Scope.ISSUE: ("repository", "issue_number"),
+    Scope.USER_DAY: ("requested_by",),
+    Scope.REPOSITORY_DAY: ("repository",),
+    Scope.REPOSITORY_MONTH: ("repository",),
+}
+"""What two jobs have in common that come under one cap. What was taken on another day has been written down by now."""
+
+
+@dataclass(slots=True)
+class Account:
+    """One job's calls, kept by the one replica that looks after the job."""
+
+    job: Job
+    caps: Mapping[Scope, Caps]
+    others: Mapping[Scope, Spent]
+    """What all that belongs together has taken beside this job, as it is written down."""
+    stored: Spent = field(default_factory=Spent)
+    """What is written down of this one, where others read it."""
+    beside: Mapping[str, Account] = field(default_factory=dict)
+    """The accounts of all jobs that this replica looks after, as they come and go."""
+    claim: Context = field(default_factory=copy_context)
+    """Under which claim calls are made."""
+    settled: Taken = Taken()
+    assumed: int = 0
+    """How many calls nobody saw the end of; they count among the settled ones as they were reserved."""
+    calls: int = 0
+    open: dict[str, Taken] = field(default_factory=dict)
+    refusal: str | None = None
+    """Why a call was refused at a cap. The run has ended with it, whatever the agent says."""
+    _read: Mapping[str, Spent] = field(default_factory=dict)
+    """What of each of those is among `others` for certain."""
+
+    def renew(self, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent) -> None:
+        """Go by what was read just now."""
+        self.caps, self.others, self.stored = caps, others, stored
+        self._read = {job_id: one.stored for job_id, one in self.beside.items()}
+
+    def check(self, wanted: Taken) -> None:
+        """Raise `AtCap` unless this fits too, with all that is under way."""
+        if self.calls >= MAX_CALLS:
+            self.refusal = f"its {MAX_CALLS:,} calls of models"
+            raise AtCap(f"the model was not asked again after {self.refusal}")
+        total = sum(self.open.values(), self.settled + wanted)
+        for scope, caps in self.caps.items():
+            if caps.cost_usd is not None and total.cost_usd is None:
+                raise AtCap("nobody knows the price of every model that it asked, and there is a cap on money")
+            before = [self.others.get(scope, Spent()), *self._find_unread(scope)]
+            spent = Spent(
+                tokens=total.tokens + sum(one.tokens for one in before),
+                cost_usd=(total.cost_usd or 0.0) + sum(one.cost_usd for one in before),
+            )
+            for use in find_uses({scope: Caps(tokens=caps.tokens, cost_usd=caps.cost_usd)}, {scope: spent}):
+                if use.share > 1:
+                    raise AtCap(self._explain(use))
+
+    def _find_unread(self, scope: Scope) -> Iterator[Spent]:
+        """What jobs beside this one have taken under the same cap, or may take at most, and have not written down."""
+        names = _SHARED.get(scope)
+        for job_id, one in self.beside.items() if names else ():
+            if one is not self and all(getattr(one.job, name) == getattr(self.job, name) for name in names or ()):
+                total = sum(one.open.values(), one.settled)
+                spent = Spent(tokens=total.tokens, cost_usd=total.cost_usd or 0.0)
+                yield spent.without(self._read.get(job_id, Spent()))
+
+    def _explain(self, use: Use) -> str:
+        self.refusal = use.describe(self.job.requested_by)
+        return f"the model was not asked again at {self.refusal}: what the next answer may take at most is beyond it"
+
+    def correct(self, meter: Meter) -> Meter:
+        """A reading by the agent's own words, with what was counted here in place of its tokens and its money."""
+        if not self.calls:
+            return meter
+        taken = self.settled
+        return replace(
+            meter,
+            input_tokens=taken.input_tokens,
+            cached_tokens=taken.cached_tokens,
+            output_tokens=taken.output_tokens,
+            cost_usd=taken.cost_usd,
+            cost_is_estimate=taken.cost_usd is not None,
+        )
+
+
+class Ledger:
+    """The rows: they are only ever added, many to a commit."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        # A disk that is slow to sync would hold up each call of a model, and each that follows. See docs/gateway.md.
+        self._batches = Batches(
+            partial(db.append, model_calls, key="id", durable=False), MAX_BATCH, partial(db.append_at_once, model_calls)
+        )
+
+    async def load(self, account: Account, now: datetime) -> None:
+        """Read what the job has taken so far. What an earlier replica left open is assumed to have taken all."""
+        mine, end = model_calls.c.job_id == account.job.id, model_calls.alias()
+        has_end = select(end.c.id).where(end.c.id == model_calls.c.id, end.c.ended).exists()
+        given = {"ended": true(), "state": literal(ASSUMED), "at": literal(now, model_calls.c.at.type)}
+        left = select(*(given.get(column.name, column) for column in model_calls.c)).where(mine, ~has_end)
+        columns = (model_calls.c.input_tokens, model_calls.c.cached_tokens, model_calls.c.output_tokens)
+        sums = [func.coalesce(func.sum(column), 0).cast(column.type) for column in (*columns, model_calls.c.cost_usd)]
+        counts = (func.count(), func.count(model_calls.c.cost_usd))
+        assumed = func.count().filter(model_calls.c.state == ASSUMED)
+        async with self._db.write() as connection:
+            await connection.execute(insert(model_calls).from_select([*model_calls.c], left))
+            ends = select(*sums, *counts, assumed).where(mine, model_calls.c.ended)
+            row: tuple[Any, ...] = tuple((await connection.execute(ends)).one())
+        account.calls, account.assumed = row[4], row[6]
+        account.settled = Taken(row[0], row[1], row[2], row[3] if row[5] == row[4] else None)
+
+    async def reserve(self, account: Account, model: str, most: Taken, now: datetime) -> str:
+        """Write down that the model will be asked: the call's id. Raises `AtCap`, and `ClaimLost`."""
+        account.claim.run(require_claim, 0)
+        account.check(most)
+        call_id = secrets.token_hex(8)
+        account.open[call_id] = most  # Before anything is awaited: calls come side by side.
+        writing = self._batches.add(_make_row(account, call_id, OPEN, model, most, now))
+        try:
+            await asyncio.shield(writing)
+            account.claim.run(require_claim, 0)  # Whoever has it by now may not have read this row.
+        except (asyncio.CancelledError, ClaimLost):
+            # Nobody will ask; the row may be there all the same.
+            await asyncio.shield(asyncio.ensure_future(self._give_back(writing, account, call_id, model, now)))
+            raise
+        except BaseException:
+            del account.open[call_id]
+            raise
+        account.calls += 1
+        return call_id
+
+    async def _give_back(
+        self, writing: asyncio.Future[bool], account: Account, call_id: str, model: str, now: datetime
+    ) -> None:
+        await asyncio.wait([writing])
+        if writing.exception():
+            del account.open[call_id]
+        else:
+            await self.settle(account, call_id, model, Taken(), now, assumed=False)
+
+    async def settle(
+        self, account: Account, call_id: str, model: str, taken: Taken, now: datetime, *, assumed: bool
+    ) -> None:
+        """Write down what a call took. `assumed` where nobody saw its end."""
+        del account.open[call_id]
+        account.settled += taken
+        account.assumed += assumed
+        # Where another replica has assumed something of it by now, that stays.
+        await self._batches.add(_make_row(account, call_id, ASSUMED if assumed else SETTLED, model, taken, now))
+
+
+def _make_row(account: Account, call_id: str, state: str, model: str, taken: Taken, now: datetime) -> dict[str, Any]:
+    row = {"id": call_id, "ended": state != OPEN, "job_id": account.job.id, "model": model, "state": state, "at": now}
+    return {**row, **{name: getattr(taken, name) for name in _TAKEN}}

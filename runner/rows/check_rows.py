@@ -1,0 +1,51 @@
+"""Rows of checks: what was to be verified of a job, and what the service saw. Takes the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.checks.verification import Check, Kind, Run, Side
+from runner.db.schema import checks
+
+
+async def add_checks(connection: AsyncConnection, job_id: str, found: Sequence[tuple[Kind, str, str]]) -> None:
+    """Store what is to be checked, each as kind, origin and script, behind what is there."""
+    query = select(func.count()).where(checks.c.job_id == job_id)
+    first = (await connection.execute(query)).scalar_one()
+    rows: list[Mapping[str, Any]] = [
+        {"job_id": job_id, "number": first + at, "kind": str(kind), "origin": origin, "script": script, "runs": {}}
+        for at, (kind, origin, script) in enumerate(found, 1)
+    ]
+    if rows:
+        await connection.execute(insert(checks), rows)
+
+
+async def copy_checks(connection: AsyncConnection, source: str, job_id: str) -> None:
+    """Let a job that takes another's place have the scripts of its issue."""
+    found = await fetch_checks(connection, source)
+    await add_checks(
+        connection, job_id, [(check.kind, check.origin, check.script) for check in found if check.kind is Kind.ISSUE]
+    )
+
+
+async def fetch_checks(connection: AsyncConnection, job_id: str) -> list[Check]:
+    """A job's checks, in their order."""
+    query = select(checks).where(checks.c.job_id == job_id).order_by(checks.c.number)
+    return [_read(row._asdict()) for row in await connection.execute(query)]
+
+
+async def save_runs(connection: AsyncConnection, check: Check) -> None:
+    """Write down how a check ended, or why it did not."""
+    runs = {str(side): [asdict(run) for run in runs] for side, runs in check.runs.items()}
+    statement = update(checks).where(checks.c.job_id == check.job_id, checks.c.number == check.number)
+    await connection.execute(statement.values(runs=runs, trouble=check.trouble))
+
+
+def _read(row: Mapping[str, Any]) -> Check:
+    runs = {Side(side): tuple(Run(**run) for run in runs) for side, runs in row["runs"].items()}
+    return Check(**{**row, "kind": Kind(row["kind"]), "runs": runs})

@@ -1,0 +1,185 @@
+"""Claims: which replica may act on something just now, be it a job or a loop of the service.
+
+A claim is a row with a fence that is drawn anew each time somebody takes it, and an expiry on the database's clock. It
+is renewed while its holder lives, and free for anybody afterwards. Whoever acts under one is held back twice: every
+transaction first locks the claim's row and fails when the fence in it is another's (`Database.write`), and every
+request to the outside asks first whether the claim will last until its answer (`require_claim`). So a replica that was
+stopped for longer than its claims, and goes on, writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import delete, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.db.database import GUARD, Database
+from runner.db.schema import claims
+from runner.db.sql import db_clock, upsert
+
+log = structlog.get_logger()
+
+LASTS_S = 60.0
+"""How long a claim outlives its holder, in seconds. Between two renewals enough of it is left for any request."""
+
+RENEWALS = 4
+"""How often a claim is renewed within the time that it lasts."""
+
+
+class ClaimLost(Exception):  # noqa: N818 - a fact about a replica, not a fault of the program
+    """Another replica may act on this by now, so this one must not."""
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """A claim of this replica."""
+
+    name: str
+    fence: str
+    until: float
+    """When it may have expired, on this process' steady clock: reckoned from before it was asked for."""
+
+    def require(self, for_s: float) -> None:
+        """Raise `ClaimLost` unless it will last that many seconds."""
+        if time.monotonic() + for_s > self.until:
+            raise ClaimLost(f"the claim on {self.name} may have expired")
+
+    async def lock(self, connection: AsyncConnection) -> None:
+        """Let nobody take it before this transaction has ended. Raises `ClaimLost` when somebody has."""
+        query = select(claims.c.name).where(claims.c.name == self.name, claims.c.fence == self.fence)
+        if (await connection.execute(query.with_for_update())).one_or_none() is None:
+            raise ClaimLost(f"the claim on {self.name} has passed on")
+
+
+_current: ContextVar[Held | None] = ContextVar("claim", default=None)
+
+
+def require_claim(for_s: float) -> None:
+    """Raise `ClaimLost` unless the claim under which this task acts, if any, will last that many seconds."""
+    if held := _current.get():
+        held.require(for_s)
+
+
+@contextmanager
+def _acting_under(held: Held) -> Iterator[None]:
+    current, guard = _current.set(held), GUARD.set(held.lock)
+    try:
+        yield
+    finally:
+        _current.reset(current)
+        GUARD.reset(guard)
+
+
+class Claims:
+    """The claims of one replica. `run` renews them; `close` gives them back."""
+
+    def __init__(self, db: Database, lasts_s: float = LASTS_S) -> None:
+        self._db = db
+        self._lasts_s = lasts_s
+        self._held: dict[str, Held] = {}
+
+    def has(self, name: str) -> bool:
+        """Whether this replica acts under it just now, as far as it knows."""
+        return name in self._held
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[bool]:
+        """Act under a claim, and give it back. False when another replica has it, or another task of this one."""
+        held = await self._take(name)
+        if held is None:
+            yield False
+            return
+        try:
+            with _acting_under(held):
+                yield True
+        finally:
+            await self._give_back(held)
+
+    @asynccontextmanager
+    async def keep(self, name: str) -> AsyncIterator[bool]:
+        """Act under a claim that is then kept for the next time. False when another replica has it."""
+        held = self._held.get(name)
+        if held is None or time.monotonic() > held.until:
+            held = await self._take(name)
+        if held is None:
+            yield False
+            return
+        with _acting_under(held):
+            yield True
+
+    def keeping(self, name: str, step: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """A step that does nothing in all replicas but one."""
+
+        async def step_or_not() -> None:
+            async with self.keep(name) as mine:
+                if mine:
+                    with suppress(ClaimLost):
+                        await step()
+
+        return step_or_not
+
+    async def run(self) -> None:
+        """Renew what is held, until cancelled."""
+        while True:
+            await asyncio.sleep(self._lasts_s / RENEWALS)
+            try:
+                await self._renew()
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("claims.not_renewed", reason=repr(error))
+
+    async def clear(self) -> None:
+        """Forget every claim. Only for who knows that no other replica lives."""
+        async with self._db.begin() as connection:
+            await connection.execute(delete(claims))
+
+    async def close(self) -> None:
+        """Give everything back, so that others need not wait."""
+        for held in [*self._held.values()]:
+            await self._give_back(held)
+
+    async def _take(self, name: str) -> Held | None:
+        asked_at = time.monotonic()
+        held = Held(name, secrets.token_hex(8), asked_at + self._lasts_s)
+        row = {"name": name, "fence": held.fence, "expires_at": db_clock(self._lasts_s)}
+        async with self._db.begin() as connection:
+            if not await upsert(connection, claims, row, where=claims.c.expires_at < db_clock()):
+                return None
+        self._held[name] = held
+        return held
+
+    async def _renew(self) -> None:
+        """Also one that has expired meanwhile: as long as nobody has taken it, nobody has acted."""
+        asked_at = time.monotonic()
+        fences = {held.fence: held for held in self._held.values()}
+        async with self._db.begin() as connection:
+            statement = update(claims).where(claims.c.fence.in_(fences)).values(expires_at=db_clock(self._lasts_s))
+            renewed = {row.fence for row in await connection.execute(statement.returning(claims.c.fence))}
+        for fence, held in fences.items():
+            if fence in renewed:
+                held.until = asked_at + self._lasts_s
+            elif self._held.get(held.name) is held:
+                log.warning("claim.lost", claim=held.name)
+                del self._held[held.name]
+
+    async def _give_back(self, held: Held) -> None:
+        if self._held.get(held.name) is held:
+            del self._held[held.name]
+        with suppress(SQLAlchemyError, OSError):  # It expires by itself.
+            async with self._db.begin() as connection:
+                await connection.execute(delete(claims).where(claims.c.name == held.name, claims.c.fence == held.fence))
+
+
+async def fetch_claimed(connection: AsyncConnection) -> set[str]:
+    """The names of what some replica has a claim on."""
+    return {
+        row.name for row in await connection.execute(select(claims.c.name).where(claims.c.expires_at >= db_clock()))
+    }

@@ -1,0 +1,370 @@
+"""Rows of jobs, leases, reports and logs. Every function takes the transaction that its caller opened.
+
+A job is written only here, and only through a guarded update: a write that expects a state which the row no longer
+has changes nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, case, delete, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.db.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, turns
+from runner.db.sql import insert_new, upsert
+from runner.model.caps import Scope, Spent
+from runner.model.fair_share import Turns
+from runner.model.job import ACTIVE, OPERATOR, REBASE, FileChange, IllegalMove, Job, JobState, Posts, Report, move
+from runner.model.machines import Holder, Lease
+from runner.model.meter import Meter
+
+_ACTIVE = [str(state) for state in ACTIVE]
+_ENDABLE = [*_ACTIVE, str(JobState.LOST)]
+
+
+def _job(row: Row[Any]) -> Job:
+    return _to_job(row._asdict())
+
+
+def _to_job(values: Mapping[str, Any]) -> Job:
+    conflicts = None if values["conflicts"] is None else tuple(values["conflicts"])
+    lists = {"skills": tuple(values["skills"]), "conflicts": conflicts}
+    return Job(**{**values, **lists, "state": JobState(values["state"]), "posts": Posts(values["posts"])})
+
+
+async def insert_job(connection: AsyncConnection, job: Job) -> bool:
+    """Store a new job; False when its trigger has made one before, or its issue has an active one."""
+    created = await insert_new(connection, jobs, asdict(job))
+    if created:
+        await add_event(connection, job.id, job.created_at, f"queued by @{job.requested_by}")
+    return created
+
+
+async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
+    """The job with this id."""
+    row = (await connection.execute(select(jobs).where(jobs.c.id == job_id))).one_or_none()
+    return _job(row) if row else None
+
+
+async def fetch_with_successors(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, Job]:
+    """The jobs with these ids, by id; in the place of one that was lost, the one that was made in its place."""
+    query = select(jobs).where(jobs.c.id.in_(job_ids) | jobs.c.replaces.in_(job_ids))
+    found = [_job(row) for row in await connection.execute(query)]
+    return {job.id: job for job in found} | {job.replaces: job for job in found if job.replaces}
+
+
+async def fetch_newest_job(connection: AsyncConnection, repository: str, before: datetime) -> Job | None:
+    """The newest job on an issue of a repository that was made before a time. Worktrees may begin anywhere."""
+    query = select(jobs).where(jobs.c.repository == repository, jobs.c.issue_number > 0, jobs.c.created_at < before)
+    query = query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1)
+    row = (await connection.execute(query)).one_or_none()
+    return _job(row) if row else None
+
+
+async def fetch_active_jobs(connection: AsyncConnection) -> list[Job]:
+    """Every job that may still move, oldest first."""
+    query = select(jobs).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.created_at, jobs.c.id)
+    return [_job(row) for row in await connection.execute(query)]
+
+
+async def fetch_recent_jobs(connection: AsyncConnection, limit: int, *which: ColumnElement[bool]) -> list[Job]:
+    """The newest jobs for which all of that holds, newest first."""
+    query = select(jobs).where(*which).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
+    return [_job(row) for row in await connection.execute(query)]
+
+
+async def fetch_last_job(
+    connection: AsyncConnection, repository: str, issue_number: int, *, reported: bool = False
+) -> Job | None:
+    """The newest job of an issue; with `reported`, the newest that left a report or a worklog of its own.
+
+    A rebase that came to nothing left none: what it was to rebase is as it was.
+    """
+    query = select(jobs).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    if reported:
+        told = (reports.c.body != "") | (reports.c.worklog != "")
+        in_vain = (jobs.c.preset == REBASE) & (jobs.c.state != JobState.SUCCEEDED) & ~jobs.c.by_hand
+        query = query.where(jobs.c.id.in_(select(reports.c.job_id).where(told)), ~in_vain)
+    row = (await connection.execute(query.order_by(jobs.c.attempt.desc()).limit(1))).one_or_none()
+    return _job(row) if row else None
+
+
+async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job | None:
+    """The newest worktree in which a job's environment was to be made anew."""
+    query = select(jobs).where(jobs.c.follows == job_id, jobs.c.by_hand, jobs.c.issue_number < 0)
+    row = (await connection.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1))).one_or_none()
+    return _job(row) if row else None
+
+
+async def fetch_successor(connection: AsyncConnection, job_id: str) -> Job | None:
+    """The job that was made in the place of this one."""
+    row = (await connection.execute(select(jobs).where(jobs.c.replaces == job_id))).one_or_none()
+    return _job(row) if row else None
+
+
+async def fetch_author(connection: AsyncConnection, job: Job) -> Job:
+    """The job in which the words and the edits of this one were written: another one where it was only rebased."""
+    while job.rebases and not job.has_agent and job.follows:
+        earlier = await fetch_job(connection, job.follows)
+        if earlier is None:
+            break
+        job = earlier
+    return job
+
+
+async def count_attempts(connection: AsyncConnection, repository: str, issue_number: int) -> int:
+    """How many jobs this issue has had."""
+    query = select(func.count()).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    return (await connection.execute(query)).scalar_one()
+
+
+async def find_unused_number(connection: AsyncConnection, repository: str) -> int:
+    """A number below 0 that no job of a repository has, for one that belongs to no issue."""
+    query = select(func.min(jobs.c.issue_number)).where(jobs.c.repository == repository)
+    return min((await connection.execute(query)).scalar_one() or 0, 0) - 1
+
+
+async def count_queued_before(connection: AsyncConnection, job: Job) -> int:
+    """How many jobs have waited longer for a slot."""
+    query = select(func.count()).where(jobs.c.state == JobState.QUEUED, jobs.c.created_at < job.created_at)
+    return (await connection.execute(query)).scalar_one()
+
+
+async def change_job(connection: AsyncConnection, job: Job, **changes: Any) -> Job:
+    """Change a job within its state and return it as it now is; a row that has left that state stays as it is."""
+    statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**changes)
+    await connection.execute(statement)
+    return replace(job, **changes)
+
+
+async def move_job(
+    connection: AsyncConnection, job: Job, to: JobState, now: datetime, failure: str | None = None, **changes: Any
+) -> Job:
+    """Move a job, note the move in its history and return it as it now is.
+
+    Raises `runner.model.job.IllegalMove`, and changes nothing, also when the row has left `job.state` meanwhile.
+    """
+    moved = replace(move(job, to, now, failure), **changes)
+    written = {name: value for name, value in asdict(moved).items() if value != getattr(job, name)}
+    statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**written)
+    if (await connection.execute(statement)).rowcount != 1:
+        raise IllegalMove(job.id, job.state, to)
+    await add_event(connection, job.id, now, f"{to}: {failure}" if failure else str(to))
+    return moved
+
+
+async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now: datetime) -> bool:
+    """Ask a job to end, or a lost one not to start again; False where that means nothing, or somebody asked before."""
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.state.in_(_ENDABLE), jobs.c.cancel_requested_at.is_(None))
+        .values(cancel_requested_at=now, cancelled_by=by)
+    )
+    requested = (await connection.execute(statement)).rowcount == 1
+    if requested:
+        await add_event(connection, job_id, now, f"cancel asked for by {by if by == OPERATOR else f'@{by}'}")
+    return requested
+
+
+async def add_event(connection: AsyncConnection, job_id: str, at: datetime, what: str) -> None:
+    """Add a line to the job's history."""
+    await connection.execute(insert(job_events).values(job_id=job_id, at=at, what=what))
+
+
+async def fetch_events(connection: AsyncConnection, job_id: str) -> list[tuple[datetime, str]]:
+    """The job's history, oldest first."""
+    query = select(job_events.c.at, job_events.c.what).where(job_events.c.job_id == job_id).order_by(job_events.c.id)
+    return [(row.at, row.what) for row in await connection.execute(query)]
+
+
+async def fetch_leases(connection: AsyncConnection) -> list[Lease]:
+    """Every slot that is taken."""
+    return [_lease(row) for row in await connection.execute(select(leases))]
+
+
+def _lease(row: Row[Any]) -> Lease:
+    return Lease(row.machine, row.slot, row.job_id, tuple((device, uuid) for device, uuid in row.gpus or ()))
+
+
+async def note_turn(connection: AsyncConnection, job: Job, now: datetime) -> None:
+    """Write down that the job's repository, and who asked for it, got a slot."""
+    for kind, name in (("repository", job.repository), ("person", job.requested_by)):
+        await upsert(connection, turns, {"kind": kind, "name": name, "at": now})
+
+
+async def fetch_turns(connection: AsyncConnection, since: datetime) -> Turns:
+    """Who got a slot since then, and when last."""
+    found: dict[str, dict[str, datetime]] = {"repository": {}, "person": {}}
+    for row in await connection.execute(select(turns).where(turns.c.at >= since)):
+        found[row.kind][row.name] = row.at
+    return Turns(found["repository"], found["person"])
+
+
+async def fetch_holders(connection: AsyncConnection) -> list[Holder]:
+    """Every slot that is taken, with whose job it is."""
+    query = select(leases, jobs.c.repository, jobs.c.requested_by, jobs.c.state).join(
+        jobs, jobs.c.id == leases.c.job_id
+    )
+    return [
+        Holder(_lease(row), row.repository, row.requested_by, row.state == JobState.PREPARING)
+        for row in await connection.execute(query)
+    ]
+
+
+async def fetch_leased(connection: AsyncConnection, job_id: str) -> Lease | None:
+    """The slot that a job holds."""
+    row = (await connection.execute(select(leases).where(leases.c.job_id == job_id))).one_or_none()
+    return _lease(row) if row else None
+
+
+async def fetch_standing(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, bool]:
+    """Of the jobs with these ids that are known: whether each has ended and holds no slot any more."""
+    query = select(jobs.c.id, jobs.c.state, leases.c.job_id).outerjoin(leases, leases.c.job_id == jobs.c.id)
+    rows = await connection.execute(query.where(jobs.c.id.in_(job_ids)))
+    return {row.id: row.state not in _ACTIVE and row.job_id is None for row in rows}
+
+
+async def insert_lease(connection: AsyncConnection, lease: Lease, now: datetime) -> None:
+    """Take a slot. Raises `sqlalchemy.exc.IntegrityError` when it is taken."""
+    values = {"machine": lease.machine, "slot": lease.slot, "job_id": lease.job_id, "leased_at": now}
+    await connection.execute(insert(leases).values(**values, gpus=[list(gpu) for gpu in lease.gpus]))
+
+
+async def pass_lease_on(connection: AsyncConnection, job_id: str, to: str) -> None:
+    """Let another job have the slot of this one."""
+    await connection.execute(update(leases).where(leases.c.job_id == job_id).values(job_id=to))
+
+
+async def delete_lease(connection: AsyncConnection, job_id: str) -> None:
+    """Give the job's slot back."""
+    await connection.execute(delete(leases).where(leases.c.job_id == job_id))
+
+
+async def insert_report(connection: AsyncConnection, report: Report) -> None:
+    """Store what came out of a job."""
+    values = {
+        field.name: getattr(report, field.name)
+        for field in fields(Report)
+        if field.name not in ("changes", "refusals", "warnings")
+    }
+    lists = {"refusals": list(report.refusals), "warnings": list(report.warnings)}
+    await connection.execute(insert(reports).values(**values, **lists))
+    if report.changes:
+        rows: Sequence[Mapping[str, Any]] = [{"job_id": report.job_id, **asdict(change)} for change in report.changes]
+        await connection.execute(insert(file_changes), rows)
+
+
+async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | None:
+    """What came out of a job; None when nothing was collected."""
+    row = (await connection.execute(select(reports).where(reports.c.job_id == job_id))).one_or_none()
+    if row is None:
+        return None
+    query = select(file_changes).where(file_changes.c.job_id == job_id).order_by(file_changes.c.path)
+    changes = tuple(
+        FileChange(change.path, change.mode, change.content, change.old_mode)
+        for change in await connection.execute(query)
+    )
+    lists = {"refusals": tuple(row.refusals), "warnings": tuple(row.warnings)}
+    return Report(**{**row._mapping, **lists, "changes": changes})
+
+
+async def fetch_texts(connection: AsyncConnection, job_ids: Collection[str], part: str) -> dict[str, Report]:
+    """Reports of these jobs, by job, without their changes: those that have `part` in body or worklog, in whatever
+    case, and those of jobs whose log is withheld."""
+    query = select(reports.c.job_id, reports.c.body, reports.c.worklog)
+    query = query.outerjoin(meters, meters.c.job_id == reports.c.job_id).where(reports.c.job_id.in_(job_ids))
+    texts = (text.icontains(part, autoescape=True) for text in (reports.c.body, reports.c.worklog))
+    rows = await connection.execute(query.where(or_(meters.c.withheld, *texts)))
+    return {row.job_id: Report(row.job_id, row.body, row.worklog, "", "", "", (), None) for row in rows}
+
+
+async def save_meter(connection: AsyncConnection, meter: Meter) -> None:
+    """Write down what a job has taken by now."""
+    await upsert(connection, meters, asdict(meter))
+
+
+async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
+    """What a job has taken; None when its agent never started."""
+    row = (await connection.execute(select(meters).where(meters.c.job_id == job_id))).one_or_none()
+    return Meter(**row._mapping) if row else None
+
+
+BILL = (
+    *(jobs.c.id.label("job"), jobs.c.created_at, jobs.c.repository),
+    case((jobs.c.issue_number > 0, jobs.c.issue_number)).label("issue"),
+    *(jobs.c.requested_by, jobs.c.preset, jobs.c.attempt, case((~jobs.c.by_hand, jobs.c.agent)).label("agent")),
+    func.coalesce(meters.c.model, jobs.c.model).label("model"),
+    *(jobs.c.state, meters.c.ending, meters.c.turns, meters.c.tool_calls, meters.c.retries, meters.c.unknown_events),
+    *(meters.c.input_tokens, meters.c.cached_tokens, meters.c.output_tokens),
+    *(meters.c.cost_usd, meters.c.cost_is_estimate, meters.c.run_s),
+)
+"""The columns of a bill. What a meter says is None where the agent never started; so is the agent of what was done by
+hand, and the issue of a worktree."""
+
+
+async def fetch_bill(
+    connection: AsyncConnection, since: datetime | None, until: datetime | None
+) -> list[Mapping[str, Any]]:
+    """What each job has taken, oldest first, of those created at or after `since` and before `until`."""
+    query = select(*BILL).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
+    query = query if since is None else query.where(jobs.c.created_at >= since)
+    query = query if until is None else query.where(jobs.c.created_at < until)
+    rows = await connection.execute(query.order_by(jobs.c.created_at, jobs.c.id))
+    return [row._asdict() for row in rows]
+
+
+async def fetch_spent(
+    connection: AsyncConnection, *, repository: str, issue_number: int, requested_by: str, now: datetime
+) -> dict[Scope, Spent]:
+    """What has been taken by all that belongs together with a job of this issue, asked for by this person, now."""
+    day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return {
+        Scope.ISSUE: await _sum_up(connection, jobs.c.repository == repository, jobs.c.issue_number == issue_number),
+        Scope.USER_DAY: await _sum_up(connection, jobs.c.requested_by == requested_by, jobs.c.created_at >= day),
+        Scope.REPOSITORY_DAY: await _sum_up(connection, jobs.c.repository == repository, jobs.c.created_at >= day),
+        Scope.REPOSITORY_MONTH: await _sum_up(
+            connection, jobs.c.repository == repository, jobs.c.created_at >= day.replace(day=1)
+        ),
+    }
+
+
+async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> Spent:
+    # PostgreSQL adds whole numbers up to a decimal: the cast keeps them what they were.
+    totals = [
+        func.coalesce(func.sum(column), 0).cast(column.type)
+        for column in (
+            *(meters.c.turns, meters.c.input_tokens + meters.c.output_tokens),
+            *(meters.c.cost_usd, meters.c.run_s, meters.c.output_bytes),
+        )
+    ]
+    query = select(func.count(), *totals).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
+    # What people did by hand was no run of an agent.
+    return Spent(*(await connection.execute(query.where(~jobs.c.by_hand, *which))).one())
+
+
+def compress_log(log: bytes) -> bytes:
+    """A log as `save_log` takes it."""
+    return zlib.compress(log)
+
+
+async def save_log(connection: AsyncConnection, job_id: str, stage: str, compressed: bytes) -> None:
+    """Keep a stage's log for good; a second call replaces it."""
+    await upsert(connection, job_logs, {"job_id": job_id, "stage": stage, "compressed": compressed})
+
+
+async def fetch_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
+    """A stage's kept log; None while the job is under way, or when there never was one."""
+    compressed = await fetch_compressed_log(connection, job_id, stage)
+    return zlib.decompress(compressed) if compressed is not None else None
+
+
+async def fetch_compressed_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
+    """The same as `zlib` keeps it: tens of megabytes of log take that long to unpack that a service does it aside."""
+    query = select(job_logs.c.compressed).where(job_logs.c.job_id == job_id, job_logs.c.stage == stage)
+    found: bytes | None = (await connection.execute(query)).scalar_one_or_none()
+    return found

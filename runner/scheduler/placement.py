@@ -1,0 +1,279 @@
+"""Gives queued jobs their slots, on machines that answer, and asks those that do not whether they are back.
+
+One replica at a time does it (`supervisor`). What it finds out about machines is in the database, for everybody to see.
+It refuses to know what a job does on its machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import structlog
+
+from runner.model.fair_share import LONG, allot
+from runner.model.inventory import Inventory, Sighting, find_shortage, is_news, remember, share_gpus
+from runner.model.job import Job, JobState
+from runner.model.jobd_answers import JobdError
+from runner.model.machines import (
+    USABLE,
+    Devices,
+    Holder,
+    Lease,
+    Machine,
+    MachineState,
+    WarmBase,
+    choose_machine,
+    eligible,
+    find_out,
+    needs,
+)
+from runner.rows import job_rows
+from runner.rows.machine_states import (
+    fetch_machine_states,
+    fetch_sightings,
+    fetch_warm_bases,
+    forget_outage,
+    save_inventory,
+    save_outage,
+)
+from runner.rows.pauses import Pause, fetch_pauses, find_pause_of
+from runner.steps.loops import finish
+from runner.steps.preparations import name_recipe
+from runner.steps.runtime import UNCONFIGURED, Bench, end, set_trouble
+from runner.transport.host_errors import HostError, OutputTooLarge
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The machines that carry a job's labels, and how they stand."""
+
+    fitting: Sequence[Machine]
+    states: Mapping[str, MachineState]
+
+    def of(self, machine: Machine) -> MachineState:
+        return self.states.get(machine.name, USABLE)
+
+    def describe(self) -> str | None:
+        """Why none of them can be used, as a sentence; None when one can."""
+        if any(self.of(machine).takes_jobs for machine in self.fitting):
+            return None
+        named = "; ".join(f"{machine.name}: {self.of(machine).trouble}" for machine in self.fitting)
+        return f"no machine can be used ({named})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Chooser:
+    """What the choice of a machine depends on, at one moment."""
+
+    bench: Bench
+    machines: Mapping[str, Machine]
+    states: Mapping[str, MachineState]
+    warm: Collection[WarmBase]
+    lost: Mapping[str, str | None]
+    """The machines of lost jobs, by the ids of those that replace them."""
+    beginning: Collection[str]
+    """The jobs with a slot of which nobody knows yet whether they can be prepared there."""
+
+    def choose(self, job: Job, leases: Sequence[Lease]) -> Lease | None:
+        """A free slot for a job."""
+        profile = self.bench.profiles.get(job.repository)
+        if profile is None:
+            return None
+        trials = {lease.machine for lease in leases if lease.job_id in self.beginning}
+        avoid = [
+            name
+            for name, state in self.states.items()
+            if not state.takes_jobs or (state.is_on_trial and name in trials)
+        ]
+        recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
+        warm = [base for base in self.warm if base.recipe == recipe]
+        machines = eligible(_list_allowed(job, self.machines), profile.requires, private=job.private)
+        return choose_machine(machines, leases, avoid, self.lost.get(job.id), warm)
+
+    def alike(self, job: Job) -> tuple[object, ...]:
+        """Where there is no slot for a job, there is none for others with the same of this."""
+        profile = self.bench.profiles.get(job.repository)
+        return (profile and profile.requires, job.private, job.pinned_to, self.lost.get(job.id))
+
+
+class Placement:
+    """The queue's side of the machines."""
+
+    def __init__(self, bench: Bench, machines: Mapping[str, Machine], poll_s: float) -> None:
+        self._bench = bench
+        self._machines = machines
+        self._least_rest = timedelta(seconds=poll_s)
+        self._promised: dict[str, Holder] = {}
+        """The slots of jobs that are being placed, by their ids: nobody else is to be given one of them."""
+
+    async def allot(self, jobs: Sequence[Job]) -> dict[str, Lease]:
+        """Choose, fairly, which of these queued jobs get a slot, and which.
+
+        Each is kept for its job until `release`, so that many can be placed at the same time.
+        """
+        if not jobs:
+            return {}
+        async with self._bench.db.read() as connection:
+            held = {holder.lease.job_id: holder for holder in await job_rows.fetch_holders(connection)}
+            states = await fetch_machine_states(connection)
+            warm = await fetch_warm_bases(connection)
+            turns = await job_rows.fetch_turns(connection, self._bench.now() - LONG)
+            lost = {job.id: await job_rows.fetch_job(connection, job.replaces) for job in jobs if job.replaces}
+            pauses = await fetch_pauses(connection)
+        jobs = [job for job in jobs if not find_pause_of(pauses, job)]
+        holders = {**self._promised, **held}
+        beginning = {job_id for job_id, holder in holders.items() if holder.begins} | {job.id for job in jobs}
+        machines = {job_id: job.machine for job_id, job in lost.items() if job}
+        chooser = _Chooser(self._bench, self._machines, states, warm, machines, beginning)
+        allotted = allot(jobs, holders.values(), turns, self._bench.now(), chooser.choose, chooser.alike)
+        for job in jobs:
+            if lease := allotted.get(job.id):
+                self._promised[job.id] = Holder(lease, job.repository, job.requested_by, begins=True)
+        return allotted
+
+    def release(self, job_id: str) -> None:
+        """The job has its slot by now, or does not get it."""
+        self._promised.pop(job_id, None)
+
+    async def place(self, job: Job, lease: Lease | None) -> bool:
+        """Give a queued job the slot that was allotted to it, if the machine answers, or say why it has none.
+
+        Whether there is news of it.
+        """
+        if job.cancel_requested_at:
+            await end(self._bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
+            return True
+        if pause := await self._find_pause(job):
+            return await set_trouble(self._bench, job, pause.describe())
+        if failure := self._impossible(job, await self._look(job)):
+            await end(self._bench, job, JobState.FAILED, failure)
+            return True
+        if lease and await self.answers(lease.machine):
+            return await finish(self._lease(job, lease))
+        return await set_trouble(self._bench, job, (await self._look(job)).describe())
+
+    async def fetch_due(self) -> list[str]:
+        """The machines that are out and have rested: it is time to `probe` them."""
+        async with self._bench.db.read() as connection:
+            states = await fetch_machine_states(connection)
+        now = self._bench.now()
+        outages = {name: state.outage for name, state in states.items() if name in self._machines}
+        return [name for name, outage in outages.items() if outage and outage.is_due(now)]
+
+    async def probe(self, machine: str) -> bool:
+        """Ask a machine that is out whether it is back. Whether it is."""
+        if not await self.answers(machine):
+            return False
+        return await finish(self._note_back(machine))
+
+    async def note_gone(self, machine: str, error: HostError) -> None:
+        """A job on a machine cannot be followed: until a probe says otherwise, others need not try it."""
+        if not isinstance(error, OutputTooLarge):  # That one command failed; the machine is there.
+            await finish(self._note_outage(machine, str(error), permanent=error.permanent, only_news=True))
+
+    async def _find_pause(self, job: Job) -> Pause | None:
+        async with self._bench.db.read() as connection:
+            return find_pause_of(await fetch_pauses(connection), job)
+
+    async def _look(self, job: Job) -> _Pool:
+        profile = self._bench.profiles.get(job.repository)
+        async with self._bench.db.read() as connection:
+            states = await fetch_machine_states(connection)
+        allowed = _list_allowed(job, self._machines)
+        return _Pool(eligible(allowed, profile.requires, private=job.private) if profile else (), states)
+
+    def _impossible(self, job: Job, pool: _Pool) -> str | None:
+        """Why no waiting will help this job, as a sentence; None when it may still run."""
+        profile = self._bench.profiles.get(job.repository)
+        if profile is None or job.agent not in self._bench.agents:
+            return UNCONFIGURED
+        if not pool.fitting:
+            wanted = ", ".join(needs(profile.requires, private=job.private))
+            which = f"there is no machine {job.pinned_to} that" if job.pinned_to else "no machine"
+            return f"{which} has what this repository requires: {wanted}"
+        waited = self._bench.now() - job.created_at > timedelta(seconds=profile.limits.unreachable_after_s)
+        for state in map(pool.of, pool.fitting):
+            outage = state.outage
+            # Only what was seen since the job was made counts: an operator may have mended it before. And one that is
+            # drained is in an operator's hands.
+            if state.drained_at or not outage or outage.seen_at < job.created_at or not (outage.permanent or waited):
+                return None
+        return pool.describe()
+
+    async def answers(self, machine: str) -> bool:
+        """Ask a machine whether it is there and can take jobs, so that none gets a slot where it cannot run."""
+        try:
+            inventory = await self._bench.clients[machine].check()
+        except HostError as error:
+            await finish(self._note_outage(machine, str(error), permanent=error.permanent))
+            return False
+        except JobdError as error:
+            await finish(self._note_outage(machine, str(error), permanent=True))
+            return False
+        shortage = await finish(self._note_inventory(machine, inventory))
+        if shortage:
+            await finish(self._note_outage(machine, shortage, permanent=False))
+        return shortage is None
+
+    async def _note_inventory(self, machine: str, inventory: Inventory) -> str | None:
+        """Write down what a machine has. What it lacks to take jobs, as a clause."""
+        async with self._bench.db.read() as connection:
+            before = (await fetch_sightings(connection)).get(machine)
+        now, inventory = self._bench.now(), remember(before.inventory if before else None, inventory)
+        if is_news(before, inventory, now):
+            async with self._bench.db.write() as connection:
+                await save_inventory(connection, machine, inventory, now)
+        configured = self._machines.get(machine)
+        return find_shortage(configured, inventory) if configured else None
+
+    async def _note_back(self, machine: str) -> bool:
+        async with self._bench.db.write() as connection:
+            is_news = await forget_outage(connection, machine)
+        if is_news:
+            log.info("machine.back", machine=machine)
+        return is_news
+
+    async def _note_outage(self, machine: str, reason: str, *, permanent: bool, only_news: bool = False) -> None:
+        async with self._bench.db.write() as connection:
+            before = (await fetch_machine_states(connection)).get(machine, USABLE).outage
+            if before and only_news:
+                return
+            now, least = self._bench.now(), self._least_rest
+            outage = find_out(before, reason, permanent=permanent, now=now, least=least)
+            await save_outage(connection, machine, outage)
+        if not before:
+            log.error("machine.out", machine=machine, reason=reason, permanent=permanent)
+
+    async def _lease(self, job: Job, lease: Lease) -> bool:
+        """Take the slot and move the job in one transaction. False when another job, a drain or a pause was quicker."""
+        now = self._bench.now()
+        async with self._bench.db.write() as connection:
+            leases = await job_rows.fetch_leases(connection)
+            states = await fetch_machine_states(connection)
+            is_taken = any((taken.machine, taken.slot) == (lease.machine, lease.slot) for taken in leases)
+            if is_taken or not states.get(lease.machine, USABLE).takes_jobs:
+                return False
+            if find_pause_of(await fetch_pauses(connection), job):
+                return False
+            gpus = self._share((await fetch_sightings(connection)).get(lease.machine), lease)
+            await job_rows.insert_lease(connection, replace(lease, job_id=job.id, gpus=gpus), now)
+            await job_rows.note_turn(connection, job, now)
+            moved = await job_rows.move_job(connection, job, JobState.PREPARING, now, machine=lease.machine)
+        log.info("job.leased", **moved.log_context(), slot=lease.slot)
+        return True
+
+    def _share(self, sighting: Sighting | None, lease: Lease) -> Devices:
+        """The GPUs of a slot."""
+        machine = self._machines.get(lease.machine)
+        if machine is None or sighting is None:
+            return ()
+        return share_gpus(sighting.inventory.gpus, lease.slot, machine.slots, machine.gpus_per_slot)
+
+
+def _list_allowed(job: Job, machines: Mapping[str, Machine]) -> list[Machine]:
+    """The machines that a job may run on, as far as that does not depend on what they are like."""
+    return [machine for machine in machines.values() if job.pinned_to in (None, machine.name)]

@@ -1,0 +1,124 @@
+"""Keeps the bases of environments young: each is brought to its branch's newest commit once in a while.
+
+Nothing is written down for it. The id of a refresh follows from what is refreshed and when, and a machine lets no id
+begin twice: so another replica, or this one after a restart, follows the same refresh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import structlog
+
+from runner.model.environment import Profile
+from runner.model.job import Job
+from runner.model.jobd_answers import JobdError, StageState, read_text
+from runner.model.machines import USABLE, Machine, eligible
+from runner.rows import job_rows
+from runner.rows.machine_states import fetch_machine_states
+from runner.rows.notifications import draft_broken_base, insert_notification
+from runner.steps.gateway import Reader
+from runner.steps.runtime import Bench
+from runner.transport.host_errors import HostError
+
+log = structlog.get_logger()
+
+EPOCH = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+
+
+def find_period(profile: Profile, now: datetime) -> datetime:
+    """Since when bases should be as they are: with the default of a day, since midnight, UTC."""
+    length = timedelta(hours=profile.refresh_hours)
+    return EPOCH + (now - EPOCH) // length * length
+
+
+def name_refresh(machine: Machine, profile: Profile, now: datetime) -> str:
+    """The id of the refresh that is due."""
+    text = f"{machine.name} {machine.workspace} {profile.repository} {find_period(profile, now):%F %R}"
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def name_refreshes(bench: Bench, machine: Machine) -> set[str]:
+    """The ids of all that may be under way on a machine."""
+    return {name_refresh(machine, profile, bench.now()) for profile in bench.profiles.values()}
+
+
+class Refresher:
+    """Looks at each machine and repository in turn. One replica at a time does it."""
+
+    def __init__(self, bench: Bench, machines: Mapping[str, Machine]) -> None:
+        self._bench = bench
+        self._machines = machines
+        self._ended: set[str] = set()
+        self._led: set[str] = set()
+        """Those by which the gateway may be asked."""
+
+    async def step(self) -> None:
+        """Begin what is due, and put away what has ended."""
+        async with self._bench.db.read() as connection:
+            states = await fetch_machine_states(connection)
+        due = set()
+        for machine, profile, newest in await self._list_pairs():
+            job_id = name_refresh(machine, profile, self._bench.now())
+            due.add(job_id)
+            if job_id in self._ended or not states.get(machine.name, USABLE).takes_jobs:
+                continue
+            with structlog.contextvars.bound_contextvars(machine=machine.name, repository=profile.repository):
+                try:
+                    if await self._follow(machine, job_id, profile, newest):
+                        self._ended.add(job_id)
+                except HostError as error:
+                    log.info("base.not_refreshed_now", reason=str(error))
+                except JobdError as error:
+                    if error.code != "ended":
+                        await self._note_broken(machine, profile, error.message)
+                    self._ended.add(job_id)
+        self._ended &= due
+        await self._close_ways(due)
+
+    async def _close_ways(self, due: Collection[str]) -> None:
+        """Answer no more what is over, or not due any more."""
+        for job_id in [job_id for job_id in self._led if job_id in self._ended or job_id not in due]:
+            await self._bench.gateway.close(job_id)
+            self._led.remove(job_id)
+
+    async def _list_pairs(self) -> list[tuple[Machine, Profile, Job]]:
+        """What may have a base that is old, each with the newest earlier job: without one there is no such base."""
+        found = []
+        async with self._bench.db.read() as connection:
+            for profile in filter(lambda profile: profile.refresh_hours, self._bench.profiles.values()):
+                period = find_period(profile, self._bench.now())
+                newest = await job_rows.fetch_newest_job(connection, profile.repository, period)
+                if newest:
+                    machines = eligible(self._machines.values(), profile.requires, private=newest.private)
+                    found += [(one, profile, newest) for one in machines if one.name in self._bench.clients]
+        return found
+
+    async def _note_broken(self, machine: Machine, profile: Profile, reason: str | None) -> None:
+        log.error("base.refresh_failed", reason=reason)
+        notification = draft_broken_base(machine.name, profile.repository, reason or "it was killed", self._bench.now())
+        async with self._bench.db.write() as connection:
+            await insert_notification(connection, notification)
+
+    async def _follow(self, machine: Machine, job_id: str, profile: Profile, newest: Job) -> bool:
+        """Begin a refresh, or look how it stands. Whether it is over, and nothing of it is left."""
+        client = self._bench.clients[machine.name]
+        poll = await client.poll(job_id, "base", log_limit=0)
+        if poll.state in (StageState.ABSENT, StageState.RUNNING):
+            self._led.add(job_id)
+            reader = replace(Reader.of(newest), id=job_id)
+            way = await self._bench.gateway.lead_git(reader, client)
+        if poll.state is StageState.ABSENT:
+            recipe = profile.recipe(newest.clone_url, newest.base_branch)
+            await client.make_base(job_id, replace(recipe, git=way.env, relay=way.by_relay), only_existing=True)
+        if poll.state in (StageState.ABSENT, StageState.RUNNING):
+            return False
+        if poll.state is not StageState.DONE:
+            await self._note_broken(machine, profile, poll.message)
+        elif isinstance(base := poll.result.get("base"), dict):
+            log.info("base.refreshed", commit=read_text(base.get("commit"), 64))
+        await client.clean(job_id)
+        return True

@@ -1,0 +1,251 @@
+"""Moves every job to its end: gives it a slot, drives its steps, frees the slot when nothing of it is alive.
+
+Level-triggered: a pass looks at the rows and the machines as they are, so that a restart just goes on. Agents outlive
+it. It refuses to know who asked for a job and who reads its report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+import structlog
+
+from runner.checks.verification import name_environment
+from runner.model.job import Job, JobState
+from runner.model.jobd_answers import JobdError
+from runner.model.machines import Lease, Machine
+from runner.rows import job_rows
+from runner.rows.check_rows import fetch_checks
+from runner.rows.claims import ClaimLost, Claims, fetch_claimed, require_claim
+from runner.rows.holds import fetch_holds
+from runner.scheduler.placement import Placement
+from runner.scheduler.sweep import INTERVAL_S, Sweep
+from runner.steps.holding import end_vain_holds, keep_for_person
+from runner.steps.loops import Bell, Listener
+from runner.steps.runtime import UNCONFIGURED, Bench, end, set_trouble
+from runner.steps.steps import take_step
+from runner.steps.verify_step import finish_unverified
+from runner.steps.watching import rest
+from runner.transport.host_errors import HostError
+from runner.transport.jobd_client import JobdClient
+
+log = structlog.get_logger()
+
+MAX_FAULTS = 3
+"""Unexpected exceptions in a row that a job survives: faults of this program, which must not cost it its report."""
+
+INTERNAL = "an internal error, which the service has logged"
+LEASED = (JobState.PREPARING, JobState.RUNNING, JobState.COLLECTING, JobState.VERIFYING)
+
+
+def name_claim(job_id: str) -> str:
+    """What the claim on a job is called."""
+    return f"job:{job_id}"
+
+
+class Supervisor:
+    """One loop for the queue, the freed slots and machines that are out; one task for each job that holds a slot."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        machines: Mapping[str, Machine],
+        bell: Bell,
+        claims: Claims,
+        poll_s: float,
+        sweep_s: float = INTERVAL_S,
+    ) -> None:
+        self._bench = bench
+        self._bell = bell
+        self._poll_s = poll_s
+        self._claims = claims
+        self._working: dict[str, asyncio.Task[bool]] = {}
+        self.placement = Placement(bench, machines, poll_s)
+        self._sweep = Sweep(bench, machines, self.placement.answers, sweep_s)
+
+    async def step(self) -> None:
+        """Look once at every job and every lease; what takes long goes on in tasks of its own."""
+        async with self._bench.db.read() as connection:
+            jobs = await job_rows.fetch_active_jobs(connection)
+            leases = await job_rows.fetch_leases(connection)
+            claimed = await fetch_claimed(connection)
+            holds = await fetch_holds(connection)
+        now = self._bench.now()
+        busy = claimed | {name_claim(hold.job_id) for hold in holds if hold.rests(now)}
+        await end_vain_holds(self._bench, holds, {job.id for job in jobs} | {lease.job_id for lease in leases})
+        queued = [job for job in jobs if job.state is JobState.QUEUED and job.id not in self._working]
+        await self._place(queued, await self.placement.fetch_due())
+        for lease in leases:
+            if name_claim(lease.job_id) not in busy:
+                self._begin(lease.job_id, self._with_claim(lease.job_id, partial(self._look_after, lease)))
+
+    async def stop(self) -> None:
+        """Stop looking. Agents go on; the next start, or another replica, follows them again."""
+        tasks = [*self._working.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _place(self, queued: Sequence[Job], out: Sequence[str]) -> None:
+        """Find slots, and machines that are back, and what lies on machines. One replica at a time does it."""
+        sweeps = self._sweep.take_turn()
+        if not queued and not out and not sweeps:
+            return
+        async with self._claims.keep("queue") as mine:
+            if not mine:
+                return
+            allotted = await self.placement.allot(queued)
+            for job in queued:
+                self._begin(job.id, self._place_one(job.id, allotted.get(job.id)))
+            for machine in out:
+                self._begin(f"machine:{machine}", self.placement.probe(machine))
+            if sweeps:
+                self._begin("sweep", self._sweep.run())
+
+    async def _place_one(self, job_id: str, lease: Lease | None) -> bool:
+        try:
+            job = await self._read(job_id)
+            return job is not None and job.state is JobState.QUEUED and await self.placement.place(job, lease)
+        finally:
+            self.placement.release(job_id)
+
+    def _begin(self, subject: str, work: Coroutine[None, None, bool]) -> None:
+        """Start work on a job or a machine, unless some is under way."""
+        if subject in self._working:
+            work.close()
+            return
+        self._working[subject] = asyncio.create_task(work)
+        self._working[subject].add_done_callback(partial(self._finish, subject))
+
+    def _finish(self, subject: str, task: asyncio.Task[bool]) -> None:
+        del self._working[subject]
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, ClaimLost):
+            log.warning("work.passed_on", subject=subject, reason=str(error))
+        elif error:
+            log.error("supervisor.task_failed", subject=subject, exc_info=error)
+        elif task.result():
+            self._bell.ring()
+
+    async def _with_claim(self, job_id: str, work: Callable[[], Awaitable[bool]]) -> bool:
+        async with self._claims.hold(name_claim(job_id)) as mine:
+            return mine and await work()
+
+    async def _read(self, job_id: str) -> Job | None:
+        async with self._bench.db.read() as connection:
+            return await job_rows.fetch_job(connection, job_id)
+
+    async def _look_after(self, lease: Lease) -> bool:
+        """Drive the job that holds a slot to its end, then free the slot, unless a person holds its environment."""
+        job = await self._read(lease.job_id)
+        if job and job.active:
+            await self._drive(job)
+        if await keep_for_person(self._bench, self._bell, lease, retry_s=10 * self._poll_s):
+            return False
+        return await self._free(lease, [job.adopts] if job and job.adopts else [])
+
+    async def _drive(self, job: Job) -> None:
+        """Take step after step until the job has ended."""
+        with structlog.contextvars.bound_contextvars(**job.log_context()):
+            try:
+                await self._take_steps(job)
+            finally:
+                for environment in (job.id, name_environment(job.id)):
+                    await self._bench.gateway.close(environment)
+
+    async def _take_steps(self, job: Job) -> None:
+        faults = 0
+        gone_since: datetime | None = None
+        with self._bell.listen() as listener:
+            while job.state in LEASED:
+                before = job
+                try:
+                    job = await self._advance(job)
+                    faults, gone_since = 0, None
+                except HostError as error:
+                    gone_since = gone_since or self._bench.now()
+                    job = await self._bear(job, error, gone_since)
+                except ClaimLost:
+                    raise
+                except Exception:
+                    faults += 1
+                    log.exception("job.step_failed", faults=faults)
+                    if faults >= MAX_FAULTS:
+                        job = await self._give_up(job, JobState.FAILED, INTERNAL)
+                job = await self._pause(before, job, listener)
+
+    async def _advance(self, job: Job) -> Job:
+        bench = self._bench
+        if job.repository not in bench.profiles or job.agent not in bench.agents or job.machine not in bench.clients:
+            return await self._give_up(job, JobState.FAILED, UNCONFIGURED)
+        moved = await take_step(bench, job)
+        if moved.active and moved.state is not JobState.PREPARING:  # Which knows of troubles of its own.
+            await self._say(moved, None)
+        return moved
+
+    async def _give_up(self, job: Job, to: JobState, reason: str) -> Job:
+        """End a job that cannot go on. One that was only to be verified has its result."""
+        if job.state is JobState.VERIFYING:
+            return await finish_unverified(self._bench, job, reason)
+        return await end(self._bench, job, to, reason)
+
+    async def _say(self, job: Job, trouble: str | None) -> None:
+        if await set_trouble(self._bench, job, trouble):
+            self._bell.ring()
+
+    async def _pause(self, before: Job, after: Job, listener: Listener) -> Job:
+        """Wait until there may be something to do, and read the job anew: somebody may have asked it to end."""
+        if (before.state, before.trouble) != (after.state, after.trouble):
+            self._bell.ring()
+        if before.state == after.state:
+            await rest(self._bench, after, listener, self._poll_s)
+        require_claim(0)
+        return await self._read(after.id) or after
+
+    async def _bear(self, job: Job, error: HostError, gone_since: datetime) -> Job:
+        """Put up with a machine that cannot be asked, for as long as the limits say; its slot stays taken."""
+        patience = timedelta(seconds=self._bench.profiles[job.repository].limits.unreachable_after_s)
+        await self.placement.note_gone(job.machine or "", error)
+        if job.cancel_requested_at:  # Its agent may still reach us, and nobody can tell it to end.
+            await self._bench.gateway.close(job.id)
+        if error.permanent or self._bench.now() - gone_since > patience:
+            return await self._give_up(job, JobState.LOST, f"machine {job.machine} can no longer be asked: {error}")
+        log.warning("job.machine_unreachable", reason=str(error))
+        await self._say(job, f"machine {job.machine} cannot be reached just now: {error}")
+        return job
+
+    async def _free(self, lease: Lease, adopted: Sequence[str]) -> bool:
+        """Give the slot back once the machine says that nothing of the job is alive, and its folder is gone.
+
+        The same goes for the job that it `adopted`, which may have been ended before it did so, and for the environment
+        in which it was verified.
+        """
+        async with self._bench.db.read() as connection:
+            checked = [job_id for job_id in (*adopted, lease.job_id) if await fetch_checks(connection, job_id)]
+        verified = [name_environment(job_id) for job_id in checked]
+        with self._bell.listen() as listener:
+            # Looked up anew each time: the operator may say in another way how the machine is reached.
+            while client := self._bench.clients.get(lease.machine):
+                # Each for itself: what fills the disk may be in the way of all others.
+                ended = [await self._clean(client, lease, job_id) for job_id in (*adopted, *verified, lease.job_id)]
+                if all(ended):
+                    break
+                await listener.wait(self._poll_s * 10)
+        async with self._bench.db.write() as connection:
+            await job_rows.delete_lease(connection, lease.job_id)
+        log.info("lease.freed", machine=lease.machine, slot=lease.slot, job=lease.job_id)
+        return True
+
+    async def _clean(self, client: JobdClient, lease: Lease, job_id: str) -> bool:
+        """Whether nothing is left of an environment on the machine."""
+        try:
+            await client.clean(job_id)
+        except (HostError, JobdError) as error:
+            log.warning("lease.kept", machine=lease.machine, job=lease.job_id, reason=str(error))
+            return False
+        return True

@@ -1,0 +1,89 @@
+"""Looks now and then what lies on the machines: folders that jobs have left there, and what nobody knows.
+
+A folder goes only when the database says that its job has ended and holds no slot. Others may be another service's, and
+are only told of. One replica does it (`runner.scheduler.supervisor`), and removes one folder at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
+from runner.checks.verification import name_environment
+from runner.model.jobd_answers import JobdError
+from runner.model.machines import USABLE, Machine
+from runner.rows import job_rows
+from runner.rows.machine_states import fetch_machine_states, fetch_sightings, save_strangers
+from runner.scheduler.refresh import name_refreshes
+from runner.steps.loops import finish
+from runner.steps.runtime import Bench
+from runner.transport.host_errors import HostError
+
+log = structlog.get_logger()
+
+INTERVAL_S = 600.0
+"""How often it looks, in seconds."""
+
+MAX_CLEANED = 20
+"""Folders of one machine that go in one pass."""
+
+
+class Sweep:
+    """The passes over the machines. `answers` says whether one can be used, and writes down what it finds."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        machines: Mapping[str, Machine],
+        answers: Callable[[str], Awaitable[bool]],
+        interval_s: float,
+    ) -> None:
+        self._bench = bench
+        self._machines = machines
+        self._answers = answers
+        self._interval_s = interval_s
+        self._last: float | None = None
+
+    def take_turn(self) -> bool:
+        """Whether it is time for a pass; if so, the next one is an interval away."""
+        now = time.monotonic()
+        if self._last is not None and now - self._last < self._interval_s:
+            return False
+        self._last = now
+        return True
+
+    async def run(self) -> bool:
+        """One pass. There is never news of it for anybody who waits."""
+        for name in [*self._machines]:
+            try:
+                await self._look(name)
+            except (HostError, JobdError) as error:
+                log.warning("sweep.machine_left_out", machine=name, reason=str(error))
+        return False
+
+    async def _look(self, name: str) -> None:
+        async with self._bench.db.read() as connection:
+            state = (await fetch_machine_states(connection)).get(name, USABLE)
+        if state.outage or not await self._answers(name):
+            return
+        client = self._bench.clients[name]
+        found = await client.list_jobs()
+        # Only now, so that every job is known whose folder was there.
+        async with self._bench.db.read() as connection:
+            standing = await job_rows.fetch_standing(connection, found)
+            leases = await job_rows.fetch_leases(connection)
+        for job_id in [job_id for job_id in found if standing.get(job_id)][:MAX_CLEANED]:
+            await client.clean(job_id)
+            log.info("sweep.cleaned", machine=name, job=job_id)
+        known = standing.keys() | name_refreshes(self._bench, self._machines[name])
+        known |= {name_environment(lease.job_id) for lease in leases}
+        await finish(self._tell(name, [job_id for job_id in found if job_id not in known]))
+
+    async def _tell(self, name: str, strangers: list[str]) -> None:
+        async with self._bench.db.write() as connection:
+            before = (await fetch_sightings(connection)).get(name)
+            await save_strangers(connection, name, strangers)
+        if strangers and before and before.stranger_count != len(strangers):
+            log.warning("sweep.unknown_folders", machine=name, count=len(strangers), jobs=strangers[:5])

@@ -1,0 +1,221 @@
+"""The step in which the agent is at work: how it is started, watched, and judged when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from runner.agents import Run
+from runner.agents.events import Ending
+from runner.agents.skills import lay_out
+from runner.agents.verdict import Verdict, judge
+from runner.model.caps import Caps, Scope, Spent
+from runner.model.job import Job, JobState
+from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
+from runner.model.meter import Meter
+from runner.model.stop_policy import Watched, bound, find_end, find_warning, is_worth_writing, spent_by
+from runner.rows import job_rows
+from runner.rows.calls import Account
+from runner.steps.gateway import Reader
+from runner.steps.runtime import Bench, end, explain, follow, keep_way, log_move, move_on, update_job
+from runner.transport.jobd_client import JobdClient
+
+log = structlog.get_logger()
+
+SESSIONS = uuid.UUID("6c1f3c2e-6f0d-4b8e-9f0e-5d2f6a1b7c3d")
+"""The namespace of the session ids that we choose: the same job always has the same one."""
+
+MAX_EXIT_STATUS = 255
+
+KILL_AFTER_S = 10
+"""How much longer than twice its grace an agent may take to end before it is killed without more words."""
+
+
+async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
+    """Start the agent, in an environment that is prepared."""
+    access = bench.gateway.grant(job)
+    launch = bench.agents[job.agent].launch(_describe_run(bench, job, access.token if access else ""))
+    launch = access.fill_in(launch) if access else launch
+    skills = [bench.skills[name] for name in job.skills if launch.skills_folder and name in bench.skills]
+    if access:
+        await _open_account(bench, job, *await _fetch_taken(bench, job))
+        await bench.gateway.connect(job, client)
+    ways = [await lead(Reader.of(job), client) for lead in (bench.gateway.lead_git, bench.gateway.lead_packages)]
+    await client.start(
+        job.id,
+        replace(
+            launch,
+            env={"PTQ_PRESET": job.preset, **launch.env, **ways[0].env, **ways[1].env},
+            files={**launch.files, **lay_out(skills, launch.skills_folder)},
+        ),
+        bench.profiles[job.repository].limits,
+        prompt=job.prompt,
+        relay=any(way.by_relay for way in ways) or (access is not None and not access.url),
+        base_skills={
+            f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files
+        },
+        base_commit=job.base_commit or "",
+    )
+    return await move_on(bench, job, JobState.RUNNING, started_at=bench.now())
+
+
+async def _open_account(bench: Bench, job: Job, stored: Meter | None, spent: Mapping[Scope, Spent]) -> Account | None:
+    """The job's account with the gateway, with what may be taken just now; None for an agent that does not ask it."""
+    profile, own = bench.profiles[job.repository], spent_by(stored) if stored else Spent()
+    others = {scope: taken.without(own) for scope, taken in spent.items()}
+    return await bench.gateway.open(job, bound(profile.caps, profile.limits), others, own)
+
+
+async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope, Spent]]:
+    """What the job has taken, as it was written down last, and what all that belongs together has, with it."""
+    async with bench.db.read() as connection:
+        spent = await job_rows.fetch_spent(
+            connection,
+            repository=job.repository,
+            issue_number=job.issue_number,
+            requested_by=job.requested_by,
+            now=bench.now(),
+        )
+        return await job_rows.fetch_meter(connection, job.id), spent
+
+
+def _describe_run(bench: Bench, job: Job, token: str) -> Run:
+    """What is particular to this run: its session, which is always new, and caps that the backend can hold.
+
+    The session of an earlier run is never resumed. Its file lies where the agent could write, so that it may hold
+    words in our name that we never said.
+    """
+    caps = bench.profiles[job.repository].caps.get(Scope.JOB, Caps())
+    return Run(
+        session_id=str(uuid.uuid5(SESSIONS, job.id)),
+        model=job.model,
+        skills=job.skills,
+        max_turns=caps.turns,
+        max_cost_usd=caps.cost_usd,
+        token=token,
+    )
+
+
+async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
+    """Look after an agent at work; once it has ended, judge its run."""
+    poll = await follow(bench, client, job, "agent")
+    agent = bench.agents[job.agent]
+    if poll.state is StageState.RUNNING:
+        return await _watch(bench, client, job, poll.heading)
+    account = await _open_account(bench, job, *await _fetch_taken(bench, job))
+    await bench.gateway.close(job.id)
+    if poll.state is StageState.FAILED:
+        return await end(bench, job, JobState.FAILED, explain(poll, "the agent could not be started"))
+    tally, meter, _ = await asyncio.to_thread(bench.gauge.read, job, agent, whole=True)
+    meter = replace(meter, run_s=min(meter.run_s, _read_run_s(poll.result, meter.run_s)))
+    meter = account.correct(meter) if account else meter
+    if poll.state is StageState.DONE:
+        exit_status = _read_exit_status(poll.result)
+        verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(bench, job, poll.result, account))
+    else:
+        # What it had done by then may still be worth reading.
+        exit_status = None
+        reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
+        verdict = _told(bench, job, {}, account) or Verdict(Ending.KILLED, reason)
+    async with bench.db.write() as connection:
+        await job_rows.save_meter(connection, replace(meter, ending=str(verdict.ending)))
+        failure = None if verdict.finished else verdict.reason
+        moved = await job_rows.move_job(
+            connection, job, JobState.COLLECTING, bench.now(), failure, exit_status=exit_status
+        )
+    if doubt := poll.result.get("doubt"):
+        log.warning("agent.environment_doubted", **job.log_context(), reason=read_text(doubt))
+    if meter.unknown_events:
+        # A new version of a command line may say things that we should read.
+        log.warning("agent.unknown_events", **job.log_context(), agent=job.agent, count=meter.unknown_events)
+    return log_move(moved)
+
+
+def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
+    """How long the agent ran, as its machine says: the service may have been away when it ended."""
+    run_s = result.get("run_s")
+    return float(run_s) if isinstance(run_s, int | float) and 0 <= run_s <= MAX_NUMBER else otherwise
+
+
+def _read_exit_status(result: Mapping[str, Any]) -> int | None:
+    """How the agent ended; negative for a signal. None where its machine does not say it."""
+    status = result.get("exit_status")
+    return status if type(status) is int and -MAX_EXIT_STATUS <= status <= MAX_EXIT_STATUS else None
+
+
+def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> Verdict | None:
+    """Why the agent was told to end, by a person, by us or by its machine; None when it ended by itself."""
+    if job.cancel_requested_at:
+        return Verdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
+    if job.stopped_as:
+        return Verdict(Ending(job.stopped_as), job.stop_reason or "")
+    if verdict := _find_refusal(account):
+        return verdict
+    if objection := read_text(result.get("objection")):
+        return Verdict(Ending.CAPPED, objection)
+    if result.get("timed_out"):
+        limit_s = bench.profiles[job.repository].limits.timeout_s
+        return Verdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")
+    return None
+
+
+def _find_refusal(account: Account | None) -> Verdict | None:
+    """What became of a run whose model was not asked again."""
+    refusal = account and account.refusal
+    return Verdict(Ending.CAPPED, f"the agent was ended at {refusal}") if refusal else None
+
+
+async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Job:
+    """Keep count of an agent at work; warn it before a cap, and end it at one, or when somebody asks for its end."""
+    profile = bench.profiles[job.repository]
+    await keep_way(bench, client, job)
+    _, meter, idle_s = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
+    meter = replace(meter, heading=heading)
+    stored, spent = await _fetch_taken(bench, job)
+    if account := await _open_account(bench, job, stored, spent):
+        try:
+            await bench.gateway.connect(job, client)
+        except JobdError as error:  # What the agent asks meanwhile is held for it.
+            log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
+        meter = account.correct(meter)
+    if is_worth_writing(stored, meter):
+        # What is lost with a machine's power is counted again, out of the log and the calls of models.
+        async with bench.db.write(durable=False) as connection:
+            await job_rows.save_meter(connection, meter)
+    caps, watched = bound(profile.caps, profile.limits), Watched(job, meter, idle_s, spent)
+    told = find_end(watched, caps, profile.limits) or _find_refusal(account)
+    if told and not job.stopped_as:
+        log.info("job.stopping", **job.log_context(), reason=told.reason)
+        stop = {"stopped_as": str(told.ending), "stop_reason": told.reason, "stopped_at": bench.now()}
+        job = await update_job(bench, job, **stop)
+    if job.stopped_at:
+        await _stop(bench, client, job, job.stopped_at)
+    elif (warning := find_warning(watched, caps)) and not bench.gauge.was_warned(job.id):
+        log.info("job.warned", **job.log_context(), warning=warning)
+        bench.gauge.note_warning(job.id)
+        with suppress(JobdError):  # It has to do without.
+            await client.notify(job.id, warning)
+    return job
+
+
+async def _stop(bench: Bench, client: JobdClient, job: Job, since: datetime) -> None:
+    """Tell the agent to end; where that leads to nothing, kill all that belongs to the job.
+
+    The machine-side program that should end it runs as the same user: an agent can hold it up.
+    """
+    grace_s = 2 * bench.profiles[job.repository].limits.stop_grace_s + KILL_AFTER_S
+    if bench.now() - since > timedelta(seconds=grace_s):
+        log.warning("job.killed", **job.log_context())
+        await client.kill(job.id)
+        return
+    try:
+        await client.stop(job.id)
+    except JobdError as error:
+        log.warning("job.not_stopped", **job.log_context(), error=error.code, reason=error.message)

@@ -1,0 +1,91 @@
+"""The gateway as the runner sees it: a job's account with it, and the way there. What it asks is a floor above.
+
+Whoever drives a job opens its account at each step, which is level-triggered: after a restart, or on another replica,
+what was counted so far is read again, and the way from the machine is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from runner.agents import Launch
+from runner.model.caps import Caps, Scope, Spent
+from runner.model.job import Job
+from runner.rows.calls import Account
+from runner.transport.jobd_client import JobdClient
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an agent asks models."""
+
+    token: str
+    url: str
+    """Where the gateway is; empty where a relay on the machine leads there."""
+
+    def fill_in(self, launch: Launch) -> Launch:
+        """A launch that says where the gateway is, unless only the machine knows."""
+        if not self.url:
+            return launch
+        return replace(
+            launch,
+            argv=tuple(self._fill_in(word) for word in launch.argv),
+            env={name: self._fill_in(value) for name, value in launch.env.items()},
+            settings={path: self._fill_in(text) for path, text in launch.settings.items()},
+        )
+
+    def _fill_in(self, text: str) -> str:
+        return text.replace("{gateway}", self.url)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who fetches a repository: a job, or the refresh of a base, which has an id and no row."""
+
+    id: str
+    repository: str
+    private: bool
+    clone_url: str
+
+    @classmethod
+    def of(cls, job: Job) -> Reader:
+        """The job as one."""
+        return cls(job.id, job.repository, job.private, job.clone_url)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How programs on a machine come to what only the service may: git to private repositories, others to hosts."""
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """With it they ask the gateway, where the relay's address is to be filled in; empty: they need no gateway."""
+    by_relay: bool = False
+
+
+class Gateway(Protocol):
+    """What asks models and GitHub for machines. It does nothing where these have means of their own."""
+
+    def grant(self, job: Job) -> Access | None:
+        """How the job's agent asks; None when it has a key of its own."""
+
+    async def open(
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+    ) -> Account | None:
+        """The job's account, with what may be taken from now on; None when it has none.
+
+        `stored` is what is written down of the job, and `others` of all that belongs together with it.
+        """
+
+    async def connect(self, job: Job, client: JobdClient) -> None:
+        """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
+
+    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
+        """Have the way be there by which a machine fetches a private repository. Raises `HostError` and `JobdError`."""
+
+    async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
+        """Have the way be there by which a sealed agent comes to hosts of packages. Raises as `lead_git`."""
+
+    async def close(self, job_id: str) -> None:
+        """Answer the job no more; what was under way is broken off, and counted. Idempotent."""

@@ -1,0 +1,178 @@
+"""What the steps of a job work with, and what several of them do: follow a log, write the job down, end it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from runner.agents import Agent
+from runner.agents.skills import Skill
+from runner.changes.concerns import reads_as_concern
+from runner.db.database import Database
+from runner.model.caps import Spent
+from runner.model.environment import Profile
+from runner.model.history import History
+from runner.model.job import Job, JobState, Report
+from runner.model.jobd_answers import JobdError, Poll, StageState
+from runner.model.meter import Meter
+from runner.rows import job_rows
+from runner.rows.calls import Account
+from runner.steps.gateway import Gateway, Reader
+from runner.steps.spool import STAGES, Spool
+from runner.steps.usage_reader import Gauge
+from runner.transport.jobd_client import JobdClient
+
+log = structlog.get_logger()
+
+LOG_CHUNK = 262_144
+"""Bytes of a log that one poll asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the steps work with."""
+
+    db: Database
+    clients: Mapping[str, JobdClient]
+    profiles: Mapping[str, Profile]
+    agents: Mapping[str, Agent]
+    skills: Mapping[str, Skill]
+    spool: Spool
+    gauge: Gauge
+    now: Callable[[], datetime]
+    gateway: Gateway
+    history: History
+
+
+UNCONFIGURED = "the service's configuration no longer has this job's repository, agent or machine"
+"""Why a job that was taken in cannot go on after a change of `ptq.toml`."""
+
+
+async def end(
+    bench: Bench,
+    job: Job,
+    to: JobState,
+    failure: str | None,
+    report: Report | None = None,
+) -> Job:
+    """Put a job into a final state, with everything of it that must outlive the spool, in one transaction."""
+    account = await _close_account(bench, job) if job.state is JobState.RUNNING else None
+    stages = [stage for stage in STAGES if bench.spool.offset(job.id, stage)]
+    # Not on the event loop, and not while the transaction is open: a log may have many megabytes.
+    logs = {stage: await asyncio.to_thread(job_rows.compress_log, bench.spool.read(job.id, stage)) for stage in stages}
+    has_words = report is not None and bool(report.body.strip())
+    withheld = not has_words and await asyncio.to_thread(reads_as_concern, bench.spool.read(job.id, "agent"))
+    async with bench.db.write() as connection:
+        ended = await job_rows.move_job(connection, job, to, bench.now(), failure)
+        if not has_words and job.adopts:  # What was found in the environment is still in what was collected there.
+            adopted = await job_rows.fetch_meter(connection, job.adopts)
+            withheld = withheld or (adopted is not None and adopted.withheld)
+        if account or withheld:
+            meter = await job_rows.fetch_meter(connection, job.id) or Meter(job.id)
+            meter = account.correct(meter) if account else meter
+            await job_rows.save_meter(connection, replace(meter, withheld=meter.withheld or withheld))
+        for stage, compressed in logs.items():
+            await job_rows.save_log(connection, job.id, stage, compressed)
+        if report:
+            await job_rows.insert_report(connection, report)
+    bench.spool.drop(job.id)
+    bench.gauge.forget(job.id)
+    log.info("job.ended", **job.log_context(), state=str(to), failure=failure)
+    return ended
+
+
+async def _close_account(bench: Bench, job: Job) -> Account | None:
+    """What a run has taken whose machine will not say that it has ended; from here on it takes nothing."""
+    account = await bench.gateway.open(job, {}, {}, Spent())
+    await bench.gateway.close(job.id)
+    return account
+
+
+async def follow(
+    bench: Bench, client: JobdClient, job: Job, stage: str, environment: str | None = None, wait_s: float = 0.0
+) -> Poll:
+    """Ask how a stage stands, and copy what its log has grown by. A finished stage is read to its end.
+
+    The machine may wait for its answer until there is something new, for so long.
+
+    Its size is bounded by the machine; and here again, for a machine may lie. The stage may be in another `environment`
+    than the job's own.
+    """
+    limit = bench.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
+    while True:
+        offset = bench.spool.offset(job.id, stage)
+        room = max(min(LOG_CHUNK, limit - offset), 0)
+        poll = await client.poll(environment or job.id, stage, log_offset=offset, log_limit=room, wait_s=wait_s)
+        bench.spool.append(job.id, stage, poll.log[:room])
+        if stage == "agent" and poll.log:
+            await _note_concern(bench, job)
+        if poll.state in (StageState.ABSENT, StageState.RUNNING) or not poll.log or not room:
+            return poll
+
+
+async def _note_concern(bench: Bench, job: Job) -> None:
+    """Write down at once that an agent's log reads like a security concern: nobody may see it from then on.
+
+    The machine may not answer again for a long time, so that this waits for no other question to it.
+    """
+    agent = bench.agents.get(job.agent)
+    if agent is None:
+        return
+    _, meter, _ = await asyncio.to_thread(bench.gauge.read, job, agent)
+    if not meter.withheld:
+        return
+    async with bench.db.read() as connection:
+        stored = await job_rows.fetch_meter(connection, job.id)
+    if stored is None or not stored.withheld:
+        async with bench.db.write() as connection:
+            await job_rows.save_meter(connection, replace(stored or meter, withheld=True))
+
+
+async def keep_way(bench: Bench, client: JobdClient, job: Job, reader: Reader | None = None) -> None:
+    """See to it that a job's machine reaches us, where it has to: the service may be another than before.
+
+    Raises `HostError`; where the machine does not let us listen, what git asks meanwhile is held for it.
+    """
+    try:
+        await bench.gateway.lead_git(reader or Reader.of(job), client)
+        if job.state is JobState.RUNNING:
+            await bench.gateway.lead_packages(Reader.of(job), client)
+    except JobdError as error:
+        log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
+
+
+def explain(poll: Poll, otherwise: str) -> str:
+    """Why a stage did not end well: in the machine's words, where it has any."""
+    return poll.message or otherwise
+
+
+async def update_job(bench: Bench, job: Job, **changes: Any) -> Job:
+    """Write a change within the job's state."""
+    async with bench.db.write() as connection:
+        return await job_rows.change_job(connection, job, **changes)
+
+
+async def set_trouble(bench: Bench, job: Job, trouble: str | None) -> bool:
+    """Say what holds a job up just now, or that nothing does. Whether that is news."""
+    if job.trouble == trouble:
+        return False
+    await update_job(bench, job, trouble=trouble)
+    return True
+
+
+async def move_on(bench: Bench, job: Job, to: JobState, failure: str | None = None, **changes: Any) -> Job:
+    """Move a job, and say so in the log."""
+    async with bench.db.write() as connection:
+        moved = await job_rows.move_job(connection, job, to, bench.now(), failure, **changes)
+    return log_move(moved)
+
+
+def log_move(moved: Job) -> Job:
+    """Say in the log where a job is now."""
+    log.info("job.moved", **moved.log_context(), state=str(moved.state))
+    return moved

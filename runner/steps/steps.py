@@ -1,0 +1,225 @@
+"""What moves a job on, one step for each state. Every step may be repeated after a crash: it looks, then acts.
+
+A step asks the machine-side program how things stand, does at most one thing about it, and returns the job as it now
+is. It raises `HostError` when the machine cannot be asked; `supervisor` decides how long that may last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from runner.agents import Run
+from runner.agents.configuration import configures_agents
+from runner.changes.artifacts import BadArtifacts, find_max_answer, is_plain, read_report
+from runner.changes.rebase import find_unresolved, read_conflicts, refuse_unresolved, tell_rebased
+from runner.checks.verification import name_environment
+from runner.model.environment import Profile
+from runner.model.history import HistoryError
+from runner.model.job import FileChange, Job, JobState, Report
+from runner.model.jobd_answers import JobdError, StageState
+from runner.model.machines import Lease
+from runner.rows import job_rows
+from runner.steps.agent_step import follow_agent, start_agent
+from runner.steps.base_commit import NoBaseCommit, choose_base_commit, read_base_commit
+from runner.steps.gateway import Reader
+from runner.steps.preparations import note_prepared, note_unprepared
+from runner.steps.runtime import Bench, end, explain, follow, keep_way, move_on, update_job
+from runner.steps.spool import STAGES
+from runner.steps.verify_step import STAGE, begin_only, begin_verification, follow_verification
+from runner.transport.jobd_client import JobdClient
+
+log = structlog.get_logger()
+
+PHASES: Mapping[str, str] = {
+    "base": "machine {machine} makes the base of this repository's environments first, which takes long, but only once"
+}
+"""What takes a preparation long, in words for people, by the machine's word for it."""
+
+
+async def take_step(bench: Bench, job: Job) -> Job:
+    """Move a leased job on as far as it can go just now. Raises `HostError` when its machine cannot be asked."""
+    client = bench.clients[job.machine or ""]
+    step = _cancel if _is_to_be_killed(job) else _STEPS[job.state]
+    try:
+        return await step(bench, client, job)
+    except JobdError as error:
+        log.warning("job.refused_by_machine", **job.log_context(), error=error.code, reason=error.message)
+        ended = await end(bench, job, JobState.FAILED, error.message)
+        if job.state is JobState.PREPARING:
+            await note_unprepared(bench, ended, error.code)
+        return ended
+    except NoBaseCommit as reason:
+        return await end(bench, job, JobState.FAILED, str(reason))
+    except HistoryError as error:
+        if error.permanent:
+            return await end(bench, job, JobState.FAILED, str(error))
+        log.warning("job.base_unknown", **job.log_context(), reason=str(error))
+        return job if job.trouble == str(error) else await update_job(bench, job, trouble=str(error))
+
+
+def _is_to_be_killed(job: Job) -> bool:
+    """Whether a cancelled job ends without more ado.
+
+    An agent at work may first say what it has cost; its result is collected, unless that was under way already.
+    """
+    if job.cancel_requested_at is None or job.state is JobState.RUNNING:
+        return False
+    return job.state in (JobState.PREPARING, JobState.VERIFYING) or job.cancel_requested_at > job.changed_at
+
+
+async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
+    if job.adopts:
+        await client.adopt(job.id, job.adopts)
+        return await (move_on(bench, job, JobState.COLLECTING) if job.by_hand else start_agent(bench, client, job))
+    poll = await follow(bench, client, job, "prepare")
+    profile = bench.profiles[job.repository]
+    if poll.state is StageState.ABSENT:
+        earlier, changes = await _fetch_earlier(bench, job)
+        async with bench.db.read() as connection:
+            lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
+        # A worktree may begin anywhere, and what follows on a rebase, too: others must not begin from there.
+        trunk = job.base_branch if job.has_thread and not job.follows else profile.base_branch
+        begun_at = (earlier and earlier.base_commit) or ""
+        job = await choose_base_commit(bench, job, "" if job.rebases else begun_at)
+        way = await bench.gateway.lead_git(Reader.of(job), client)
+        recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, trunk)
+        await client.prepare(
+            job.id,
+            replace(recipe, git=way.env, relay=way.by_relay),
+            gpus=lease.gpus,
+            changes=[change for change in changes if not configures_agents(change.path)],
+            changes_from=begun_at if job.rebases else "",
+            held_back=[change for change in changes if configures_agents(change.path)],
+        )
+    elif poll.state is StageState.RUNNING:
+        await keep_way(bench, client, job)
+        trouble = PHASES.get(poll.phase, "").format(machine=job.machine) or None
+        return job if job.trouble == trouble else await update_job(bench, job, trouble=trouble)
+    elif poll.state is StageState.DONE:
+        # Recorded before the agent starts: from then on the machine's own word on it would be the agent's word.
+        job = await _record_prepared(bench, job, poll.result)
+        await note_prepared(bench, job, poll.result)
+        if job.has_agent:
+            return await start_agent(bench, client, job)
+        if job.rebases:
+            return await move_on(bench, job, JobState.COLLECTING)
+        return await (end(bench, job, JobState.SUCCEEDED, None) if job.by_hand else begin_only(bench, job))
+    elif poll.state in (StageState.FAILED, StageState.LOST):
+        ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
+        await note_unprepared(bench, ended, poll.error)
+        return ended
+    return job
+
+
+async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileChange]]:
+    """The attempt that this one carries on from, and what of its change can be carried over."""
+    if not job.follows:
+        return None, []
+    async with bench.db.read() as connection:
+        report = await job_rows.fetch_report(connection, job.follows)
+        changes = [change for change in (report.changes if report else ()) if is_plain(change)]
+        return await job_rows.fetch_job(connection, job.follows), changes
+
+
+async def _record_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> Job:
+    found: dict[str, Any] = {}
+    commit = await read_base_commit(bench, job, result)
+    if not job.base_commit:
+        found["base_commit"] = commit
+    if job.rebases and job.conflicts is None:
+        found["conflicts"] = read_conflicts(result)
+    return await update_job(bench, job, **found) if found else job
+
+
+async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
+    poll = await follow(bench, client, job, "collect")
+    profile = bench.profiles[job.repository]
+    if poll.state is StageState.ABSENT:
+        limits = profile.limits
+        await client.collect(
+            job.id,
+            base_commit=job.base_commit or "",
+            # Whoever cancelled waits, and nothing will be made of the diff as it is.
+            lint=() if job.cancel_requested_at else profile.lint,
+            # What is the same for every run of the job's agent.
+            hidden=bench.agents[job.agent].launch(Run(session_id="")).hidden,
+            timeout_s=limits.collect_timeout_s,
+            max_change_bytes=limits.max_change_bytes,
+            max_changes=limits.max_changes,
+            max_text_bytes=limits.max_text_bytes,
+            max_log_bytes=limits.max_log_bytes,
+        )
+        return job
+    if poll.state is StageState.RUNNING:
+        return job
+    failure = job.failure
+    if poll.state is not StageState.DONE:
+        failure = failure or explain(poll, "the collection of the result was killed")
+    return await _finish(bench, client, job, profile, failure)
+
+
+async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, failure: str | None) -> Job:
+    """Read what was collected, distrustfully, and end the job with it."""
+    report = None
+    try:
+        result = await client.result(job.id, find_max_answer(profile.limits))
+        # In a thread, so that others get their turns: any part of what a machine sends may be long.
+        report = await asyncio.to_thread(read_report, job, result, profile, bench.db.secret)
+        report = await _tell_origin(bench, job, report)
+    except (BadArtifacts, JobdError) as error:
+        failure = failure or f"the result could not be read: {error}"
+    if job.cancel_requested_at:
+        failure = failure or f"cancelled by {job.canceller}"
+        return await end(bench, job, JobState.CANCELLED, failure, report)
+    if report and not report.body.strip():
+        failure = failure or "the agent ended without writing a report"
+    if report and (left := find_unresolved(job, report.changes)):
+        failure = failure or f"conflicts are left in {len(left)} file{'s' * (len(left) != 1)}"
+    if report and not failure and (verifying := await begin_verification(bench, job, report)):
+        return verifying
+    return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report)
+
+
+async def _tell_origin(bench: Bench, job: Job, report: Report) -> Report:
+    """The report, with what a reader has to know where its change is not an agent's alone."""
+    if job.by_hand:
+        return refuse_unresolved(job, _tell_by_hand(job, report))
+    if not job.rebases or not job.follows:
+        return report
+    async with bench.db.read() as connection:
+        earlier = await job_rows.fetch_job(connection, job.follows)
+        before = await job_rows.fetch_report(connection, job.follows)
+    return tell_rebased(job, report, earlier, before) if earlier and before else report
+
+
+def _tell_by_hand(job: Job, report: Report) -> Report:
+    """The report of a job that only collects: its change has a person's edits, and its words may be older."""
+    by_hand = f"@{job.requested_by} has worked in this environment by hand"
+    body = report.body if report.body.strip() else f"{by_hand}. No report was written."
+    return replace(report, body=body, warnings=(f"{by_hand}: the words of the report may be older", *report.warnings))
+
+
+async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:
+    alive = [await client.kill(job.id)]
+    if job.state is JobState.VERIFYING:
+        alive.append(await client.kill(name_environment(job.id)))
+        await follow(bench, client, job, STAGE, name_environment(job.id))
+    if any(alive):
+        return job
+    for stage in STAGES:
+        if stage != STAGE:
+            await follow(bench, client, job, stage)
+    return await end(bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
+
+
+_STEPS: Mapping[JobState, Callable[[Bench, JobdClient, Job], Awaitable[Job]]] = {
+    JobState.PREPARING: _prepare,
+    JobState.RUNNING: follow_agent,
+    JobState.COLLECTING: _collect,
+    JobState.VERIFYING: follow_verification,
+}

@@ -1,0 +1,116 @@
+"""Reads the logs of running agents as events, each byte once, and says what they have taken.
+
+What it holds can be read again from the spool: after a restart it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from runner.agents import Agent
+from runner.agents.events import Tally
+from runner.agents.prices import Price, find_price, reckon_cost
+from runner.changes.concerns import is_concern
+from runner.model.job import Job
+from runner.model.meter import Meter
+from runner.steps.spool import Spool
+
+CHUNK = 262_144
+"""Bytes that are read at once; what comes after waits for the next."""
+
+MAX_LINE = 4_000_000
+"""Bytes of a line that is still read: no backend prints a longer one, but a tool's output might be one."""
+
+MAX_TOOL = 80
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far a log has been read."""
+
+    grew_at: datetime
+    offset: int = 0
+    rest: bytes = b""
+    """The beginning of the line under way."""
+    tally: Tally = field(default_factory=Tally)
+    withheld: bool = False
+
+
+class Gauge:
+    """One for the service; `read` brings a job's reading up to date."""
+
+    def __init__(self, spool: Spool, prices: Mapping[str, Price], now: Callable[[], datetime]) -> None:
+        self._spool = spool
+        self._prices = prices
+        self._now = now
+        self._places: dict[str, _Place] = {}
+        self._warned: set[str] = set()
+
+    def read(self, job: Job, agent: Agent, *, whole: bool = False) -> tuple[Tally, Meter, float]:
+        """What happened up to now, what it took, and for how many seconds nothing did.
+
+        A log that is `whole` ends with a line, whether it has a line end or not.
+        """
+        now = self._now()
+        place = self._places.setdefault(job.id, _Place(now))
+        while chunk := self._spool.read_from(job.id, "agent", place.offset, CHUNK):
+            place.offset += len(chunk)
+            self._fold(place, chunk, agent)
+        if whole and place.rest:
+            self._fold(place, b"\n", agent)
+        return place.tally, self._describe(job, agent, place, now), (now - place.grew_at).total_seconds()
+
+    def was_warned(self, job_id: str) -> bool:
+        """Whether `note_warning` was called."""
+        return job_id in self._warned
+
+    def note_warning(self, job_id: str) -> None:
+        """The agent has been told that its end is near. After a restart it is told once more."""
+        self._warned.add(job_id)
+
+    def forget(self, job_id: str) -> None:
+        """The job has ended."""
+        self._places.pop(job_id, None)
+        self._warned.discard(job_id)
+
+    def _fold(self, place: _Place, chunk: bytes, agent: Agent) -> None:
+        *lines, rest = (place.rest + chunk).split(b"\n")
+        if len(rest) >= MAX_LINE:
+            place.withheld = place.withheld or is_concern(rest)
+            rest = b""
+        place.rest = rest
+        for line in lines:
+            events = agent.read_line(line.decode(errors="replace"))
+            place.tally = place.tally.add(events)
+            place.grew_at = self._now() if events else place.grew_at
+            place.withheld = place.withheld or is_concern(line)
+
+    def _describe(self, job: Job, agent: Agent, place: _Place, now: datetime) -> Meter:
+        tally, usage = place.tally, place.tally.usage
+        # One that says nothing has cost nothing knows no price: pi does so for models of the operator's own.
+        said = usage.cost_usd or None
+        # An agent may know its model by another name than we asked for.
+        models = (tally.model, job.model or agent.spec.model) if said is None else ()
+        price = next((price for model in models if (price := find_price(model, self._prices))), None)
+        taken = usage.input_tokens + usage.output_tokens
+        reckoned = reckon_cost(usage, price) if price and taken else None
+        return Meter(
+            job_id=job.id,
+            model=tally.model or None,
+            turns=tally.turns,
+            tool_calls=tally.tool_calls,
+            retries=tally.retries,
+            unknown_events=tally.unknown,
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            cost_usd=reckoned if said is None else said,
+            cost_is_estimate=said is None and reckoned is not None,
+            output_bytes=place.offset,
+            run_s=(now - job.started_at).total_seconds() if job.started_at else 0.0,
+            last_tool=" ".join(tally.last_tool.split())[:MAX_TOOL],
+            withheld=place.withheld,
+            ending=None,
+        )

@@ -1,0 +1,248 @@
+"""The step in which the service looks for itself: the issue's scripts, the agent's, and the tests in the change.
+
+They are run on the job's machine, in an environment of their own that is made from the base as the job's was: no agent
+was in it, and no token is. Whatever goes wrong here costs the verification, and never the job its report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from runner.characters import make_storable
+from runner.checks.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
+from runner.checks.verification import MAX_WORDS, Check, Kind, Run, Side, find_text, list_sides, name_environment
+from runner.model.environment import Profile, Verification
+from runner.model.job import FileChange, Job, JobState, Report
+from runner.model.jobd_answers import JobdError, StageState, read_text
+from runner.model.machines import Lease
+from runner.rows import job_rows
+from runner.rows.check_rows import add_checks, fetch_checks, save_runs
+from runner.rows.holds import fetch_holds
+from runner.steps.base_commit import read_base_commit
+from runner.steps.gateway import Reader
+from runner.steps.runtime import Bench, end, explain, follow, keep_way, log_move
+from runner.transport.host_errors import HostError
+from runner.transport.jobd_client import JobdClient
+
+log = structlog.get_logger()
+
+MAX_SCRIPTS, MAX_TEST_FILES = 3, 5
+"""Of the issue, and of the change, that are tried."""
+
+NOT_SEALED = "the machine cannot seal jobs from its account, and anybody can write a script into an issue"
+INCOMPLETE = "the machine did not say how all of it ended"
+
+STAGE = "check"
+"""The stage on the machine, and the name of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is verified: a report's change, if it could be proposed, and the checks of it."""
+
+    checks: Sequence[Check]
+    changes: Sequence[FileChange]
+    text: Sequence[FileChange]
+    """What of them can stand in the files while the base's code runs."""
+
+    def list_sides(self, check: Check) -> tuple[Side, ...]:
+        """What a check is run on."""
+        return list_sides(check.kind, has_change=bool(self.changes), has_text=bool(self.text))
+
+
+async def _plan(job: Job, report: Report) -> list[tuple[Kind, str, str]]:
+    """What there is to check, beside the issue's own scripts; less, where a diff makes us stumble."""
+    try:
+        return await asyncio.to_thread(plan_checks, report)
+    except Exception:
+        log.exception("job.checks_not_planned", **job.log_context())
+        return []
+
+
+def plan_checks(report: Report) -> list[tuple[Kind, str, str]]:
+    """What of an agent's result is to be checked, beside the issue's own scripts: kind, origin and script of each."""
+    found = [(Kind.AGENT, "repro.py", report.repro)] if report.repro.strip() else []
+    tests = find_tests(report.changes, report.patch) if report.digest else ()
+    return [*found, *((Kind.TESTS, path, "\n".join(names)) for path, names in [*tests][:MAX_TEST_FILES])]
+
+
+async def begin_verification(bench: Bench, job: Job, report: Report) -> Job | None:
+    """Store what came out of a run, and go on to verify it; None, and nothing is stored, where there is nothing to."""
+    profile = bench.profiles[job.repository]
+    planned = await _plan(job, report) if profile.verification.runs else []
+    async with bench.db.read() as connection:
+        known = await fetch_checks(connection, job.id)
+        is_held = any(hold.job_id == job.id for hold in await fetch_holds(connection))
+    # A person has asked to get in, and on some machines what is made here would take the environment's place.
+    if not profile.verification.runs or is_held or not (known or planned):
+        return None
+    async with bench.db.write() as connection:
+        moved = await job_rows.move_job(connection, job, JobState.VERIFYING, bench.now())
+        await job_rows.insert_report(connection, report)
+        await add_checks(connection, job.id, planned)
+    return log_move(moved)
+
+
+async def begin_only(bench: Bench, job: Job) -> Job:
+    """Look at the scripts that a job was given on the base commit alone: no agent has worked in it."""
+    if not bench.profiles[job.repository].verification.runs:
+        return await end(bench, job, JobState.FAILED, "the operator lets the service run no scripts in this repository")
+    report = Report(job.id, body="", worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
+    async with bench.db.write() as connection:
+        moved = await job_rows.move_job(connection, job, JobState.VERIFYING, bench.now())
+        await job_rows.insert_report(connection, report)
+    return log_move(moved)
+
+
+async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job:
+    """Make the environment, run the checks in it, and end the job with what was seen."""
+    environment, profile = name_environment(job.id), bench.profiles[job.repository]
+    try:
+        poll = await follow(bench, client, job, STAGE, environment)
+        if poll.state is StageState.ABSENT:
+            return await _begin(bench, client, job, environment)
+    except JobdError as error:
+        return await finish_unverified(bench, job, error.message)
+    if poll.state is StageState.RUNNING:
+        return job
+    if poll.state is not StageState.DONE:
+        return await finish_unverified(bench, job, explain(poll, "it was killed"))
+    seen = _read_runs(await _fetch_subject(bench, job), poll.result, profile.verification)
+    async with bench.db.write() as connection:
+        for check in seen:
+            await save_runs(connection, check)
+    await _put_away(client, job)
+    return await _finish(bench, job)
+
+
+async def finish_unverified(bench: Bench, job: Job, reason: str) -> Job:
+    """End the job with its report, which says why nothing was verified."""
+    log.warning("job.not_verified", **job.log_context(), reason=reason)
+    async with bench.db.write() as connection:
+        for check in await fetch_checks(connection, job.id):
+            if not check.runs:
+                await save_runs(connection, replace(check, trouble=reason))
+    return await _finish(bench, job)
+
+
+async def _finish(bench: Bench, job: Job) -> Job:
+    if job.cancel_requested_at:
+        return await end(bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
+    return await end(bench, job, JobState.SUCCEEDED, None)
+
+
+async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -> Job:
+    """Have the environment made; once it is there, start the checks. Raises `JobdError`."""
+    poll = await client.poll(environment, "prepare", log_limit=0)
+    profile, reader = bench.profiles[job.repository], replace(Reader.of(job), id=environment)
+    async with bench.db.read() as connection:
+        lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
+    if poll.state is StageState.ABSENT:
+        recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
+        if profile.verification.network == "none":
+            recipe = replace(recipe, network="none")
+        way = await bench.gateway.lead_git(reader, client)
+        await client.prepare(environment, replace(recipe, git=way.env, relay=way.by_relay), gpus=lease.gpus)
+    elif poll.state is StageState.RUNNING:
+        await keep_way(bench, client, job, reader)
+    elif poll.state is StageState.DONE:
+        await read_base_commit(bench, job, poll.result)
+        await bench.gateway.close(environment)  # From here on nothing in it has to be fetched.
+        subject = await _fetch_subject(bench, job)
+        if poll.result.get("sealed") is not True:
+            subject = await _leave_strangers_out(bench, job, subject)
+        runs = await asyncio.to_thread(_list_runs, subject, profile)
+        await client.start_checks(environment, job.base_commit or "", subject.changes, runs, profile)
+    else:
+        raise JobdError("not_prepared", explain(poll, "the preparation of its environment was killed"))
+    return job
+
+
+async def _leave_strangers_out(bench: Bench, job: Job, subject: Subject) -> Subject:
+    """What is verified on a machine that seals no jobs: there anybody's script would have all that the account has."""
+    async with bench.db.write() as connection:
+        for check in subject.checks:
+            if check.kind is Kind.ISSUE:
+                await save_runs(connection, replace(check, trouble=NOT_SEALED))
+    log.info("job.strangers_scripts_left_out", **job.log_context())
+    return replace(subject, checks=[check for check in subject.checks if check.kind is not Kind.ISSUE])
+
+
+async def _put_away(client: JobdClient, job: Job) -> None:
+    """Have the environment, which may be large, gone at once: a person may keep the job's slot for days."""
+    try:
+        await client.clean(name_environment(job.id))
+    except (HostError, JobdError) as error:
+        log.info("job.checks_not_put_away", **job.log_context(), reason=str(error))
+
+
+async def _fetch_subject(bench: Bench, job: Job) -> Subject:
+    async with bench.db.read() as connection:
+        found = await fetch_checks(connection, job.id)
+        report = await job_rows.fetch_report(connection, job.id)
+    is_built = bool(bench.profiles[job.repository].verification.rebuild)
+    scripts = [check for check in found if check.kind is Kind.ISSUE][:MAX_SCRIPTS]
+    others = [check for check in found if check.kind is not Kind.ISSUE]
+    changes = report.changes if report and report.digest else ()
+    # Not on the event loop: a diff may have megabytes.
+    text = await asyncio.to_thread(find_text, changes, report.patch, is_built=is_built) if report else ()
+    return Subject([*scripts, *others], changes, text)
+
+
+def _list_runs(subject: Subject, profile: Profile) -> list[list[dict[str, Any]]]:
+    """What the machine is to run: the sides of each check in turn, the issue's scripts before the agent's."""
+    return [
+        [_describe_run(check, side, subject, profile) for side in subject.list_sides(check)] for check in subject.checks
+    ]
+
+
+def _describe_run(check: Check, side: Side, subject: Subject, profile: Profile) -> dict[str, Any]:
+    is_tests = check.kind is Kind.TESTS
+    own = [change for change in subject.changes if is_tests and is_for_tests(change.path)]
+    edits: Mapping[Side, Sequence[FileChange]] = {Side.BASE: own, Side.TEXT: [*own, *subject.text], Side.CHANGED: ()}
+    frozen = [change.path for change in subject.text if change.path.endswith(".py")]
+    command, names = profile.verification.tests, check.script.split("\n")
+    source = next((change.content or b"" for change in own if change.path == check.origin), b"")
+    words = choose_words(command, check.origin, names, is_generated=generates_tests(source)) if is_tests else []
+    return {
+        "name": _name_run(check, side),
+        "script": "" if is_tests else check.script,
+        "words": words,
+        "changed": side is Side.CHANGED,
+        "edits": edits[side],
+        "frozen": frozen if side is Side.TEXT else [],
+    }
+
+
+def _name_run(check: Check, side: Side) -> str:
+    return f"{side} {check.number}"
+
+
+def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -> list[Check]:
+    """The checks with what the machine says of them, bounded and checked: it may have been tampered with."""
+    told, said = (found if isinstance(found := result.get(name), Mapping) else {} for name in ("runs", "troubles"))
+    read = []
+    for check in subject.checks:
+        sides = subject.list_sides(check)
+        rows = {side: told.get(_name_run(check, side)) for side in sides}
+        runs = {side: tuple(map(_read_run, row[: how.runs])) for side, row in rows.items() if isinstance(row, list)}
+        complete = {side: run for side, run in runs.items() if len(run) == how.runs}
+        reasons = (read_text(said.get(_name_run(check, side)), MAX_WORDS) for side in sides)
+        reason = next((words for words in reasons if words), INCOMPLETE)
+        trouble = None if len(complete) == len(sides) else check.trouble or reason
+        read.append(replace(check, runs=complete, trouble=trouble))
+    return read
+
+
+def _read_run(row: Any) -> Run:
+    """One run; what makes no sense is a failure that says so."""
+    values = row if isinstance(row, Mapping) else {}
+    status, words = values.get("status"), values.get("words")
+    if type(status) is not int or not 0 <= status <= 255 or not isinstance(words, str):
+        return Run(255, timed_out=False, words="the machine's answer about this run makes no sense")
+    return Run(status, values.get("timed_out") is True, make_storable(words[-MAX_WORDS:]))

@@ -1,0 +1,139 @@
+"""Asks a machine many questions over one command there; each is answered as soon as its answer is known.
+
+What is asked so changes nothing: where a conversation is lost, it can be asked in another way. It refuses to know the
+questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+
+from runner.transport.listening import Stream
+
+PATIENCE_S = 20.0
+"""How long an answer may take, beyond what the question itself waits for."""
+
+REST_S = 60.0
+"""After a silence nobody waits for such an answer again for so long: meanwhile each question costs its patience."""
+
+MAX_ANSWER_BYTES = 4_000_000
+"""Of one answer. Whoever says more is not listened to any longer."""
+
+MAX_UNASKED = 100
+"""Lines in a row that answer no question. A login shell greets with a few, and a caller may leave before its answer."""
+
+
+class ConversationLost(Exception):  # noqa: N818 - what is the case
+    """A question was not answered. The message is a clause for people."""
+
+
+class Conversation:
+    """Questions to a command that `begin` starts at the first one, and anew when it has ended."""
+
+    def __init__(self, begin: Callable[[], Awaitable[Stream]], patience_s: float = PATIENCE_S) -> None:
+        self._begin = begin
+        self._patience_s = patience_s
+        self._beginning: asyncio.Task[_Talk] | None = None
+        self._rests_until = 0.0
+        self._silence = ""
+
+    async def ask(self, question: bytes, wait_s: float = 0.0) -> bytes:
+        """The answer to a question of one line, for which the machine may wait so long.
+
+        Raises what `begin` raises, but `ConversationLost` for an `OSError`.
+        """
+        now = asyncio.get_running_loop().time
+        if now() < self._rests_until:
+            raise ConversationLost(self._silence)
+        if self._beginning is None or _is_over(self._beginning):
+            self._beginning = asyncio.create_task(self._open())
+        # Shielded: others may wait for the same one when this caller goes away.
+        talk = await asyncio.shield(self._beginning)
+        try:
+            return await talk.ask(question, self._patience_s + wait_s)
+        except TimeoutError:
+            self._rests_until = now() + REST_S
+            self._silence = f"it did not answer within {self._patience_s + wait_s:g} seconds"
+            raise ConversationLost(self._silence) from None
+
+    async def _open(self) -> _Talk:
+        try:
+            return _Talk(await self._begin())
+        except OSError as error:
+            raise ConversationLost("it could not be started") from error
+
+
+def _is_over(beginning: asyncio.Task[_Talk]) -> bool:
+    """Whether this attempt failed, or its command has ended since."""
+    if not beginning.done():
+        return False
+    return beginning.cancelled() or beginning.exception() is not None or beginning.result().is_over
+
+
+class _Talk:
+    """One command's standard input and output."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._numbers = count(1)
+        self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
+        """Who waits, by the number of their question; None is no answer."""
+        self._unasked = 0
+        """Lines since the last answer that somebody waited for."""
+        self.is_over = False
+        self._listening = asyncio.create_task(self._listen())
+
+    async def ask(self, question: bytes, patience_s: float) -> bytes:
+        if self.is_over:
+            raise ConversationLost("it ended")
+        number = b"%d" % next(self._numbers)
+        answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answered
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._stream.write(b"%b %b\n" % (number, question))
+                answer = await answered
+        except TimeoutError:
+            self._end()
+            raise
+        except OSError:
+            self._end()
+            answer = None
+        finally:
+            del self._asked[number]
+        if answer is None:
+            raise ConversationLost("it ended")
+        return answer
+
+    async def _listen(self) -> None:
+        unread = bytearray()
+        with suppress(OSError):
+            while len(unread) < MAX_ANSWER_BYTES and (data := await self._stream.read()):
+                *lines, rest = data.split(b"\n")
+                for line in lines:
+                    self._take(bytes(unread + line))
+                    unread.clear()
+                    if self._unasked > MAX_UNASKED:
+                        return self._end()
+                unread += rest
+                await asyncio.sleep(0)  # A read of what has already arrived gives nobody else a turn.
+        return self._end()
+
+    def _take(self, line: bytes) -> None:
+        number, _, answer = line.partition(b" ")
+        answered = self._asked.get(number)  # A login shell may have said something of its own.
+        if answered and not answered.done():
+            answered.set_result(answer)
+            self._unasked = 0
+        else:
+            self._unasked += 1
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._stream.abort()
+        for answered in self._asked.values():
+            if not answered.done():
+                answered.set_result(None)

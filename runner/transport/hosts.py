@@ -1,0 +1,251 @@
+"""Where bytes go: runs one command on a machine, over SSH or locally, and brings back what it wrote.
+
+It refuses to know what the commands are for, and how a connection is made (`runner.transport.ssh`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+import asyncssh
+
+from runner.model.completed import Completed
+from runner.model.machines import Machine
+from runner.transport.host_errors import HostError, Unreachable, silent_for
+from runner.transport.listening import Accept, CannotListen, Listening, SshListening, SshStream, Stream
+from runner.transport.local_host import LocalHost
+from runner.transport.output import Output
+from runner.transport.ssh import SILENCE_S, connect
+from runner.transport.ssh_metrics import TRAFFIC
+
+Value = TypeVar("Value")
+
+MAX_SESSIONS = 5
+"""Commands run at once on one connection: OpenSSH's `MaxSessions` is 10, and it frees a slot late."""
+CHANNEL_RETRY_S = 0.1
+BEGIN_S = LISTEN_S = 30.0
+"""How long it may take until a command is begun, or something listens there."""
+
+
+class Host(Protocol):
+    """A place where commands run."""
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        max_output_bytes: int = 64_000_000,
+    ) -> Completed:
+        """Run one command to its end, which is when it has exited and both its outputs are closed.
+
+        The time-out bounds everything, connecting too. Raises `HostError`, and `ValueError` for an `argv` that
+        no command line can hold (a NUL character).
+        """
+
+    async def begin(self, argv: Sequence[str]) -> Stream:
+        """Start one command that we go on speaking with: what it reads and writes, but for its complaints, as a stream.
+
+        It is to end by itself once nothing more can come. Where it cannot be started, the stream ends at once, or
+        `OSError` is raised. Raises `HostError`.
+        """
+
+    async def listen(self, path: str, accept: Accept) -> Listening:
+        """Listen on a socket at a path there, at which nothing may be yet, for as long as the connection to it lives.
+
+        Raises `HostError`, and `CannotListen` where it lets nobody do so.
+        """
+
+    async def close(self) -> None:
+        """Let go of what is held open. Idempotent."""
+
+
+HostOpener = Callable[[Machine, float], Host]
+"""Opens the host behind a machine, which may be silent for so many seconds."""
+
+
+def open_host(machine: Machine, silence_s: float = SILENCE_S) -> Host:
+    """The host behind a machine, which may be silent for so long. Connects on first use."""
+    return LocalHost() if machine.kind == "local" else SshHost(machine, silence_s)
+
+
+def _lost() -> Unreachable:
+    return Unreachable("the connection was lost in mid-command")
+
+
+class SshHost:
+    """A machine behind SSH: one connection, opened on first use, shared by all commands, reopened after a loss."""
+
+    def __init__(self, machine: Machine, silence_s: float = SILENCE_S) -> None:
+        self._machine = machine
+        self._silence_s = silence_s
+        self._sessions = asyncio.Semaphore(MAX_SESSIONS)
+        self._connecting: asyncio.Task[asyncssh.SSHClientConnection] | None = None
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        max_output_bytes: int = 64_000_000,
+    ) -> Completed:
+        """See `Host`. A time-out costs the connection, and so everything else that runs over it just then.
+
+        OpenSSH keeps the slot of a command whose channel was closed until that command ends by itself; one that
+        hangs would hold its slot for good.
+        """
+        command = shlex.join(argv)
+        if "\0" in command:
+            raise ValueError("a command line cannot hold a NUL character")
+        TRAFFIC.count_trip(self._machine.name)
+        try:
+            async with asyncio.timeout(timeout_s), self._sessions:
+                return await self._exchange(command, stdin, max_output_bytes)
+        except TimeoutError as error:
+            TRAFFIC.count_failure(self._machine.name, error)
+            raise silent_for(timeout_s) from None
+        except HostError as error:
+            TRAFFIC.count_failure(self._machine.name, error)
+            raise
+
+    async def begin(self, argv: Sequence[str]) -> Stream:
+        """See `Host`."""
+        command = shlex.join(argv)
+        try:
+            async with asyncio.timeout(BEGIN_S):
+                # What it complains of is dropped: unread, it would hold up what it says.
+                process = await self._start(
+                    lambda connection: connection.create_process(
+                        command, encoding=None, request_pty=False, stderr=asyncssh.DEVNULL
+                    )
+                )
+        except TimeoutError:
+            raise silent_for(BEGIN_S) from None
+        return _CountedStream(process.stdout, process.stdin, self._machine.name)
+
+    async def listen(self, path: str, accept: Accept) -> Listening:
+        """See `Host`."""
+
+        async def serve(reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]) -> None:
+            await accept(SshStream(reader, writer))
+
+        try:
+            async with asyncio.timeout(LISTEN_S):
+                connection = await self._connected()
+                return SshListening(connection, await connection.start_unix_server(lambda: serve, path))
+        except TimeoutError:
+            raise silent_for(LISTEN_S) from None
+        except asyncssh.ChannelListenError as error:
+            raise CannotListen("it does not let us listen on a socket there") from error
+        except (OSError, asyncssh.Error) as error:
+            raise _lost() from error
+
+    async def close(self) -> None:
+        """End the connection, and with it what still runs over it."""
+        connecting, self._connecting = self._connecting, None
+        if connecting is None:
+            return
+        connecting.cancel()
+        with suppress(asyncio.CancelledError, HostError):
+            connection = await connecting
+            connection.close()
+            await connection.wait_closed()
+
+    async def _exchange(self, command: str, stdin: bytes, max_output_bytes: int) -> Completed:
+        output = Output(max_output_bytes)
+        try:
+            channel, _ = await self._start(
+                lambda connection: connection.create_session(
+                    lambda: _Session(output), command, encoding=None, request_pty=False
+                )
+            )
+            try:
+                with suppress(OSError):  # It may have ended without reading what we send.
+                    channel.write(stdin)
+                    channel.write_eof()
+                await output.ended
+            finally:
+                channel.abort()
+        except asyncio.CancelledError:
+            self._give_up_connection()
+            raise
+        exit_status = channel.get_returncode()
+        if exit_status is None:
+            # asyncssh ends a session that was killed, or lost, without an exception.
+            raise _lost()
+        return output.completed(exit_status)
+
+    async def _start(self, start: Callable[[asyncssh.SSHClientConnection], Awaitable[Value]]) -> Value:
+        while True:
+            connection = await self._connected()
+            try:
+                return await start(connection)
+            except asyncssh.ChannelOpenError as error:
+                if error.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
+                    raise Unreachable("it refused to start a command") from error
+                # No slot free, or a connection that has just gone: the command was not started in either case.
+                await asyncio.sleep(CHANNEL_RETRY_S)
+            except (OSError, asyncssh.Error) as error:
+                raise _lost() from error
+
+    async def _connected(self) -> asyncssh.SSHClientConnection:
+        if self._connecting is None or _is_over(self._connecting):
+            self._connecting = asyncio.create_task(connect(self._machine, self._silence_s))
+        connecting = self._connecting
+        try:
+            # Shielded: others may wait for the same connection when this caller's time is up.
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not connecting.cancelled() or (task and task.cancelling()):
+                raise
+            # We were closed; whoever asks was not cancelled.
+            raise Unreachable("its connection was closed") from None
+
+    def _give_up_connection(self) -> None:
+        if self._connecting and self._connecting.done() and not _is_over(self._connecting):
+            self._connecting.result().abort()
+            self._connecting = None
+
+
+class _CountedStream(SshStream):
+    """A command that we speak with: what we say is a trip to its machine."""
+
+    def __init__(self, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes], machine: str) -> None:
+        super().__init__(reader, writer)
+        self._machine = machine
+
+    async def write(self, data: bytes) -> None:
+        """See `Stream`."""
+        TRAFFIC.count_trip(self._machine)
+        await super().write(data)
+
+
+class _Session(asyncssh.SSHClientSession[bytes]):
+    """The receiving end of one command's channel."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        stream = self._output.stderr if datatype == asyncssh.EXTENDED_DATA_STDERR else self._output.stdout
+        self._output.add(stream, data)
+
+    def eof_received(self) -> bool:
+        return True  # Half open: the exit status is still to come.
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._output.end(_lost() if exc else None)
+
+
+def _is_over(connecting: asyncio.Task[asyncssh.SSHClientConnection]) -> bool:
+    """Whether this attempt failed, or its connection has ended since."""
+    if not connecting.done():
+        return False
+    return connecting.cancelled() or connecting.exception() is not None or connecting.result().is_closed()

@@ -1,0 +1,190 @@
+"""How an SSH connection to a machine is made: by exactly our key and our known hosts, through jump hosts if need be.
+
+Nothing of the operator's own set-up is read (`~/.ssh`, agent), but for a file that the configuration names. From that
+come addresses, ports, users and jump hosts, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import asyncssh
+import structlog
+
+from runner.model.machines import Machine
+from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch, Unreachable, silent_for
+
+log = structlog.get_logger()
+
+DEFAULT_PORT = 22
+SILENCE_S = 15.0
+"""A machine that is silent for so long is not there: while we connect, and later when asked for a sign of life."""
+SIGNS_OF_LIFE = 3
+"""How often it is asked for one within that time."""
+HOST_KEY_KINDS = "+ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
+"""Accepted after the kinds that known_hosts has: a host with none of those must show its key to be told mismatched."""
+
+CIPHERS = "^aes256-gcm@openssh.com,aes128-gcm@openssh.com"
+"""Asked for first: asyncssh spends a sixth of the time on a packet that it spends with its own first choice."""
+
+HOST = r"[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]"
+USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+"""Nothing in them is special to a shell: ssh has one run what passes a jump host."""
+
+_HOP = re.compile(rf"((?P<user>{USER})@)?(?P<host>{HOST})(:(?P<port>[0-9]{{1,5}}))?")
+_RUNS_MORE = re.compile(r"^(?:[^\S\n]|[\"'])*+(match|include)\b", re.IGNORECASE | re.MULTILINE)
+
+
+class Hop(NamedTuple):
+    """A host on the way, as ssh's option -J names it: `user@host:port`."""
+
+    host: str
+    port: int | None = None
+    user: str = ""
+
+
+async def connect(machine: Machine, silence_s: float) -> asyncssh.SSHClientConnection:
+    """Connect to a machine; each host may be silent for so long. Raises `HostError`."""
+    asyncssh.set_log_level("WARNING")  # At INFO it writes addresses and every command.
+    options = _make_options(machine, silence_s)
+    hops = list_hops(machine)
+    tunnel: asyncssh.SSHClientConnection | None = None
+    try:
+        for number, hop in enumerate(hops[:-1], 1):
+            tunnel = await _connect_to(hop, tunnel, options, silence_s, f"its jump host (number {number}): ")
+        return await _connect_to(hops[-1], tunnel, options, silence_s, "")
+    except BaseException:
+        if tunnel:
+            tunnel.close()
+        raise
+
+
+async def _connect_to(
+    hop: Hop, tunnel: asyncssh.SSHClientConnection | None, options: Mapping[str, Any], silence_s: float, what: str
+) -> asyncssh.SSHClientConnection:
+    """Connect to a host through the one before, which is closed with it."""
+    try:
+        connection = await asyncssh.connect(
+            hop.host, hop.port or DEFAULT_PORT, username=hop.user or (), tunnel=tunnel, **options
+        )
+    except (OSError, ValueError, OverflowError, asyncssh.Error) as error:
+        found = _classify(error, silence_s)
+        raise type(found)(f"{what}{found}") from error
+    connection.set_tunnel(tunnel)
+    return connection
+
+
+async def fetch_host_key(hop: Hop, silence_s: float) -> asyncssh.SSHKey:
+    """The key that a host shows to whoever comes, of the kind that we ask for first. Raises `HostError`."""
+    asyncssh.set_log_level("WARNING")
+    try:
+        async with asyncio.timeout(silence_s):
+            key = await asyncssh.get_server_host_key(hop.host, hop.port or DEFAULT_PORT, config=None)
+    except (OSError, ValueError, OverflowError, asyncssh.Error) as error:
+        raise _classify(error, silence_s) from error
+    if key is None:
+        raise Unreachable("it showed no host key")
+    return key
+
+
+def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
+    """What is the same for every host on the way."""
+    return {
+        "known_hosts": _read_known_hosts(machine),
+        "client_keys": [_read_client_key(machine)],
+        "server_host_key_algs": HOST_KEY_KINDS,
+        "encryption_algs": CIPHERS,
+        "config": None,
+        "agent_path": None,
+        "x509_trusted_certs": None,
+        "gss_host": None,
+        "host_based_auth": False,
+        "kbdint_auth": False,
+        "password_auth": False,
+        "connect_timeout": silence_s,
+        "login_timeout": silence_s,
+        "keepalive_interval": silence_s / SIGNS_OF_LIFE,
+        "keepalive_count_max": SIGNS_OF_LIFE,
+    }
+
+
+def list_hops(machine: Machine) -> list[Hop]:
+    """The hosts on the way to a machine, itself the last. Raises `HostError`."""
+    target = Hop(machine.host, machine.port, machine.user)
+    try:
+        if not machine.ssh_config_file:
+            return [*map(parse_hop, machine.jump_hosts), target]
+        check_ssh_config(machine.ssh_config_file)
+        target, jumps = _look_up(target, machine.ssh_config_file)
+        names = machine.jump_hosts or jumps
+        return [*(_look_up(parse_hop(name), machine.ssh_config_file)[0] for name in names), target]
+    except (OSError, ValueError, asyncssh.Error) as error:
+        log.warning("ssh.configuration_unusable", machine=machine.name, reason=str(error))
+        raise Unreachable("its ssh_config_file cannot be used, for a reason that the log has") from error
+
+
+def check_ssh_config(path: Path) -> None:
+    """Raise `ValueError` for a configuration that runs programs, or reads other files; `OSError` for none."""
+    if _RUNS_MORE.search(path.read_text()):
+        raise ValueError("may have neither Match nor Include")
+
+
+def _look_up(hop: Hop, config: Path) -> tuple[Hop, tuple[str, ...]]:
+    """Where a host of this name is, and the names of those before it. Nothing else is taken from a configuration."""
+    found = asyncssh.SSHClientConnectionOptions(
+        host=hop.host,
+        port=hop.port or (),
+        username=hop.user or (),
+        config=[str(config)],
+        known_hosts=None,
+        client_keys=None,
+        agent_path=None,
+        pkcs11_provider=None,
+    )
+    jumps = tuple(found.tunnel.split(",")) if isinstance(found.tunnel, str) else ()
+    return Hop(found.host, found.port, found.username), jumps
+
+
+def parse_hop(text: str) -> Hop:
+    """A host as ssh's option -J names it. Raises `ValueError`."""
+    found = _HOP.fullmatch(text)
+    port = int(found["port"]) if found and found["port"] else None
+    if not found or (port is not None and not 1 <= port <= 65_535):
+        raise ValueError("is no host like user@host:port")
+    return Hop(found["host"].strip("[]"), port, found["user"] or "")
+
+
+def _classify(error: Exception, silence_s: float) -> HostError:
+    match error:
+        case asyncssh.HostKeyNotVerifiable():
+            return HostKeyMismatch("it showed a host key that the known_hosts file does not hold for it")
+        case asyncssh.PermissionDenied():
+            return AccessDenied("it did not accept our user name and key")
+        case TimeoutError():
+            return silent_for(silence_s)
+        case socket.gaierror():
+            return Unreachable("its host name is not known")
+        case OSError(errno=int(number)):
+            return Unreachable(f"the connection could not be made ({os.strerror(number).lower()})")
+        case _:
+            return Unreachable("the connection broke off before it was set up")
+
+
+def _read_known_hosts(machine: Machine) -> asyncssh.SSHKnownHosts:
+    try:
+        return asyncssh.read_known_hosts(str(machine.known_hosts_file or ""))
+    except (OSError, ValueError) as error:
+        raise HostKeyMismatch("its known_hosts file cannot be read, so its host key cannot be checked") from error
+
+
+def _read_client_key(machine: Machine) -> asyncssh.SSHKey:
+    try:
+        return asyncssh.read_private_key(str(machine.client_key_file or ""))
+    except (OSError, ValueError) as error:
+        raise AccessDenied("the key file for it cannot be read") from error
