@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from bot.gateway.proxy import Door
+from bot.gateway.proxy import WRONG_TOKEN, Door
 from runner.environment import Profile
 from runner.gateway import Reader, Way
 from runner.listening import LocalStream, Stream, join
@@ -122,7 +122,7 @@ class PackageProxy:
             stream.abort()
             return
         except NotConnected as refusal:
-            await door.note_refusal(str(refusal))
+            await door.note_refusal(str(refusal), has_token=asyncio.current_task() not in door.strangers)
             await _turn_away(stream, _say(refusal.status, str(refusal)))
             return
         try:
@@ -138,7 +138,10 @@ class PackageProxy:
 
     async def _connect(self, door: Door, wanted: Wanted) -> Stream:
         if not hmac.compare_digest(wanted.token.encode(), door.token.encode()):
-            raise NotConnected(407, "this token is not the job's")
+            raise NotConnected(407, WRONG_TOKEN)
+        task = asyncio.current_task()
+        assert task
+        door.trust(task)
         if not door.is_open:
             raise NotConnected(403, "the run is over")
         entry = find_host(wanted, door.package_hosts)
