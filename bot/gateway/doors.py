@@ -18,7 +18,7 @@ from aiohttp import web
 from bot.gateway.fetches import ROOT
 from bot.gateway.git import GitProxy, refuse_git
 from bot.gateway.packages import METHOD, PackageProxy
-from bot.gateway.proxy import MAX_BODY, OVER, STOPS, Door, Models, Proxy, Upstream, read_token, refuse
+from bot.gateway.proxy import MAX_BODY, OVER, STOPS, WRONG_TOKEN, Door, Models, Proxy, Upstream, read_token, refuse
 from bot.gateway.requests import find_api
 from bot.gateway.transport import StreamTransport
 from runner.agents.prices import Price
@@ -183,8 +183,18 @@ class ModelGateway:
         self._ways[job_id] = await client.listen(job_id, partial(self._accept, door))
         log.info("gateway.connected", **door.context)
 
+    async def _answer_by_relay(
+        self, door: Door, task: asyncio.Task[Any], request: web.BaseRequest
+    ) -> web.StreamResponse:
+        """Answer a request if it has the job's token. Neighbours of the job may reach its relay."""
+        if not door.knows(request):
+            await door.note_refusal(WRONG_TOKEN, has_token=False)
+            return self._turn_away(request.path, 401, WRONG_TOKEN)
+        door.trust(task)
+        return await self._answer(door, request)
+
     async def _answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, whatever it asks for."""
+        """Answer a request that has the job's token, whatever it asks for."""
         if self._git and request.path.startswith(ROOT):
             return await self._git.answer(door, request)
         return await self._proxy.answer(door, request)
@@ -214,27 +224,28 @@ class ModelGateway:
         """Answer what comes by one connection."""
         task = asyncio.current_task()
         assert task
-        if len(door.answering) >= MAX_CONNECTIONS:
+        if len(door.answering) >= MAX_CONNECTIONS and not door.break_off_stranger():
             stream.abort()
             return
-        door.answering[task] = stream
+        door.answering[task] = door.strangers[task] = stream
         try:
             async with asyncio.timeout(FIRST_BYTES_S):
                 begun = await begin(stream, len(METHOD))
             if self._packages and begun.first.startswith(METHOD):
                 await self._packages.answer(door, begun)
             else:
-                await self._serve(door, begun)
+                await self._serve(door, task, begun)
         except Exception as error:  # Whatever it is costs this connection alone: asyncssh would end the machine's.
             log.warning("gateway.not_accepted", **door.context, reason=type(error).__name__)
             stream.abort()
         finally:
+            door.strangers.pop(task, None)
             del door.answering[task]
 
-    async def _serve(self, door: Door, stream: Stream) -> None:
+    async def _serve(self, door: Door, task: asyncio.Task[Any], stream: Stream) -> None:
         """Answer the requests that come by one connection. Raises `OSError`."""
         server = web.Server(
-            partial(self._answer, door),
+            partial(self._answer_by_relay, door, task),
             request_factory=_make_request,
             access_log=None,
             auto_decompress=False,

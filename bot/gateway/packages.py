@@ -12,14 +12,14 @@ import hmac
 import ipaddress
 import re
 import socket
+import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
-from bot.gateway.hello import NoHello, read_server_name
-from bot.gateway.proxy import Door
+from bot.gateway.proxy import WRONG_TOKEN, Door
 from runner.model.environment import Profile
 from runner.steps.gateway import Reader, Way
 from runner.transport.listening import LocalStream, Stream, join
@@ -33,6 +33,8 @@ HEAD_S, CONNECT_S = 10.0, 10.0
 MAX_LOGGED = 100
 """Of one job's connections: an agent can make as many as it likes."""
 TLS_PORT = 443
+MAX_HELLO = 32_768
+"""Bytes that may come before the first message of TLS is whole. An honest one has about 2,000."""
 PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
 """All that is assigned for global use: no local addresses, old and new, and not 64:ff9b::/96, which stands for IPv4."""
 NOT_PUBLIC = tuple(
@@ -53,6 +55,10 @@ class NotConnected(Exception):  # noqa: N818 - a refusal, and most often nobody'
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
         self.status = status
+
+
+class NoHello(Exception):  # noqa: N818 - what it is
+    """The connection does not begin as TLS does, or does not ask for the host that it was allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +122,12 @@ class PackageProxy:
             stream.abort()
             return
         except NotConnected as refusal:
-            await door.note_refusal(str(refusal))
+            await door.note_refusal(str(refusal), has_token=asyncio.current_task() not in door.strangers)
             await _turn_away(stream, _say(refusal.status, str(refusal)))
             return
         try:
             await stream.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            first = await _read_hello(wanted, stream, rest) if wanted.port == TLS_PORT else rest
+            first = await read_hello(wanted.host, stream, rest) if wanted.port == TLS_PORT else rest
             await theirs.write(first)
             await join(stream, theirs)
         except (NoHello, TimeoutError) as refusal:
@@ -132,7 +138,10 @@ class PackageProxy:
 
     async def _connect(self, door: Door, wanted: Wanted) -> Stream:
         if not hmac.compare_digest(wanted.token.encode(), door.token.encode()):
-            raise NotConnected(407, "this token is not the job's")
+            raise NotConnected(407, WRONG_TOKEN)
+        task = asyncio.current_task()
+        assert task
+        door.trust(task)
         if not door.is_open:
             raise NotConnected(403, "the run is over")
         entry = find_host(wanted, door.package_hosts)
@@ -196,19 +205,51 @@ async def _read_head(stream: Stream) -> tuple[bytes, bytes]:
     return lines, rest
 
 
-async def _read_hello(wanted: Wanted, stream: Stream, first: bytes) -> bytes:
-    """The beginning of a TLS connection, which asks for the host that the proxy was asked for.
+class _Client(ssl.SSLObject):
+    """A TLS client, as the server sees it."""
 
-    Raises `NoHello` for any other, `TimeoutError`, and `OSError`.
+    host: str | None = None
+    """The host that the client asks for."""
+
+
+def _note_host(client: ssl.SSLObject, host: str | None, _context: ssl.SSLContext) -> int:
+    assert isinstance(client, _Client)
+    client.host = host
+    return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME  # It ends our handshake. The client never sees the alert.
+
+
+TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+"""A server without a certificate. It reads the first message of a client, and answers nothing."""
+TLS.sslobject_class = _Client
+TLS.sni_callback = _note_host
+
+
+async def read_hello(host: str, stream: Stream, first: bytes) -> bytes:
+    """The beginning of a TLS connection that asks for this host. `first` was read from the stream before.
+
+    One address serves many hosts, and the client says which one it wants. The name in an encrypted message (ECH) is not
+    seen. Raises `NoHello`, `TimeoutError`, and `OSError`.
     """
-    said = bytearray(first)
+    received, said, more = ssl.MemoryBIO(), bytearray(), first
+    client = TLS.wrap_bio(received, ssl.MemoryBIO(), server_side=True)
     async with asyncio.timeout(HEAD_S):
-        while (name := read_server_name(said)) is None:
-            more = await stream.read()
-            if not more:
-                raise NoHello("its first message has no end")
+        while True:
             said += more
-    if name != wanted.host:
+            received.write(more)
+            try:
+                client.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                break
+            if len(said) > MAX_HELLO:
+                raise NoHello("its first message is too long")
+            if not (more := await stream.read()):
+                raise NoHello("its first message has no end")
+    assert isinstance(client, _Client)
+    if not client.host:
+        raise NoHello("it does not begin as TLS does, or does not say which host it wants")
+    if client.host.lower().rstrip(".") != host:
         raise NoHello("it asks for another host at the same address")
     return bytes(said)
 

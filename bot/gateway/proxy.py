@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import io
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,6 +43,7 @@ STOPS = 400
 """The status at which claude, codex and pi end at once and try no more (docs/agents.md)."""
 
 OVER = "the run is over: its access has ended"
+WRONG_TOKEN = "this token is not the job's"  # noqa: S105 - words
 
 KEY_REFUSED = (401, 403)
 
@@ -111,7 +113,8 @@ class Door:
     package_hosts: tuple[str, ...] = ()
     """What it may be connected to, as the operator has written it."""
     is_open: bool = True
-    refusals: int = 0
+    refusals: Counter[bool] = field(default_factory=Counter)
+    """How many there were to those who had the token (True), and to others: these must not use up the job's lines."""
     fetches: int = 0
     connections: int = 0
     heavy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_HEAVY))
@@ -119,15 +122,29 @@ class Door:
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
     answering: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
     """The connections by which requests come."""
+    strangers: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
+    """Those of them on which nobody has shown the token yet, the oldest first. Neighbours may reach the job's relay."""
 
     def knows(self, request: web.BaseRequest) -> bool:
         """Whether a request has the job's token."""
         return hmac.compare_digest(read_token(request).encode(errors="surrogateescape"), self.token.encode())
 
-    async def note_refusal(self, reason: str) -> None:
+    def trust(self, task: asyncio.Task[Any]) -> None:
+        """Somebody has shown the token on the connection that this task answers."""
+        self.strangers.pop(task, None)
+
+    def break_off_stranger(self) -> bool:
+        """Break off the oldest connection on which nobody has shown the token. Returns whether there is one."""
+        oldest = next(iter(self.strangers), None)
+        if oldest is None:
+            return False
+        self.strangers.pop(oldest).abort()
+        return True
+
+    async def note_refusal(self, reason: str, *, has_token: bool = True) -> None:
         """Say in the log that something was refused. Whoever asks on and on has to wait, and gets no more lines."""
-        self.refusals += 1
-        if self.refusals <= MAX_REFUSALS:
+        self.refusals[has_token] += 1
+        if self.refusals[has_token] <= MAX_REFUSALS:
             log.warning("gateway.refused", **self.context, reason=reason)
         else:
             await asyncio.sleep(PENALTY_S)
@@ -162,8 +179,6 @@ class Proxy:
 
     async def _answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
         api = find_api(request.path)
-        if not door.knows(request):
-            return await self._turn_down(door, api, 401, "this token is not the job's")
         if (models := door.models) is None:
             return await self._turn_down(door, api, STOPS, "this job asks no models by the gateway")
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from typing import Any
 
@@ -53,6 +53,13 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
         logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
     requests = logging.getLogger("aiohttp.server")
     requests.filters = [_shorten_bad_request]
+    sys.unraisablehook = partial(_report_unraisable, sys.unraisablehook)
+
+
+def _report_unraisable(report: Callable[[Any], None], unraisable: Any) -> None:
+    """Report an error that nobody can catch, but no server name that `ssl` cannot read: an agent can send many."""
+    if not (isinstance(unraisable.object, bytes) and isinstance(unraisable.exc_value, UnicodeDecodeError)):
+        report(unraisable)
 
 
 def _shorten_bad_request(record: logging.LogRecord) -> bool:

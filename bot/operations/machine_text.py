@@ -1,71 +1,100 @@
 """The tables of machines in the text of `ptq.toml`: added and taken out, while every other byte stays. Pure.
 
-It knows just enough of TOML to find a table; whether that was the right one is asked of a real parser.
+tomlkit finds a table in the text and writes a new one. The result is parsed and compared with what was meant.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from itertools import takewhile
+from typing import Any, NamedTuple
 
-HEADER = re.compile(r"[ \t]*\[")
-"""What a line begins with that begins a table."""
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import AoT
 
-OURS = re.compile(r"[ \t]*\[\[[ \t]*machines[ \t]*\]\][ \t]*(#.*)?$")
+Value = str | int | list[str]
+Tables = list[dict[str, Any]]
 
 
 class NotEdited(Exception):  # noqa: N818
     """The text is not one that can be edited for somebody; the message says what to do by hand."""
 
 
-def add_table(text: str, values: Mapping[str, str | int | list[str]], comment: str) -> str:
-    """The text with one more machine at its end, and a comment in its table. Raises `NotEdited`."""
+class _Found(NamedTuple):
+    """The text of a file, cut at one of its tables."""
+
+    before: str
+    table: str
+    """From the header to the end of the last key."""
+    after: str
+    """It begins with the comments below the last key: they are about what follows."""
+
+
+def add_table(text: str, values: Mapping[str, Value], comment: str) -> str:
+    """The text with one more machine behind the last one, and a comment in its table. Raises `NotEdited`."""
+    table = tomlkit.table()
+    table.add(tomlkit.comment(comment))
+    table.update(values)
+    machines = tomlkit.aot()
+    machines.append(table)
     newline = "\r\n" if "\r\n" in text else "\n"
-    lines = ["[[machines]]", f"# {comment}", *(f"{key} = {_spell(value)}" for key, value in values.items()), ""]
-    gap = "" if not text or text.endswith(newline * 2) else newline if text.endswith("\n") else newline * 2
-    edited = f"{text}{gap}{newline.join(lines)}"
+    added = f"\n{tomlkit.dumps({'machines': machines})}".replace("\n", newline)
+
+    lines = text if text.endswith("\n") else f"{text}{newline}"
+    found = _find(lines, -1, "add it")
+    edited = f"{found.before}{found.table}{added}{found.after}"
     _check(text, edited, lambda machines: [*machines, dict(values)], "add it")
     return edited
 
 
 def remove_table(text: str, name: str) -> str:
-    """The text without the machine of this name, and what else stands between its header and its last key.
-
-    Raises `NotEdited`.
-    """
+    """The text without the machine of this name and without the comments in its table. Raises `NotEdited`."""
+    what = f"take the table of {name} out"
     names = [table.get("name") for table in _parse(text).get("machines", [])]
-    lines = text.splitlines(keepends=True)
-    begins = [number for number, line in enumerate(lines) if OURS.match(line.rstrip("\r\n"))]
-    if name not in names or len(begins) != len(names):
-        raise NotEdited(f"the table of {name} cannot be told from the rest of the file: take it out by hand")
+    if name not in names:
+        raise NotEdited(f"no table has the name {name}: {what} by hand")
     place = names.index(name)
-    first = begins[place]
-    behind = next((number for number in range(first + 1, len(lines)) if HEADER.match(lines[number])), len(lines))
-    # Comments below the last key are about what follows.
-    while behind > first + 1 and (not (line := lines[behind - 1].strip()) or line.startswith("#")):
-        behind -= 1
-    if first and not lines[first - 1].strip():
-        while behind < len(lines) and not lines[behind].strip():
-            behind += 1
-    edited = "".join(lines[:first] + lines[behind:])
-    _check(text, edited, lambda machines: machines[:place] + machines[place + 1 :], "take it out")
+    before, _, after = _find(text, place, what)
+    # The blank lines in front of a table go with it.
+    kept = before.rstrip("\r\n")
+    newline = "".join(before[len(kept) :].splitlines(keepends=True)[:1])
+    edited = f"{kept}{newline}{after}" if kept else after.lstrip("\r\n")
+    _check(text, edited, lambda machines: machines[:place] + machines[place + 1 :], what)
     return edited
 
 
-def _check(before: str, after: str, change: Any, what: str) -> None:
-    """Whether the machines are changed so, and nothing else is. Raises `NotEdited`."""
+def _find(text: str, place: int, what: str) -> _Found:
+    """Where the table at this place among the machines is. Raises `NotEdited`."""
     try:
-        wanted, found = _parse(before), tomllib.loads(after)
-    except tomllib.TOMLDecodeError:
-        raise NotEdited(f"the file is written in a way that only a person can edit: {what} by hand") from None
+        machines = tomlkit.parse(text).get("machines")
+    except TOMLKitError:
+        raise _by_hand(what) from None
+    if not isinstance(machines, AoT):
+        raise _by_hand(what)
+    table = machines[place]
+    content = table.as_string()
+    if not content or text.count(content) != 1:
+        raise _by_hand(what)
+    behind = takewhile(lambda item: item[0] is None, reversed(table.value.body))
+    start, about_next = text.index(content), sum(len(item.as_string()) for _, item in behind)
+    header, end = text.rfind("\n", 0, text.rindex("[[", 0, start)) + 1, start + len(content) - about_next
+    return _Found(text[:header], text[header:end], text[end:])
+
+
+def _check(before: str, after: str, change: Callable[[Tables], Tables], what: str) -> None:
+    """Whether the machines are changed so, and nothing else is. Raises `NotEdited`."""
+    wanted = _parse(before)
     wanted["machines"] = change(wanted.get("machines", []))
     if not wanted["machines"]:
         del wanted["machines"]
+    try:
+        found = tomllib.loads(after)
+    except tomllib.TOMLDecodeError:
+        raise _by_hand(what) from None
     if wanted != found:
-        raise NotEdited(f"the file is written in a way that only a person can edit: {what} by hand")
+        raise _by_hand(what)
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -75,6 +104,5 @@ def _parse(text: str) -> dict[str, Any]:
         raise NotEdited("the file is no TOML as it is") from None
 
 
-def _spell(value: str | int | list[str]) -> str:
-    """A value in TOML, which takes JSON's numbers, lists, and strings without escaped pairs of surrogates."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _by_hand(what: str) -> NotEdited:
+    return NotEdited(f"the file is written in a way that only a person can edit: {what} by hand")

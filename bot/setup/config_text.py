@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
+
+import tomlkit
 
 from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer
 
@@ -34,8 +35,8 @@ HEAD = """\
 
 
 def quote(text: str) -> str:
-    """A text as TOML writes it: as JSON does, but for one character that TOML wants escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """A text as TOML writes it."""
+    return tomlkit.string(text).as_string()
 
 
 def _quote_all(texts: Iterable[str]) -> str:

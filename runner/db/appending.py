@@ -57,7 +57,7 @@ class Appender:
 
         Raises `sqlite3.Error`; nothing is stored then.
         """
-        if not self._durable and (stored := self.append_at_once(table, rows, common)) is not None:
+        if not self._durable and (stored := self._append_at_once(table, rows, common)) is not None:
             return stored
         statement, first, values = self._bind(table, rows, common)
         self._thread = self._thread or ThreadPoolExecutor(1, "appender")
@@ -65,7 +65,7 @@ class Appender:
             self._thread, self._write_in_turn, statement, first, values
         )
 
-    def append_at_once(
+    def _append_at_once(
         self, table: Table, rows: Sequence[Mapping[str, Any]], common: Mapping[str, Any]
     ) -> list[bool] | None:
         """As `append`, for one that is not `durable`; None where another process was about to write."""

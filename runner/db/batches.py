@@ -23,39 +23,22 @@ class Batches(Generic[Item, Answer]):
     """Calls `work` for all that were added since its last call, for at most so many at once, and for nobody twice.
 
     `work` answers each, in their order, or raises what all of them get. Needs neither start nor stop: it works for as
-    long as somebody waits for it, in the context of whoever came first. Who comes alone is answered by `at_once`, if
-    that can: it has no answer where there is something to wait for.
+    long as somebody waits for it, in the context of whoever came first.
     """
 
-    def __init__(
-        self,
-        work: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]],
-        most: int,
-        at_once: Callable[[Item], Answer | None] = lambda item: None,
-    ) -> None:
+    def __init__(self, work: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]], most: int) -> None:
         self._work = work
         self._most = most
-        self._at_once = at_once
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._working: asyncio.Task[None] | None = None
 
     def add(self, item: Item) -> asyncio.Future[Answer]:
         """Have this one worked on: the answer to it, or what is raised; `Stopped` when the turn is cancelled."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        is_idle = self._working is None or self._working.done()
-        if is_idle and (answer := self._try_at_once(item)) is not None:
-            _answer([(item, answered)], [answer])
-            return answered
         self._waiting.append((item, answered))
-        if is_idle:
+        if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work_all())
         return answered
-
-    def _try_at_once(self, item: Item) -> Answer | Exception | None:
-        try:
-            return self._at_once(item)
-        except Exception as error:
-            return error
 
     async def cancel(self) -> None:
         """End the turn that is under way, if there is one; whoever waits for it is told."""

@@ -210,15 +210,6 @@ class Database:
             stored = Counter(await insert_all_new(connection, table, [{**row, **common} for row in rows], key))
         return [_take_one(stored, row[key]) for row in rows]
 
-    def append_at_once(self, table: Table, row: Mapping[str, Any]) -> bool | None:
-        """As `append` of one row that is not durable; None where somebody would have to wait for it."""
-        if not self.is_embedded or self._turn.locked():
-            return None
-        if (stored := self._appenders[False].append_at_once(table, [row], NOTHING)) is None:
-            return None
-        self._sync_later()
-        return stored[0]
-
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that sees one moment of the database and writes nothing."""

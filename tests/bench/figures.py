@@ -9,9 +9,9 @@ from statistics import median
 
 from tests.bench.load import Round
 
-MIN_RATIO = 0.8
+MIN_RATIO = 0.7
 """Of Probot's throughput."""
-MAX_P99_MS = 15.0
+MAX_P99_MS = 20.0
 
 OURS, PROBOT, BEDEVERE = "ptq-bot", "Probot 14", "bedevere-style"
 

@@ -25,6 +25,7 @@ from tests.support.gateway import BODIES, KEY, open_floor, serving
 from tests.support.jobs import NOON, make_job
 from tests.support.model_endpoint import Cut, Hang, Refuse, Say
 
+Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 EACH_API = pytest.mark.parametrize("path", BODIES)
 
 
@@ -334,16 +335,64 @@ async def test_a_request_that_was_begun_before_the_end_of_a_run_is_not_passed_on
         assert await floor.rows() == []
 
 
+async def send_request(path: str, token: str) -> Opened:
+    """A connection by which somebody has asked the model."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    body = json.dumps({**BODIES["/v1/messages"], "stream": True}).encode()
+    head = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nX-Api-Key: {token}\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    return reader, writer
+
+
 async def test_of_one_job_no_more_connections_are_taken_than_agents_need(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Hang()) as floor:
+        await floor.begin(job)
+        path, access = floor.wire.paths[job.id], floor.gateway.grant(job)
+        assert access
+        opened = [await send_request(path, access.token) for _ in range(MAX_CONNECTIONS)]
+        for reader, _ in opened:
+            await reader.readuntil(b"\r\n\r\n")
+        last = await asyncio.open_unix_connection(path)
+        with suppress(ConnectionResetError):
+            assert await last[0].read() == b""
+        for _, writer in (*opened, last):
+            writer.close()
+
+
+async def test_those_who_have_not_shown_the_token_make_room_for_others(tmp_path: Path, job: Job) -> None:
     async with open_floor(tmp_path, Say("Well")) as floor:
         await floor.begin(job)
-        opened = [await asyncio.open_unix_connection(floor.wire.paths[job.id]) for _ in range(MAX_CONNECTIONS)]
-        await asyncio.sleep(0.1)
-        reader, writer = await asyncio.open_unix_connection(floor.wire.paths[job.id])
+        path = floor.wire.paths[job.id]
+        refused = await send_request(path, "wrong")
+        assert b" 401 " in await refused[0].readuntil(b"\r\n\r\n")
+        silent = [await asyncio.open_unix_connection(path) for _ in range(MAX_CONNECTIONS - 1)]
+        async with floor.ask(job, "/v1/messages") as answer:
+            assert answer.status == 200
+            with suppress(ConnectionResetError):
+                await refused[0].read()
+            async with floor.ask(job, "/v1/messages") as another:
+                assert another.status == 200
+                await another.read()
+            assert await answer.read()
         with suppress(ConnectionResetError):
-            assert await reader.read() == b""
-        for _, one in (*opened, (reader, writer)):
-            one.close()
+            assert await silent[0][0].read() == b""
+        for _, writer in (refused, *silent):
+            writer.close()
+
+
+async def test_those_without_the_token_do_not_use_up_the_lines_of_the_job(
+    tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_floor(tmp_path, Say("Well"), rule=Rule(models=("cheap",))) as floor:
+        await floor.begin(job)
+        for _ in range(MAX_REFUSALS):
+            async with floor.ask(job, "/v1/messages", token="wrong") as answer:
+                assert answer.status == 401
+        async with floor.ask(job, "/v1/messages") as answer:
+            assert answer.status == 400
+    logged = "".join(capsys.readouterr())
+    assert logged.count("this token is not the job's") == MAX_REFUSALS
+    assert logged.count("the model m is not allowed") == 1
 
 
 async def test_what_is_compressed_is_not_unpacked(tmp_path: Path, job: Job) -> None:

@@ -14,21 +14,23 @@ from typing import cast
 import pytest
 
 from bot.gateway.doors import ModelGateway
-from bot.gateway.hello import NoHello, read_server_name
 from bot.gateway.packages import (
     MAX_HEAD,
+    MAX_HELLO,
+    NoHello,
     NotConnected,
     PackageProxy,
     Wanted,
     connect_first,
     find_host,
     is_public_address,
+    read_hello,
     read_wanted,
 )
 from runner.model.environment import Profile
 from runner.steps.gateway import Reader
 from runner.transport.jobd_client import JobdClient
-from tests.support.gateway import Wire
+from tests.support.gateway import Pieces, Wire
 from tests.support.jobs import NOON, open_database
 
 JOB = Reader("a" * 10, "octo/widgets", private=False, clone_url="https://github.com/octo/widgets.git")
@@ -244,68 +246,94 @@ def make_hello(host: str | None) -> bytes:
     return outgoing.read()
 
 
-def test_where_a_connection_wants_to_go_is_read_from_its_first_message() -> None:
-    hello = make_hello("Files.PythonHosted.org")
-    assert read_server_name(hello) == "files.pythonhosted.org"
-    assert [read_server_name(hello[:size]) for size in range(0, len(hello), 50)] == [None] * len(
-        range(0, len(hello), 50)
-    )
-    halves = (hello[5:100], hello[100:])
-    records = b"".join(b"\x16\x03\x01" + len(half).to_bytes(2, "big") + half for half in halves)
-    assert read_server_name(records) == "files.pythonhosted.org"
-
-
-ENCRYPTED = make_hello("pypi.org").replace(b"\x00\x17\x00\x00", b"\xfe\x0d\x00\x00")
-
-
-@pytest.mark.parametrize(
-    "said", [b"GET / HTTP/1.1\r\n\r\n", make_hello(None), ENCRYPTED, b"\x16\x03\x01\x00\x05\x01\x00\x00\x01x" + b"\x16"]
-)
-def test_what_hides_where_it_wants_to_go_is_refused(said: bytes) -> None:
-    with pytest.raises(NoHello):
-        read_server_name(said)
-
-
-def in_records(message: bytes, number: int) -> bytes:
-    """A message in so many records, of which each but the last holds one byte."""
-    parts = [message[at : at + 1] for at in range(number - 1)] + [message[number - 1 :]]
+def in_records(message: bytes, size: int) -> bytes:
+    """A message in records of this size."""
+    parts = [message[at : at + size] for at in range(0, len(message), size)]
     return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
 
 
+def make_extension(kind: int, content: bytes) -> bytes:
+    return kind.to_bytes(2, "big") + len(content).to_bytes(2, "big") + content
+
+
 def name_hosts(*hosts: bytes) -> bytes:
-    """A first message that lists these hosts in one extension."""
+    """An extension that lists these hosts."""
     listed = b"".join(b"\0" + len(host).to_bytes(2, "big") + host for host in hosts)
-    content = len(listed).to_bytes(2, "big") + listed
-    extensions = b"\0\0" + len(content).to_bytes(2, "big") + content
-    hello = b"\3\3" + b"r" * 32 + b"\0" + b"\0\2\x13\1" + b"\1\0" + len(extensions).to_bytes(2, "big") + extensions
+    return make_extension(0, len(listed).to_bytes(2, "big") + listed)
+
+
+def greet(*extensions: bytes) -> bytes:
+    """A first message with these extensions."""
+    joined = b"".join(extensions)
+    hello = b"\3\3" + b"r" * 32 + b"\0" + b"\0\2\x13\1" + b"\1\0" + len(joined).to_bytes(2, "big") + joined
     return b"\1" + len(hello).to_bytes(3, "big") + hello
 
 
-def test_a_first_message_may_come_in_few_records() -> None:
-    said = in_records(name_hosts(b"pypi.org"), 16)
-    assert read_server_name(said) == "pypi.org"
-    assert {read_server_name(said[:size]) for size in range(len(said))} == {None}
+LONG = make_extension(0x0A0A, b"g" * 14_000)
+"""A GREASE extension, which every server has to pass over (RFC 8701)."""
 
 
+@pytest.mark.parametrize("size", [1, 100, 65_536])
 @pytest.mark.parametrize(
     "said",
     [
-        in_records(b"\1\0\x20\0" + b"x" * 100, 17),
-        b"\x16\3\1\0\0",
-        b"\x16\3\1\0\4\1\0\x40\1",
-        b"\x16\3\1\x40\1",
+        make_hello("PyPI.org"),
+        make_hello("pypi.org."),
+        make_hello("pypi.org") + b"early data",
+        in_records(make_hello("pypi.org")[5:], 1),
+        in_records(greet(name_hosts(b"pypi.org")), 20),
+        in_records(greet(LONG, name_hosts(b"pypi.org"), make_extension(0x1A1A, b"g" * 14_000)), 16_384),
     ],
-    ids=["many records", "an empty record", "a long message", "a long record"],
+    ids=["other letters", "a dot at the end", "early data", "a record for each byte", "two records", "long"],
 )
-def test_a_first_message_that_takes_long_to_read_is_refused_before_it_has_arrived(said: bytes) -> None:
-    with pytest.raises(NoHello, match="too"):
-        read_server_name(said)
+async def test_a_first_message_that_asks_for_the_host_is_passed_on_as_it_came(said: bytes, size: int) -> None:
+    pieces = [said[at : at + size] for at in range(0, len(said), size)]
+    stream = Pieces(pieces[1:])
+    passed = await read_hello("pypi.org", stream, pieces[0])
+    assert passed + b"".join(stream.pieces) == said
 
 
-def test_a_first_message_that_names_a_second_host_is_refused() -> None:
-    assert read_server_name(in_records(name_hosts(b"pypi.org"), 1)) == "pypi.org"
-    with pytest.raises(NoHello, match="more than one host"):
-        read_server_name(in_records(name_hosts(b"pypi.org", b"evil.example"), 1))
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "does not begin as TLS"),
+        (make_hello(None), "does not say which host"),
+        (in_records(greet(), 100), "does not say which host"),
+        (in_records(greet(name_hosts(b"")), 100), "does not say which host"),
+        (make_hello("evil.example"), "another host"),
+        (make_hello("evil.pypi.org"), "another host"),
+        (make_hello("127.0.0.1"), "does not say which host"),
+        (in_records(greet(name_hosts(b"127.0.0.1")), 100), "another host"),
+        (in_records(greet(name_hosts(b"pypi.org\0.evil.example")), 100), "does not begin as TLS"),
+        (in_records(greet(name_hosts(b"pypi.org", b"evil.example")), 1000), "does not begin as TLS"),
+        (in_records(greet(name_hosts(b"pypi.org"), name_hosts(b"evil.example")), 1000), "does not begin as TLS"),
+        (make_hello("pypi.org")[:-1], "has no end"),
+        (b"", "has no end"),
+        (b"\x16\3\1\0\0" * 100, "does not begin as TLS"),
+        (in_records(b"\1\3\0\0" + b"x" * 100, 100), "does not begin as TLS"),
+    ],
+)
+async def test_a_first_message_that_asks_for_nothing_or_for_another_host_is_refused(said: bytes, why: str) -> None:
+    for pieces in ([said], [said[at : at + 1] for at in range(len(said))] or [b""]):
+        with pytest.raises(NoHello, match=why):
+            await read_hello("pypi.org", Pieces(pieces[1:]), pieces[0])
+
+
+NOT_ASCII = in_records(greet(name_hosts(b"pypi.\xf6rg")), 1000)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_name_that_is_not_ascii_is_refused() -> None:
+    with pytest.raises(NoHello, match="does not begin as TLS"):
+        await read_hello("pypi.org", Pieces([]), NOT_ASCII)
+
+
+async def test_a_first_message_without_end_is_refused_while_it_arrives() -> None:
+    said = in_records(b"\1\1\0\0" + b"x" * 65_000, 16_000)
+    stream = Pieces([said[at : at + 1000] for at in range(0, len(said), 1000)])
+    with pytest.raises(NoHello, match="too long"):
+        await read_hello("pypi.org", stream, b"")
+    assert sum(map(len, stream.pieces)) >= len(said) - MAX_HELLO - 1000
 
 
 def test_a_repository_with_a_network_needs_no_proxy() -> None:

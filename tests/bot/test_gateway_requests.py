@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bot.gateway.fetches import NotFetched, read_fetch
-from bot.gateway.hello import NoHello, read_server_name
-from bot.gateway.packages import NotConnected, read_wanted
+from bot.gateway.packages import NoHello, NotConnected, read_hello, read_wanted
 from bot.gateway.requests import NotAllowed, Rule, choose_betas, read_request
 from runner.agents.prices import Price
+from tests.support.gateway import Pieces
 
 PLAIN: dict[str, dict[str, Any]] = {
     "/v1/messages": {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "hello"}]},
@@ -389,11 +389,11 @@ def test_any_request_of_git_is_read_or_refused(method: str, path: str, query: st
 
 
 @given(st.binary(max_size=100), st.binary(max_size=100))
-def test_any_first_bytes_of_a_connection_are_read_or_refused(words: bytes, credentials: bytes) -> None:
+async def test_any_first_bytes_of_a_connection_are_read_or_refused(words: bytes, credentials: bytes) -> None:
     heads = [words, b"CONNECT " + words, b"CONNECT a:1 HTTP/1.1\r\nProxy-Authorization: Basic " + credentials]
     for head in heads:
         with suppress(NotConnected):
             assert read_wanted(head).port <= 65_535
     for hello in (words, b"\x16\x03\x01" + len(words).to_bytes(2, "big") + words):
-        with suppress(NoHello):
-            assert isinstance(read_server_name(hello), str | None)
+        with pytest.raises(NoHello):
+            await read_hello("pypi.org", Pieces([]), hello)

@@ -37,7 +37,7 @@ Lines = Callable[[], list[dict[str, Any]]]
 def lines() -> Iterator[Lines]:
     """What was logged so far, as parsed JSON; a look fails when a secret is in it."""
     written, root = io.StringIO(), logging.getLogger()
-    level = root.level
+    level, hook = root.level, sys.unraisablehook
 
     def look() -> list[dict[str, Any]]:
         text = written.getvalue()
@@ -51,6 +51,7 @@ def lines() -> Iterator[Lines]:
         yield look
     root.removeHandler(handler)
     root.setLevel(level)
+    sys.unraisablehook = hook
     structlog.reset_defaults()
 
 
@@ -165,6 +166,29 @@ def test_in_a_terminal_no_text_commands_it() -> None:
     assert not {"\x1b]", "\x07", "\x9b", "\u202e", "\u200b"} & {*written, written[: written.find("0;owned")][-2:]}
     (line,) = (line for line in written.splitlines() if "job.moved" in line)
     assert line.count("owned") == 3, "no value begins a line of its own"
+
+
+def test_a_server_name_that_is_not_ascii_fills_no_log() -> None:
+    program = """
+import asyncio
+from bot.gateway.packages import NoHello, read_hello
+from bot.log import configure_logging
+from tests.bot.test_gateway_packages import NOT_ASCII
+from tests.support.gateway import Pieces
+
+class Broken:
+    def __del__(self):
+        raise ValueError("reported as ever")
+
+configure_logging(())
+try:
+    asyncio.run(read_hello("pypi.org", Pieces([]), NOT_ASCII))
+except NoHello:
+    Broken()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "reported as ever" in done.stderr
+    assert "UnicodeDecodeError" not in done.stderr
 
 
 def test_a_request_that_cannot_be_read_is_one_bounded_line(lines: Lines) -> None:

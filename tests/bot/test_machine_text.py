@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import pytest
 
 from bot.operations.machine_text import NotEdited, add_table, remove_table
@@ -50,14 +48,22 @@ labels = ["gpu",
     "",
 )
 TABLE = '[[machines]]\n# why\nname = "c"\nslots = 3\nlabels = ["gpu", "ünï \\" \\\\ \\u007f"]\n'
+WITH_C = FILE.replace("]\n# below it\n", f"]\n\n{TABLE}# below it\n")
 VALUES: dict[str, str | int | list[str]] = {"name": "c", "slots": 3, "labels": ["gpu", 'ünï " \\ \x7f']}
 
 
-def test_a_machine_is_added_at_the_end_and_nothing_else_changes() -> None:
-    assert add_table(FILE, VALUES, "why") == f"{FILE}\n{TABLE}"
-    assert add_table(FILE.rstrip("\n"), VALUES, "why") == f"{FILE.rstrip()}\n\n{TABLE}"
-    assert add_table(FILE.replace("\n", "\r\n"), VALUES, "why") == f"{FILE}\n{TABLE}".replace("\n", "\r\n")
-    assert tomllib.loads(add_table("", VALUES, "why")) == {"machines": [VALUES]}
+def test_a_machine_is_added_behind_the_last_one_and_nothing_else_changes() -> None:
+    assert add_table(FILE, VALUES, "why") == WITH_C
+    assert add_table(FILE.replace("\n", "\r\n"), VALUES, "why") == WITH_C.replace("\n", "\r\n")
+    for short in ('[[machines]]\nname = "a"\n', '[[machines]]\nname = "a"'):
+        assert add_table(short, VALUES, "why") == f'[[machines]]\nname = "a"\n\n{TABLE}'
+
+
+def test_the_comment_above_the_next_table_stays_above_it() -> None:
+    text = '[[machines]]\nname = "a"\n\n# The repositories\n[repos.x]\n'
+    added = add_table(text, VALUES, "why")
+    assert added == f'[[machines]]\nname = "a"\n\n{TABLE}\n# The repositories\n[repos.x]\n'
+    assert remove_table(added, "a") == f"{TABLE}\n# The repositories\n[repos.x]\n"
 
 
 def test_a_machine_is_taken_out_with_its_own_comments_alone() -> None:
@@ -72,22 +78,26 @@ def test_a_machine_is_taken_out_with_its_own_comments_alone() -> None:
 
 def test_what_was_added_is_taken_out_without_a_trace() -> None:
     for text in (FILE, FILE.replace("\n", "\r\n")):
-        assert remove_table(add_table(text, VALUES, "why"), "c").rstrip() == text.rstrip()
+        assert remove_table(add_table(text, VALUES, "why"), "c") == text
 
 
 @pytest.mark.parametrize(
     "text",
     [
         'machines = [{name = "a"}, {name = "b"}]\n',
-        '[["machines"]]\nname = "a"\n',
-        'note = """\n[[machines]]\n"""\n[[machines]]\nname = "a"\n',
-        '[[machines]]\nname = "a"\nnote = """\n[x]\n"""\n',
+        '[[machines]]\nname = "b"\n',
+        '[[machines]]\nname = "a"\n[other]\nname = "a"\n',
         "no toml",
     ],
 )
 def test_what_only_a_person_can_edit_is_left_to_one(text: str) -> None:
     with pytest.raises(NotEdited):
         remove_table(text, "a")
+
+
+def test_a_text_that_looks_like_a_table_is_none() -> None:
+    text = '[[machines]]\nname = "a"\nnote = """\n[[machines]]\n"""\n\n[["machines"]] # [[x]]\nname = "b"\n'
+    assert remove_table(text, "a") == '[["machines"]] # [[x]]\nname = "b"\n'
 
 
 def test_to_a_list_in_one_line_nothing_is_added() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -108,25 +108,6 @@ async def test_what_need_not_wait_for_the_disk_waits_for_another_process_and_kee
         other.close()
         assert await appending == [True]
         assert await database.append(deliveries, [row("a"), row("b")], "id", durable=False) == [False, True]
-
-
-async def test_one_row_is_appended_at_once_where_nobody_has_to_wait_for_it(database_url: str) -> None:
-    async with open_database(database_url) as database:
-        assert database.append_at_once(deliveries, row("a")) is (True if database.is_embedded else None)
-        assert [one.id for one in await fetch(database)] == (["a"] if database.is_embedded else [])
-        assert database.append_at_once(deliveries, row("a")) is (False if database.is_embedded else None)
-        async with database.write():
-            assert database.append_at_once(deliveries, row("b")) is None
-
-
-async def test_no_row_is_appended_at_once_while_another_process_writes(tmp_path: Path) -> None:
-    async with open_database(tmp_path) as database:
-        with closing(sqlite.connect(database.file)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            assert database.append_at_once(deliveries, row("a")) is None
-            other.execute("COMMIT")
-        assert await fetch(database) == []
-        assert database.append_at_once(deliveries, row("a")) is True
 
 
 async def test_what_cannot_be_stored_is_told_also_where_nothing_waits_for_the_disk(tmp_path: Path) -> None:

@@ -103,21 +103,3 @@ async def test_whoever_waits_between_two_turns_is_told_of_a_cancellation() -> No
     with pytest.raises(Stopped):
         await second
     assert work.turns == [[1]]
-
-
-async def test_whoever_comes_alone_is_answered_at_once_where_that_can_be() -> None:
-    work = Work()
-
-    def answer(number: int) -> int | None:
-        if number < 0:
-            raise ValueError(number)
-        return 2 * number if number < 10 else None
-
-    batches = Batches[int, int](work, 9, answer)
-    small, refused, large, late = map(batches.add, (1, -1, 10, 2))
-    assert small.result() == 2
-    assert repr(refused.exception()) == "ValueError(-1)"
-    assert not large.done()
-    work.may_end.set()
-    assert [await large, await late] == [20, 4], "behind one that has to wait nobody is alone"
-    assert work.turns == [[10, 2]]

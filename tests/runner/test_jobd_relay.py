@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from runner.jobd.proxy import relay, sockets
 from runner.jobd.sandbox import namespaces
+from runner.transport.listening import Accept, Listening
+from runner.transport.local_host import LocalHost
+from tests.support.gateway import Wire, open_floor
 from tests.support.jobd import Jobd, wait_until
+from tests.support.jobs import make_job
+from tests.support.model_endpoint import Say
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +31,7 @@ needs_cells = pytest.mark.skipif(
 )
 
 SPEAK = """
-import os, socket, sys, time
+import http.client, json, os, socket, sys, time
 host, _, port = os.environ["ADDRESS"].removeprefix("http://").partition(":")
 def speak(word, patience_s=20):
     said = b""
@@ -37,6 +43,11 @@ def speak(word, patience_s=20):
     except ConnectionResetError:
         return said, "broken off"
     return said, "ended"
+def ask(token):
+    connection = http.client.HTTPConnection(host, int(port), timeout=20)
+    body = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]})
+    connection.request("POST", "/v1/messages", body, {"x-api-key": token})
+    return connection.getresponse().status
 """
 
 Answer = Callable[[socket.socket], None]
@@ -73,6 +84,20 @@ class Service:
         self.listener.close()
         for connection in self.open:
             connection.close()
+
+
+class RelayWire(Wire):
+    """Listens for one job where its relay finds the service, and elsewhere for others."""
+
+    def __init__(self, folder: Path, path: str) -> None:
+        super().__init__(folder)
+        self._path = path
+
+    async def listen(self, job_id: str, accept: Accept) -> Listening:
+        if self.paths:
+            return await super().listen(job_id, accept)
+        self.paths[job_id] = self._path
+        return await LocalHost().listen(self._path, accept)
 
 
 def greet(connection: socket.socket) -> None:
@@ -131,29 +156,6 @@ def test_no_piece_of_an_answer_waits_until_the_one_before_is_confirmed() -> None
         listener.setblocking(True)
         with closing(listener.accept()[0]) as accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_whoever_opens_and_closes_files_all_the_time_is_known_all_the_same() -> None:
-    with closing(relay.listen(0)) as listener, ExitStack() as before:
-        for _ in range(20):
-            before.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        with socket.create_connection(listener.getsockname()) as peer:
-            before.close()
-            ports, is_over = (peer.getsockname()[1], listener.getsockname()[1]), threading.Event()
-
-            def open_and_close() -> None:
-                while not is_over.is_set():
-                    for opened in [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]:
-                        os.close(opened)
-
-            busy = threading.Thread(target=open_and_close)
-            busy.start()
-            try:
-                assert all(relay.is_peer_here(*ports) for _ in range(100))
-                assert not relay.is_peer_here(ports[1], ports[0] + 1)
-            finally:
-                is_over.set()
-                busy.join()
 
 
 def test_settings_and_arguments_name_the_address_too(prepared: Jobd) -> None:
@@ -219,26 +221,26 @@ def test_the_agent_hangs_up_and_the_service_hears_of_it(prepared: Jobd) -> None:
 
 
 @needs_cells
-def test_no_job_reaches_the_relay_of_another(jobd: Jobd) -> None:
+async def test_the_relay_of_another_job_is_of_no_use_without_its_token(jobd: Jobd, tmp_path: Path) -> None:
     """Both have the machine's network, and with it one loopback."""
     victim, attacker = jobd, jobd.beside()
     for one in (victim, attacker):
-        one.prepare()
-    service = Service(victim, greet)
-    run(victim, "print(os.environ['ADDRESS'], speak(b'mine')[1], flush=True); time.sleep(60)", timeout_s=60)
-    wait_until(lambda: victim.poll("agent")["log"].endswith(b"\n"))
-    address, how = victim.poll("agent")["log"].decode().split(" ", 1)
-    assert how == "broken off\n"
-    env = {"ADDRESS": address}
-    attacker.start("", argv=[sys.executable, "-uc", f"{SPEAK}\nprint(speak(b'theirs'))"], env=env)
-    assert attacker.wait("agent")["log"] == b"(b'', 'broken off')\n"
-    assert service.heard == [b"mine\n"]
-    host, port = address.removeprefix("http://").split(":")
-    with closing(socket.create_connection((host, int(port)))) as stranger, pytest.raises(ConnectionResetError):
-        stranger.recv(1)
-    for one in (victim, attacker):
-        one.call("clean")
-    service.stop()
+        await asyncio.to_thread(one.prepare)
+    job, other = make_job(), make_job(id="aaaaaaaaaa", issue_number=8)
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        floor.wire = RelayWire(tmp_path, victim.call("relay")["path"])
+        for each in (job, other):
+            await floor.begin(each)
+        mine, theirs = (access.token for each in (job, other) if (access := floor.gateway.grant(each)))
+        run(victim, f"print(os.environ['ADDRESS'], ask({mine!r}), flush=True); time.sleep(60)", timeout_s=60)
+        await asyncio.to_thread(wait_until, lambda: victim.poll("agent")["log"].endswith(b"\n"))
+        address, status = victim.poll("agent")["log"].decode().split()
+        assert status == "200"
+        attempts = f"{SPEAK}\nprint(ask(''), ask({theirs!r}), ask({mine!r}))"
+        attacker.start("", argv=[sys.executable, "-uc", attempts], env={"ADDRESS": address})
+        assert (await asyncio.to_thread(attacker.wait, "agent"))["log"] == b"401 401 200\n"
+        for one in (victim, attacker):
+            await asyncio.to_thread(one.call, "clean")
 
 
 @needs_cells

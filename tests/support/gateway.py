@@ -61,6 +61,25 @@ class Wire:
 
 
 @dataclass
+class Pieces:
+    """What somebody says by a stream, piece by piece. Nobody listens there."""
+
+    pieces: list[bytes]
+
+    async def read(self) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+    async def write(self, data: bytes) -> None:
+        raise BrokenPipeError
+
+    async def end(self) -> None:
+        """Nothing to do."""
+
+    def abort(self) -> None:
+        """Nothing to do."""
+
+
+@dataclass
 class Floor:
     gateway: ModelGateway
     model: ModelEndpoint

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ..files import Failure
 from ..proxy.relay import Relay, fill_in
-from ..sandbox.sandbox import is_sealed
 from ..stages.stage import Stage
 
 TRIES, PAUSE_S = 4, 1.0
@@ -41,14 +40,13 @@ class Led(NamedTuple):
     """Starts the relay, where there is one."""
 
 
-def lead_git(stage: Stage, *, in_cell: bool = True) -> Led:
+def lead_git(stage: Stage) -> Led:
     """The way for the next command of a stage that makes an environment. Raises `Failure` where it is not there."""
     request = stage.request
     if "git" not in request:  # Nothing is to be fetched any more.
         return Led({}, None)
-    # Not in a network of its own: what makes an environment has the machine's. There the token guards the relay.
-    sealed = in_cell and is_sealed(stage.job)
-    relay = Relay(stage.job, has_network=True, is_sealed=sealed) if request["relay"] else None
+    # Not in a network of its own: what makes an environment has the machine's.
+    relay = Relay(stage.job, has_network=True) if request["relay"] else None
     return Led({name: fill_in(value, relay) for name, value in request["git"].items()}, relay.start if relay else None)
 
 
@@ -57,7 +55,7 @@ def must_fetch(
 ) -> None:
     """Run a git command that fetches, once more where the service was cut off meanwhile. Raises `Failure`."""
     for tries_left in reversed(range(TRIES)):
-        more, start_beside = lead_git(stage, in_cell=in_cell)
+        more, start_beside = lead_git(stage)
         try:
             stage.must(name, what, argv, {**env, **more}, cwd, in_cell=in_cell, start_beside=start_beside)
         except Failure as failure:

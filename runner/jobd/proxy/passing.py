@@ -19,13 +19,13 @@ FLUSH_S = 30.0
 """How long the last words may take to reach an agent that reads slowly."""
 
 
-def serve(listener: socket.socket, folder: int, is_welcome: Callable[[int, int], bool] | None) -> None:
+def serve(listener: socket.socket, folder: int) -> None:
     """Pass on every connection that comes, for ever."""
-    asyncio.run(_serve(listener, folder, is_welcome))
+    asyncio.run(_serve(listener, folder))
 
 
-async def _serve(listener: socket.socket, folder: int, is_welcome: Callable[[int, int], bool] | None) -> None:
-    relay = _Connections(folder, is_welcome)
+async def _serve(listener: socket.socket, folder: int) -> None:
+    relay = _Connections(folder)
     server = await asyncio.get_running_loop().create_server(lambda: _End(relay.take), sock=listener)
     await asyncio.gather(server.serve_forever(), relay.keep_to_newest())
 
@@ -73,19 +73,13 @@ class _End(asyncio.Protocol):
 class _Connections:
     """What is under way, by the socket that it goes by."""
 
-    def __init__(self, folder: int, is_welcome: Callable[[int, int], bool] | None) -> None:
+    def __init__(self, folder: int) -> None:
         self._folder = f"/proc/self/fd/{folder}"
-        self._is_welcome = is_welcome
         self._by_name: dict[str, set[asyncio.Transport]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, agent: _End) -> None:
-        """Look after a connection of an agent from here on, if it may be."""
-        peer, own = (agent.transport.get_extra_info(name) for name in ("peername", "sockname"))
-        # Who has gone by now has no name any more.
-        if peer is None or (self._is_welcome and not self._is_welcome(peer[1], own[1])):
-            break_off(agent.transport)
-            return
+        """Look after a connection of an agent from here on."""
         loop = asyncio.get_running_loop()
         loop.call_soon(agent.transport.pause_reading)  # Until Python 3.10 a new transport reads even if it is paused.
         task = loop.create_task(self._pass_on(agent))

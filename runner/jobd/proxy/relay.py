@@ -3,17 +3,16 @@
 It passes every connection on to a socket of the service's, which the service has sshd listen on outside of the cell. It
 outlives that: while nobody is there it holds what is new, and what was under way when the service was cut off is broken
 off, never ended as if all had been said. It refuses to know what passes through.
+
+Every process that reaches the loopback address can connect. The service answers nobody without the job's token.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
-from collections.abc import Collection
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 
 from ..files import Failure, Job, read_json
 from ..sandbox.namespaces import hide_from_job, list_descriptors
@@ -22,24 +21,16 @@ from .sockets import find_note
 LOOPBACK, SEALED_PORT = "127.0.0.1", 8011
 """In a network of its own nothing else listens."""
 
-ESTABLISHED = "01"
-PLAIN, MAPPED = (
-    "".join(f"{word:08X}" for word in struct.unpack(f"={len(address) // 4}I", address))
-    for address in (socket.inet_aton(LOOPBACK), socket.inet_pton(socket.AF_INET6, f"::ffff:{LOOPBACK}"))
-)
-"""The address as the kernel's tables have it, and as a socket of IPv6 says it."""
-
 
 class Relay:
     """A job's relay, before it runs: what it needs is opened where it still can be."""
 
-    def __init__(self, job: Job, *, has_network: bool, is_sealed: bool) -> None:
+    def __init__(self, job: Job, *, has_network: bool) -> None:
         """Raises `Failure` where no service has asked for it."""
         try:
             self._folder = os.open(read_json(find_note(job))["folder"], os.O_PATH | os.O_DIRECTORY)
         except (KeyError, OSError):
             raise Failure("no_relay", "the way to the service's gateway is not there") from None
-        self._is_sealed = is_sealed
         # Inside of the cell our modules are not there. They import what most stages do without.
         self._serve = import_module(".passing", __package__).serve
         # Where the job has a network of its own, that is only there later.
@@ -55,7 +46,7 @@ class Relay:
         try:
             hide_from_job()
             _close_others(listener.fileno(), self._folder)
-            self._serve(listener, self._folder, is_peer_here if self._is_sealed else None)
+            self._serve(listener, self._folder)
         finally:
             os._exit(0)
 
@@ -77,34 +68,6 @@ def _close_others(*kept: int) -> None:
     for descriptor in {*list_descriptors()} - {0, 1, 2, *kept}:
         with suppress(OSError):
             os.close(descriptor)
-
-
-def is_peer_here(peer_port: int, own_port: int) -> bool:
-    """Whether the other end of a connection belongs to a process of our namespace: the loopback may be the machine's.
-
-    proc(5), /proc/net/tcp
-    """
-    ends = [{f"{form}:{port:04X}" for form in (PLAIN, MAPPED)} for port in (peer_port, own_port)]
-    tables = [path for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.exists()]
-    rows = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
-    sockets = {
-        f"socket:[{row[9]}]" for row in rows if row[1] in ends[0] and row[2] in ends[1] and row[3] == ESTABLISHED
-    }
-    with os.scandir("/proc") as processes:
-        return any(_has_one(f"{process.path}/fd", sockets) for process in processes if process.name.isdigit())
-
-
-def _has_one(descriptors: str, wanted: Collection[str]) -> bool:
-    """Whether a process has one of these open. It opens and closes others meanwhile, and may end."""
-    with suppress(OSError), os.scandir(descriptors) as links:
-        return any(_read_link(link.path) in wanted for link in links)
-    return False
-
-
-def _read_link(path: str) -> str:
-    with suppress(OSError):
-        return os.readlink(path)  # noqa: PTH115 - the relay stands still meanwhile, and a `Path` takes longer
-    return ""
 
 
 def fill_in(text: str, relay: Relay | None) -> str:

@@ -29,9 +29,8 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     lay_out(job, request["files"])
     copy_skills(stage)
     watch_over(stage)
-    sealed = is_sealed(job)
-    has_network = not sealed or find_recipe(job).get("network") != "none"
-    relay = Relay(job, has_network=has_network, is_sealed=sealed) if request["relay"] else None
+    has_network = not is_sealed(job) or find_recipe(job).get("network") != "none"
+    relay = Relay(job, has_network=has_network) if request["relay"] else None
     for path, text in request["settings"].items():
         put(job, path, fill_in(text, relay).encode())
     env = {name: expand_home(job, fill_in(value, relay)) for name, value in request["env"].items()}
