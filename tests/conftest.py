@@ -17,6 +17,11 @@ settings.load_profile("ptq")
 pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.crash.matrix", "tests.support.browser"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with long tests, so that no worker is left alone with one in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if find_sshd() is None:
         terminalreporter.write_line("sshd is missing: what needs OpenSSH's server was skipped (package openssh-server)")
