@@ -6,13 +6,14 @@ import asyncio
 import shlex
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from bot.cli.options import Config, give_up, load, write
-from runner.db.database import Database
-from runner.db.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from runner.db.database import Database
 
 Value = TypeVar("Value")
 
@@ -27,6 +28,8 @@ def upgrade_command(config: Path) -> str:
 @app.command()
 def upgrade(config: Config) -> None:
     """Bring the database to the schema of this version. Stop the service first, and make a backup."""
+    from runner.db.database import Database
+
     database = Database(load(config).server.database_url)
     before, after = _run(database, database.upgrade())
     write(f"schema {after}: nothing to do\n" if before == after else f"upgraded from schema {before} to {after}\n")
@@ -37,12 +40,16 @@ def backup(
     file: Annotated[Path, typer.Argument(help="The copy, a file that is not there yet.")], config: Config
 ) -> None:
     """Copy the database as it is at this moment; the service may run meanwhile. For SQLite."""
+    from runner.db.database import Database
+
     database = Database(load(config).server.database_url)
     _run(database, database.back_up(file))
     write(f"copied to {file}\n")
 
 
 def _run(database: Database, work: Coroutine[None, None, Value]) -> Value:
+    from runner.db.errors import DatabaseError
+
     async def run_and_close() -> Value:
         try:
             return await work

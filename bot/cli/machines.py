@@ -6,17 +6,15 @@ import asyncio
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bot.cli.options import Config, give_up, load, write
 from bot.cli.run import print_answer
-from bot.operations.bases import prepare_bases
-from bot.operations.host_keys import HostKey
-from bot.operations.machine_edits import NewMachine, add_machine, remove_machine
-from bot.operations.machines import UnknownMachine, check_machines, drain_machine, list_machines, resume_machine
-from runner.db.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from bot.operations.host_keys import HostKey
 
 app = typer.Typer(no_args_is_help=True, help="Which machines there are, how they stand, and which get new jobs.")
 
@@ -41,6 +39,8 @@ def add_(
 
     Workspace, key and known_hosts file are those of the last machine there, unless you say others.
     """
+    from bot.operations.machine_edits import NewMachine, add_machine
+
     new = NewMachine(target, name, slots, tuple(label or ()), workspace, key, known_hosts)
     print_answer(add_machine(config, load(config), new, partial(_confirm, fingerprint)))
 
@@ -61,18 +61,24 @@ def _confirm(fingerprint: str | None, key: HostKey) -> bool:
 @app.command("remove")
 def remove_(name: Name, config: Config) -> None:
     """Take a machine out of the configuration. Drain it first where jobs are."""
+    from bot.operations.machine_edits import remove_machine
+
     print_answer(remove_machine(config, load(config), name))
 
 
 @app.command("list")
 def list_(config: Config, as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
     """Print how each machine stands, its jobs, and what was last seen there."""
+    from bot.operations.machines import list_machines
+
     print_answer(list_machines(load(config), as_json=as_json))
 
 
 @app.command("check")
 def check_(config: Config) -> None:
     """Ask each machine now, and print whether it can seal jobs from each other."""
+    from bot.operations.machines import check_machines
+
     print_answer(check_machines(load(config)))
 
 
@@ -83,6 +89,10 @@ def prepare_(
     repo: Annotated[str | None, typer.Option(help="Only this repository, as owner/name.")] = None,
 ) -> None:
     """Make the bases of a machine's environments now, or bring them up to date, and show how it goes."""
+    from bot.operations.bases import prepare_bases
+    from bot.operations.machines import UnknownMachine
+    from runner.db.errors import DatabaseError
+
     try:
         made = asyncio.run(prepare_bases(load(config), name, repo, write))
     except UnknownMachine as error:
@@ -96,10 +106,14 @@ def prepare_(
 @app.command("drain")
 def drain_(name: Name, config: Config) -> None:
     """Let a machine have no new jobs; those that are there go on to their end."""
+    from bot.operations.machines import drain_machine
+
     print_answer(drain_machine(load(config), name))
 
 
 @app.command("resume")
 def resume_(name: Name, config: Config) -> None:
     """Let a machine have jobs again, and forget what was found wrong with it."""
+    from bot.operations.machines import resume_machine
+
     print_answer(resume_machine(load(config), name))

@@ -1,4 +1,7 @@
-"""The command line: `ptq-bot serve`, the demo, and what operators ask and say beside a running service."""
+"""The command line: `ptq-bot serve`, the demo, and what operators ask and say beside a running service.
+
+Each command imports what it needs: `--help` has to answer at once.
+"""
 
 from __future__ import annotations
 
@@ -16,42 +19,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bot.app import serve as serve_until_stopped
-from bot.cli import db, machines
+from bot.cli import db, jobs, machines
 from bot.cli.options import Config, give_up, load
 from bot.cli.options import write as _write
 from bot.cli.run import print_answer as _print
 from bot.cli.run import wait_for as _wait_for
 from bot.cli.setup import setup
-from bot.config.settings import load_settings
-from bot.doctor.examination import examine
-from bot.doctor.findings import has_failed, render_findings, render_findings_json
-from bot.event_loop import new_event_loop
-from bot.observability.log import configure_logging
-from bot.operations.bundle import make_bundle
-from bot.operations.deliveries import read_deliveries, replay
-from bot.operations.holds import list_holds, release, take_over
-from bot.operations.jobs import Filter, cancel_jobs, clean_job, list_jobs, read_log, rename_job, show_job
-from bot.operations.pause import pause as pause_jobs
-from bot.operations.pause import resume as resume_jobs
-from bot.operations.reports import read_costs, read_report
-from bot.operations.sweep import Wish, name_sweep
-from bot.operations.sweep import sweep as sweep_issues
-from bot.operations.sweep_summary import render_json, render_text
-from bot.operations.tasks import Order, describe_order, give_order
-from bot.operations.tasks import follow as follow_job
-from bot.operations.worktrees import give_task, make_worktree
-from handlers.commands.options import Options
-from handlers.text.sanitize import redact
-from runner.db.errors import DatabaseError, OldDatabase
-from runner.model.job import JobState
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(setup)
 app.add_typer(db.app, name="db")
 app.add_typer(machines.app, name="machines")
-jobs = typer.Typer(no_args_is_help=True, help="Which jobs there are, and how they went.")
-app.add_typer(jobs, name="jobs")
+app.add_typer(jobs.app, name="jobs")
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
 Worktree = Annotated[str, typer.Argument(help="What the worktree is called.")]
@@ -70,6 +49,12 @@ Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day,
 @app.command()
 def serve(config: Config) -> None:
     """Run the service until it gets SIGTERM. SIGHUP lets it read machines and repositories anew."""
+    from bot.app import serve as serve_until_stopped
+    from bot.config.settings import load_settings
+    from bot.event_loop import new_event_loop
+    from bot.observability.log import configure_logging
+    from runner.db.errors import DatabaseError, OldDatabase
+
     settings = load(config)
     configure_logging(settings.secret_values())
     try:
@@ -90,6 +75,10 @@ def doctor(
 
     Exit status 1 where something has failed.
     """
+    from bot.doctor.examination import examine
+    from bot.doctor.findings import has_failed, render_findings, render_findings_json
+    from bot.observability.log import configure_logging
+
     configure_logging((), level="CRITICAL")  # What clients say while they try again is in the findings.
     findings = _wait_for(examine(config))
     _write(render_findings_json(findings) if as_json else render_findings(findings))
@@ -100,12 +89,16 @@ def doctor(
 @app.command()
 def report(job_id: Job, config: Config) -> None:
     """Print all that came out of a job, confidential or not: report, diff, repro and worklog."""
+    from bot.operations.reports import read_report
+
     _print(read_report(load(config), job_id))
 
 
 @app.command()
 def costs(config: Config, since: Day = None, until: Day = None) -> None:
     """Print what each job took, as CSV."""
+    from bot.operations.reports import read_costs
+
     if since and until and until < since:
         raise typer.BadParameter("it is before --since", param_hint="--until")
     _print(read_costs(load(config), since and since.date(), until and until.date()))
@@ -114,6 +107,8 @@ def costs(config: Config, since: Day = None, until: Day = None) -> None:
 @app.command()
 def takeover(job: Held, config: Config, key: Key, hours: Hours = 8.0, by: By = "") -> None:
     """Let a person into a job's environment by their own key: end the job first, or make what is gone anew."""
+    from bot.operations.holds import take_over
+
     _print(take_over(load(config), job, key, hours=hours, by=by))
 
 
@@ -132,6 +127,11 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; the lines go to stderr.")] = False,
 ) -> None:
     """See which issues of a backlog still reproduce, without an agent and without a word on them, a few at a time."""
+    from bot.operations.sweep import Wish, name_sweep
+    from bot.operations.sweep import sweep as sweep_issues
+    from bot.operations.sweep_summary import render_json, render_text
+    from handlers.text.sanitize import redact
+
     settings = load(config)
     wish = Wish(repo, label, limit, at_once, name or name_sweep(label), comment)
     show = partial(_write, err=as_json)
@@ -160,6 +160,10 @@ def run(
     follow: Annotated[bool, typer.Option("--follow", help="Wait, and print the report.")] = False,
 ) -> None:
     """Let an agent work by your words, without an issue. What comes of it is on the job's page."""
+    from bot.operations.tasks import Order, describe_order, give_order
+    from bot.operations.tasks import follow as follow_job
+    from handlers.commands.options import Options
+
     settings, words = load(config), sys.stdin.read() if task == "-" else task
     options = Options(agent=agent, model=model, machine=machine)
     job = _wait_for(give_order(settings, Order(repo, words, preset, ref, options, by)), "It may have been given.")
@@ -170,6 +174,9 @@ def run(
         _write(text)
         if not succeeded:
             raise typer.Exit(1)
+
+
+jobs.app.command("run")(run)
 
 
 @app.command()
@@ -184,6 +191,8 @@ def worktree(
     by: By = "",
 ) -> None:
     """Make an environment for a person, without an agent, and let them in by their own key."""
+    from bot.operations.worktrees import make_worktree
+
     making = make_worktree(load(config), name, key, repository=repo, machine=machine, ref=ref, hours=hours, by=by)
     _print(making)
 
@@ -197,6 +206,8 @@ def assign(
     model: Model = None,
 ) -> None:
     """Let an agent go on in a worktree, as its person leaves it."""
+    from bot.operations.worktrees import give_task
+
     _print(give_task(load(config), name, task, agent=agent, model=model))
 
 
@@ -207,68 +218,17 @@ def release_(
     drop: Annotated[bool, typer.Option("--drop", help="Collect nothing.")] = False,
 ) -> None:
     """Let nobody into a job or worktree any more, and have what the person changed collected as a new attempt."""
+    from bot.operations.holds import release
+
     _print(release(load(config), job, drop=drop))
 
 
 @app.command()
 def holds(config: Config) -> None:
     """List the jobs whose environments are kept for people."""
+    from bot.operations.holds import list_holds
+
     _print(list_holds(load(config)))
-
-
-@jobs.command("list")
-def list_jobs_(
-    config: Config,
-    repo: Annotated[str | None, typer.Option(help="Only this repository, as owner/name.")] = None,
-    state: Annotated[JobState | None, typer.Option(help="Only those in this state.")] = None,
-    active: Annotated[bool, typer.Option("--active", help="Only those that are under way.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
-    """List the newest jobs."""
-    _print(list_jobs(load(config), Filter(repo, state, active, limit), as_json=as_json))
-
-
-@jobs.command("show")
-def show_job_(job_id: Job, config: Config) -> None:
-    """Print how a job went, step by step; ptq-bot report prints what came out of it."""
-    _print(show_job(load(config), job_id))
-
-
-@jobs.command("cancel")
-def cancel_jobs_(
-    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Their ids.")], config: Config
-) -> None:
-    """Ask jobs to end, whoever had asked for them; what they found by then is reported."""
-    _print(cancel_jobs(load(config), job_ids))
-
-
-jobs.command("run")(run)
-
-
-@jobs.command("rename")
-def rename_job_(
-    job_id: Job, name: Annotated[str, typer.Argument(help="What it is called from now on.")], config: Config
-) -> None:
-    """Call a worktree or a task otherwise; a job of an issue goes by that."""
-    _print(rename_job(load(config), job_id, name))
-
-
-@jobs.command("clean")
-def clean_job_(job_id: Job, config: Config) -> None:
-    """Delete the logs of a job that has ended, before their time; what came out of it stays."""
-    _print(clean_job(load(config), job_id))
-
-
-@jobs.command("logs")
-def read_log_(
-    job_id: Job,
-    config: Config,
-    stage: Annotated[str, typer.Option(help="prepare, agent, collect or check.")] = "agent",
-    raw: Annotated[bool, typer.Option("--raw", help="As it stands there, JSON and all.")] = False,
-) -> None:
-    """Print the log of a job, also while it is under way."""
-    _print(read_log(load(config), job_id, stage, raw=raw))
 
 
 @app.command()
@@ -278,18 +238,24 @@ def bundle(
     output: Annotated[Path | None, typer.Option(help="By default ptq-bot-JOB.tar.gz, here.")] = None,
 ) -> None:
     """Write an archive for whoever looks into what went wrong with a job, without secrets."""
+    from bot.operations.bundle import make_bundle
+
     _print(make_bundle(load(config), job_id, output or Path(f"ptq-bot-{job_id}.tar.gz")))
 
 
 @app.command()
 def pause(config: Config, repository: Only = None) -> None:
     """Let no new job begin, everywhere or in one repository; those under way go on."""
+    from bot.operations.pause import pause as pause_jobs
+
     _print(pause_jobs(load(config), repository))
 
 
 @app.command()
 def resume(config: Config, repository: Only = None) -> None:
     """Let new jobs begin again, whoever had paused them."""
+    from bot.operations.pause import resume as resume_jobs
+
     _print(resume_jobs(load(config), repository))
 
 
@@ -298,6 +264,8 @@ def deliveries(
     config: Config, failed: Annotated[bool, typer.Option("--failed", help="Only those that were set aside.")] = False
 ) -> None:
     """List the newest webhook deliveries, with what went wrong."""
+    from bot.operations.deliveries import read_deliveries
+
     _print(read_deliveries(load(config), failed=failed))
 
 
@@ -308,6 +276,8 @@ def replay_delivery(
     force: Annotated[bool, typer.Option("--force", help="Also one that was worked already.")] = False,
 ) -> None:
     """Let a delivery that was set aside be worked again, by the service that is running or runs next."""
+    from bot.operations.deliveries import replay
+
     _print(replay(load(config), delivery_id, force=force))
 
 
@@ -318,8 +288,8 @@ def demo(
     setup: Annotated[bool, typer.Option("--setup", help="Play all but ptq-bot, for you to set that up.")] = False,
 ) -> None:
     """Tell the whole story on embedded parts: an issue, a job, a report, a human note, a draft pull request."""
-    # The service needs none of this in its memory.
-    from bot.demo.story import DemoFailed, play_demo, run_demo, set_up_demo  # noqa: PLC0415
+    from bot.demo.story import DemoFailed, play_demo, run_demo, set_up_demo
+    from bot.observability.log import configure_logging
 
     configure_logging((), level="ERROR")
     console = Console()

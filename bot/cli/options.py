@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bot.config.settings import ConfigError, Settings, load_settings
 from runner.characters import show_for_terminal
+
+if TYPE_CHECKING:
+    from bot.config.settings import Settings
 
 Config = Annotated[Path, typer.Option(help="The configuration, ptq.toml.")]
 
 
 def load(config: Path) -> Settings:
     """The settings; a configuration that is wrong ends the program with all that is wrong with it."""
+    from bot.config.settings import ConfigError, load_settings
+
     try:
         return load_settings(config)
     except ConfigError as error:

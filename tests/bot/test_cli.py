@@ -5,6 +5,8 @@ import hmac
 import json
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -191,3 +193,10 @@ def test_without_arguments_the_program_says_what_it_can_do() -> None:
     assert done.returncode == 0
     for command in ("serve", "report", "costs", "deliveries", "replay", "machines", "db", "demo"):
         assert command in done.stdout
+
+
+def test_help_loads_none_of_the_large_libraries() -> None:
+    """They take seconds on a slow machine, and `--help` needs none of them."""
+    words = "import sys, bot.cli.main; print(*{'aiohttp', 'asyncssh', 'pydantic', 'sqlalchemy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

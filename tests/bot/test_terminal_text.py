@@ -10,8 +10,9 @@ import typer
 
 import bot
 from bot.cli import main
+from bot.cli.failures import FAILURES
 from bot.cli.options import give_up, write
-from bot.cli.run import FAILURES, print_answer, wait_for
+from bot.cli.run import print_answer, wait_for
 from bot.operations.machines import UnknownMachine
 from bot.operations.pause import UnknownRepository
 

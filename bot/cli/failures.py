@@ -1,0 +1,23 @@
+"""Which exceptions are answers to an operator, and no faults of ours."""
+
+from __future__ import annotations
+
+from bot.operations.bundle import NotBundled
+from bot.operations.context import Refused
+from bot.operations.deliveries import NotReplayed
+from bot.operations.jobs import NotDone
+from bot.operations.machine_edits import NotChanged
+from bot.operations.machines import UnknownMachine
+from bot.operations.pause import UnknownRepository
+from bot.operations.reports import UnknownJob
+from handlers.holds.takeover import HoldRefused
+from handlers.ports import GitHubError, GitHubUnavailable
+from runner.db.errors import DatabaseError
+
+WRONG_NAMES = (UnknownMachine, UnknownRepository)
+"""The command names what the configuration does not have."""
+
+FAILURES = (
+    *(DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, NotChanged, NotDone, Refused),
+    *(GitHubError, GitHubUnavailable),
+)
