@@ -27,7 +27,7 @@ from runner.notifications import (
     fetch_newest,
     insert_notification,
 )
-from runner.schema import jobs, meters, reports
+from runner.schema import jobs, reports
 
 HICCUP = timedelta(minutes=1)
 """An outage that ends by itself within this is nobody's business."""
@@ -82,16 +82,14 @@ class Alerts:
 
     async def _look_at_reports(self, now: datetime) -> None:
         """Those of tasks without an issue: `handlers.outcomes` tells of all others."""
-        query = select(jobs.c.id).outerjoin(reports, reports.c.job_id == jobs.c.id)
-        query = query.outerjoin(meters, meters.c.job_id == jobs.c.id)
+        query = select(jobs.c.id).join(reports, reports.c.job_id == jobs.c.id)
         query = query.where(jobs.c.issue_number < 0, jobs.c.state.in_(sorted(map(str, FINAL))))
-        texts = (func.lower(text) for text in (reports.c.body, reports.c.worklog))
-        named = (text.like(part) for text in texts for part in ("%concern%", "%ecurity%"))
-        query = query.where(jobs.c.ended_at > now - LATELY, or_(meters.c.withheld, *named))
+        named = (func.lower(reports.c.body).like(part) for part in ("%concern%", "%ecurity%"))
+        query = query.where(jobs.c.ended_at > now - LATELY, or_(*named))
         async with self._context.db.write() as connection:
             for job_id in (await connection.execute(query)).scalars().all():
                 job, report = await store.fetch_job(connection, job_id), await store.fetch_report(connection, job_id)
-                if job and is_withheld(report, await store.fetch_meter(connection, job_id)):
+                if job and report and is_withheld(report):
                     await insert_notification(connection, draft_concern(job, report, now))
 
 

@@ -18,9 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers import hold_replies, replies, takeover
 from handlers.by_hand import Person
 from handlers.context import Context
-from handlers.report import is_withheld
 from handlers.rules import RepositoryRules
 from handlers.takeover import HoldRefused
+from handlers.withheld import fetch_withheld
 from runner import store
 from runner.job import Job, JobState
 from runner.jobd.admission import MAX_KEYS, read_key
@@ -168,16 +168,12 @@ async def release(
 
 
 async def _is_for_operator(connection: AsyncConnection, job: Job) -> bool:
-    """Whether what a run found may be for the operator alone, and may be in the job's environment.
+    """Whether only the operator may see what a run found, and it may be in the job's environment.
 
-    While the job is active, its own log does not decide: nobody is let in before its report is known.
+    An active job has no report yet; nobody is let in before it has.
     """
-    for job_id in filter(None, (job.id, job.adopts, job.follows)):
-        report = await store.fetch_report(connection, job_id)
-        has_ended = job_id != job.id or not job.active
-        if is_withheld(report, await store.fetch_meter(connection, job_id) if has_ended else None):
-            return True
-    return False
+    runs = filter(None, (job.id, job.adopts, job.follows))
+    return any([await fetch_withheld(connection, job_id) for job_id in runs])
 
 
 async def describe_hold(connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int) -> str:

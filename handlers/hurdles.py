@@ -17,6 +17,7 @@ from handlers.earlier import EarlierAttempt, recall
 from handlers.events import Issue
 from handlers.options import list_offers
 from handlers.ports import GitHubError, MentioningPull
+from handlers.report import has_words, is_withheld
 from handlers.rules import Preset, RepositoryRules
 from handlers.withheld import fetch_withheld
 from runner import store
@@ -195,9 +196,12 @@ async def find_simplifiable(
 
 
 async def find_earlier_repro(connection: AsyncConnection, repository: str, number: int) -> list[tuple[Kind, str, str]]:
-    """The repro that the last attempt on an issue has left, as a check; none where only the operator may know of it."""
+    """The repro that the last attempt on an issue has left, as a check, for the thread shows what comes of it.
+
+    None where that attempt left no report, or one for the operator alone.
+    """
     job = await store.fetch_last_job(connection, repository, number, reported=True)
     report = await store.fetch_report(connection, job.id) if job else None
-    if job is None or report is None or not report.repro.strip() or await fetch_withheld(connection, job.id):
+    if job is None or report is None or not report.repro.strip() or not has_words(report) or is_withheld(report):
         return []
     return [(Kind.AGENT, f"attempt {job.attempt}", report.repro)]

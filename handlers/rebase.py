@@ -12,7 +12,7 @@ from handlers.context import Context
 from handlers.earlier import EarlierAttempt, recall
 from handlers.history import leads_to
 from handlers.hurdles import NotStarted
-from handlers.report import is_withheld
+from handlers.report import has_words, is_withheld
 from handlers.rules import RepositoryRules
 from runner import store
 from runner.agents.events import Ending
@@ -103,7 +103,7 @@ def left_conflicts(job: Job, report: Report | None, meter: Meter | None) -> bool
     """Whether an agent came to its own end and left conflicts. What else ends one is no matter of another try. Pure."""
     if not job.rebases or job.state is not JobState.FAILED or report is None or meter is None:
         return False
-    by_itself = meter.ending == Ending.FINISHED and bool(report.body.strip()) and not is_withheld(report, meter)
+    by_itself = meter.ending == Ending.FINISHED and has_words(report) and not is_withheld(report)
     return by_itself and bool(find_unresolved(job, report.changes))
 
 

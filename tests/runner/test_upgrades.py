@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from runner import store, versions
 from runner.db import Database
 from runner.db_errors import DatabaseError, OldDatabase
+from runner.meter import Meter
 from runner.schema import metadata
 from tests.support.jobs import make_job, open_database
 
@@ -101,6 +103,28 @@ async def test_a_database_of_an_earlier_version_is_upgraded_and_keeps_its_rows(e
         async with database.write() as connection:
             await connection.execute(text("INSERT INTO job_logs VALUES ('nobody', 'agent', '')"))
     assert await database.upgrade() == ("9999", "9999")
+    await database.close()
+
+
+async def test_readings_lose_the_mark_of_a_judged_log_and_keep_all_else(empty_url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "0023"
+    shutil.copytree(versions.MIGRATIONS, folder)
+    (folder / "versions/r0024_no_judged_logs.py").unlink()
+    database = Database(empty_url, folder)
+    await database.open()
+    job = make_job()
+    async with database.write() as connection:
+        await store.insert_job(connection, job)
+        values = asdict(Meter(job.id, turns=3, heading="A try")) | {"withheld": True}
+        names = ", ".join(values)
+        marks = ", ".join(f":{name}" for name in values)
+        await connection.execute(text(f"INSERT INTO meters ({names}) VALUES ({marks})"), values)
+    await database.close()
+    database = Database(empty_url)
+    assert (await database.upgrade())[0] == "0023"
+    await database.open()
+    async with database.read() as connection:
+        assert await store.fetch_meter(connection, job.id) == Meter(job.id, turns=3, heading="A try")
     await database.close()
 
 
