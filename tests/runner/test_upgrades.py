@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -106,25 +105,23 @@ async def test_a_database_of_an_earlier_version_is_upgraded_and_keeps_its_rows(e
     await database.close()
 
 
-async def test_readings_lose_the_mark_of_a_judged_log_and_keep_all_else(empty_url: str, tmp_path: Path) -> None:
-    folder = tmp_path / "0023"
-    shutil.copytree(versions.MIGRATIONS, folder)
-    (folder / "versions/r0024_no_judged_logs.py").unlink()
-    database = Database(empty_url, folder)
+async def test_readings_lose_the_mark_of_a_judged_log_and_keep_all_else(empty_url: str) -> None:
+    database = Database(empty_url)
     await database.open()
     job = make_job()
+    reading = Meter(job.id, turns=3, heading="A try")
     async with database.write() as connection:
         await store.insert_job(connection, job)
-        values = asdict(Meter(job.id, turns=3, heading="A try")) | {"withheld": True}
-        names = ", ".join(values)
-        marks = ", ".join(f":{name}" for name in values)
-        await connection.execute(text(f"INSERT INTO meters ({names}) VALUES ({marks})"), values)
+        await store.save_meter(connection, reading)
+        await connection.execute(text("ALTER TABLE meters ADD COLUMN withheld BOOLEAN NOT NULL DEFAULT true"))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0023'"))
     await database.close()
     database = Database(empty_url)
     assert (await database.upgrade())[0] == "0023"
     await database.open()
-    async with database.read() as connection:
-        assert await store.fetch_meter(connection, job.id) == Meter(job.id, turns=3, heading="A try")
+    async with database.write() as connection:
+        assert await store.fetch_meter(connection, job.id) == reading
+        assert await connection.run_sync(find_differences) == ""
     await database.close()
 
 
