@@ -247,6 +247,7 @@ class Service:
             presets=settings.preset_table(),
             machines=self._roster.machines,
             signs_in=settings.dashboard.client_id is not None,
+            public_logs=settings.dashboard.public_logs,
         )
 
     async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:

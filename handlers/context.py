@@ -43,6 +43,13 @@ class Context:
     signs_in: bool = False
     """Whether people can sign in to the pages, where a job's holder then reads the way in."""
 
+    public_logs: bool = False
+    """Whether everyone who sees a job of a public repository may read its log."""
+
+    def opens_log(self, job: Job) -> bool:
+        """Whether everyone who sees a job may read its log. If not, only people who can start jobs there may."""
+        return self.public_logs and not job.private
+
     def rules_for(self, repository: str) -> RepositoryRules | None:
         """The configuration of a repository, or None when the operator named none."""
         return self.repositories.get(repository.lower())

@@ -35,7 +35,6 @@ from handlers.text.sanitize import (
 from handlers.text.transcript import drop_colours, redact_log
 from handlers.words.pull_template import render_template
 from runner.agents.lines import parse_line
-from runner.changes.concerns import is_concern
 from runner.checks.new_names import find_new_names
 from runner.checks.regression_tests import find_tests
 from runner.checks.signature import count_tests, find_signature, name_failure
@@ -130,8 +129,7 @@ WHOLE: dict[str, Function] = {
     "parse_commands": parse_commands,
     "reveal": reveal,
     "parse_report": parse_report,
-    "is_withheld": lambda text: is_withheld(Report("0123456789", text, "", "", "", "", (), None), None),
-    "is_withheld, by a worklog": lambda text: is_withheld(Report("0123456789", "", text, "", "", "", (), None), None),
+    "is_withheld": lambda text: is_withheld(Report("0123456789", text, "", "", "", "", (), None)),
     "notes": _read_notes,
     "template": _render_template,
     "name_failure": lambda text: name_failure(text, 1, timed_out=False),
@@ -142,7 +140,6 @@ WHOLE: dict[str, Function] = {
     "drop_colours": drop_colours,
     "redact_log": lambda text: redact_log(text, redact),
     "parse_line": parse_line,
-    "is_concern": lambda text: is_concern(text.encode(errors="replace")),
 }
 
 

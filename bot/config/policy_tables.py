@@ -213,6 +213,7 @@ class DashboardTable(Table):
     client_secret_file: SecretFile | None = None
     client_secret: Secret | None = None
     public: bool = True
+    public_logs: bool = False
     operators: frozenset[Text] = frozenset()
 
     @model_validator(mode="after")

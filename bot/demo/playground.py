@@ -161,6 +161,8 @@ class Playground:
     def _render_config(self) -> str:
         # A JSON string is a TOML string.
         quote = json.dumps
+        # Nobody else sees this service, and what its agent says is part of the show.
+        dashboard = "" if "[dashboard]" in self._more_toml else "[dashboard]\npublic_logs = true"
         clone_url = "" if self._private else f"clone_url = {quote(self.git_dir.resolve().as_uri())}"
         return f"""\
 [github]
@@ -193,6 +195,8 @@ workspace = {quote(str(self.folder / "machine" / "workspace"))}
 python = {quote(self._python)}
 min_free_gb = 0
 serves = ["{"private" if self._private else "public"}"]
+
+{dashboard}
 
 {self._more_toml}
 

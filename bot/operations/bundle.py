@@ -20,13 +20,12 @@ from sqlalchemy import make_url
 from bot.config.settings import Settings
 from bot.operations.jobs import NO_LOG, read_log, show_job
 from bot.operations.machines import list_machines
-from handlers.text.report import is_withheld
+from handlers.text.report import has_words, is_withheld
 from handlers.text.sanitize import redact
-from runner.changes.concerns import reads_as_concern
 from runner.db.database import open_beside
 from runner.own_files import open_private
 from runner.rows import job_rows
-from runner.steps.spool import STAGES, Spool
+from runner.steps.spool import STAGES
 
 PROGRAMS = ("ptq-bot", "aiohttp", "asyncssh", "gidgethub", "SQLAlchemy", "aiosqlite", "asyncpg", "uvloop")
 
@@ -54,10 +53,8 @@ async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
     """
     files = {"job.txt": await show_job(settings, job_id)}
     async with open_beside(settings.server.database_url) as database, database.read() as connection:
-        report, meter = await job_rows.fetch_report(connection, job_id), await job_rows.fetch_meter(connection, job_id)
-        kept = await job_rows.fetch_log(connection, job_id, "agent")
-    agent_log = Spool(settings.server.data_dir / "spool").read(job_id, "agent") if kept is None else kept
-    if is_withheld(report, meter, is_suspect=reads_as_concern(agent_log)):
+        report = await job_rows.fetch_report(connection, job_id)
+    if is_withheld(report):
         raise NotBundled("what the job found may be for you alone, and its logs say it: see ptq-bot report")
     for stage in STAGES:
         if (log := await read_log(settings, job_id, stage, raw=True)) != NO_LOG:
@@ -69,7 +66,8 @@ async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
         _write(target, f"ptq-bot-{job_id}", files)
     except OSError as error:
         raise NotBundled(f"{target} cannot be written: {error.strerror}") from None
-    return f"Written to {target}: {', '.join(files)}. Look through it before you send it to anybody.\n"
+    unjudged = "" if has_words(report) else " This job has no report, so its log may tell of a security concern."
+    return f"Written to {target}: {', '.join(files)}. Look through it before you send it to anybody.{unjudged}\n"
 
 
 def describe_configuration(settings: Settings) -> str:

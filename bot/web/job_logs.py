@@ -19,7 +19,6 @@ from handlers.text.log_pieces import cut_pieces
 from handlers.text.sanitize import redact
 from handlers.text.transcript import Entry, EntryKind, drop_colours, redact_each, redact_log, render_transcript
 from runner.agents import Agent
-from runner.changes.concerns import reads_as_concern
 from runner.characters import show_invisible
 from runner.db.database import Database
 from runner.model.job import Job
@@ -136,16 +135,6 @@ class TooMany(Exception):  # noqa: N818 - what is the case
     """Others wait already for their logs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """A log as anybody may read it who may read the job's."""
-
-    body: bytes
-    """UTF-8."""
-    is_suspect: bool
-    """Whether it reads as if its run had a security concern."""
-
-
 class CleanLogs:
     """Cleaned logs by what they were: one that has grown is another."""
 
@@ -153,13 +142,13 @@ class CleanLogs:
         self._clean = clean
         self._max_waiting = max_waiting
         self._most = most
-        self._kept: dict[tuple[bool, bytes], Cleaned] = {}
+        self._kept: dict[tuple[bool, bytes], bytes] = {}
         """The longest unused first."""
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    async def fetch(self, log: End) -> Cleaned:
-        """The log, cleaned. Raises `TooMany`."""
+    async def fetch(self, log: End) -> bytes:
+        """The log, cleaned, in UTF-8. Raises `TooMany`."""
         key = bool(log.start), (await asyncio.to_thread(hashlib.sha256, log.data)).digest()
         if (kept := self._find(key)) is not None:
             return kept
@@ -175,15 +164,15 @@ class CleanLogs:
             self._waiting -= 1
         return kept
 
-    def _make(self, log: End) -> Cleaned:
-        return Cleaned(self._clean(log).encode(), reads_as_concern(log.data))
+    def _make(self, log: End) -> bytes:
+        return self._clean(log).encode()
 
-    def _find(self, key: tuple[bool, bytes]) -> Cleaned | None:
+    def _find(self, key: tuple[bool, bytes]) -> bytes | None:
         if (found := self._kept.pop(key, None)) is not None:
             self._kept[key] = found
         return found
 
-    def _keep(self, key: tuple[bool, bytes], cleaned: Cleaned) -> None:
+    def _keep(self, key: tuple[bool, bytes], cleaned: bytes) -> None:
         self._kept[key] = cleaned
-        while sum(len(one.body) for one in self._kept.values()) > self._most:
+        while sum(map(len, self._kept.values())) > self._most:
             del self._kept[next(iter(self._kept))]

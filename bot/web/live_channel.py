@@ -16,10 +16,9 @@ import structlog
 
 from bot.web.job_logs import JobLogs
 from handlers.text.live_transcript import MAX_HELD, LiveTranscript, Told
-from runner.changes.concerns import reads_as_concern
 from runner.model.job import Job
 from runner.steps.loops import Listener
-from runner.steps.spool import GROWING, STAGES, Spool
+from runner.steps.spool import CHECK, GROWING, STAGES, Spool
 
 log = structlog.get_logger()
 
@@ -61,6 +60,11 @@ def encode(event: str, html: str, offset: int | None = None) -> bytes:
     return f"{head}{data}\n".encode()
 
 
+def may_read(stage: str, *, reads_log: bool) -> bool:
+    """Whether somebody who sees a job may read the log of this stage: that of the service's own checks, always."""
+    return reads_log or stage == CHECK
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """A job as its readers may see it at one moment."""
@@ -77,6 +81,8 @@ class Reader:
     """What one reader has been sent by now."""
 
     offset: int
+    reads_log: bool = True
+    """Whether they may read logs; anybody else only gets how the job stands."""
     parts: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -85,14 +91,14 @@ class Channel:
 
     def __init__(
         self,
-        look: Callable[[str, bool], Awaitable[View]],
+        look: Callable[[str], Awaitable[View]],
         draw: Callable[..., str],
         spool: Spool,
         logs: JobLogs,
         job: Job,
         stage: str,
     ) -> None:
-        """`look` says how a job stands, where its log may read like a security concern; `draw` renders a template."""
+        """`look` says how a job stands; `draw` renders a template."""
         self._look, self._draw = look, draw
         self._spool, self._logs = spool, logs
         self._job, self.stage = job, stage
@@ -103,8 +109,8 @@ class Channel:
         self._parts: dict[str, bytes] = {}
         self._made: tuple[int, int, bytes] = (0, 0, b"")
         """The last event that was made, and between which offsets: as a rule all readers are at the same one."""
-        self._last: bytes | None = None
-        """What ends the stream of every reader who has got everything else."""
+        self._last: Mapping[bool, bytes] | None = None
+        """What ends the stream of readers who have got everything else, by whether they may read logs."""
         self._news = asyncio.Event()
         self.readers = 0
 
@@ -117,9 +123,9 @@ class Channel:
             log.exception("live_log.failed", job=self._job.id, stage=self.stage)
             self.end()
 
-    def end(self, last: bytes = b"") -> None:
+    def end(self, last: Mapping[bool, bytes] | None = None) -> None:
         """Let every reader go once it has got everything. Unless it gets told that all is over, it comes back."""
-        self._last = last
+        self._last = last or {True: b"", False: b""}
         self._tell_all()
 
     async def stream(self, reader: Reader) -> AsyncIterator[bytes]:
@@ -129,7 +135,7 @@ class Channel:
             for event in self._catch_up(reader):
                 yield event
             if last is not None:
-                yield last
+                yield last[reader.reads_log]
                 return
             try:
                 async with asyncio.timeout(KEEP_ALIVE_S):
@@ -138,6 +144,14 @@ class Channel:
                 yield b": still here\n\n"
 
     def _catch_up(self, reader: Reader) -> Iterator[bytes]:
+        if may_read(self.stage, reads_log=reader.reads_log):
+            yield from self._catch_up_log(reader)
+        for name, event in [*self._parts.items()]:
+            if reader.parts.get(name) != event:
+                reader.parts[name] = event
+                yield event
+
+    def _catch_up_log(self, reader: Reader) -> Iterator[bytes]:
         if reader.offset < self._forgotten:
             reader.offset = self._forgotten
             yield encode("log", self._draw("left_out.html", job=self._job, stage=self.stage), reader.offset)
@@ -146,10 +160,6 @@ class Channel:
             if self._made[:2] != (began, reader.offset):
                 self._made = began, reader.offset, encode("log", "".join(html for _, html in later), reader.offset)
             yield self._made[2]
-        for name, event in [*self._parts.items()]:
-            if reader.parts.get(name) != event:
-                reader.parts[name] = event
-                yield event
 
     def _find_later(self, offset: int) -> Sequence[tuple[int, str]]:
         """What comes next after an offset: as much as one event should hold."""
@@ -168,20 +178,18 @@ class Channel:
 
     async def _follow(self, listener: Listener) -> None:
         transcript, read_to = await self._begin()
-        clock, looked_at, view, suspects = asyncio.get_running_loop().time, 0.0, None, False
+        clock, looked_at, view = asyncio.get_running_loop().time, 0.0, None
         while True:
-            if view is None or clock() >= looked_at + LOOK_S or suspects != transcript.is_concern:
-                looked_at, suspects = clock(), transcript.is_concern
-                view = await self._look(self._job.id, suspects)
+            if view is None or clock() >= looked_at + LOOK_S:
+                looked_at = clock()
+                view = await self._look(self._job.id)
                 self._note_parts(view)
             # What is over by now has written all that it ever will.
             is_over = self._is_over(view.job)
             if not view.is_withheld:
                 read_to = await self._render_news(transcript, read_to, view.job, is_over)
-                if suspects != transcript.is_concern:
-                    continue
             if view.is_withheld or is_over:
-                self.end(self._render_end(view))
+                self.end({reads_log: self._render_end(view, reads_log=reads_log) for reads_log in (True, False)})
                 return
             await asyncio.sleep(PACE_S)
             await listener.wait(max(looked_at + LOOK_S - clock(), 0.0))
@@ -192,12 +200,7 @@ class Channel:
         size = self._spool.offset(self._job.id, self.stage) if kept is None else len(kept)
         start = max(size - BEHIND - MAX_HELD, 0)
         self._forgotten = start + MAX_HELD if start else 0
-        transcript = self._logs.open_transcript(self._job, self.stage, start)
-        if start and self.stage == "agent":  # What is not rendered may withhold the rest as well.
-            end = start + MAX_HELD
-            before = self._spool.read_from(self._job.id, self.stage, 0, end) if kept is None else kept[:end]
-            transcript.is_concern = await asyncio.to_thread(reads_as_concern, before)
-        return transcript, start
+        return self._logs.open_transcript(self._job, self.stage, start), start
 
     def _is_over(self, job: Job) -> bool:
         return not job.active or STAGES.index(GROWING[job.state]) > STAGES.index(self.stage)
@@ -238,14 +241,16 @@ class Channel:
         if rendered:
             self._tell_all()
 
-    def _render_end(self, view: View) -> bytes:
+    def _render_end(self, view: View, *, reads_log: bool) -> bytes:
         over = encode(OVER, "")
         if view.is_withheld:
             return over
         after = STAGES[STAGES.index(self.stage) + 1 :]
         for stage in after if view.job.active else ():
             if stage == GROWING[view.job.state] or self._spool.offset(self._job.id, stage):
-                section = self._draw("log_section.html", job=view.job, stage=stage, entries=(), live_from=0)
+                shown = may_read(stage, reads_log=reads_log)
+                values = {"job": view.job, "stage": stage, "entries": (), "live_from": 0, "is_shown": shown}
+                section = self._draw("log_section.html", **values)
                 return encode("next", section) + over
         return encode("end", self._draw("ended.html", job=view.job)) + over
 

@@ -40,11 +40,11 @@ RETRY_MS = 2_000
 class Decisions:
     """What is decided elsewhere: who may read, and what a job looks like."""
 
-    find: Callable[[web.Request], Awaitable[tuple[str | None, Job]]]
-    """Who asks (None for somebody who has not signed in), and the job, if they can read it. Raises
-    `web.HTTPException`."""
-    look: Callable[[str, bool], Awaitable[View]]
-    """How a job stands now, where its log may read as if nobody should see it."""
+    find: Callable[[web.Request], Awaitable[tuple[str | None, Job, bool]]]
+    """Who asks (None for somebody who has not signed in), the job, if they see it, and whether they may read its log.
+    Raises `web.HTTPException`."""
+    look: Callable[[str], Awaitable[View]]
+    """How a job stands now."""
     draw: Callable[..., str]
     """A template of this name with these values, as HTML."""
     headers: Mapping[str, str]
@@ -82,8 +82,11 @@ class LiveLogs:
         return web.get("/jobs/{id}/log/{stage}/events", self.show, allow_head=False)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """Stream a log from an offset on, until it ends, or its reader has gone."""
-        (login, job), stage = await self._decided.find(request), request.match_info["stage"]
+        """Stream a log from an offset on, until it ends, or its reader has gone.
+
+        Somebody who may not read the log only gets how the job stands.
+        """
+        (login, job, reads_log), stage = await self._decided.find(request), request.match_info["stage"]
         if stage not in STAGES:
             raise web.HTTPNotFound(text="this job has no such log\n", headers=self._decided.headers)
         if self._is_closing or not self._has_room(login):
@@ -96,7 +99,7 @@ class LiveLogs:
         try:
             async with self._join(job, stage) as channel:
                 await response.prepare(request)
-                await _send_all(request, response, channel)
+                await _send_all(request, response, channel, Reader(read_offset(request), reads_log))
         finally:
             self._streams[login] -= 1
             self._streams += Counter()  # Drops people who have no stream any more.
@@ -130,11 +133,11 @@ class LiveLogs:
                 task.cancel()
 
 
-async def _send_all(request: web.Request, response: web.StreamResponse, channel: Channel) -> None:
+async def _send_all(request: web.Request, response: web.StreamResponse, channel: Channel, reader: Reader) -> None:
     with suppress(TimeoutError, ConnectionError):
         await response.write(f"retry: {RETRY_MS}\n\n".encode())
         async with asyncio.timeout(LASTS_S):
-            async for event in channel.stream(Reader(read_offset(request))):
+            async for event in channel.stream(reader):
                 if event:
                     await _send(request, response, event)
 

@@ -28,19 +28,18 @@ from bot.web.dashboard.lists import Lists
 from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.notes import Notes
 from bot.web.dashboard.sign_in import SignIn
-from bot.web.job_logs import SENT_LOG, SHOWN_LOG, Cleaned, CleanLogs, End, JobLogs, TooMany
-from bot.web.live_channel import View
+from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, End, JobLogs, TooMany
+from bot.web.live_channel import View, may_read
 from bot.web.live_log import MAX_STREAMS, Decisions, LiveLogs
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.effects.outbox import count_backlog, list_troubles
 from handlers.inbox.inbox import count_deliveries
 from handlers.inbox.receiving import MAX_PENDING
-from handlers.text.report import is_withheld
+from handlers.text.report import has_words, is_withheld
 from handlers.words.costs import describe_meter
 from handlers.words.report_comment import render_duration
 from runner.agents import Agent
-from runner.changes.concerns import reads_as_concern
 from runner.checks.verification import Kind, Side
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.model.meter import Meter
@@ -162,8 +161,9 @@ class Pages:
     async def show_job(self, request: web.Request) -> web.Response:
         """One job: state, history, report, diff, log."""
         visit, job = await self._find(request)
-        growing = GROWING.get(job.state)
-        logs = {stage: await self._logs.read(job, stage, SHOWN_LOG) for stage in STAGES}
+        growing, reads_log = GROWING.get(job.state), await self._desk.sight.reads_log(visit, job)
+        stages = [stage for stage in STAGES if may_read(stage, reads_log=reads_log)]
+        logs = {stage: await self._logs.read(job, stage, SHOWN_LOG) for stage in stages}
         logs = {stage: log for stage, log in logs.items() if log.data or stage == growing}
         around = await look_around(self._desk, visit, job)
         async with self._context.db.read() as connection:
@@ -171,7 +171,7 @@ class Pages:
             values["checks"] = await fetch_checks(connection, job.id)
             # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
             values["report"] = await job_rows.fetch_report(connection, job.id)
-        values |= {"around": around, "posted": "posted" in request.query}
+        values |= {"around": around, "posted": "posted" in request.query, "reads_log": reads_log}
         return await asyncio.to_thread(partial(self._draw_job, visit, job, logs=logs, **values))
 
     async def show_actions(self, request: web.Request) -> web.Response:
@@ -204,14 +204,15 @@ class Pages:
         report: Report | None,
         meter: Meter | None,
         logs: Mapping[str, End],
+        reads_log: bool,
         **values: Any,
     ) -> web.Response:
-        is_suspect = "agent" in logs and reads_as_concern(logs["agent"].data)
-        if withheld := self._withhold(visit, job, report, meter, is_suspect=is_suspect):
+        if withheld := self._withhold(visit, job, report):
             return withheld
+        report = report if reads_log or has_words(report) else None
         texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
         drawn = {stage: self._logs.draw(job, stage, log) for stage, log in logs.items()}
-        is_confidential = is_withheld(report, meter, is_suspect=is_suspect)
+        is_confidential = is_withheld(report)
         if is_confidential:  # What all readers of a stream have in common ends there.
             drawn = {stage: replace(log, live_from=None) for stage, log in drawn.items()}
         return self._desk.drawing.render(
@@ -220,6 +221,10 @@ class Pages:
             report=report,
             texts=texts,
             logs=drawn,
+            # How an active job stands travels with its log, for people who may not read that, too.
+            follows=GROWING[job.state] if job.active and GROWING[job.state] not in drawn else None,
+            reads_log=reads_log,
+            no_log="" if reads_log else self._desk.sight.explain_no_log(visit, job),
             refresh_s=REFRESH_S,
             digest_shown=DIGEST_SHOWN,
             sides=SIDES,
@@ -235,20 +240,18 @@ class Pages:
         took = describe_run(job, meter, self._context.now())
         return {"job": job, "meter": meter, "took": took, "model": (meter and meter.model) or job.model}
 
-    async def _look(self, job_id: str, is_suspect: bool) -> View:
-        """How a job that somebody follows stands now; its log may be suspect of what only the operator should see."""
+    async def _look(self, job_id: str) -> View:
+        """How a job that somebody follows stands now."""
         async with self._context.db.read() as connection:
             job = await job_rows.fetch_job(connection, job_id)
             assert job is not None, "no job is ever deleted"
             standing = await self._fetch_standing(connection, job)
             report = await job_rows.fetch_report(connection, job_id)
-        return await asyncio.to_thread(self._draw_view, job, report, is_suspect=is_suspect, **standing)
+        return await asyncio.to_thread(self._draw_view, job, report, **standing)
 
-    def _draw_view(
-        self, job: Job, report: Report | None, *, is_suspect: bool, meter: Meter | None, **values: Any
-    ) -> View:
+    def _draw_view(self, job: Job, report: Report | None, *, meter: Meter | None, **values: Any) -> View:
         draw = self._desk.drawing.draw
-        if is_withheld(report, meter, is_suspect=is_suspect):
+        if is_withheld(report):
             return View(job, True, {"gone": draw("confidential.html", "main", **describe_withheld(job))})
         values = {**values, **self._describe_standing(job, meter), "is_live": True}
         return View(job, False, {part: draw("job.html", part, **values) for part in ("state", "history")})
@@ -278,18 +281,19 @@ class Pages:
     async def show_log(self, request: web.Request) -> web.Response:
         """The log of a stage as the machine gave it, but for secrets, colours and what nobody sees."""
         (visit, job), stage = await self._find(request), request.match_info["stage"]
+        if not may_read(stage, reads_log=await self._desk.sight.reads_log(visit, job)):
+            raise web.HTTPForbidden(text=f"{self._desk.sight.explain_no_log(visit, job)}\n", headers=HEADERS)
         log = await self._logs.read(job, stage, SENT_LOG) if stage in STAGES else None
         cleaned = await self._clean(log) if log and log.data else None
-        is_suspect = stage == "agent" and cleaned is not None and cleaned.is_suspect
         # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
-        _, withheld = await self._fetch_result(visit, job, is_suspect=is_suspect)
+        _, withheld = await self._fetch_result(visit, job)
         if withheld:
             return withheld
         if cleaned is None:
             raise web.HTTPNotFound(text="this job has no such log\n", headers=HEADERS)
-        return web.Response(body=cleaned.body, headers=HEADERS, content_type="text/plain", charset="utf-8")
+        return web.Response(body=cleaned, headers=HEADERS, content_type="text/plain", charset="utf-8")
 
-    async def _clean(self, log: End) -> Cleaned:
+    async def _clean(self, log: End) -> bytes:
         try:
             return await self._clean_logs.fetch(log)
         except TooMany:
@@ -301,26 +305,24 @@ class Pages:
         visit = self._desk.visits.read(request)
         return visit, await self._desk.find_job(request, visit)
 
-    async def _find_reader(self, request: web.Request) -> tuple[str | None, Job]:
+    async def _find_reader(self, request: web.Request) -> tuple[str | None, Job, bool]:
         visit, job = await self._find(request)
-        return visit.login, job
+        return visit.login, job, await self._desk.sight.reads_log(visit, job)
 
-    async def _fetch_result(
-        self, visit: Visit, job: Job, *, is_suspect: bool = False
-    ) -> tuple[Report | None, web.Response | None]:
-        """The result of a job, or the notice that replaces it for people who may not read it."""
+    async def _fetch_result(self, visit: Visit, job: Job) -> tuple[Report | None, web.Response | None]:
+        """The result of a job, or the notice that replaces it for people who may not read it.
+
+        What a run left without a report is shown like its log.
+        """
         async with self._context.db.read() as connection:
-            report, meter = (
-                await job_rows.fetch_report(connection, job.id),
-                await job_rows.fetch_meter(connection, job.id),
-            )
-        return report, await asyncio.to_thread(self._withhold, visit, job, report, meter, is_suspect=is_suspect)
+            report = await job_rows.fetch_report(connection, job.id)
+        if report and not has_words(report) and not await self._desk.sight.reads_log(visit, job):
+            report = None
+        return report, await asyncio.to_thread(self._withhold, visit, job, report)
 
-    def _withhold(
-        self, visit: Visit, job: Job, report: Report | None, meter: Meter | None, *, is_suspect: bool
-    ) -> web.Response | None:
-        """What stands in place of a run whose result is, or may be, for the operator alone; None for any other."""
-        if visit.is_operator or not is_withheld(report, meter, is_suspect=is_suspect):
+    def _withhold(self, visit: Visit, job: Job, report: Report | None) -> web.Response | None:
+        """The page that replaces a run which only the operator may see; None for any other run."""
+        if visit.is_operator or not is_withheld(report):
             return None
         return self._desk.drawing.render("confidential.html", visit, **describe_withheld(job))
 

@@ -1,4 +1,4 @@
-"""Whether what a stored job has found is, or may be, for the operator alone. `handlers.text.report` decides it."""
+"""Whether only the operator may see what a stored job has found. `handlers.text.report` decides it."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from runner.rows import job_rows
 
 async def fetch_withheld(connection: AsyncConnection, job_id: str) -> bool:
     """Whether nothing that a job wrote may be shown, given to another job, or opened to anybody else."""
-    return is_withheld(await job_rows.fetch_report(connection, job_id), await job_rows.fetch_meter(connection, job_id))
+    return is_withheld(await job_rows.fetch_report(connection, job_id))

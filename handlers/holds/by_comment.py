@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.holds import takeover
 from handlers.holds.manual_jobs import Person
 from handlers.holds.takeover import HoldRefused
 from handlers.rules import RepositoryRules
-from handlers.text.report import is_withheld
 from handlers.words import hold_replies, replies
 from runner.jobd.access.admission import MAX_KEYS, read_key
 from runner.jobd.files import Failure
@@ -169,16 +169,12 @@ async def release(
 
 
 async def _is_for_operator(connection: AsyncConnection, job: Job) -> bool:
-    """Whether what a run found may be for the operator alone, and may be in the job's environment.
+    """Whether only the operator may see what a run found, and it may be in the job's environment.
 
-    While the job is active, its own log does not decide: nobody is let in before its report is known.
+    An active job has no report yet; nobody is let in before it has.
     """
-    for job_id in filter(None, (job.id, job.adopts, job.follows)):
-        report = await job_rows.fetch_report(connection, job_id)
-        has_ended = job_id != job.id or not job.active
-        if is_withheld(report, await job_rows.fetch_meter(connection, job_id) if has_ended else None):
-            return True
-    return False
+    runs = filter(None, (job.id, job.adopts, job.follows))
+    return any([await fetch_withheld(connection, job_id) for job_id in runs])
 
 
 async def describe_hold(connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int) -> str:

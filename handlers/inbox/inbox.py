@@ -51,9 +51,9 @@ MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_IN_OUTAGES = 18
 """With the back-off below, GitHub or the database may be away for more than an hour."""
 
-SUSPECT_DEATHS, MAX_DEATHS = 2, 25
-"""How often the service may die amid a delivery, or lose its claim, before that is worked alone, and before it is set
-aside: very often, because most often something else was the cause, and what is set aside waits for the operator."""
+SUSPECT_DEATHS, MAX_LONE_DEATHS = 2, 3
+"""The service dies, or loses its claim, while it works a delivery. After this many deaths it works the delivery alone:
+another one in hand may have been the cause. After this many more it sets the delivery aside: no other was in hand."""
 
 MIN_POSTPONED_S, MAX_POSTPONED_S = 0.5, 30.0
 """How many seconds a delivery that came too early waits before it is worked again."""
@@ -243,9 +243,12 @@ class Inbox:
                 await self._record(delivery, state="done", finished_at=self._now())
 
     async def _is_deadly(self, delivery: Delivery) -> bool:
-        """Set a delivery aside amid which the service dies again and again; count that its work begins."""
-        if delivery.begun >= MAX_DEATHS:
-            reason = f"the service ended {delivery.begun} times while it was being worked"
+        """Set a delivery aside if the service keeps dying while it works this one alone; count that its work begins.
+
+        `_take` sees to it that a delivery is alone from its third death on, so one number tells both counts.
+        """
+        if delivery.begun >= SUSPECT_DEATHS + MAX_LONE_DEATHS:
+            reason = f"the service ended {MAX_LONE_DEATHS} times while this was the only delivery being worked"
             log.error("delivery.set_aside", reason=reason, attempts=delivery.attempts)
             await self._record(delivery, state="failed", finished_at=self._now(), error=reason)
             return True

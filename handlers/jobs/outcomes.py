@@ -102,9 +102,7 @@ async def _report(context: Context, job_id: str) -> None:
     ended = await _read_ended(context, job)
     has_page = bool(context.find_page_root(job))
     draft = await run_aside(ended.size, _render, context, ended)
-    asked = (job, ended.report, ended.meter, context.secrets)
-    is_approvable = await run_aside(ended.size, approvable, *asked, has_page=has_page)
-    is_concern = is_withheld(ended.report, ended.meter)
+    is_approvable = await run_aside(ended.size, approvable, job, ended.report, context.secrets, has_page=has_page)
     async with context.db.write() as connection:
         if await job_rows.fetch_job(connection, job_id) != job:
             return
@@ -120,7 +118,7 @@ async def _report(context: Context, job_id: str) -> None:
             body, reply_id = draft.finish(next_step), casebook.derive_reply_id(f"report {job_id}")
             reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
             await casebook.insert_reply(connection, reply)
-        if is_concern:
+        if ended.report and is_withheld(ended.report):
             await refuse_hold(connection, job.id)
             await insert_notification(connection, draft_concern(job, ended.report, context.now()))
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
@@ -171,6 +169,7 @@ def _render(context: Context, ended: _Ended) -> Draft:
             secrets=context.secrets,
             checks=ended.checks,
             key_on_machine=context.leaves_key(job),
+            quotes_log=context.opens_log(job),
         )
     except Exception:
         log.exception("report.not_rendered", **job.log_context())

@@ -19,6 +19,7 @@ from handlers.events import Issue
 from handlers.jobs.previous_attempts import EarlierAttempt, recall
 from handlers.ports import GitHubError, MentioningPull
 from handlers.rules import Preset, RepositoryRules
+from handlers.text.report import has_words, is_withheld
 from handlers.words import replies
 from runner.checks.verification import Kind
 from runner.model.caps import Scope, Use, find_tightest
@@ -196,9 +197,12 @@ async def find_simplifiable(
 
 
 async def find_earlier_repro(connection: AsyncConnection, repository: str, number: int) -> list[tuple[Kind, str, str]]:
-    """The repro that the last attempt on an issue has left, as a check; none where only the operator may know of it."""
+    """The repro that the last attempt on an issue has left, as a check, for the thread shows what comes of it.
+
+    None where that attempt left no report, or one for the operator alone.
+    """
     job = await job_rows.fetch_last_job(connection, repository, number, reported=True)
     report = await job_rows.fetch_report(connection, job.id) if job else None
-    if job is None or report is None or not report.repro.strip() or await fetch_withheld(connection, job.id):
+    if job is None or report is None or not report.repro.strip() or not has_words(report) or is_withheld(report):
         return []
     return [(Kind.AGENT, f"attempt {job.attempt}", report.repro)]

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.context import Context
 from handlers.text.report import is_withheld
 from handlers.words.notifications import BACK, OUT, draft_concern, draft_machine
-from runner.db.schema import jobs, meters, reports
+from runner.db.schema import jobs, reports
 from runner.model.caps import Caps, Scope, Use, find_uses
 from runner.model.job import FINAL
 from runner.model.machines import USABLE, MachineState
@@ -75,19 +75,17 @@ class Alerts:
 
     async def _look_at_reports(self, now: datetime) -> None:
         """Those of tasks without an issue: `handlers.jobs.outcomes` tells of all others."""
-        query = select(jobs.c.id).outerjoin(reports, reports.c.job_id == jobs.c.id)
-        query = query.outerjoin(meters, meters.c.job_id == jobs.c.id)
+        query = select(jobs.c.id).join(reports, reports.c.job_id == jobs.c.id)
         query = query.where(jobs.c.issue_number < 0, jobs.c.state.in_(sorted(map(str, FINAL))))
-        texts = (func.lower(text) for text in (reports.c.body, reports.c.worklog))
-        named = (text.like(part) for text in texts for part in ("%concern%", "%ecurity%"))
-        query = query.where(jobs.c.ended_at > now - LATELY, or_(meters.c.withheld, *named))
+        named = (func.lower(reports.c.body).like(part) for part in ("%concern%", "%ecurity%"))
+        query = query.where(jobs.c.ended_at > now - LATELY, or_(*named))
         async with self._context.db.write() as connection:
             for job_id in (await connection.execute(query)).scalars().all():
                 job, report = (
                     await job_rows.fetch_job(connection, job_id),
                     await job_rows.fetch_report(connection, job_id),
                 )
-                if job and is_withheld(report, await job_rows.fetch_meter(connection, job_id)):
+                if job and report and is_withheld(report):
                     await insert_notification(connection, draft_concern(job, report, now))
 
 

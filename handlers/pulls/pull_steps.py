@@ -84,10 +84,7 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     if rules is None:
         raise PullAbandoned("the operator of this App no longer has this repository set up")
     has_page = bool(context.find_page_root(job))
-    async with context.db.read() as connection:
-        meter = await job_rows.fetch_meter(connection, job.id)
-    asked = (job, report, meter, context.secrets)
-    is_approvable = await run_aside(len(report.patch), approvable, *asked, has_page=has_page)
+    is_approvable = await run_aside(len(report.patch), approvable, job, report, context.secrets, has_page=has_page)
     if report.digest != pull.digest or not is_approvable:
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
     title = render_pull_title(pull, report, case.title, context.secrets)

@@ -24,7 +24,6 @@ from handlers.text.transcript import (
 )
 from runner.agents import Agent
 from runner.agents.lines import parse_line
-from runner.changes.concerns import is_concern
 from runner.characters import show_invisible
 
 MAX_HELD = 65_536
@@ -66,7 +65,6 @@ class LiveTranscript:
         Of a log that is not read from its beginning, what stands within `MAX_HELD` bytes of the start is not told: the
         first half of a secret in it may be missing.
         """
-        self._agent = agent
         self._teller = Teller(agent) if agent and agent.speaks else None
         self._secrets = frozenset(secrets)
         self._from = start + MAX_HELD if start else 0
@@ -79,8 +77,6 @@ class LiveTranscript:
         self.offset = start
         """Where the log goes on after what was told."""
         self._end = start
-        self.is_concern = False
-        """Whether it reads as if its run had a security concern. Nothing is told from then on."""
 
     def feed(self, chunk: bytes) -> list[Told]:
         """What can be told now that these bytes are known as well."""
@@ -98,7 +94,7 @@ class LiveTranscript:
             lines += self._take_line(line, b"")
         lines += self._release(len(self._held))
         told = self._tell(lines)
-        notes = tuple(self._teller.conclude()) if self._teller and not self.is_concern else ()
+        notes = tuple(self._teller.conclude()) if self._teller else ()
         return [*told, Told(self._end, notes)] if notes else told
 
     def _is_unfinished(self, line: bytes) -> bool:
@@ -118,7 +114,6 @@ class LiveTranscript:
             self._skips = False
             self.offset = self._end
             return
-        self.is_concern = self.is_concern or (self._agent is not None and is_concern(line))
         if length > MAX_LINE:
             line = f"[a line of {length} bytes is left out]".encode()
         text = line.decode(errors="replace")
@@ -150,8 +145,6 @@ class LiveTranscript:
             yield _Lines(self.offset, "".join(line.text for line in released))
 
     def _tell(self, lines: list[_Lines]) -> list[Told]:
-        if self.is_concern:
-            return []
         shown = [one for one in lines if one.end > self._from]
         events = iter(clean_events([one.text for one in shown if one.is_event], self._clean))
         told = [

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from handlers.text.markdown import parse_blocks
-from runner.changes.concerns import ALIASES, OUTCOMES, SECURITY_CONCERN, name_concern, reads_as_concern, split_clauses
+from runner.changes.concerns import ALIASES, OUTCOMES, SECURITY_CONCERN, name_concern, split_clauses
 from runner.model.job import Report
-from runner.model.meter import Meter
 
 _SECTIONS = (
     (r"summary\b|tl dr$", "summary"),
@@ -68,17 +67,14 @@ def _is_confidential(text: str) -> bool:
     return name_concern(islice(written, _LINES_BEFORE_CONFIDENCE))
 
 
-def is_withheld(report: Report | None, meter: Meter | None, *, is_suspect: bool = False) -> bool:
-    """Whether what a run found is, or may be, for the operator alone. All that shows or passes on a run asks this.
+def has_words(report: Report | None) -> bool:
+    """Whether a run has left a report. Until then its worklog, its edits and its repro are shown only with its log."""
+    return report is not None and bool(report.body.strip())
 
-    Until there are words of a report, its worklog and its log decide: the log as it was read while it came (`meter`),
-    or here (`is_suspect`).
-    """
-    if report is not None and report.body.strip():
-        return _is_confidential(report.body)
-    if is_suspect or (meter is not None and meter.withheld):
-        return True
-    return report is not None and reads_as_concern(report.worklog.encode(errors="replace"))
+
+def is_withheld(report: Report | None) -> bool:
+    """Whether only the operator may see what a run found. All code that shows or passes on a run asks this."""
+    return report is not None and _is_confidential(report.body)
 
 
 def _split_lines(text: str) -> list[str]:

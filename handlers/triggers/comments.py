@@ -189,7 +189,9 @@ async def _status(request: Request, command: Command) -> None:
         queued_before = await job_rows.count_queued_before(connection, job)
         meter = await job_rows.fetch_meter(connection, job.id)
     body = status_comment.render_status(job, pages, queued_before, meter, request.context.secrets)
-    await request.reply(body + (status_comment.render_heading(meter, request.context.secrets) if meter else "") + hold)
+    if meter and request.context.opens_log(job):
+        body += status_comment.render_heading(meter, request.context.secrets)
+    await request.reply(body + hold)
 
 
 async def _cancel(request: Request, command: Command) -> None:

@@ -24,18 +24,15 @@ FOREIGN = ("summary", "reason", "cap")
 NAMED = 20
 """How many issues the operator is told of by name."""
 
-NO_REPORT = "Its run ended without a report; its log or its worklog names the concern."
-
 OUT, BACK = "out", "back"
 """How a machine stands."""
 
 
-def draft_concern(job: Job, report: Report | None, now: datetime) -> Notification:
-    """What the operator is told of a run that is withheld; perhaps it has left no report. A job has one."""
+def draft_concern(job: Job, report: Report, now: datetime) -> Notification:
+    """What the operator is told of a run whose report is withheld. A job has one."""
     facts = {"job": job.id, "repository": job.repository, "issue": job.issue_number}
-    has_words = report is not None and bool(report.body.strip())
-    summary = parse_report(report.body).summary if report and has_words else NO_REPORT
-    return Notification(f"{Kind.CONCERN} {job.id}", Kind.CONCERN, job.case_key, {**facts, "summary": summary}, now, now)
+    facts["summary"] = parse_report(report.body).summary
+    return Notification(f"{Kind.CONCERN} {job.id}", Kind.CONCERN, job.case_key, facts, now, now)
 
 
 def draft_machine(name: str, standing: str, occasion: datetime, facts: Facts, now: datetime) -> Notification:

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from handlers.addresses import job_url, link_job
 from handlers.rules import find_command
-from handlers.text.report import ParsedReport, is_withheld, parse_report
+from handlers.text.report import ParsedReport, has_words, is_withheld, parse_report
 from handlers.text.sanitize import collapse, cut, fence, make_plain_line, make_safe_title, redact, show_code
 from handlers.text.shown_patch import show_patch
 from handlers.text.voice import NOTE_PLACEHOLDER, Headline, Label, Mark, quote, show_words
@@ -23,7 +23,7 @@ from runner.changes.patch import list_lines
 from runner.changes.rebase import find_unresolved
 from runner.characters import decode_exactly, show_invisible
 from runner.checks.verification import Check
-from runner.model.job import DIGEST_SHOWN, Job, JobState, Posts, Report
+from runner.model.job import DIGEST_SHOWN, Job, JobState, Posts, Report, split_failure
 from runner.model.meter import Meter
 
 MAX_COMMENT = 60_000
@@ -87,15 +87,13 @@ class Draft:
         return f"{self.above}\n\n{Label.NEXT_STEP.bold} {next_step}\n\n{self.below}"
 
 
-def approvable(
-    job: Job, report: Report | None, meter: Meter | None, secrets: Collection[str], *, has_page: bool = True
-) -> bool:
+def approvable(job: Job, report: Report | None, secrets: Collection[str], *, has_page: bool = True) -> bool:
     """Whether a human note may turn this report into a pull request: the whole diff can be read somewhere."""
     return (
         job.state is JobState.SUCCEEDED
         and report is not None
         and report.digest is not None
-        and not is_withheld(report, meter)
+        and not is_withheld(report)
         and not find_secrets(report, secrets)
         and (has_page or len(show_patch(report.patch, secrets).text) <= MAX_DIFF_WITHOUT_PAGE)
     )
@@ -122,31 +120,37 @@ def draft_report(
     secrets: Collection[str],
     checks: Sequence[Check] = (),
     key_on_machine: bool = False,
+    quotes_log: bool = False,
 ) -> Draft:
     """The report of a job that has ended: what was found, the diff, the exact next step, and what it took.
 
     `model` is the agent's as it is configured, `checks` are what the service itself has seen. `key_on_machine` says
     whether the agent had a key of its own where it ran. Of a run that is withheld there are a few neutral words.
+
+    A thread has more readers than a log. Unless everyone may read the log (`quotes_log`), the comment has no line that
+    was logged after the agent began, and nothing that the run left behind without a report.
     """
-    if is_withheld(report, meter):
+    if is_withheld(report):
         return Draft(render_confidential())
+    left = report if has_words(report) or quotes_log else None
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
     headline = name_outcome(job, checks) if job.only_looks else choose_headline(job, parsed)
     headline = Headline.NEEDS_HUMAN if _needs_human(job, report) else headline
-    above = [_render_head(job, headline, secrets), _render_findings(job, parsed, secrets)]
+    above = [_render_head(job, headline, secrets, quotes_log=quotes_log), _render_findings(job, parsed, secrets)]
     above.append(render_checks(job, checks, report, public_url, secrets))
-    above += [_render_doubts(report, secrets)] if report else []
-    if report and approvable(job, report, meter, secrets, has_page=bool(public_url)):
+    above += [_render_doubts(left, secrets)] if left else []
+    above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
+    if report and approvable(job, report, secrets, has_page=bool(public_url)):
         above.append(_render_title(report, secrets))
-    step = _choose_next_step(job, report, meter, checks, secrets, has_page=bool(public_url))
+    step = _choose_next_step(job, report, checks, secrets, has_page=bool(public_url))
     shown_model = name_model(job, meter, model, secrets)
     below = _render_facts(job, meter, shown_model, public_url, key_on_machine=key_on_machine)
     # The job's page has both; where there is none, the diff comes first.
-    is_long = report is not None and len(show_patch(report.patch, secrets).text) > MAX_DIFF_WITHOUT_PAGE // 2
-    texts = [_render_texts(job, report, secrets)] if report and (public_url or not is_long) else []
+    is_long = left is not None and len(show_patch(left.patch, secrets).text) > MAX_DIFF_WITHOUT_PAGE // 2
+    texts = [_render_texts(job, left, secrets)] if left and (public_url or not is_long) else []
     spare = MAX_STEP if job.state is not JobState.SUCCEEDED else len(f"{Label.NEXT_STEP.bold} \n\n")
     room = MAX_COMMENT - MAX_MARKER - spare - sum(len(part) + 2 for part in (*above, *texts, step, below))
-    diff = [_render_diff(job, report, public_url, secrets, room)] if report else []
+    diff = [_render_diff(job, left, public_url, secrets, room)] if left else []
     return Draft("\n\n".join(part for part in (*above, *diff, *texts) if part), step, below)
 
 
@@ -158,17 +162,27 @@ def choose_headline(job: Job, parsed: ParsedReport | None) -> str:
     return f"{headline}: {parsed.outcome}" if parsed and parsed.outcome else headline
 
 
-def _render_head(job: Job, headline: str, secrets: Collection[str]) -> str:
+def _render_head(job: Job, headline: str, secrets: Collection[str], *, quotes_log: bool) -> str:
     # Who sweeps a backlog has a login on the operator's machine, which may be a stranger's on GitHub.
     asker = f"@{job.requested_by}" if job.posts is Posts.ALL else "the operator of this App"
     head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, asked for by {asker}."
     if not job.failure:
         return head
-    sentence, _, details = redact(job.failure, secrets).partition("\n")
+    sentence, details = split_failure(redact(job.failure, secrets))
     shown = f"{head}\n\n{Label.WHY.bold} {make_plain_line(sentence, secrets, 500)}"
-    if not details.strip():
+    if not details:
         return shown
+    if job.agent_has_run and not quotes_log:
+        return f"{shown}. The log says more."
     return f"{shown}\n\n{cut(fence(show_invisible(details[-MAX_SUMMARY:])), 2 * MAX_SUMMARY, '…')}"
+
+
+def _point_to_page(job: Job, public_url: str) -> str:
+    """Where to find what a run left that ended without a report."""
+    where = "The operator of this App has them."
+    if public_url:
+        where = f"People who can read the log find them on {link_job(public_url, job.id, 'the page of the job')}."
+    return f"It left no report, so its diff and its worklog are not shown here. {where}"
 
 
 def _render_findings(job: Job, parsed: ParsedReport | None, secrets: Collection[str]) -> str:
@@ -274,13 +288,12 @@ _AFTER_A_LOOK: Mapping[Outcome, str] = {
 def _choose_next_step(
     job: Job,
     report: Report | None,
-    meter: Meter | None,
     checks: Sequence[Check],
     secrets: Collection[str],
     *,
     has_page: bool,
 ) -> str:
-    if report and approvable(job, report, meter, secrets, has_page=has_page):
+    if report and approvable(job, report, secrets, has_page=has_page):
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
         return (
             f"If you agree with this diff, reply with the line below and, under it, {NOTE_PLACEHOLDER}. "

@@ -5,7 +5,6 @@ Pure. Like every text of ours it holds no live command (`handlers.words.replies`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from handlers.addresses import link_job
@@ -79,15 +78,12 @@ def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
     return " · ".join([*counts, *([show_words(words, (), MAX_LAST_STEP)] if words.strip() else [])])
 
 
-_DELICATE = re.compile(
-    r"secur|vulnerab|exploit|attack|inject|overflow|cve|leak|credential|secret|unsafe", re.IGNORECASE
-)
-"""What a heading of a worklog speaks of that is not for the thread, before the report says what is so."""
-
-
 def render_heading(meter: Meter, secrets: Collection[str]) -> str:
-    """What the agent says in its worklog that it tries, as the last line of a status; or nothing."""
-    if not meter.heading or meter.withheld or _DELICATE.search(meter.heading):
+    """What the agent says in its worklog that it tries, as the last line of a status; or nothing.
+
+    Until the report is there, the worklog belongs to the log: only a thread whose readers may all read that has this.
+    """
+    if not meter.heading:
         return ""
     return f"\n\n{Label.WORKLOG.bold} {show_words(meter.heading, secrets, MAX_HEADING)}"
 

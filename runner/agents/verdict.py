@@ -64,5 +64,6 @@ def _explain(ending: Ending, tally: Tally) -> str:
 
 
 def _quote(text: str) -> str:
+    """The agent's own words on a line of their own: only people who can read the log see what follows a first line."""
     line = " ".join(text.split())
-    return f": {line[:300]}" if line else ""
+    return f":\n{line[:300]}" if line else ""

@@ -1,4 +1,4 @@
-"""Which words say that a run found a security concern, in a report and in an agent's log. Pure.
+"""Which words of a report say that its run found a security concern. Pure.
 
 What was public once is public for good, and what is withheld in vain still reaches the operator. So every form that we
 can think of counts, and a text is compared as it looks: whatever its dashes, spaces and entities are.
@@ -64,25 +64,10 @@ _LABEL = re.compile(
 _NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
 """What stands behind a heading for security concerns in a report that has none."""
 
-_UNICODE_ESCAPE = re.compile(r"(?<!\\)\\++u([0-9a-fA-F]{4})")
-_ESCAPE = re.compile(r"\\+([nrt])?")
-"""A character within a string of JSON, or of JSON within JSON."""
-
-_ESCAPED = {"n": "\n", "r": "\n", "t": "\t"}
-
 _COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 _LINE_ENDS = dict.fromkeys((0x0B, 0x0C, 0x85, 0x2028, 0x2029), "\n")
-
-_BREAK = re.compile(r"[\n\r\"']+")
-"""What ends a line of a report within a line of a log: a command may write the report in quotes."""
-
-_TAUGHT = re.compile(
-    r"- `security concern`: a stranger could abuse it"
-    r"|`security concern`, name the area and the kind of weakness in general terms"
-)
-"""The words of the brief, which agents repeat in their logs."""
 
 
 def fold(text: str) -> str:
@@ -122,26 +107,3 @@ def _names_concern(clauses: list[str], following: list[str]) -> bool:
         if said and ALIASES.get(said, said) not in OUTCOMES:
             return False
     return False
-
-
-def is_concern(line: bytes) -> bool:
-    """Whether a line of an agent's log reads as if its run had a security concern.
-
-    A line of plain output counts, and so does each line within a string of JSON.
-    """
-    text = line.decode(errors="replace")
-    text = fold(_UNICODE_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) if "\\u" in text else text)
-    if "security" not in text:  # Megabytes of a log pass through here.
-        return False
-    text = _TAUGHT.sub("", _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], ""), text))
-    parts = [part for part in _BREAK.split(text) if part.strip()]
-    return any(
-        _names_concern(split_clauses(part), split_clauses(following))
-        for part, following in pairwise([*parts, ""])
-        if _PHRASE.search(part)
-    )
-
-
-def reads_as_concern(log: bytes) -> bool:
-    """Whether any line of an agent's log does, also a last one that is not whole."""
-    return any(map(is_concern, log.split(b"\n")))

@@ -224,7 +224,6 @@ meters = Table(
     Column("output_bytes", Integer, nullable=False),
     Column("run_s", Float, nullable=False),
     Column("last_tool", Text, nullable=False),
-    Column("withheld", Boolean, nullable=False),
     Column("heading", Text, nullable=False),
     Column("ending", String(20)),
 )

@@ -163,6 +163,11 @@ class Job:
         return not self.by_hand and not self.only_looks and not (self.rebases and not self.conflicts)
 
     @property
+    def agent_has_run(self) -> bool:
+        """Whether an agent has worked in its environment, so that its log may tell what that found."""
+        return self.started_at is not None or self.adopts is not None
+
+    @property
     def has_thread(self) -> bool:
         """Whether it belongs to an issue, where people read of it."""
         return self.issue_number > 0
@@ -246,6 +251,16 @@ class Report:
     def texts(self) -> tuple[tuple[str, str], ...]:
         """Every text with its title, in the order in which people want them."""
         return (("Report", self.body), ("Diff", self.patch), ("Repro", self.repro), ("Worklog", self.worklog))
+
+
+def split_failure(failure: str) -> tuple[str, str]:
+    """Why a job failed, in one line, and the lines of its log that follow.
+
+    Once an agent has run, no more people see those lines than the log. Those of a preparation are for all: they say
+    what to fix.
+    """
+    sentence, _, quoted = failure.partition("\n")
+    return (sentence.rstrip().removesuffix(":"), quoted.strip("\n")) if quoted.strip() else (sentence, "")
 
 
 def digest_of(base_commit: str, changes: Iterable[FileChange], secret: bytes) -> str:

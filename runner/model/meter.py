@@ -33,8 +33,6 @@ class Meter:
     """The last one of its worklog: a stranger's text, which may tell what only the operator should know."""
     ending: str | None = None
     """One of `runner.agents.events.Ending` once the run has ended."""
-    withheld: bool = False
-    """Whether its log reads as if it had a security concern: until its report says what is so, nothing is shown."""
 
     @property
     def tokens(self) -> int:

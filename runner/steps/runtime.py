@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,6 @@ import structlog
 
 from runner.agents import Agent
 from runner.agents.skills import Skill
-from runner.changes.concerns import reads_as_concern
 from runner.db.database import Database
 from runner.model.caps import Spent
 from runner.model.environment import Profile
@@ -65,17 +64,11 @@ async def end(
     stages = [stage for stage in STAGES if bench.spool.offset(job.id, stage)]
     # Not on the event loop, and not while the transaction is open: a log may have many megabytes.
     logs = {stage: await asyncio.to_thread(job_rows.compress_log, bench.spool.read(job.id, stage)) for stage in stages}
-    has_words = report is not None and bool(report.body.strip())
-    withheld = not has_words and await asyncio.to_thread(reads_as_concern, bench.spool.read(job.id, "agent"))
     async with bench.db.write() as connection:
         ended = await job_rows.move_job(connection, job, to, bench.now(), failure)
-        if not has_words and job.adopts:  # What was found in the environment is still in what was collected there.
-            adopted = await job_rows.fetch_meter(connection, job.adopts)
-            withheld = withheld or (adopted is not None and adopted.withheld)
-        if account or withheld:
+        if account:
             meter = await job_rows.fetch_meter(connection, job.id) or Meter(job.id)
-            meter = account.correct(meter) if account else meter
-            await job_rows.save_meter(connection, replace(meter, withheld=meter.withheld or withheld))
+            await job_rows.save_meter(connection, account.correct(meter))
         for stage, compressed in logs.items():
             await job_rows.save_log(connection, job.id, stage, compressed)
         if report:
@@ -109,28 +102,8 @@ async def follow(
         room = max(min(LOG_CHUNK, limit - offset), 0)
         poll = await client.poll(environment or job.id, stage, log_offset=offset, log_limit=room, wait_s=wait_s)
         bench.spool.append(job.id, stage, poll.log[:room])
-        if stage == "agent" and poll.log:
-            await _note_concern(bench, job)
         if poll.state in (StageState.ABSENT, StageState.RUNNING) or not poll.log or not room:
             return poll
-
-
-async def _note_concern(bench: Bench, job: Job) -> None:
-    """Write down at once that an agent's log reads like a security concern: nobody may see it from then on.
-
-    The machine may not answer again for a long time, so that this waits for no other question to it.
-    """
-    agent = bench.agents.get(job.agent)
-    if agent is None:
-        return
-    _, meter, _ = await asyncio.to_thread(bench.gauge.read, job, agent)
-    if not meter.withheld:
-        return
-    async with bench.db.read() as connection:
-        stored = await job_rows.fetch_meter(connection, job.id)
-    if stored is None or not stored.withheld:
-        async with bench.db.write() as connection:
-            await job_rows.save_meter(connection, replace(stored or meter, withheld=True))
 
 
 async def keep_way(bench: Bench, client: JobdClient, job: Job, reader: Reader | None = None) -> None:

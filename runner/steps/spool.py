@@ -14,6 +14,9 @@ from runner.steps.loops import Bell, Listener
 STAGES = ("prepare", "agent", "collect", "check")
 """The parts of a job that have a log, in their order."""
 
+CHECK = "check"
+"""The stage in which the service itself checks a result: its log belongs to the report, and has the same readers."""
+
 GROWING: Mapping[JobState, str] = {
     JobState.QUEUED: "prepare",
     JobState.PREPARING: "prepare",

@@ -12,7 +12,6 @@ from datetime import datetime
 from runner.agents import Agent
 from runner.agents.events import Tally
 from runner.agents.prices import Price, find_price, reckon_cost
-from runner.changes.concerns import is_concern
 from runner.model.job import Job
 from runner.model.meter import Meter
 from runner.steps.spool import Spool
@@ -35,7 +34,6 @@ class _Place:
     rest: bytes = b""
     """The beginning of the line under way."""
     tally: Tally = field(default_factory=Tally)
-    withheld: bool = False
 
 
 class Gauge:
@@ -77,15 +75,11 @@ class Gauge:
 
     def _fold(self, place: _Place, chunk: bytes, agent: Agent) -> None:
         *lines, rest = (place.rest + chunk).split(b"\n")
-        if len(rest) >= MAX_LINE:
-            place.withheld = place.withheld or is_concern(rest)
-            rest = b""
-        place.rest = rest
+        place.rest = rest if len(rest) < MAX_LINE else b""
         for line in lines:
             events = agent.read_line(line.decode(errors="replace"))
             place.tally = place.tally.add(events)
             place.grew_at = self._now() if events else place.grew_at
-            place.withheld = place.withheld or is_concern(line)
 
     def _describe(self, job: Job, agent: Agent, place: _Place, now: datetime) -> Meter:
         tally, usage = place.tally, place.tally.usage
@@ -111,6 +105,5 @@ class Gauge:
             output_bytes=place.offset,
             run_s=(now - job.started_at).total_seconds() if job.started_at else 0.0,
             last_tool=" ".join(tally.last_tool.split())[:MAX_TOOL],
-            withheld=place.withheld,
             ending=None,
         )

@@ -39,9 +39,9 @@ async def test_one_is_cleaned_at_a_time_and_a_crowd_is_turned_away() -> None:
         done |= more
     assert all(isinstance(one.exception(), TooMany) for one in done)
     cleaner.go.set()
-    assert {(await one).body for one in waiting} < {b"LOG %d" % number for number in range(5)}
+    assert {await one for one in waiting} < {b"LOG %d" % number for number in range(5)}
     assert cleaner.most_at_once == 1
-    assert (await logs.fetch(End(0, b"later"))).body == b"LATER"
+    assert (await logs.fetch(End(0, b"later"))) == b"LATER"
 
 
 async def test_a_log_is_cleaned_once_while_there_is_room_to_keep_it() -> None:
@@ -49,7 +49,7 @@ async def test_a_log_is_cleaned_once_while_there_is_room_to_keep_it() -> None:
     cleaner.go.set()
     logs = CleanLogs(cleaner.clean, most=10)
     same = await asyncio.gather(*(logs.fetch(End(0, b"same")) for _ in range(3)))
-    assert [one.body for one in same] == [b"SAME"] * 3
+    assert same == [b"SAME"] * 3
     assert cleaner.cleaned == [b"same"]
     await logs.fetch(End(0, b"other"))
     await logs.fetch(End(0, b"same"))
@@ -57,8 +57,8 @@ async def test_a_log_is_cleaned_once_while_there_is_room_to_keep_it() -> None:
     await logs.fetch(End(0, b"third"))
     await logs.fetch(End(0, b"same"))
     assert cleaner.cleaned == [b"same", b"other", b"third"], "the one that was not asked for is gone"
-    assert (await logs.fetch(End(0, b"other"))).body == b"OTHER"
-    assert (await logs.fetch(End(5, b"other"))).body == b"OTHER", "a cut log is another: its beginning is left out"
+    assert (await logs.fetch(End(0, b"other"))) == b"OTHER"
+    assert (await logs.fetch(End(5, b"other"))) == b"OTHER", "a cut log is another: its beginning is left out"
     assert cleaner.cleaned[3:] == [b"other", b"other"]
 
 

@@ -16,6 +16,7 @@ import pytest
 from bot.web.live_channel import KEPT, encode
 from runner.model.job import Job, JobState
 from runner.rows import job_rows
+from tests.support.jobs import NOON
 from tests.support.site import SECRET, Site, make_report, open_site
 
 PATIENCE_S = 20.0
@@ -233,21 +234,18 @@ async def test_the_end_of_a_job_is_said_with_a_link_once_its_log_is_whole(site: 
 
 
 async def test_of_a_run_that_is_withheld_nothing_is_sent_any_more(site: Site) -> None:
-    job = await site.add(state=JobState.RUNNING, agent="claude")
-    site.spool.append(job.id, "agent", say("One."))
-    async with follow(site) as reader, follow(site) as other:
+    job = await site.add(state=JobState.COLLECTING, agent="claude")
+    site.spool.append(job.id, "collect", b"One.\n")
+    async with follow(site, "collect") as reader, follow(site, "collect") as other:
         await reader.until_log("One.")
-        # Before any meter was written.
-        site.spool.append(
-            job.id, "agent", say("Two.") + say("**Outcome:** security concern\n\nHere is how.") + say("3")
-        )
+        async with site.database.write() as connection:
+            await job_rows.insert_report(connection, make_report(body="security concern\n\nHere is how."))
+            await job_rows.move_job(connection, job, JobState.VERIFYING, NOON)
         gone = await reader.until("gone")
-        assert "Nothing of this run is shown until its report says" in gone.text
+        assert "The result of this run is with the operator" in gone.text
         assert await reader.drain() == ["over"]
         await other.until("gone")
-        assert "Two." not in reader.log + other.log
-    await site.take(job, withheld=True)
-    async with follow(site) as reader:
+    async with follow(site, "collect") as reader:
         assert await reader.drain() == ["gone", "over"]
 
 

@@ -172,7 +172,7 @@ def test_a_server_name_that_is_not_ascii_fills_no_log() -> None:
     program = """
 import asyncio
 from bot.gateway.packages import NoHello, read_hello
-from bot.log import configure_logging
+from bot.observability.log import configure_logging
 from tests.bot.test_gateway_packages import NOT_ASCII
 from tests.support.gateway import Pieces
 

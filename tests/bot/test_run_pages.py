@@ -250,23 +250,6 @@ async def test_any_other_run_is_shown(site: Site) -> None:
     assert "$0.42" in (await site.get("/jobs")).text
 
 
-@pytest.mark.parametrize("path", ["", "/log/agent"])
-@pytest.mark.parametrize(
-    ("state", "words"), [(JobState.RUNNING, "until its report says"), (JobState.LOST, "is with the operator")]
-)
-async def test_a_run_whose_log_reads_like_one_is_withheld_before_there_is_a_report(
-    site: Site, path: str, state: JobState, words: str
-) -> None:
-    job = await site.add(state=state, agent="claude")
-    site.spool.append(job.id, "agent", FINISHED)
-    assert "All done." in (await site.get(f"/jobs/{job.id}{path}")).text
-    await site.take(job, withheld=True)
-    page = await site.get(f"/jobs/{job.id}{path}")
-    assert page.status == 200
-    assert words in page.text
-    assert "All done." not in page.text
-
-
 @pytest.mark.parametrize("body", [CONFIDENTIAL, "\n\n# Title\n\nSECURITY CONCERN", "\u017fecurity concerns"])
 async def test_a_confidential_run_is_a_row_without_its_cost(site: Site, body: str) -> None:
     await add_confidential(site, body)

@@ -169,12 +169,7 @@ async def test_a_security_concern_of_a_task_without_an_issue_reaches_the_operato
         await run(watch, "aaaaaaaaaa", -1, "security concern\n\n## Summary\nAnyone may <b>write</b>.\n")
         await run(watch, "bbbbbbbbbb", -2, "fix staged\n\n## Summary\nOf concern to nobody.\n")
         await run(watch, "cccccccccc", 7, "security concern\n\n## Summary\nIts issue's reporter tells of it.\n")
-        await run(watch, "dddddddddd", -4, withheld=True)
         words = "octo/widgets~task1: an agent reports a security concern. Anyone may &lt;b&gt;write&lt;/b&gt;."
-        other = "octo/widgets~task1: an agent reports a security concern. Its run ended without a report"
-        heard = sorted(await watch.hear())
-        assert heard[0] == words
-        assert heard[1].startswith(other)
-        assert len(heard) == 2
+        assert await watch.hear() == [words]
         watch.start_again({})
         assert await watch.hear() == []

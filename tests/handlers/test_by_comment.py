@@ -23,7 +23,6 @@ from runner.db.database import Database
 from runner.db.schema import replies
 from runner.jobd.access.admission import MAX_KEYS, read_keys
 from runner.model.job import VERIFY, JobState
-from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold, save_hold
 from tests.handlers.test_report_comment import result
@@ -67,28 +66,22 @@ async def test_a_job_in_which_nobody_worked_hides_none_in_which_somebody_did(dat
 RULES = RepositoryRules("octo/widgets", "mine", takeover=True)
 
 
-@pytest.mark.parametrize("body", [None, " \n"])
-async def test_a_run_whose_log_reads_like_a_concern_is_opened_to_nobody_by_a_comment(
-    database_url: str, body: str | None
-) -> None:
+async def test_a_run_whose_report_names_a_concern_is_opened_to_nobody_by_a_comment(database_url: str) -> None:
     async with open_database(database_url) as database, database.write() as connection:
         context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
         job = make_job(state=JobState.LOST, machine="gpu-1")
         await job_rows.insert_job(connection, job)
-        if body is not None:
-            await job_rows.insert_report(connection, replace(result(), job_id=job.id, body=body))
         ask = (connection, context, RULES, job.issue_number, "maintainer", [KEY])
         assert await take_over(*ask) != hold_replies.render_takeover_refused()
-        await job_rows.save_meter(connection, Meter(job.id, withheld=True))
+        await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
         assert await take_over(*ask) == hold_replies.render_takeover_refused()
 
 
-async def test_what_only_its_log_names_is_not_made_anew_to_be_published(database_url: str) -> None:
+async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> None:
     async with open_database(database_url) as database, database.write() as connection:
         job = make_job(state=JobState.FAILED, machine="gpu-1")
         await job_rows.insert_job(connection, job)
-        await job_rows.insert_report(connection, replace(result(), job_id=job.id, body=""))
-        await job_rows.save_meter(connection, Meter(job.id, withheld=True))
+        await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
         with pytest.raises(HoldRefused, match="its report is for you alone"):
             await take_over_as_operator(
                 connection, job, Person("casey", KEY, LASTS), agent="mine", secret=b"", now=NOON
@@ -96,15 +89,14 @@ async def test_what_only_its_log_names_is_not_made_anew_to_be_published(database
 
 
 @pytest.mark.parametrize("withheld", [True, False])
-async def test_whoever_waits_for_a_report_that_never_comes_is_let_in_unless_the_log_reads_like_a_concern(
-    database_url: str, withheld: bool
-) -> None:
+async def test_who_waits_for_a_report_is_let_in_unless_it_names_a_concern(database_url: str, withheld: bool) -> None:
     async with open_database(database_url) as database:
         context = make_context(database, Clock(), "maintainer")
         job = make_job(state=JobState.FAILED, machine="gpu-1", started_at=NOON, ended_at=NOON)
         async with database.write() as connection:
             await job_rows.insert_job(connection, job)
-            await job_rows.save_meter(connection, Meter(job.id, withheld=withheld))
+            if withheld:
+                await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
             hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True)
             await save_hold(connection, hold)
         await report_jobs(context)

@@ -18,7 +18,7 @@ from sqlalchemy import event, select
 from structlog.testing import capture_logs
 
 from handlers.context import Context
-from handlers.inbox.inbox import MAX_ATTEMPTS, MAX_DEATHS, Inbox
+from handlers.inbox.inbox import MAX_ATTEMPTS, MAX_LONE_DEATHS, SUSPECT_DEATHS, Inbox
 from handlers.ports import GitHub
 from runner.db.schema import deliveries
 from tests.support.clock import Clock
@@ -71,7 +71,8 @@ class Deliveries(RuleBasedStateMachine):
         if self.lanes:
             assert not self.runner.run(self.receive(data.draw(st.sampled_from(sorted(self.lanes)))))
 
-    @precondition(lambda self: self.crashes < MAX_DEATHS - 1)  # Or a delivery would be held to be the cause of them.
+    # With one crash more, a delivery would be taken for the cause of them, and set aside.
+    @precondition(lambda self: self.crashes < SUSPECT_DEATHS + MAX_LONE_DEATHS - 1)
     @rule(at=st.sampled_from(["before", "after"]))
     def pass_and_crash(self, at: str) -> None:
         """End while deliveries are in hand, before or after they have had their effect, but before that is recorded."""

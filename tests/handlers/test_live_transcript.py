@@ -217,14 +217,3 @@ def test_of_a_log_that_is_not_read_from_its_beginning_nothing_is_told_that_may_b
         assert "0399-" not in shown
         assert shown.endswith("yy\n")
         assert told[-1].end == len(log)
-
-
-def test_nothing_is_told_from_the_line_on_that_reads_like_a_security_concern() -> None:
-    transcript = LiveTranscript(CLAUDE, SECRETS)
-    assert flatten(transcript.feed(f"{say('One.')}\n".encode())) == [("said", "One.")]
-    concern = say("Bad.\n\n**Outcome:** security concern\n\nHere is how.")
-    assert transcript.feed(f"{say('Two.')}\n{concern}\n".encode()) == []
-    assert transcript.is_concern
-    assert transcript.feed(f"{say('More.')}\n".encode()) == transcript.finish() == []
-    other = LiveTranscript(None, SECRETS)
-    assert flatten(other.feed(b"security concern\n")) == [("plain", "security concern\n")], "no agent has said it"

@@ -16,7 +16,7 @@ from handlers.cases.case import Case, CaseState
 from handlers.cases.casebook import Reply
 from handlers.context import Context
 from handlers.jobs.outcomes import render_report, report_jobs
-from handlers.jobs.preconditions import NotStarted, find_earlier, find_earlier_repro
+from handlers.jobs.preconditions import find_earlier_repro
 from handlers.words import replies
 from handlers.words.notifications import render_payload
 from runner.db.database import Database
@@ -215,42 +215,30 @@ async def test_the_last_word_of_a_status_tells_nothing_of_a_concern(database_url
 FINDING = "anyone may empty the till"
 
 
-def cut_short(worklog: str) -> Report:
+def cut_short() -> Report:
     """What is left of a run that did not come to write its report."""
-    return replace(found(" \n"), worklog=worklog, repro=f"print('{FINDING}')\n", digest=None)
-
-
-NAMED = f"# What I found\n\nOutcome: security concern\n\n{FINDING}\n"
+    return replace(found(" \n"), worklog=FINDING, repro=f"print('{FINDING}')\n", patch=f"+{FINDING}\n", digest=None)
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED, JobState.LOST])
-@pytest.mark.parametrize(
-    ("report", "in_log"),
-    [(cut_short(FINDING), True), (cut_short(NAMED), False), (None, True)],
-    ids=["log", "worklog", "log alone"],
-)
-async def test_a_run_that_names_a_concern_and_leaves_no_report_is_for_the_operator_alone(
-    database_url: str, report: Report | None, in_log: bool, state: JobState
+@pytest.mark.parametrize("report", [cut_short(), None], ids=["cut short", "nothing"])
+async def test_no_word_of_a_log_or_of_a_run_without_a_report_is_in_a_thread(
+    database_url: str, report: Report | None, state: JobState
 ) -> None:
     async with open_desk(database_url) as desk:
-        job = ended(state=state, failure=f"it exited with status 1, and its last words were: {FINDING}")
-        await desk.add(job, report, meter=Meter(job.id, withheld=True, heading=FINDING) if in_log else None)
-        posted = await desk.reply("report")
-        assert posted.body == replies.render_confidential()
-        assert await render_report(desk.context, job) == replies.render_confidential(), "/ptq results"
-        (notification,) = await desk.notifications()
-        told = render_payload(notification, (SECRET,))
-        assert "an agent reports a security concern. Its run ended without a report" in told["text"]
-        assert told["command"].startswith(f"ptq-bot report {job.id} ")
-        async with desk.db.write() as connection:
-            await casebook.change_reply(connection, posted, comment_url="https://github.example/1")
-        await report_jobs(desk.context)
-        assert (await desk.reply("status")).body.endswith("attempt 1: ended · [report](https://github.example/1)")
+        job = ended(state=state, failure=f"the agent exited with status 1:\n{FINDING}")
+        await desk.add(job, report, meter=Meter(job.id, heading=FINDING))
+        posted = (await desk.reply("report")).body
+        assert "the agent exited with status 1. The log says more." in posted
+        assert ("It left no report, so its diff and its worklog are not shown here." in posted) is (report is not None)
+        again = await render_report(desk.context, job)
+        assert FINDING not in posted + again
+        assert await desk.notifications() == [], "nobody has judged it"
         async with desk.db.read() as connection:
-            with pytest.raises(NotStarted) as refused:
-                await find_earlier(connection, desk.context, job.repository, job.issue_number)
-            assert refused.value.reply == replies.render_retry_refused()
             assert await find_earlier_repro(connection, job.repository, job.issue_number) == []
+        opened = replace(desk.context, public_logs=True)
+        assert FINDING in await render_report(opened, job)
+        assert FINDING not in await render_report(opened, replace(job, private=True))
 
 
 async def test_an_ordinary_report_notifies_nobody(database_url: str) -> None:

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers.text.report import MAX_PARSED, ParsedReport, is_withheld, parse_report
-from runner.changes.concerns import OUTCOMES, is_concern
+from runner.changes.concerns import OUTCOMES
 from runner.model.job import Report
-from runner.model.meter import Meter
 
 REPORT = """\
 fix staged
@@ -155,35 +152,13 @@ CONFIDENTIAL = (
 )
 
 
-def is_confidential(body: str, worklog: str = "", meter: Meter | None = None) -> bool:
-    return is_withheld(Report("0123456789", body, worklog, "", "", "", (), None), meter)
-
-
-@pytest.mark.parametrize("text", CONFIDENTIAL)
-def test_a_run_that_left_only_a_worklog_is_withheld_in_whatever_way_that_says_it(text: str) -> None:
-    assert is_confidential(" \n", f"# What I tried\n\n{text}\n")
-    assert not is_confidential("fix staged", text), "the report has the last word"
-    assert not is_confidential("fix staged", meter=Meter("0123456789", withheld=True))
-    assert is_confidential("", meter=Meter("0123456789", withheld=True))
+def is_confidential(body: str) -> bool:
+    return is_withheld(Report("0123456789", body, "", "", "", "", (), None))
 
 
 @pytest.mark.parametrize("text", CONFIDENTIAL)
 def test_a_report_that_says_it_in_whatever_way_is_for_the_operator_alone(text: str) -> None:
     assert is_confidential(text)
-
-
-@pytest.mark.parametrize("text", CONFIDENTIAL)
-def test_the_log_of_a_run_is_withheld_in_whatever_way_its_report_says_it(text: str) -> None:
-    said = f"{text}\n\n## Summary\nHere is how.\n"
-    command = f"cat > report.md <<'E'\n{said}E"
-    assert any(is_concern(line.encode()) for line in said.splitlines())
-    for ascii_only in (True, False):
-        whole = json.dumps({"content": [{"text": said}]}, ensure_ascii=ascii_only)
-        assert is_concern(whole.encode())
-        assert is_concern(json.dumps({"line": whole}, ensure_ascii=ascii_only).encode())
-        assert is_concern(json.dumps({"command": command}, ensure_ascii=ascii_only).encode())
-    if text.isprintable() and "'" not in text:
-        assert is_concern(json.dumps({"command": f"echo '{text}' > report.md"}).encode())
 
 
 @pytest.mark.parametrize(

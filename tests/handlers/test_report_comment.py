@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_secret_in_the_diff_is_redacted_and_stops_the_pull_request(where: str)
     assert secret not in text
     assert "looks like a secret" in text
     assert "/ptq pr" not in text
-    assert not approvable(done(), report, None, (secret,))
+    assert not approvable(done(), report, (secret,))
 
 
 @pytest.mark.parametrize(("char", "kind"), [(" ", "unchanged"), ("-", "removed")])
@@ -194,18 +195,23 @@ def test_a_secret_is_redacted_before_anything_is_cut(part: str) -> None:
 )
 def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> None:
     job = done(state=state, failure="the setup failed\nlast line of its log with ``` in it")
-    text = draft_report(job, None, None, model=None, public_url="https://ptq.example", secrets=()).finish()
+    draft = partial(draft_report, job, None, None, model=None, public_url="https://ptq.example", secrets=())
+    assert "last line of its log" in draft(quotes_log=True).finish()
+    text = draft().finish()
     assert headline in text
-    assert "the setup failed" in text
-    assert "last line of its log" in text
+    assert "the setup failed. The log says more." in text
+    assert "last line of its log" not in text
+    prepared = replace(job, started_at=None)
+    text = draft_report(prepared, None, None, model=None, public_url="https://ptq.example", secrets=()).finish()
+    assert "last line of its log" in text, "no agent has run yet"
     assert "`/ptq retry` carries on where it stopped" in text
     assert "`/ptq fix` starts afresh" in text
 
 
 def test_only_a_job_that_succeeded_offers_its_diff() -> None:
-    assert approvable(done(), result(), None, ())
-    assert not approvable(done(state=JobState.FAILED, failure="no"), result(), None, ())
-    assert not approvable(done(), None, None, ())
+    assert approvable(done(), result(), ())
+    assert not approvable(done(state=JobState.FAILED, failure="no"), result(), ())
+    assert not approvable(done(), None, ())
 
 
 @settings(max_examples=60, deadline=None)
@@ -342,7 +348,7 @@ def test_a_confidential_report_says_nothing_of_what_was_found_or_how_the_run_end
     report = result(body=f"security concern\n{BODY}", refusals=("`.ci/run` is protected",))
     text = render(job, report, meter=Meter("j", turns=3, input_tokens=1000, cost_usd=0.42))
     assert text == ("The run has ended. Its result is with the operator of this App, who decides what becomes of it.")
-    assert not approvable(job, report, None, ())
+    assert not approvable(job, report, ())
 
 
 METER = Meter("j", turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)

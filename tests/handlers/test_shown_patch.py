@@ -163,11 +163,11 @@ def test_a_comment_shows_what_stands_between_the_ends_of_a_key_and_refuses_a_key
     report = result(patch=ends[0] + write_file("evil.py", mark("+", EVIL)) + ends[1])
     text = render(report=report)
     assert "\n" + "".join(f"+{line}\n" for line in EVIL) in text
-    assert approvable(done(), report, None, ())
+    assert approvable(done(), report, ())
     report = result(patch=report.patch + write_file("k.txt", mark(char, KEY)))
     text = render(report=report)
     assert ("What looks like a secret is added in `k.txt`" in text) is (char == "+")
-    assert approvable(done(), report, None, ()) is ("/ptq pr" in text) is (char != "+")
+    assert approvable(done(), report, ()) is ("/ptq pr" in text) is (char != "+")
 
 
 def find_wrong_calls(source: str) -> list[str]:

@@ -9,7 +9,6 @@ import pytest
 
 from runner.agents import Agent, AgentSpec, build_agent
 from runner.agents.prices import Price
-from runner.changes.concerns import reads_as_concern
 from runner.model.meter import Meter
 from runner.steps.spool import Spool
 from runner.steps.usage_reader import Gauge
@@ -90,52 +89,6 @@ def test_silence_is_measured_from_the_last_event(tmp_path: Path) -> None:
     assert bench.gauge.read(JOB, bench.agent)[2] == 70
     bench.add('{"type": "nothing known"}\n')
     assert bench.gauge.read(JOB, bench.agent)[2] == 0
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("security concern", "**Security concern**", "# Outcome: security_concern", "  - security concern."),
-        json.dumps({"input": {"command": "cat > report.md <<E\nsecurity concern\n\n## Summary\nE"}}),
-        json.dumps({"content": "security concern\n\n## Summary\n"}),
-        json.dumps({"command": "echo 'security concern' > report.md"}),
-    ],
-)
-def test_a_log_with_that_outcome_is_withheld_from_then_on(tmp_path: Path, line: str) -> None:
-    bench = Bench(tmp_path)
-    bench.add("{}\n")
-    assert not bench.meter().withheld
-    bench.add(f"{line}\n")
-    assert bench.meter().withheld
-    bench.add("{}\n")
-    assert bench.meter().withheld
-
-
-@pytest.mark.parametrize(
-    "line", ["no security concern here", json.dumps({"text": "- `security concern`: a stranger could abuse it"})]
-)
-def test_a_log_that_only_speaks_of_it_is_not(tmp_path: Path, line: str) -> None:
-    bench = Bench(tmp_path)
-    bench.add(f"{line}\n")
-    assert not bench.meter().withheld
-
-
-BRIEFS = Path(__file__).parents[1] / "handlers" / "briefs"
-
-
-def test_what_agents_repeat_of_their_brief_and_what_they_usually_say_is_not() -> None:
-    briefs = [path.read_text() for path in sorted(BRIEFS.iterdir())]
-    logs = [path.read_bytes() for path in sorted(TRANSCRIPTS.rglob("*.jsonl"))]
-    assert briefs
-    assert logs
-    for log in (*logs, *(brief.encode() for brief in briefs), *(json.dumps(brief).encode() for brief in briefs)):
-        assert not reads_as_concern(log)
-
-
-def test_a_line_that_never_ends_is_read_for_it_too(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.add(b'{"text": "security concern\\n\\nHere is how.' + b"x" * 5_000_000)
-    assert bench.meter().withheld
 
 
 def test_what_is_no_line_of_json_and_what_has_no_end_is_borne(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
@@ -168,6 +168,7 @@ async def open_dashboard(
     signs_in: bool = True,
     role_lasts_s: float = 0.0,
     max_streams: int = MAX_STREAMS,
+    public_logs: bool = False,
 ) -> AsyncIterator[Dashboard]:
     """One public and one private repository; alice may write in both, bob in neither, and root operates."""
     async with open_visitor(folder) as visitor, open_database(folder) as database:
@@ -183,7 +184,7 @@ async def open_dashboard(
             client = AppGitHub(
                 session, api_url=github.api_url, app_id=APP_ID, private_key=app_key_pem(), now=clock, timings=FAST
             )
-            context = make_context(client, database, url, clock)
+            context = replace(make_context(client, database, url, clock), public_logs=public_logs)
             app = OAuthApp(CLIENT_ID, CLIENT_SECRET, github.url, github.api_url)
             oauth = GitHubOAuth(session, app, settles=timedelta(seconds=0.2)) if signs_in else None
             door = Door(oauth, public, ("root",), github.url, role_lasts_s)

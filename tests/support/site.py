@@ -140,13 +140,17 @@ async def open_site(
     secrets: Collection[str] = (SECRET,),
     max_streams: int = MAX_STREAMS,
     middlewares: Sequence[Middleware] = (),
+    *,
+    public_logs: bool = True,
 ) -> AsyncIterator[Site]:
     folder.mkdir(exist_ok=True)
     async with open_database(folder) as database, aiohttp.ClientSession() as session:
         spool = Spool(folder / "spool")
         site = Site(database, spool, session)
         github = cast("Any", None)  # No page asks GitHub.
-        context = Context(github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None)
+        context = Context(
+            github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None, public_logs=public_logs
+        )
         application = web.Application(middlewares=middlewares)
         pages = Pages(context, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS, max_streams=max_streams)
         application.router.add_routes(pages.routes())

@@ -60,8 +60,29 @@ class Sight:
             return True
         if visit.login is None:
             return False
-        least = Role.READ if job.has_thread else Right.START.find_role(self._find_rules(job.repository))
+        least = Role.READ if job.has_thread else self._find_least(job)
         return await self.find_role(visit.login, job.repository) >= least
+
+    async def reads_log(self, visit: Visit, job: Job) -> bool:
+        """Whether somebody who sees a job may read what its preparation, its agent and its collection print."""
+        if visit.is_operator or self._context.opens_log(job):
+            return True
+        if visit.login is None:
+            return False
+        return await self.find_role(visit.login, job.repository) >= self._find_least(job)
+
+    def explain_no_log(self, visit: Visit, job: Job) -> str:
+        """Why somebody who sees a job may not read its log, and what they can do, as a sentence."""
+        access = f"{self._find_least(job).word} access to {job.repository}"
+        if visit.login:
+            return f"You need {access} to see the log."
+        if visit.may_sign_in:
+            return f"Sign in to see the log: you need {access}."
+        return "This service shows no logs without sign-in: ask its operator."
+
+    def _find_least(self, job: Job) -> Role:
+        """The least that somebody has to be in a job's repository to start such a job there, and to read its log."""
+        return Right.START.find_role(self._find_rules(job.repository))
 
     async def find_scope(self, visit: Visit) -> Scope:
         """What lists show them."""

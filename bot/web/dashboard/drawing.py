@@ -19,6 +19,7 @@ from handlers.context import Context
 from handlers.text.sanitize import redact
 from handlers.text.shown_patch import ShownPatch, show_patch
 from runner.characters import show_invisible
+from runner.model.job import split_failure
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -62,6 +63,8 @@ class Drawing:
         self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(read_diff)
         self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
         self._templates.filters["moment"] = show_moment
+        # A secret may go on in the next line.
+        self._templates.filters["failure"] = lambda text: split_failure(self.redact(text))
         self._templates.globals["github"] = web_url
         # Behind a proxy the service may be a folder of another site.
         self._templates.globals["root"] = urlsplit(context.public_url).path

@@ -32,7 +32,7 @@ MAX_TYPED = 200
 """Characters of a filter that are looked at."""
 
 _IN_CONFIDENTIAL = "ecurity"
-"""In every text that names a concern, without the letter that Unicode has twice."""
+"""In every report that names a concern, without the letter that Unicode has twice."""
 
 _SHOWN = (
     *("id", "repository", "issue_number", "attempt", "preset", "agent", "machine", "requested_by", "state"),
@@ -177,7 +177,7 @@ def _list(row: Mapping[str, object], report: Report | None) -> Listed:
     values = dict(row)
     meter = _read_meter(values)
     number, repository, name = values.pop("issue_number"), values.pop("repository"), values.pop("name")
-    shows_cost = meter is not None and meter.cost_usd is not None and not is_withheld(report, meter)
+    shows_cost = meter is not None and meter.cost_usd is not None and not is_withheld(report)
     cost = describe_cost(meter) if meter and shows_cost else ""
     has_thread = isinstance(number, int) and number > 0
     key = f"{repository}#{number}" if has_thread else f"{repository}~{name}"

@@ -355,7 +355,6 @@ def upgrade() -> None:
         sa.Column("output_bytes", INTEGER, nullable=False),
         sa.Column("run_s", sa.Float(), nullable=False),
         sa.Column("last_tool", sa.Text(), nullable=False),
-        sa.Column("withheld", sa.Boolean(), nullable=False),
         sa.Column("heading", sa.Text(), nullable=False),
         sa.Column("ending", sa.String(20)),
         sa.ForeignKeyConstraint(
