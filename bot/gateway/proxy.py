@@ -55,7 +55,7 @@ READING_THREADS = 2
 """Threads that read requests, for all jobs together. Each job uses one at a time."""
 
 MAX_LOOKUPS = 2
-"""Names of hosts that are looked up for one job at once. A name server may take half a minute to give up."""
+"""Names of hosts that are looked up for one job at once."""
 
 MAX_FETCHES = 8
 """Of git at once, for one job; more wait. `git submodule update` is asked for as many."""
