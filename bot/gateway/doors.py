@@ -18,8 +18,20 @@ from aiohttp import web
 from bot.gateway.fetches import ROOT
 from bot.gateway.git import GitProxy, refuse_git
 from bot.gateway.packages import METHOD, PackageProxy
-from bot.gateway.proxy import MAX_BODY, OVER, STOPS, WRONG_TOKEN, Door, Models, Proxy, Upstream, read_token, refuse
-from bot.gateway.requests import find_api
+from bot.gateway.proxy import (
+    MAX_BODY,
+    OVER,
+    STOPS,
+    WRONG_TOKEN,
+    Door,
+    Models,
+    Proxy,
+    Reads,
+    Upstream,
+    read_token,
+    refuse,
+)
+from bot.gateway.requests import find_api, read_request
 from bot.gateway.transport import StreamTransport
 from runner.agents.prices import Price
 from runner.db.database import Database
@@ -74,13 +86,14 @@ class ModelGateway:
         url: str = "",
         git: GitProxy | None = None,
         packages: PackageProxy | None = None,
+        read: Reads = read_request,
     ) -> None:
         """`upstreams` by the names of agents; `url` is where machines reach us, where not by a relay."""
         self._git = git
         self._packages = packages
         self._db = db
         self._ledger = Ledger(db)
-        self._proxy = Proxy(session, self._ledger, prices, now)
+        self._proxy = Proxy(session, self._ledger, prices, now, read)
         self._upstreams = upstreams
         self._now = now
         self._url = url

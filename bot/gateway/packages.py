@@ -13,13 +13,16 @@ import ipaddress
 import re
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from bot.gateway.proxy import WRONG_TOKEN, Door
+from bot.gateway.threads import run_in_turn
 from runner.model.environment import Profile
 from runner.steps.gateway import Reader, Way
 from runner.transport.listening import LocalStream, Stream, join
@@ -32,6 +35,8 @@ MAX_HEAD = 8_192
 HEAD_S, CONNECT_S = 10.0, 10.0
 MAX_LOGGED = 100
 """Of one job's connections: an agent can make as many as it likes."""
+LOOKUP_THREADS = 32
+"""Threads that look up names, for all jobs together. A name server may take half a minute to give up."""
 TLS_PORT = 443
 MAX_HELLO = 32_768
 """Bytes that may come before the first message of TLS is whole. An honest one has about 2,000."""
@@ -94,11 +99,20 @@ def find_host(wanted: Wanted, hosts: Sequence[str]) -> str | None:
     return None
 
 
+def look_up(host: str, port: int) -> list[str]:
+    """The addresses of a host. Raises `OSError`, and `UnicodeError` for what cannot be a name."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(row[4][0]) for row in found))
+
+
 class PackageProxy:
     """Connects jobs to hosts, each job to those of its repository's table."""
 
-    def __init__(self, profiles: Mapping[str, Profile]) -> None:
+    def __init__(self, profiles: Mapping[str, Profile], look_up: Callable[[str, int], Sequence[str]] = look_up) -> None:
+        """`look_up` may take long: it runs in a thread."""
         self._profiles = profiles
+        self._look_up = look_up
+        self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "gateway-names")
 
     def find_hosts(self, reader: Reader) -> tuple[str, ...]:
         """The hosts that a job's agent reaches by us; none where it has a network."""
@@ -150,7 +164,7 @@ class PackageProxy:
             raise NotConnected(403, words)
         try:
             async with asyncio.timeout(CONNECT_S):
-                addresses = await _find_addresses(wanted, is_public=entry.startswith("*"))
+                addresses = await self._find_addresses(door, wanted, is_public=entry.startswith("*"))
                 theirs = await connect_first(addresses, wanted.port)
         except (OSError, TimeoutError, UnicodeError):
             raise NotConnected(502, f"{wanted.host} cannot be reached just now") from None
@@ -158,6 +172,16 @@ class PackageProxy:
             door.connections += 1
             log.info("gateway.joined", **door.context, host=wanted.host)
         return theirs
+
+    async def _find_addresses(self, door: Door, wanted: Wanted, *, is_public: bool) -> Sequence[str]:
+        """Where a host is. Whoever owns the end of a name decides where names with that end lead: not into our network.
+
+        Raises `NotConnected`, and what a name raises that cannot be looked up.
+        """
+        addresses = await run_in_turn(self._threads, door.looking_up, partial(self._look_up, wanted.host, wanted.port))
+        if is_public and not all(map(is_public_address, addresses)):
+            raise NotConnected(403, f"{wanted.host} leads to no public address")
+        return addresses
 
 
 async def connect_first(addresses: Sequence[str], port: int) -> Stream:
@@ -168,18 +192,6 @@ async def connect_first(addresses: Sequence[str], port: int) -> Stream:
             async with asyncio.timeout(CONNECT_S / len(addresses)):
                 return LocalStream(*await asyncio.open_connection(address, port))
     return LocalStream(*await asyncio.open_connection(last, port))
-
-
-async def _find_addresses(wanted: Wanted, *, is_public: bool) -> list[str]:
-    """Where a host is. Whoever owns the end of a name decides where names with that end lead: not into our network.
-
-    Raises `NotConnected`, and what a name raises that cannot be looked up.
-    """
-    found = await asyncio.get_running_loop().getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(row[4][0]) for row in found))
-    if is_public and not all(map(is_public_address, addresses)):
-        raise NotConnected(403, f"{wanted.host} leads to no public address")
-    return addresses
 
 
 def is_public_address(address: str) -> bool:

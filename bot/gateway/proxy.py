@@ -8,8 +8,10 @@ import io
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -17,7 +19,8 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from bot.gateway.requests import Api, Asked, NotAllowed, Rule, choose_betas, find_api, read_request
+from bot.gateway.requests import Api, Asked, NotAllowed, Rule, choose_betas, find_api, is_light, read_request
+from bot.gateway.threads import run_in_turn
 from bot.gateway.usage import UsageReader
 from bot.github.session import describe_failure
 from runner.agents.prices import Price, find_price
@@ -50,14 +53,18 @@ KEY_REFUSED = (401, 403)
 UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
 """What is raised before a byte of the request has left for the model."""
 
-LARGE = 256 * 1024
-"""Bytes from which on a request is read in a thread, so that it does not stop everything else for long."""
+READING_THREADS = 2
+"""Threads that read requests, for all jobs together. Each job uses one at a time."""
+
+MAX_LOOKUPS = 2
+"""Names of hosts that are looked up for one job at once."""
 
 MAX_FETCHES = 8
 """Of git at once, for one job; more wait. `git submodule update` is asked for as many."""
 
 MAX_REFUSALS, PENALTY_S = 100, 1.0
-"""After so many refusals to one job each further one takes so long: agents end at the first."""
+"""After so many refusals to one job each further one takes so long: agents end at the first. After so many refusals of
+what it asked models, its requests to models are read one at a time, each so long after the one before."""
 
 PASSED_ON = ("accept", "anthropic-version", "user-agent")
 """Headers of requests. Keys, cookies and whatever names an account are not among them."""
@@ -120,6 +127,11 @@ class Door:
     heavy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_HEAVY))
     """For requests that are large: each may be in memory until it is answered."""
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """For the one request to a model that is read just now: reading takes time of the processor, and costs nothing."""
+    looking_up: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LOOKUPS))
+    denials: int = 0
+    """Requests to models that were refused once they were read."""
     answering: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
     """The connections by which requests come."""
     strangers: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
@@ -143,16 +155,28 @@ class Door:
 
     async def note_refusal(self, reason: str, *, has_token: bool = True) -> None:
         """Say in the log that something was refused. Whoever asks on and on has to wait, and gets no more lines."""
+        self.log_refusal(reason, has_token=has_token)
+        if self.refusals[has_token] > MAX_REFUSALS:
+            await asyncio.sleep(PENALTY_S)
+
+    def log_refusal(self, reason: str, *, has_token: bool = True) -> None:
+        """Say in the log that something was refused, unless that has been said often enough."""
         self.refusals[has_token] += 1
         if self.refusals[has_token] <= MAX_REFUSALS:
             log.warning("gateway.refused", **self.context, reason=reason)
-        else:
-            await asyncio.sleep(PENALTY_S)
+
+    async def pause(self) -> None:
+        """Wait before the next request to a model is read, at least until the event loop has served everyone else."""
+        await asyncio.sleep(PENALTY_S if self.denials >= MAX_REFUSALS else 0)
 
     def break_off(self) -> None:
         """Break off whatever is under way."""
         for connection in [*self.answering.values()]:
             connection.abort()
+
+
+Reads = Callable[[str, str, str, bytes, Rule], Asked]
+"""See `bot.gateway.requests.read_request`."""
 
 
 class Proxy:
@@ -164,7 +188,10 @@ class Proxy:
         ledger: Ledger,
         prices: Mapping[str, Price],
         now: Callable[[], datetime],
+        read: Reads = read_request,
     ) -> None:
+        self._read_request = read
+        self._threads = ThreadPoolExecutor(READING_THREADS, "gateway-read")
         self._session = session
         self._ledger = ledger
         self._prices = prices
@@ -181,16 +208,18 @@ class Proxy:
         api = find_api(request.path)
         if (models := door.models) is None:
             return await self._turn_down(door, api, STOPS, "this job asks no models by the gateway")
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            return await self._turn_down(door, api, STOPS, "compressed requests are not passed on")
         try:
-            if request.headers.get("content-encoding", "identity").lower() != "identity":
-                raise NotAllowed("compressed requests are not passed on")
             async with asyncio.timeout(BODY_S):
                 body = await request.read()
-            asked = await _read(request, body, models.upstream.rule)
+            asked = await self._read(door, request, body, models.upstream.rule)
             # What costs nothing is in no account, and passes all the same only while the run goes on.
             call = await self._reserve(door, models, asked)
         except (NotAllowed, AtCap) as refusal:
-            return await self._turn_down(door, api, STOPS, str(refusal))
+            door.denials += 1
+            door.log_refusal(str(refusal))
+            return refuse(api, STOPS, str(refusal))
         except TimeoutError:
             return refuse(api, 408, f"the request did not arrive within {BODY_S:g} seconds")
         except web.HTTPRequestEntityTooLarge:
@@ -202,6 +231,15 @@ class Proxy:
     async def _turn_down(self, door: Door, api: Api, status: int, reason: str) -> web.Response:
         await door.note_refusal(reason)
         return refuse(api, status, reason)
+
+    async def _read(self, door: Door, request: web.BaseRequest, body: bytes, rule: Rule) -> Asked:
+        """What a request asks for. Raises `NotAllowed`. Of one job one request is read at a time."""
+        read = partial(self._read_request, request.method, request.path, request.query_string, body, rule)
+        if not is_light(body):
+            return await run_in_turn(self._threads, door.reading, read, door.pause)
+        async with door.reading:
+            await door.pause()
+            return read()
 
     async def _reserve(self, door: Door, models: Models, asked: Asked) -> str | None:
         """The id of the call, once it is written down; None for one that costs nothing. Raises what answers instead."""
@@ -316,11 +354,6 @@ class _Answer:
         """It has answered to the end."""
         self.reader.finish()
         self.is_certain = self.reader.is_final or self.status in FREE_STATUSES
-
-
-async def _read(request: web.BaseRequest, body: bytes, rule: Rule) -> Asked:
-    arguments = (request.method, request.path, request.query_string, body, rule)
-    return await asyncio.to_thread(read_request, *arguments) if len(body) > LARGE else read_request(*arguments)
 
 
 def read_token(request: web.BaseRequest) -> str:

@@ -131,8 +131,14 @@ NEWER = re.compile(r"(?:.*/)?(?:o\d|gpt-[5-9])")
 INLINE, MAX_SCHEME = "data:", 100
 """How what a request brings along begins, and within how many characters an address has shown to be one."""
 
-MAX_PARTS = 500_000
-"""Of a request: to read more of them would hold up everything else that the service does."""
+MAX_PARTS = 250_000
+"""Of a request. A million tokens in the shortest calls of tools have fewer. Each part takes up to a microsecond."""
+
+FREE_PARTS, BYTES_PER_PART = 20_000, 10
+"""A request may have this many parts, and one more for each ten bytes. Conversations have one for forty bytes."""
+
+LIGHT_BYTES, LIGHT_PARTS = 64 * 1024, 1_000
+"""A request with no more than these is read within a millisecond or two."""
 
 BOUNDS: Mapping[Api, Sequence[str]] = {
     Api.MESSAGES: ("max_tokens",),
@@ -208,17 +214,19 @@ def read_request(method: str, path: str, query: str, body: bytes, rule: Rule) ->
         raise NotAllowed("the request names no model")
     if not any(fnmatchcase(model, pattern) for pattern in rule.models):
         raise _refuse(f"the model {model[:MAX_NAME]} is not allowed: {', '.join(rule.models)}")
-    if foreign := sorted({*_find_foreign(api, asked)} - rule.server_tools):
-        named = ", ".join(name[:MAX_NAME] for name in foreign[:MAX_NAMES])
-        raise _refuse(f"what the vendor would do beside answering is not allowed: {named}")
     if asked.get("service_tier") not in TIERS:
         raise NotAllowed("a service_tier of another price is not allowed")
     is_free = path == FREE
     bounds = {} if is_free else _read_bounds(api, asked, rule)
-    most, passed = max(bounds.values(), default=0), _rewrite(api, asked, bounds, rule)
+    most = max(bounds.values(), default=0) * _read_answers(asked)
+    # Last of all, because it looks at every part of the conversation.
+    if foreign := sorted({*_find_foreign(api, asked)} - rule.server_tools):
+        named = ", ".join(name[:MAX_NAME] for name in foreign[:MAX_NAMES])
+        raise _refuse(f"what the vendor would do beside answering is not allowed: {named}")
+    passed = _rewrite(api, asked, bounds, rule)
     target = f"{path}?{query}" if query else path
     written = msgspec.json.encode(passed)
-    count = _count_most(api, passed, written, most * _read_answers(asked))
+    count = _count_most(api, passed, written, most)
     return Asked(api, target, written, model, count, asked.get("stream") is True, is_free)
 
 
@@ -239,10 +247,29 @@ def _refuse(reason: str) -> NotAllowed:
     return NotAllowed(reason[:MAX_REASON])
 
 
+def is_light(body: bytes) -> bool:
+    """Whether a request can be read at once: it does not stop everything else for long."""
+    return len(body) <= LIGHT_BYTES and _count_signs(body) <= LIGHT_PARTS
+
+
+def has_too_many_parts(body: bytes) -> bool:
+    """Whether a request has more lists, objects and commas than a conversation of its size can have."""
+    most = min(FREE_PARTS + len(body) // BYTES_PER_PART, MAX_PARTS)
+    if _count_signs(body) <= most:
+        return False
+    # The signs may be in texts. Without escapes each quotation mark begins or ends a text.
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    # JSON has at most two texts, so four marks, for each sign. This also bounds the list that `split` makes.
+    return plain.count(b'"') > 4 * most or _count_signs(b"".join(plain.split(b'"')[::2])) > most
+
+
+def _count_signs(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{") + text.count(b",")
+
+
 def _parse(body: bytes) -> Mapping[str, Any]:
-    # To count takes longer than to parse, and whatever is so short has no more.
-    if len(body) > MAX_PARTS and sum(body.count(sign) for sign in (b"[", b"{", b",")) > MAX_PARTS:
-        raise NotAllowed(f"the request has more than {MAX_PARTS:,} parts")
+    if has_too_many_parts(body):
+        raise NotAllowed("the request has more parts than a conversation of its size")
     try:
         asked = msgspec.json.decode(body.decode())
     except (ValueError, RecursionError):
@@ -357,20 +384,23 @@ def _walk(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if isinstance(place, list):
             places.extend(place)
         elif isinstance(place, dict):
-            # What the model gave a tool is the tool's business.
-            places.extend(inner for name, inner in place.items() if name != "input" and isinstance(inner, dict | list))
+            for name, inner in place.items():
+                # What the model gave a tool is the tool's business.
+                if name != "input" and isinstance(inner, (dict, list)):
+                    places.append(inner)
             yield place
 
 
 def _find_fetched(place: Mapping[str, Any]) -> Iterator[str]:
     """What of a part of a conversation the vendor would fetch, or has another price for."""
-    yield from (name for field, name in OUTSIDE.items() if place.get(field) is not None)
-    source = place.get("source")
-    if isinstance(source, dict) and (name := SOURCES.get(show(source.get("type")))):
-        yield name
-    named = [value for field, value in place.items() if field.endswith(BY_ADDRESS)]
-    if any(map(_is_address, named)) or "://" in show(place.get("file_data"))[:MAX_SCHEME]:
-        yield "web_fetch"
+    for field_name, value in place.items():
+        if field_name in OUTSIDE and value is not None:
+            yield OUTSIDE[field_name]
+        if field_name == "source" and isinstance(value, dict) and (name := SOURCES.get(show(value.get("type")))):
+            yield name
+        by_address = field_name.endswith(BY_ADDRESS) and _is_address(value)
+        if by_address or (field_name == "file_data" and "://" in show(value)[:MAX_SCHEME]):
+            yield "web_fetch"
 
 
 def _is_address(value: Any) -> bool:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from handlers.text.live_transcript import LiveTranscript
 from handlers.text.log_pieces import cut_pieces
@@ -37,6 +38,9 @@ MARGIN = 10_000
 KEPT_BYTES = 32_000_000
 """Bytes of cleaned logs that are kept in memory, those that were asked for last."""
 
+MAX_DRAWN = 32
+"""Logs of pages that are remembered as they are drawn: whoever looks at a page looks at it again, and others do."""
+
 MAX_WAITING = 4
 """Requests that may wait for a log to be cleaned; each holds that log."""
 
@@ -55,7 +59,7 @@ class End:
 class Drawn:
     """What a page shows of a log."""
 
-    entries: list[Entry]
+    entries: Sequence[Entry]
     live_from: int | None
     """The offset from which on its events are to be followed; None for one that will not grow."""
 
@@ -69,6 +73,7 @@ class JobLogs:
         self._agents = agents
         self._secrets = secrets
         self._unpacking = asyncio.Lock()
+        self._draw = lru_cache(MAX_DRAWN)(self._draw_anew)
 
     async def read(self, job: Job, stage: str, last: int) -> End:
         """The end of a stage's log: kept for good when the job has ended, from the spool while it is under way."""
@@ -89,15 +94,16 @@ class JobLogs:
     def draw(self, job: Job, stage: str, log: End) -> Drawn:
         """What a reader sees of a log, clean. One that grows is shown as far as nothing in it can become a secret."""
         if stage != GROWING.get(job.state):
-            return Drawn(self._draw(job, stage, log), None)
+            return Drawn(self._draw(self._name_agent(job, stage), log), None)
         transcript = self.open_transcript(job, stage, log.start)
         transcript.skip(log.data)
         shown = replace(log, data=log.data[: transcript.offset - log.start])
-        return Drawn(self._draw(job, stage, shown) if shown.data else [], transcript.offset)
+        drawn = self._draw(self._name_agent(job, stage), shown) if shown.data else ()
+        return Drawn(drawn, transcript.offset)
 
     def open_transcript(self, job: Job, stage: str, start: int) -> LiveTranscript:
         """The log as it is read while it grows, from an offset on."""
-        return LiveTranscript(self._find_agent(job, stage), self._secrets, start)
+        return LiveTranscript(self._agents.get(self._name_agent(job, stage)), self._secrets, start)
 
     def clean(self, log: End) -> str:
         """The log as the machine gave it, but for secrets, colours and what nobody sees."""
@@ -108,13 +114,13 @@ class JobLogs:
     def _clean_piece(self, text: str) -> str:
         return show_invisible(redact_log(text, self._redact))
 
-    def _find_agent(self, job: Job, stage: str) -> Agent | None:
-        """The one whose log this is."""
-        return self._agents.get(job.agent) if stage == "agent" else None
+    def _name_agent(self, job: Job, stage: str) -> str:
+        """The one whose log this is; empty where it is no agent's."""
+        return job.agent if stage == "agent" else ""
 
-    def _draw(self, job: Job, stage: str, log: End) -> list[Entry]:
+    def _draw_anew(self, agent_name: str, log: End) -> Sequence[Entry]:
         """Events where its agent tells them, or else its text."""
-        agent = self._find_agent(job, stage)
+        agent = self._agents.get(agent_name)
         if agent is None or not agent.speaks:
             return [Entry(EntryKind.PLAIN, self.clean(log))]
         margin = MARGIN if log.start else 0

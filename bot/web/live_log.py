@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from aiohttp import web
 
 from bot.web.job_logs import JobLogs
 from bot.web.live_channel import Channel, Reader, View
+from bot.web.shares import NoRoom, Shares
 from runner.model.job import Job
 from runner.steps.spool import STAGES, Spool
 
@@ -70,10 +70,7 @@ class LiveLogs:
     ) -> None:
         """Where `people_sign_in`, half of the streams are kept for them: strangers cannot take them all."""
         self._decided, self._spool, self._logs = decided, spool, logs
-        self._max_streams = max_streams
-        self._max_of_strangers = max_streams // 2 if people_sign_in else max_streams
-        self._max_of_person = max(int(max_streams * SHARE_OF_PERSON), 1)
-        self._streams: Counter[str | None] = Counter()
+        self._streams = Shares(max_streams, SHARE_OF_PERSON, people_sign_in=people_sign_in)
         self._channels: dict[tuple[str, str], tuple[Channel, asyncio.Task[None]]] = {}
         self._is_closing = False
 
@@ -89,25 +86,26 @@ class LiveLogs:
         (login, job, reads_log), stage = await self._decided.find(request), request.match_info["stage"]
         if stage not in STAGES:
             raise web.HTTPNotFound(text="this job has no such log\n", headers=self._decided.headers)
-        if self._is_closing or not self._has_room(login):
-            headers = {**self._decided.headers, "Retry-After": "30"}
-            raise web.HTTPServiceUnavailable(text="too many live logs are open: try again soon\n", headers=headers)
+        if self._is_closing:
+            raise self._turn_away()
+        try:
+            with self._streams.take(login):
+                return await self._stream(request, job, stage, reads_log=reads_log)
+        except NoRoom:
+            raise self._turn_away() from None
+
+    def _turn_away(self) -> web.HTTPException:
+        headers = {**self._decided.headers, "Retry-After": "30"}
+        return web.HTTPServiceUnavailable(text="too many live logs are open: try again soon\n", headers=headers)
+
+    async def _stream(self, request: web.Request, job: Job, stage: str, *, reads_log: bool) -> web.StreamResponse:
         # A proxy must not gather the answer before it passes it on: nginx looks for this header.
         headers = {**self._decided.headers, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
-        self._streams[login] += 1
-        try:
-            async with self._join(job, stage) as channel:
-                await response.prepare(request)
-                await _send_all(request, response, channel, Reader(read_offset(request), reads_log))
-        finally:
-            self._streams[login] -= 1
-            self._streams += Counter()  # Drops people who have no stream any more.
+        async with self._join(job, stage) as channel:
+            await response.prepare(request)
+            await _send_all(request, response, channel, Reader(read_offset(request), reads_log))
         return response
-
-    def _has_room(self, login: str | None) -> bool:
-        most = self._max_of_strangers if login is None else self._max_of_person
-        return self._streams[login] < most and self._streams.total() < self._max_streams
 
     async def close(self, _: object = None) -> None:
         """Let every reader go: the service stops."""

@@ -29,6 +29,7 @@ from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.notes import Notes
 from bot.web.dashboard.sign_in import SignIn
 from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, End, JobLogs, TooMany
+from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
 from bot.web.live_channel import View, may_read
 from bot.web.live_log import MAX_STREAMS, Decisions, LiveLogs
 from handlers.cases.withheld import fetch_withheld
@@ -85,6 +86,7 @@ class Pages:
         follows: Callable[[str], bool] = lambda job_id: True,
         max_streams: int = MAX_STREAMS,
         door: Door | None = None,
+        max_under_way: int = MAX_UNDER_WAY,
     ) -> None:
         """`count_held` says how many missed labels wait for the operator (`handlers.recovery`).
 
@@ -101,14 +103,16 @@ class Pages:
         self._logs = JobLogs(context.db, spool, agents, drawing.secrets)
         self._clean_logs = CleanLogs(self._logs.clean)
         decided = Decisions(self._find_reader, self._look, drawing.draw, HEADERS)
-        self.live = LiveLogs(decided, spool, self._logs, max_streams, people_sign_in=self._desk.oauth is not None)
+        signs_in = self._desk.oauth is not None
+        self.live = LiveLogs(decided, spool, self._logs, max_streams, people_sign_in=signs_in)
         """To be closed when the service stops."""
+        self._large = LargeAnswers(self._find_login, HEADERS, max_under_way, people_sign_in=signs_in)
 
     def routes(self) -> list[web.RouteDef]:
         """Every page, also those that are in files of their own."""
         desk, oauth = self._desk, self._desk.oauth
         signs_in = SignIn(desk, oauth) if oauth else None
-        return [
+        routes = [
             *Lists(desk, self._slots).routes(),
             *([*signs_in.routes(), *Actions(desk).routes()] if signs_in else []),
             *(Notes(desk, oauth, signs_in).routes() if oauth and signs_in else []),
@@ -123,6 +127,7 @@ class Pages:
             self.live.route(),
             web.get("/static/{name}", send_static),
         ]
+        return [*map(self._large.guard, routes)]
 
     async def show_health(self, request: web.Request) -> web.Response:
         """The process lives."""
@@ -304,6 +309,9 @@ class Pages:
     async def _find(self, request: web.Request) -> tuple[Visit, Job]:
         visit = self._desk.visits.read(request)
         return visit, await self._desk.find_job(request, visit)
+
+    def _find_login(self, request: web.Request) -> str | None:
+        return self._desk.visits.read(request).login
 
     async def _find_reader(self, request: web.Request) -> tuple[str | None, Job, bool]:
         visit, job = await self._find(request)

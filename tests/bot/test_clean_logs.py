@@ -7,9 +7,10 @@ import os
 import threading
 from pathlib import Path
 
-from bot.web.job_logs import CleanLogs, End, TooMany
+from bot.web.job_logs import CleanLogs, End, JobLogs, TooMany
 from runner.model.job import JobState
-from tests.support.site import make_report, open_site
+from tests.support.jobs import make_job
+from tests.support.site import AGENTS, make_report, open_site
 
 
 class Cleaner:
@@ -75,6 +76,17 @@ async def test_a_log_that_is_asked_for_again_costs_little(tmp_path: Path) -> Non
         again = await site.get(f"/jobs/{job.id}/log/agent")
         assert again.html == first.html
         assert cpu_s() - between < (between - before) / 2
+
+
+async def test_a_page_draws_a_log_once(tmp_path: Path) -> None:
+    async with open_site(tmp_path) as site:
+        logs = JobLogs(site.database, site.spool, AGENTS, frozenset())
+        growing, ended = (make_job(state=state, agent="mine") for state in (JobState.RUNNING, JobState.SUCCEEDED))
+        for job in (growing, ended):
+            drawn = [logs.draw(job, "agent", End(0, b"a line\nmore\n")).entries for _ in range(2)]
+            assert drawn[0] is drawn[1]
+        for other in (End(0, b"another\n"), End(20_000, b"a line\nmore\n")):
+            assert logs.draw(ended, "agent", other).entries != drawn[0]
 
 
 def cpu_s() -> float:

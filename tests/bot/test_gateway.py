@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from bot.gateway.doors import MAX_CONNECTIONS
-from bot.gateway.proxy import MAX_REFUSALS, PENALTY_S, Upstream
+from bot.gateway.proxy import MAX_REFUSALS, Upstream
 from bot.gateway.requests import Rule
 from bot.github.session import Proxy as ForwardingProxy
 from bot.github.session import WayOut
@@ -130,21 +130,6 @@ async def test_a_request_that_is_not_allowed_is_refused_and_logged_without_its_w
     assert "gateway.refused" in logged
     assert "the model m is not allowed" in logged
     assert "private words" not in logged
-
-
-async def test_who_asks_on_and_on_is_answered_slowly_and_does_not_fill_the_log(
-    tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with open_floor(tmp_path, Say("Well"), rule=Rule(models=("cheap",))) as floor:
-        await floor.begin(job)
-        for _ in range(MAX_REFUSALS):
-            async with floor.ask(job, "/v1/messages") as answer:
-                assert answer.status == 400
-        began = asyncio.get_running_loop().time()
-        async with floor.ask(job, "/v1/messages") as answer:
-            assert answer.status == 400
-        assert asyncio.get_running_loop().time() - began > PENALTY_S / 2
-    assert "".join(capsys.readouterr()).count("gateway.refused") == MAX_REFUSALS
 
 
 async def test_a_stream_that_the_model_breaks_off_is_broken_off_and_assumed(tmp_path: Path, job: Job) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from bot.gateway.doors import ModelGateway
 from bot.gateway.packages import (
+    LOOKUP_THREADS,
     MAX_HEAD,
     MAX_HELLO,
     NoHello,
@@ -24,9 +26,11 @@ from bot.gateway.packages import (
     connect_first,
     find_host,
     is_public_address,
+    look_up,
     read_hello,
     read_wanted,
 )
+from bot.gateway.proxy import MAX_LOOKUPS
 from runner.model.environment import Profile
 from runner.steps.gateway import Reader
 from runner.transport.jobd_client import JobdClient
@@ -112,7 +116,9 @@ class Floor:
 
 
 @asynccontextmanager
-async def open_floor(folder: Path, *hosts: str) -> AsyncIterator[Floor]:
+async def open_floor(
+    folder: Path, *hosts: str, look_up: Callable[[str, int], Sequence[str]] = look_up
+) -> AsyncIterator[Floor]:
     """A gateway, and a host that says everything back."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +129,7 @@ async def open_floor(folder: Path, *hosts: str) -> AsyncIterator[Floor]:
     port = server.sockets[0].getsockname()[1]
     profile = Profile("octo/widgets", network="none", package_hosts=tuple(host.format(port=port) for host in hosts))
     async with server, open_database(folder) as db:
-        packages = PackageProxy({"octo/widgets": profile})
+        packages = PackageProxy({"octo/widgets": profile}, look_up)
         gateway = ModelGateway(cast("object", None), db, {}, {}, lambda: NOON, packages=packages)  # type: ignore[arg-type]
         floor = Floor(gateway, Wire(folder), port)
         yield floor
@@ -205,6 +211,31 @@ async def test_a_host_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None
         token = read_token(await floor.lead(JOB))
         answer = await floor.connect(JOB, "localhost", 1, token)
         assert answer.startswith(b"HTTP/1.1 502 ")
+
+
+async def test_names_of_one_job_are_looked_up_two_at_a_time_and_those_of_others_do_not_wait(tmp_path: Path) -> None:
+    """The names of the first job have a name server that does not answer."""
+    go, begun = threading.Event(), list[str]()
+
+    def look_up(host: str, port: int) -> list[str]:
+        begun.append(host)
+        if host.startswith("slow"):
+            go.wait(30)
+        raise OSError
+
+    async with open_floor(tmp_path, "*.example", look_up=look_up) as floor:
+        token, theirs = read_token(await floor.lead(JOB)), read_token(await floor.lead(OTHER))
+        names = [f"slow-{number}.example" for number in range(2 * LOOKUP_THREADS)]
+        asked = [asyncio.create_task(floor.connect(JOB, name, 443, token)) for name in names]
+        async with asyncio.timeout(10):
+            while len(begun) < MAX_LOOKUPS:
+                await asyncio.sleep(0.005)
+            assert (await floor.connect(OTHER, "quick.example", 443, theirs)).startswith(b"HTTP/1.1 502 ")
+            await asyncio.to_thread(go.is_set)  # Whoever has no part in it has a thread all the same.
+        assert len(begun) == MAX_LOOKUPS + 1
+        go.set()
+        answers = await asyncio.gather(*asked)
+        assert all(answer.startswith(b"HTTP/1.1 502 ") for answer in answers)
 
 
 @pytest.mark.parametrize("host", ["a..localhost", "x" * 64 + ".localhost"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bot.gateway.fetches import NotFetched, read_fetch
 from bot.gateway.packages import NoHello, NotConnected, read_hello, read_wanted
-from bot.gateway.requests import NotAllowed, Rule, choose_betas, read_request
+from bot.gateway.requests import NotAllowed, Rule, choose_betas, is_light, read_request
 from runner.agents.prices import Price
 from tests.support.gateway import Pieces
 
@@ -116,9 +116,49 @@ def test_a_refusal_is_short_whatever_was_asked() -> None:
         assert len(str(refusal.value)) <= 300
 
 
-def test_a_request_of_too_many_parts_is_refused_before_it_is_read() -> None:
-    with pytest.raises(NotAllowed, match="more than 500,000 parts"):
-        read_request("POST", "/v1/messages", "", b'{"model": "m", "messages": [' + b"[]," * 300_000 + b"[]]}", ANYTHING)
+@pytest.mark.parametrize(
+    ("start", "part", "number"),
+    [
+        (b'{"messages": [', b"{},", 87_300),
+        (b'{"messages": [', b"[],", 300_000),
+        (b'{"messages": [', b"1,", 200_000),
+        (b'{"system": "\\"', b'",{"a":"', 50_000),
+        (b'{"system": "\\\\",', b'"a":{"\\"":[', 50_000),
+        (b'{"system": "' + b"x" * 3_000_000 + b'", "messages": [', b'{"a":"b"},', 150_000),
+    ],
+)
+def test_a_request_of_too_many_parts_is_refused_before_it_is_read(start: bytes, part: bytes, number: int) -> None:
+    """None of them is JSON, so whoever read it first would say that."""
+    with pytest.raises(NotAllowed, match="more parts"):
+        read_request("POST", "/v1/messages", "", start + part * number, ANYTHING)
+
+
+def test_signs_in_texts_are_no_parts() -> None:
+    text = '{"a": [1, 2, 3], "b\\": "c"},\n' * 20_000
+    assert json.loads(read("/v1/messages", system=text).body)["system"] == text
+
+
+def test_the_longest_conversation_of_short_calls_passes() -> None:
+    """A million tokens: nothing shorter than a call of a tool, with its answer, has more parts for its tokens."""
+    call = {"type": "tool_use", "id": "toolu_01A09q90qw90lq917835lq9", "name": "Bash", "input": {"command": "ls src"}}
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": [{"type": "text", "text": "a.py\nb.py"}]}
+    turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    assert read("/v1/messages", messages=turns * 9_000).most.input_tokens > 1_000_000
+
+
+def test_what_is_cheap_to_check_is_checked_before_the_conversation_is_looked_through() -> None:
+    foreign = {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": URL}}]}]}
+    for changes, words in (({"service_tier": "priority"}, "service_tier"), ({"max_tokens": 0}, "whole number")):
+        with pytest.raises(NotAllowed, match=words):
+            read("/v1/messages", ANYTHING, **foreign, **changes)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [(b"{}", True), (b"[" * 1_001, False), (b" " * 64 * 1024, True), (b" " * 64 * 1024 + b"{}", False)],
+)
+def test_only_what_is_short_and_has_few_parts_is_light(body: bytes, expected: bool) -> None:
+    assert is_light(body) is expected
 
 
 @pytest.mark.parametrize(

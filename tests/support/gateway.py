@@ -15,8 +15,8 @@ import aiohttp
 from aiohttp import web
 
 from bot.gateway.doors import ModelGateway
-from bot.gateway.proxy import Upstream
-from bot.gateway.requests import Rule
+from bot.gateway.proxy import Reads, Upstream
+from bot.gateway.requests import Rule, read_request
 from bot.github.session import WayOut, open_session
 from runner.agents.prices import Price
 from runner.db.database import Database
@@ -124,7 +124,13 @@ class Floor:
 
 @asynccontextmanager
 async def open_floor(
-    folder: Path, *script: Step, url: str = "", rule: Rule | None = None, own_url: str = "", way: WayOut = DIRECT
+    folder: Path,
+    *script: Step,
+    url: str = "",
+    rule: Rule | None = None,
+    own_url: str = "",
+    way: WayOut = DIRECT,
+    read: Reads = read_request,
 ) -> AsyncIterator[Floor]:
     """`url` stands for the scripted model; machines come to `own_url`, where there is one, instead of by a relay."""
     (folder / "w").mkdir()
@@ -135,7 +141,7 @@ async def open_floor(
     ):
         upstream = Upstream(url or model.url, KEY, {"x-team": "widgets"}, rule or Rule())
         prices = {"m": Price(10.0, 1.0, 50.0)}
-        gateway = ModelGateway(session, db, {"mine": upstream}, prices, lambda: NOON, own_url)
+        gateway = ModelGateway(session, db, {"mine": upstream}, prices, lambda: NOON, own_url, read=read)
         floor = Floor(gateway, model, db, Wire(folder / "w"))
         try:
             yield floor

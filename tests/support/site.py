@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from bot.web.large_answers import MAX_UNDER_WAY
 from bot.web.live_log import MAX_STREAMS
 from bot.web.pages import Pages
 from handlers.context import Context
@@ -140,6 +141,7 @@ async def open_site(
     secrets: Collection[str] = (SECRET,),
     max_streams: int = MAX_STREAMS,
     middlewares: Sequence[Middleware] = (),
+    max_under_way: int = MAX_UNDER_WAY,
     *,
     public_logs: bool = True,
 ) -> AsyncIterator[Site]:
@@ -152,7 +154,8 @@ async def open_site(
             github, database, {}, {}, public_url, secrets, lambda: NOON, lambda: None, public_logs=public_logs
         )
         application = web.Application(middlewares=middlewares)
-        pages = Pages(context, spool, {"gpu-1": 2, "gpu-2": 1}, AGENTS, max_streams=max_streams)
+        slots = {"gpu-1": 2, "gpu-2": 1}
+        pages = Pages(context, spool, slots, AGENTS, max_streams=max_streams, max_under_way=max_under_way)
         application.router.add_routes(pages.routes())
         application.on_shutdown.append(pages.live.close)
         runner = web.AppRunner(application)

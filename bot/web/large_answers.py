@@ -1,0 +1,91 @@
+"""Sends large answers in pieces, and bounds how many bytes of them are under way at once.
+
+An answer that is handed over whole is copied for each connection, and stays in memory until its client has read it.
+Thousands of clients that do not read would take all memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+
+from aiohttp import web
+
+from bot.web.shares import NoRoom, Shares
+
+PIECE = 65_536
+"""Bytes that are sent at once. An answer that has no more is not large."""
+
+MAX_UNDER_WAY = 160_000_000
+"""Bytes of large answers under way at once: the longest logs of thirty readers, or the pages of hundreds."""
+
+SHARE_OF_PERSON = 0.125
+"""Of these, for one person who has signed in: a few logs."""
+
+STALL_S, SLOWEST = 30.0, 5_000
+"""A client has this many seconds for an answer, and one more for each so many bytes."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class LargeAnswers:
+    """The answers that are under way."""
+
+    def __init__(
+        self,
+        find_login: Callable[[web.Request], str | None],
+        headers: Mapping[str, str],
+        max_under_way: int = MAX_UNDER_WAY,
+        *,
+        people_sign_in: bool = False,
+    ) -> None:
+        """`find_login` says who asks, None for somebody who has not signed in. `headers` are those of a refusal."""
+        self._find_login, self._headers = find_login, headers
+        self._shares = Shares(max_under_way, SHARE_OF_PERSON, people_sign_in=people_sign_in)
+
+    @property
+    def under_way(self) -> int:
+        """The bytes of all answers that are being sent."""
+        return self._shares.taken
+
+    def guard(self, route: web.RouteDef) -> web.RouteDef:
+        """The route, with its large answers sent in pieces."""
+        handle: Handler = route.handler
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return await self._send(request, await handle(request))
+
+        return web.RouteDef(route.method, route.path, answer, route.kwargs)
+
+    async def _send(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+        body = answer.body if isinstance(answer, web.Response) and request.method != "HEAD" else None
+        if not isinstance(answer, web.Response) or not isinstance(body, bytes) or len(body) <= PIECE:
+            return answer
+        try:
+            with self._shares.take(self._find_login(request), len(body)):
+                answer.headers["Content-Length"] = str(len(body))
+                answer.body = _cut(body)
+                await _send_all(request, answer, STALL_S + len(body) / SLOWEST)
+        except NoRoom:
+            headers = {**self._headers, "Retry-After": "10"}
+            text = "too many large answers are under way: try again soon\n"
+            raise web.HTTPServiceUnavailable(text=text, headers=headers) from None
+        return answer
+
+
+async def _send_all(request: web.Request, answer: web.Response, most_s: float) -> None:
+    with suppress(ConnectionError):  # Its client has gone; aiohttp finds out once more, and ends the connection.
+        try:
+            async with asyncio.timeout(most_s):
+                await answer.prepare(request)
+                await answer.write_eof()
+        except TimeoutError:
+            if request.transport:
+                request.transport.abort()
+
+
+async def _cut(body: bytes) -> AsyncIterator[memoryview]:
+    view = memoryview(body)
+    for start in range(0, len(view), PIECE):
+        yield view[start : start + PIECE]
