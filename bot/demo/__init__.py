@@ -1,4 +1,4 @@
-"""`ptq-bot demo`: the whole story on this machine, with the stand-in, an SSH server and a scripted agent.
+"""`ptq-bot demo`: the whole story on this machine: a stand-in for GitHub, an SSH server and a scripted agent.
 
 With `--play`, a person plays the maintainer in a browser.
 """

@@ -1,6 +1,6 @@
 """The App's own GitHub client: tokens, limits, retries, typed answers.
 
-`AppGitHub` implements `handlers.ports.GitHub`. It knows HTTP and no handler.
+`AppGitHub` implements the port `handlers.ports.GitHub`. Every write reserves its turn in the write budget here.
 """
 
 from bot.github.client import AppGitHub

@@ -1,1 +1,1 @@
-"""The state of one issue's conversation, and its rows. When rows are deleted."""
+"""The state of one issue's conversation, its rows, and the rules by which old rows are deleted."""

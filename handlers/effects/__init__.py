@@ -1,4 +1,5 @@
-"""Rows say what should exist on GitHub; this package makes it exist, once, within the limits of writing.
+"""Rows say what should exist on GitHub; this package makes it exist, once.
 
-The attempt is committed first. Where an earlier attempt may have worked, it looks for the result before it writes.
+The attempt to write is stored first. Where an earlier attempt may have worked, it looks for the result before it
+writes.
 """

@@ -1,1 +1,1 @@
-"""Environments that people work in: takeover, release, and whether GitHub still lets their holders in."""
+"""Environments that people work in: takeover, release, and asking GitHub again whether their holders still may."""

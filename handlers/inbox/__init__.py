@@ -1,1 +1,4 @@
-"""Deliveries from GitHub, stored before they are acknowledged and worked in order for each issue. Cancel goes first."""
+"""Deliveries from GitHub: stored before they are acknowledged, then worked in order for each issue.
+
+Only a cancel overtakes the others.
+"""

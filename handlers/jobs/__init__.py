@@ -1,1 +1,4 @@
-"""How a job begins, and what its end means for its issue: preconditions, the frozen issue, the brief, the outcome."""
+"""How a job begins, and what its end means for its issue.
+
+A job begins with preconditions, a copy of the issue as it was, and the agent's instructions (the brief).
+"""

@@ -1,4 +1,4 @@
-"""The only way for other people's text into our comments and pages, and into an agent's prompt. Pure.
+"""Other people's text passes through here before it is in a comment, in a page's prose, or in an agent's prompt. Pure.
 
-Text is bounded, redacted and rewritten here; no other package makes it safe.
+It is bounded, secrets are removed, and Markdown is rewritten.
 """

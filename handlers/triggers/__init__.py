@@ -1,1 +1,1 @@
-"""Which comments and labels start what. The router is the table of contents of this floor."""
+"""Which comments and labels start what: `router.py` lists every event that the service works."""

@@ -206,12 +206,12 @@ async def _cancel(request: Request, command: Command) -> None:
         too_early = await has_earlier(connection, request.delivery)
     job = await request.fetch_last_job()
     is_meant = job is not None and was_requested_before(job, request.event.comment.created_at)
-    goes_on = job is not None and is_meant and await ask_to_end(context, job.id, request.event.sender.login)
-    if job and goes_on:
+    is_ending = job is not None and is_meant and await ask_to_end(context, job.id, request.event.sender.login)
+    if job and is_ending:
         await request.reply(replies.render_cancelling(job, context.find_page_root(job)))
     if too_early:
         raise TooEarly
-    if not goes_on:
+    if not is_ending:
         await request.reply(replies.render_nothing_to_cancel())
 
 

@@ -1,1 +1,4 @@
-"""Every sentence that people read in a thread, by reader: statuses, reports, replies, holds, pull requests. Pure."""
+"""Every sentence that people read in a thread, a file for each kind: statuses, reports, replies, holds, pull requests.
+
+Pure.
+"""

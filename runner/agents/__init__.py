@@ -1,6 +1,6 @@
-"""Agents: what starts one on a machine, and what its events mean. One file for each backend.
+"""Agents: how each backend is started on a machine, and what its events mean. One file for each backend. Pure.
 
-A backend knows no machines, connections or paths there: its current folder is the worktree. Pure.
+A backend knows neither machines nor absolute paths: it is started in the worktree.
 """
 
 from __future__ import annotations

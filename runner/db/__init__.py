@@ -1,4 +1,5 @@
 """One `Database`, alike on SQLite and PostgreSQL: transactions, the schema, and its upgrades.
 
-A write transaction is the only one at a time, so what it has read does not change before it commits.
+Only one transaction writes at a time, in all replicas together, so what it has read does not change before it commits.
+Reading never waits.
 """

@@ -1,4 +1,4 @@
 """How bytes reach a machine: SSH or a local process, and the client of our program there.
 
-Whatever a machine answers is bounded and parsed here. What an answer means is for `steps`.
+Whatever a machine answers is bounded and parsed here; `steps` decides what it means.
 """
