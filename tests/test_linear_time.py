@@ -18,6 +18,7 @@ from handlers.commands.table import Command, UnknownCommand, parse_commands
 from handlers.pulls.note import find_note_fault, parse_note
 from handlers.text.hidden_text import reveal
 from handlers.text.report import is_withheld, parse_report
+from handlers.text.repros import extract_repros
 from handlers.text.sanitize import (
     KEY_SHAPES,
     RULES,
@@ -42,6 +43,7 @@ from runner.checks.signature import count_tests, find_signature, name_failure
 from runner.model.job import FileChange, Report
 from tests.support.jobs import make_job
 from tests.support.site import make_report
+from tests.support.world import NOTE
 
 Function = Callable[[str], object]
 
@@ -88,6 +90,9 @@ PATTERNS += [
     ),
 ]
 
+MARKS = Pattern("a", "\u0301\u0316", "")
+"""Combining characters in an order that is not the canonical one, in which Unicode's forms sort them."""
+
 _SECRETS = ("hunter22", "hunter\nhunter\nhunter33")
 _JOB = make_job()
 
@@ -105,6 +110,10 @@ def _render_template(text: str) -> str:
 def _find_names(text: str) -> list[str]:
     patch = "".join(f"+{line}\n" for line in text.split("\n"))
     return find_new_names(text, [FileChange("a.py", "100644", text.encode(errors="replace"), None)], patch, text)
+
+
+def _find_repros(text: str) -> object:
+    return extract_repros([("here", f"```python\n{text}\n```")], ())
 
 
 def _find_tests(text: str) -> list[object]:
@@ -129,10 +138,12 @@ WHOLE: dict[str, Function] = {
     "collapse": lambda text: collapse(text, text),
     "parse_commands": parse_commands,
     "reveal": reveal,
+    "extract_repros": _find_repros,
     "parse_report": parse_report,
     "is_withheld": lambda text: is_withheld(Report("0123456789", text, "", "", "", "", (), None), None),
     "is_withheld, by a worklog": lambda text: is_withheld(Report("0123456789", "", text, "", "", "", (), None), None),
     "notes": _read_notes,
+    "notes, against a report": lambda text: find_note_fault(NOTE, [text]),
     "template": _render_template,
     "name_failure": lambda text: name_failure(text, 1, timed_out=False),
     "find_signature": lambda text: find_signature(text, 1, timed_out=False),
@@ -189,6 +200,11 @@ def test_every_rule_takes_linear_time(name: str) -> None:
 @pytest.mark.parametrize("name", WHOLE)
 def test_everything_that_reads_strangers_text_takes_linear_time(name: str) -> None:
     assert find_slow(WHOLE[name], PATTERNS[::4], 1_000) == []
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_combining_characters_take_linear_time(name: str) -> None:
+    assert find_slow(WHOLE[name], [*PATTERNS[::24], MARKS], 4_000) == []
 
 
 @pytest.mark.parametrize(

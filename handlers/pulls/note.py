@@ -6,7 +6,6 @@ Refuses to know who wrote it and which report stands: it compares texts.
 from __future__ import annotations
 
 import re
-import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from markdown_it.token import Token
 from handlers.commands.table import Command
 from handlers.text.sanitize import close_fence, fence, make_safe_line, show_code
 from handlers.text.voice import NOTE_PLACEHOLDER
-from runner.characters import drop_invisible
+from runner.characters import drop_invisible, unify
 from runner.model.job import DIGEST_SHOWN
 
 MAX_NOTE = 10_000
@@ -234,7 +233,7 @@ def _find_words(children: Sequence[Token]) -> Iterator[str]:
 
 def _normalise(text: str) -> str:
     """One spelling for what looks the same."""
-    return unicodedata.normalize("NFKC", drop_invisible(text))
+    return unify(drop_invisible(text))
 
 
 def _find_copied(prose: str, sources: Iterable[str]) -> str | None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import html
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from runner.characters import drop_invisible
+from runner.characters import drop_invisible, unify
 
 OUTCOMES: Mapping[str, str] = {
     "reproduced": "you saw the reported behaviour happen here",
@@ -91,9 +90,7 @@ def fold(text: str) -> str:
     if _CONTROL.search(text):
         text = _CONTROL.sub("", _COLOUR.sub("", text))
     if not text.isascii():
-        # Each character for itself: NFKC of a whole text takes quadratic time for many combining characters.
-        looks = {ord(char): unicodedata.normalize("NFKC", char) for char in set(text) if not char.isascii()}
-        text = drop_invisible(text.translate(looks | _LINE_ENDS))
+        text = drop_invisible(unify(text).translate(_LINE_ENDS))
     return text.casefold()
 
 
