@@ -18,7 +18,13 @@ from handlers.jobs.history import is_on_branch
 from handlers.ports import PullRequest, TreeEntry
 from handlers.rules import RepositoryRules
 from handlers.text.sanitize import show_code
-from handlers.words.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
+from handlers.words.pull_body import (
+    find_edits,
+    render_commit_message,
+    render_marker,
+    render_pull_body,
+    render_pull_title,
+)
 from handlers.words.pull_template import FOLDERS, choose_template
 from handlers.words.report_comment import approvable, name_model
 from runner.aside import run_aside
@@ -122,8 +128,7 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
     if pull.commit_sha is None:
         pull = await _commit(context, pull, approved, [job.base_commit or ""])
     sha = pull.commit_sha or ""
-    # Before the branch is looked at: once the pull request is open, people may push to it.
-    found = await context.github.find_pull_request(job.repository, pull.branch, where)
+    found = await _find_opened(context, pull, job, where)
     if found:
         return found
     await _check_may_open(context, approved, pull)
@@ -131,15 +136,52 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
     if not await context.github.create_branch(where, pull.branch, sha):
         at = await context.github.fetch_branch_sha(where, pull.branch)
         if at != sha:
-            raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
+            raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else: delete it first")
     body = await _render_body(context, pull, approved)
-    return await context.github.create_draft_pull_request(
+    request = await context.github.create_draft_pull_request(
         job.repository,
         title=approved.title,
         body=body,
         branch=pull.branch,
         base_branch=job.base_branch,
         head_repository=where,
+    )
+    if request.head_sha != sha:
+        raise PullAbandoned(_describe_obstacle(request, pull.branch, is_ours=True))
+    return request
+
+
+async def _find_opened(context: Context, pull: Pull, job: Job, where: str) -> PullRequest | None:
+    """The pull request that an earlier attempt opened, after the last checks, and whose answer was lost.
+
+    The name of our branch is no secret, and whoever may push can open a pull request from it. So only what our App
+    opened for this job, with the commit that we recorded, counts as ours. Raises `PullAbandoned` where another pull
+    request is open from the branch.
+    """
+    requests = await context.github.list_pull_requests(job.repository, pull.branch, where)
+    login, marker = await context.github.own_login(), render_marker(job.id)
+    ours = [
+        request
+        for request in requests
+        if request.author == login and request.base_branch == job.base_branch and marker in request.body
+    ]
+    found = next((request for request in ours if request.head_sha == pull.commit_sha), None)
+    obstacle = next((request for request in requests if request.state == "open"), None)
+    if found is None and obstacle:
+        raise PullAbandoned(_describe_obstacle(obstacle, pull.branch, is_ours=obstacle in ours))
+    return found
+
+
+def _describe_obstacle(request: PullRequest, branch: str, *, is_ours: bool) -> str:
+    """Why a pull request that is open is not the one that the note asks for, and what to do."""
+    if is_ours:
+        return (
+            f"somebody else has pushed to pull request #{request.number}, so it holds more than the approved diff: "
+            "close it and delete its branch first"
+        )
+    return (
+        f"{show_code(request.author, (), 50)} has opened pull request #{request.number} from the branch `{branch}`, "
+        "which this diff needs: close it and delete its branch first"
     )
 
 
