@@ -16,7 +16,7 @@ from textwrap import fill
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from handlers.commands.table import Command
+from handlers.commands.table import Command, parse_commands
 from handlers.text.sanitize import close_fence, fence, make_safe_line, show_code
 from handlers.text.voice import NOTE_PLACEHOLDER
 from runner.characters import drop_invisible, unify
@@ -89,6 +89,15 @@ def parse_note(command: Command) -> NoteText:
     if title is None:
         title, rest = _take_title(rest)
     return _read(found[1].lower(), rest, command.body, title)
+
+
+def has_note(comment: str, text: str, title: str | None, digest: str) -> bool:
+    """Whether a comment still holds the note that was read there, with its title, and for this digest."""
+    commands = (command for command in parse_commands(comment) if isinstance(command, Command) and command.verb == "pr")
+    return any(
+        (note.text, note.title) == (text, title) and (note.digest is None or matches_digest(note.digest, digest))
+        for note in map(parse_note, commands)
+    )
 
 
 def _read(digest: str | None, line: str, body: str, title: str | None) -> NoteText:

@@ -6,6 +6,7 @@ Refuses to know who decides that there is to be one, and what is said of it afte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,8 @@ from handlers.cases.casebook import Pull
 from handlers.commands.own_rules import PATH, narrow
 from handlers.context import Context
 from handlers.jobs.history import is_on_branch
-from handlers.ports import PullRequest, TreeEntry
+from handlers.ports import NotFound, PullRequest, TreeEntry
+from handlers.pulls.note import has_note
 from handlers.rules import RepositoryRules
 from handlers.text.sanitize import show_code
 from handlers.words.pull_body import (
@@ -41,6 +43,10 @@ MAX_FOLDERS = 1_000
 
 MAX_NAMED = 10
 """Pull requests that are named where there are too many."""
+
+
+_COMMENT = re.compile(r"#issuecomment-([0-9]{1,18})\Z")
+"""How the address of a comment ends, on an issue and on a pull request alike."""
 
 
 class PullAbandoned(Exception):  # noqa: N818
@@ -239,10 +245,11 @@ async def _check_base(context: Context, job: Job) -> None:
 
 
 async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> None:
-    """That the approver still may, also by the repository's own rules, and that the base is what it was.
+    """That the note still stands, the approver still may, also by the repository's own rules, and the base is the same.
 
     Since the note, and since the commit was made, hours may have passed.
     """
+    await _check_note(context, approved.job, pull)
     await _check_base(context, approved.job)
     rules = approved.rules
     rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
@@ -251,6 +258,19 @@ async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> 
     least = rules.who_may_open
     if await context.github.fetch_role(rules.name, pull.approver) < least:
         raise PullAbandoned(f"{pull.approver} has no {least.word} access any more, so the note approves nothing")
+
+
+async def _check_note(context: Context, job: Job, pull: Pull) -> None:
+    """That the comment still says what was read there: people withdraw a note by deleting or editing it."""
+    place = _COMMENT.search(pull.note_url)
+    if place is None:
+        return
+    try:
+        comment = await context.github.fetch_comment(job.repository, int(place[1]))
+    except NotFound:
+        raise PullAbandoned("the comment with the note was deleted, so the note approves nothing") from None
+    if not has_note(comment.body, pull.note, pull.title, pull.digest):
+        raise PullAbandoned("the comment with the note was edited after it was read, so the note approves nothing")
 
 
 async def _render_body(context: Context, pull: Pull, approved: _Approved, edits: str = "") -> str:

@@ -55,6 +55,7 @@ class ModelGitHub:
         """What stands on each issue."""
         self.posted = list[Comment]()
         """Whatever we have ever posted, also what was deleted."""
+        self.fetched_comments = list[int]()
         self.labellings = dict[int, list[Labelling]]()
         self.labels = dict[int, set[str]]()
         """What stands on each issue."""
@@ -78,7 +79,7 @@ class ModelGitHub:
 
     def say(self, issue: int, author: str, body: str) -> Comment:
         number, now = self.next_id(), self._now()
-        comment = Comment(number, author, body, now, now, f"https://github/comments/{number}")
+        comment = Comment(number, author, body, now, now, f"https://github/issues/{issue}#issuecomment-{number}")
         self.threads.setdefault(issue, []).append(comment)
         return comment
 
@@ -169,6 +170,7 @@ class ModelGitHub:
         return self.threads.setdefault(issue_number, [])
 
     async def fetch_comment(self, repository: str, comment_id: int) -> Comment:
+        self.fetched_comments.append(comment_id)
         return await self._do(lambda: self._find(comment_id))
 
     def _find(self, comment_id: int) -> Comment:
