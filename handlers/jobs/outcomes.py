@@ -79,8 +79,8 @@ class _Ended:
 
     @property
     def size(self) -> int:
-        """Characters of its longest text."""
-        return len(self.report.patch) if self.report else 0
+        """Characters of all that its agent wrote."""
+        return self.report.size if self.report else 0
 
 
 async def _read_ended(context: Context, job: Job) -> _Ended:
@@ -104,7 +104,7 @@ async def _report(context: Context, job_id: str) -> None:
     draft = await run_aside(ended.size, _render, context, ended)
     asked = (job, ended.report, ended.meter, context.secrets)
     is_approvable = await run_aside(ended.size, approvable, *asked, has_page=has_page)
-    is_concern = is_withheld(ended.report, ended.meter)
+    is_concern = await run_aside(ended.size, is_withheld, ended.report, ended.meter)
     async with context.db.write() as connection:
         if await job_rows.fetch_job(connection, job_id) != job:
             return

@@ -99,7 +99,7 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     async with context.db.read() as connection:
         meter = await job_rows.fetch_meter(connection, job.id)
     asked = (job, report, meter, context.secrets)
-    is_approvable = await run_aside(len(report.patch), approvable, *asked, has_page=has_page)
+    is_approvable = await run_aside(report.size, approvable, *asked, has_page=has_page)
     if report.digest != pull.digest or not is_approvable:
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
     title = render_pull_title(pull, report, case.title, context.secrets)
@@ -278,10 +278,11 @@ async def _render_body(context: Context, pull: Pull, approved: _Approved, edits:
     async with context.db.read() as connection:
         author, checks = await job_rows.fetch_author(connection, job), await fetch_checks(connection, job.id)
         meter = await job_rows.fetch_meter(connection, author.id)
-    secrets = context.secrets
+    secrets, template = context.secrets, await _fetch_template(context, job)
     model = name_model(author, meter, context.model_of(author), secrets)
-    template = await _fetch_template(context, job)
-    return render_pull_body(
+    return await run_aside(
+        report.size + len(template),
+        render_pull_body,
         pull,
         job,
         report,

@@ -33,6 +33,7 @@ from handlers.pulls.note import (
 from handlers.pulls.pull_steps import Brought, PullAbandoned, bring, change, name_branch
 from handlers.rules import RepositoryRules
 from handlers.words import replies
+from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.rows import job_rows
 from runner.rows.claims import ClaimLost
@@ -66,7 +67,8 @@ async def ask_for_pull(
         report = await job_rows.fetch_report(connection, standing) if standing else None
     if report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
-    fault = find_fault(note, report, [reply for reply in reports if _stood(reply, comment)])
+    stood = [reply for reply in reports if _stood(reply, comment)]
+    fault = await run_aside(report.size, find_fault, note, report, stood)
     if fault:
         return fault
     refusal = await _check_report(context, reports, report)

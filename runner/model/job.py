@@ -247,6 +247,11 @@ class Report:
         """Every text with its title, in the order in which people want them."""
         return (("Report", self.body), ("Diff", self.patch), ("Repro", self.repro), ("Worklog", self.worklog))
 
+    @property
+    def size(self) -> int:
+        """Characters of all its texts together: what reads them takes as long."""
+        return sum(len(text) for _, text in self.texts())
+
 
 def digest_of(base_commit: str, changes: Iterable[FileChange], secret: bytes) -> str:
     """The HMAC-SHA-256 over the base commit and every path, mode and content, in hex.
