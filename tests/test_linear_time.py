@@ -76,6 +76,7 @@ PIECES = (
     *("security ", "concern\n", "outcome ", "# Summary\n", "=\n", "security_", "self.a", "def a", "a = "),
     *("assert ", "AError", "AError: ", "FAILED a - ", "Ran 1 test in ", "in 1.", "1 passed "),
     *("machine a.b ", "machine a.b login a ", "x-api-key: ", "aws_secret_access_key=", "AccountKey=", "\\nhf_"),
+    *("xai-", "gsk_", "key_", "crsr_", '"auth":"', "curl ", "curl -u a:", "2020:\n", "2020:\n> a\n"),
 )
 PATTERNS = [
     Pattern(head, piece, tail) for piece in dict.fromkeys(PIECES) for head, tail in (("fix x ", "!\n"), ("", ""))

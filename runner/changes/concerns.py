@@ -59,7 +59,12 @@ _CONCERN = re.compile(
 
 _LABEL = re.compile(
     r"(?:the |final |my )*(?:outcome|result|verdict|conclusion|classification|status|finding)s?(?: is| was)?\b"
+    r"|(?:i|we) (?:would )?(?:classify|rate|report|regard|consider|treat) (?:this|it)(?: as\b)?"
+    r"|(?:this|it) (?:is|looks like|seems to be)\b"
 )
+_FILLERS = frozenset({"x", "final", "overall"})
+"""What may stand in brackets before the outcome: a box that is ticked, or which of several outcomes it is."""
+
 _NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
 """What stands behind a heading for security concerns in a report that has none."""
 
@@ -116,7 +121,7 @@ def _names_concern(clauses: list[str], following: list[str]) -> bool:
         if _CONCERN.fullmatch(said):
             behind = clauses[place + 1 :] or following
             return not behind or not _NOTHING.issuperset(behind)
-        if said and ALIASES.get(said, said) not in OUTCOMES:
+        if said and said not in _FILLERS and ALIASES.get(said, said) not in OUTCOMES:
             return False
     return False
 
