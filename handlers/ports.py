@@ -119,6 +119,7 @@ class PullRequest:
     body: str = ""
     head_repository: str = ""
     """Where its branch is; empty once that is gone."""
+    base_branch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,9 @@ class GitHub(Protocol):
     ) -> Comment:
         """Post a comment. Never retried inside: look for your own marker before you call it again."""
 
+    async def fetch_comment(self, repository: str, comment_id: int) -> Comment:
+        """The comment as it is now. Raises `NotFound` once it is deleted."""
+
     async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
         """Replace a comment's body."""
 
@@ -254,10 +258,13 @@ class GitHub(Protocol):
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
         """The commit that `branch` points at; None when there is no such branch."""
 
-    async def find_pull_request(
+    async def list_pull_requests(
         self, repository: str, branch: str, head_repository: str | None = None
-    ) -> PullRequest | None:
-        """The newest pull request, in any state, whose head is `branch` of this repository, or of a fork of it."""
+    ) -> list[PullRequest]:
+        """The pull requests, in any state and of anybody, whose head is `branch` of this repository, or of a fork.
+
+        The newest comes first.
+        """
 
     async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
         """The pull request as it is now."""
@@ -283,5 +290,5 @@ class GitHub(Protocol):
     ) -> PullRequest:
         """Open a draft pull request, from a branch of its own or of a fork.
 
-        Never retried inside: look with `find_pull_request` first.
+        Never retried inside: look with `list_pull_requests` first.
         """

@@ -60,6 +60,30 @@ def drop_invisible(text: str) -> str:
     return _replace_invisible(text, lambda char: "")
 
 
+_NORMALISED = re.compile(r"[^ \t\n]{1,255}")
+"""What is normalised at once. No name of a file is longer than 255 bytes, so each is normalised whole."""
+
+
+def unify(text: str) -> str:
+    """One spelling for characters that look the same (NFKC).
+
+    The text is read piece by piece: NFKC of a long run of combining characters takes quadratic time, and nothing can
+    interrupt it.
+    """
+    if text.isascii():
+        return text
+    return _NORMALISED.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
+
+
+def has_long_runs(text: str) -> bool:
+    """Whether a text has so many combining characters in a row that normalising it takes long, as Python's own parser
+    does with names."""
+    if text.isascii():
+        return False
+    combining = [char for char in set(text) if unicodedata.combining(unicodedata.normalize("NFKD", char)[0])]
+    return bool(combining) and re.search(f"[{''.join(combining)}]{{256}}", text) is not None
+
+
 def is_lookalike(char: str) -> bool:
     """Whether a reader would take this character for a plain space, or is shown a box because no font has it.
 

@@ -41,6 +41,7 @@ def report(complaints: Sequence[str]) -> str:
         (house.find_imports_in_functions, PRODUCT),
         (house.find_missing_docstrings, PRODUCT),
         (house.find_vague_names, EVERYTHING),
+        (house.find_normalisations, PRODUCT),
         (house.find_mocks, TESTS),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -205,6 +206,11 @@ def test_a_vague_name_is_found() -> None:
     sources = made_up(bot__utils="", bot__github__="", runner__job_manager="", handlers__helpers__x="")
     complaints = [complaint.partition(":")[0] for complaint in house.find_vague_names(sources)]
     assert complaints == ["bot.utils", "runner.job_manager", "handlers.helpers.x"]
+
+
+@pytest.mark.parametrize("text", ["unicodedata.normalize('NFKC', x)", "from unicodedata import normalize"])
+def test_a_normalisation_of_a_whole_text_is_found(text: str) -> None:
+    assert len(house.find_normalisations(made_up(handlers__text__x=text, runner__characters=text))) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from handlers.commands.table import Command, UnknownCommand, parse_commands
 from handlers.pulls.note import find_note_fault, parse_note
 from handlers.text.hidden_text import reveal
 from handlers.text.report import is_withheld, parse_report
+from handlers.text.repros import extract_repros
 from handlers.text.sanitize import (
     KEY_SHAPES,
     RULES,
@@ -41,6 +42,7 @@ from runner.checks.signature import count_tests, find_signature, name_failure
 from runner.model.job import FileChange, Report
 from tests.support.jobs import make_job
 from tests.support.site import make_report
+from tests.support.world import NOTE
 
 Function = Callable[[str], object]
 
@@ -73,6 +75,7 @@ PIECES = (
     *("security ", "concern\n", "outcome ", "# Summary\n", "=\n", "security_", "self.a", "def a", "a = "),
     *("assert ", "AError", "AError: ", "FAILED a - ", "Ran 1 test in ", "in 1.", "1 passed "),
     *("machine a.b ", "machine a.b login a ", "x-api-key: ", "aws_secret_access_key=", "AccountKey=", "\\nhf_"),
+    *("xai-", "gsk_", "key_", "crsr_", '"auth":"', "curl ", "curl -u a:", "2020:\n", "2020:\n> a\n"),
 )
 PATTERNS = [
     Pattern(head, piece, tail) for piece in dict.fromkeys(PIECES) for head, tail in (("fix x ", "!\n"), ("", ""))
@@ -86,6 +89,9 @@ PATTERNS += [
         Pattern("/", "a", "!"),
     ),
 ]
+
+MARKS = Pattern("a", "\u0301\u0316", "")
+"""Combining characters in an order that is not the canonical one, in which Unicode's forms sort them."""
 
 _SECRETS = ("hunter22", "hunter\nhunter\nhunter33")
 _JOB = make_job()
@@ -104,6 +110,10 @@ def _render_template(text: str) -> str:
 def _find_names(text: str) -> list[str]:
     patch = "".join(f"+{line}\n" for line in text.split("\n"))
     return find_new_names(text, [FileChange("a.py", "100644", text.encode(errors="replace"), None)], patch, text)
+
+
+def _find_repros(text: str) -> object:
+    return extract_repros([("here", f"```python\n{text}\n```")], ())
 
 
 def _find_tests(text: str) -> list[object]:
@@ -128,9 +138,11 @@ WHOLE: dict[str, Function] = {
     "collapse": lambda text: collapse(text, text),
     "parse_commands": parse_commands,
     "reveal": reveal,
+    "extract_repros": _find_repros,
     "parse_report": parse_report,
     "is_withheld": lambda text: is_withheld(Report("0123456789", text, "", "", "", "", (), None)),
     "notes": _read_notes,
+    "notes, against a report": lambda text: find_note_fault(NOTE, [text]),
     "template": _render_template,
     "name_failure": lambda text: name_failure(text, 1, timed_out=False),
     "find_signature": lambda text: find_signature(text, 1, timed_out=False),
@@ -186,6 +198,11 @@ def test_every_rule_takes_linear_time(name: str) -> None:
 @pytest.mark.parametrize("name", WHOLE)
 def test_everything_that_reads_strangers_text_takes_linear_time(name: str) -> None:
     assert find_slow(WHOLE[name], PATTERNS[::4], 1_000) == []
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_combining_characters_take_linear_time(name: str) -> None:
+    assert find_slow(WHOLE[name], [*PATTERNS[::24], MARKS], 4_000) == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from bot.github.pace import OwnBudget
 from bot.github.payloads import (
     choose_labellings,
     choose_mentioning_pulls,
-    choose_pull_request,
+    choose_pull_requests,
     choose_remover,
     parse_attempts,
     parse_base_files,
@@ -198,6 +198,12 @@ class AppGitHub:
         answer = await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, worth, number=issue_number)
         return read_answer(parse_comment, answer)
 
+    async def fetch_comment(self, repository: str, comment_id: int) -> Comment:
+        """One comment, by its id alone."""
+        path = "/issues/comments/{id}"
+        answer = await self._calls.fetch(Access.READ_ISSUES, repository, path, id=comment_id)
+        return read_answer(parse_comment, answer)
+
     async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
         """Replace a comment's body."""
         path, data = "/issues/comments/{id}", {"body": body}
@@ -334,15 +340,15 @@ class AppGitHub:
             return None
         return read_answer(lambda payload: parse_sha(payload["object"]), ref)
 
-    async def find_pull_request(
+    async def list_pull_requests(
         self, repository: str, branch: str, head_repository: str | None = None
-    ) -> PullRequest | None:
-        """The newest of this branch, open or not; GitHub lists the newest first."""
+    ) -> list[PullRequest]:
+        """All of this branch, whoever opened them."""
         path = "/pulls{?head,state,per_page}"
         where = head_repository or repository
         head = f"{where.partition('/')[0]}:{branch}"
         pulls = await self._calls.fetch_all(Access.READ_CODE, repository, path, head=head, state="all")
-        return read_answer(lambda found: choose_pull_request(found, branch, from_fork=where != repository), pulls)
+        return read_answer(lambda found: choose_pull_requests(found, branch, from_fork=where != repository), pulls)
 
     async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
         """One pull request."""

@@ -103,24 +103,25 @@ def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
         author=(payload["user"] or {"login": GHOST})["login"],
         body=payload["body"] or "",
         head_repository=(payload["head"]["repo"] or {"full_name": ""})["full_name"],
+        base_branch=payload["base"]["ref"],
     )
 
 
-def choose_pull_request(
+def choose_pull_requests(
     payloads: Iterable[Mapping[str, Any]], branch: str, *, from_fork: bool = False
-) -> PullRequest | None:
-    """The newest whose head is `branch` of the repository itself, or of a fork: one owner may have the name in both.
+) -> list[PullRequest]:
+    """Those whose head is `branch` of the repository itself, or of a fork: one owner may have the name in both.
 
-    Ids are compared, for a repository may have been renamed.
+    The newest comes first. Ids are compared, for a repository may have been renamed.
     """
-    ours = [
+    chosen = [
         payload
         for payload in payloads
         if payload["head"]["ref"] == branch
         and payload["head"]["repo"] is not None
         and (payload["head"]["repo"]["id"] != payload["base"]["repo"]["id"]) == from_fork
     ]
-    return max(map(parse_pull_request, ours), key=lambda pull: pull.number, default=None)
+    return sorted(map(parse_pull_request, chosen), key=lambda pull: -pull.number)
 
 
 def choose_labellings(events: Sequence[Mapping[str, Any]], label: str) -> list[Labelling]:

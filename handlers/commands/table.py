@@ -215,7 +215,10 @@ def _read(lines: Sequence[str], start: int, stop: int) -> Command | UnknownComma
 # Where commands stand
 
 _COMMAND = re.compile(r"^ {0,3}/ptq(?!\S)", re.IGNORECASE | re.MULTILINE)
-_WROTE = "wrote|schrieb|a écrit|escribió|ha scritto|schreef|skrev|escreveu|napisał|pisze|написал"
+_WROTE = (
+    "wrote|schrieb|a écrit|escribió|ha scritto|schreef|skrev|escreveu|napisał|pisze|написал"
+    "|написав|пише|napsal|napísal|kirjoitti|yazdı|írta|a scris|έγραψε|đã viết"
+)
 _WROTE_UNSPACED = "写道|寫道|のメール|書きました|님이 작성|작성"
 _FORWARDED = re.compile(
     r"\s*(?:-{2,}\s?(?:original message|forwarded message|begin forwarded message)\s?-{2,}"
@@ -369,12 +372,25 @@ def _find_firsts(children: Sequence[Token], elements: tuple[_OpenElements, _Open
 
 def _is_forwarded(lines: Sequence[str], number: int, last: int) -> bool:
     """Whether somebody else's message begins at this line; its head may be folded into two."""
-    heads = (lines[number], "\n".join(lines[number : min(number + 2, last)]))
-    return any(len(head) <= _MAX_FORWARDED and _begins_mail(head) for head in heads)
+    for end in (number + 1, min(number + 2, last)):
+        head = "\n".join(lines[number:end])
+        if len(head) <= _MAX_FORWARDED and (_begins_mail(head) or (_is_dated(head) and _is_quoted(lines, end))):
+            return True
+    return False
+
+
+def _is_dated(head: str) -> bool:
+    return head.rstrip().endswith((":", "：")) and _DATED.search(head) is not None
+
+
+def _is_quoted(lines: Sequence[str], start: int) -> bool:
+    """Whether all that follows is a quote: then a head with a date names its author, in any language."""
+    written = [line for at in range(start, len(lines)) if (line := lines[at].strip())]
+    return bool(written) and all(line.startswith(">") for line in written)
 
 
 def _begins_mail(head: str) -> bool:
-    if head.rstrip().endswith((":", "：")) and _ATTRIBUTED.search(head) and _DATED.search(head):
+    if _is_dated(head) and _ATTRIBUTED.search(head):
         return True
     return _FORWARDED.fullmatch(head) is not None
 

@@ -65,6 +65,31 @@ async def reply_once(context: Context, repository: str, issue_number: int, occas
     context.ring()
 
 
+async def is_as_posted(context: Context, reply: Reply) -> bool:
+    """Whether GitHub shows our comment as we last posted it. Everybody who may write there can edit it.
+
+    Raises `NotFound` where it was deleted.
+    """
+    if reply.comment_id is None:
+        return True
+    shown = (await context.github.fetch_comment(reply.repository, reply.comment_id)).body
+    # An edit of ours may be on its way.
+    texts = {reply.body, reply.posted_body or reply.body}
+    return _even_out(shown) in {_even_out(_render(reply, text)) for text in texts}
+
+
+def _even_out(text: str) -> str:
+    """The text without what editors and GitHub change by themselves: line ends, and blanks at both ends."""
+    return text.replace("\r\n", "\n").strip()
+
+
+async def write_again(connection: AsyncConnection, context: Context, reply: Reply, *, is_gone: bool) -> None:
+    """Have a comment written once more that others changed, or posted once more that they deleted (`is_gone`)."""
+    changes: dict[str, object] = {"comment_id": None, "comment_url": None, "commented_at": None} if is_gone else {}
+    fresh = {"attempts": 0, "refusals": 0, "trouble": None, "abandoned": None, "quiet_since": None}
+    await casebook.change_reply(connection, reply, posted_body="", next_attempt_at=context.now(), **changes, **fresh)
+
+
 async def post_replies(context: Context, settles: timedelta = SETTLES) -> None:
     """Bring every reply that is due to GitHub, the worthiest first. One that fails waits; the others go on."""
     tried: set[str] = set()
@@ -187,7 +212,7 @@ async def _put_off(context: Context, reply: Reply, error: Exception, settles: ti
 
 
 async def _bring(context: Context, reply: Reply, found: Comment | None) -> Comment:
-    text = f"{reply.marker}\n{reply.body}"
+    text = _render(reply, reply.body)
     if found and found.body == text:
         return found
     if comment_id := found.id if found else reply.comment_id:
@@ -195,6 +220,11 @@ async def _bring(context: Context, reply: Reply, found: Comment | None) -> Comme
     if reply.quiet_since:  # This attempt may get lost like the last one.
         await _change(context, reply, quiet_since=None)
     return await context.github.create_comment(reply.repository, reply.issue_number, text, reply.worth)
+
+
+def _render(reply: Reply, body: str) -> str:
+    """The comment as GitHub gets it."""
+    return f"{reply.marker}\n{body}"
 
 
 async def _find(context: Context, reply: Reply, settles: timedelta) -> Comment | None:

@@ -79,8 +79,8 @@ class _Ended:
 
     @property
     def size(self) -> int:
-        """Characters of its longest text."""
-        return len(self.report.patch) if self.report else 0
+        """Characters of all that its agent wrote."""
+        return self.report.size if self.report else 0
 
 
 async def _read_ended(context: Context, job: Job) -> _Ended:
@@ -103,6 +103,7 @@ async def _report(context: Context, job_id: str) -> None:
     has_page = bool(context.find_page_root(job))
     draft = await run_aside(ended.size, _render, context, ended)
     is_approvable = await run_aside(ended.size, approvable, job, ended.report, context.secrets, has_page=has_page)
+    is_concern = await run_aside(ended.size, is_withheld, ended.report)
     async with context.db.write() as connection:
         if await job_rows.fetch_job(connection, job_id) != job:
             return
@@ -118,7 +119,7 @@ async def _report(context: Context, job_id: str) -> None:
             body, reply_id = draft.finish(next_step), casebook.derive_reply_id(f"report {job_id}")
             reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
             await casebook.insert_reply(connection, reply)
-        if ended.report and is_withheld(ended.report):
+        if ended.report and is_concern:
             await refuse_hold(connection, job.id)
             await insert_notification(connection, draft_concern(job, ended.report, context.now()))
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))

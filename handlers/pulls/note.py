@@ -6,7 +6,6 @@ Refuses to know who wrote it and which report stands: it compares texts.
 from __future__ import annotations
 
 import re
-import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from textwrap import fill
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from handlers.commands.table import Command
+from handlers.commands.table import Command, parse_commands
 from handlers.text.sanitize import close_fence, fence, make_safe_line, show_code
 from handlers.text.voice import NOTE_PLACEHOLDER
-from runner.characters import drop_invisible
+from runner.characters import drop_invisible, unify
 from runner.model.job import DIGEST_SHOWN
 
 MAX_NOTE = 10_000
@@ -90,6 +89,15 @@ def parse_note(command: Command) -> NoteText:
     if title is None:
         title, rest = _take_title(rest)
     return _read(found[1].lower(), rest, command.body, title)
+
+
+def has_note(comment: str, text: str, title: str | None, digest: str) -> bool:
+    """Whether a comment still holds the note that was read there, with its title, and for this digest."""
+    commands = (command for command in parse_commands(comment) if isinstance(command, Command) and command.verb == "pr")
+    return any(
+        (note.text, note.title) == (text, title) and (note.digest is None or matches_digest(note.digest, digest))
+        for note in map(parse_note, commands)
+    )
 
 
 def _read(digest: str | None, line: str, body: str, title: str | None) -> NoteText:
@@ -234,7 +242,7 @@ def _find_words(children: Sequence[Token]) -> Iterator[str]:
 
 def _normalise(text: str) -> str:
     """One spelling for what looks the same."""
-    return unicodedata.normalize("NFKC", drop_invisible(text))
+    return unify(drop_invisible(text))
 
 
 def _find_copied(prose: str, sources: Iterable[str]) -> str | None:

@@ -6,6 +6,7 @@ Refuses to know who decides that there is to be one, and what is said of it afte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,10 +16,17 @@ from handlers.cases.casebook import Pull
 from handlers.commands.own_rules import PATH, narrow
 from handlers.context import Context
 from handlers.jobs.history import is_on_branch
-from handlers.ports import PullRequest, TreeEntry
+from handlers.ports import NotFound, PullRequest, TreeEntry
+from handlers.pulls.note import has_note
 from handlers.rules import RepositoryRules
 from handlers.text.sanitize import show_code
-from handlers.words.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
+from handlers.words.pull_body import (
+    find_edits,
+    render_commit_message,
+    render_marker,
+    render_pull_body,
+    render_pull_title,
+)
 from handlers.words.pull_template import FOLDERS, choose_template
 from handlers.words.report_comment import approvable, name_model
 from runner.aside import run_aside
@@ -35,6 +43,10 @@ MAX_FOLDERS = 1_000
 
 MAX_NAMED = 10
 """Pull requests that are named where there are too many."""
+
+
+_COMMENT = re.compile(r"#issuecomment-([0-9]{1,18})\Z")
+"""How the address of a comment ends, on an issue and on a pull request alike."""
 
 
 class PullAbandoned(Exception):  # noqa: N818
@@ -84,7 +96,7 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     if rules is None:
         raise PullAbandoned("the operator of this App no longer has this repository set up")
     has_page = bool(context.find_page_root(job))
-    is_approvable = await run_aside(len(report.patch), approvable, job, report, context.secrets, has_page=has_page)
+    is_approvable = await run_aside(report.size, approvable, job, report, context.secrets, has_page=has_page)
     if report.digest != pull.digest or not is_approvable:
         raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
     title = render_pull_title(pull, report, case.title, context.secrets)
@@ -119,8 +131,7 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
     if pull.commit_sha is None:
         pull = await _commit(context, pull, approved, [job.base_commit or ""])
     sha = pull.commit_sha or ""
-    # Before the branch is looked at: once the pull request is open, people may push to it.
-    found = await context.github.find_pull_request(job.repository, pull.branch, where)
+    found = await _find_opened(context, pull, job, where)
     if found:
         return found
     await _check_may_open(context, approved, pull)
@@ -128,15 +139,52 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
     if not await context.github.create_branch(where, pull.branch, sha):
         at = await context.github.fetch_branch_sha(where, pull.branch)
         if at != sha:
-            raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else")
+            raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else: delete it first")
     body = await _render_body(context, pull, approved)
-    return await context.github.create_draft_pull_request(
+    request = await context.github.create_draft_pull_request(
         job.repository,
         title=approved.title,
         body=body,
         branch=pull.branch,
         base_branch=job.base_branch,
         head_repository=where,
+    )
+    if request.head_sha != sha:
+        raise PullAbandoned(_describe_obstacle(request, pull.branch, is_ours=True))
+    return request
+
+
+async def _find_opened(context: Context, pull: Pull, job: Job, where: str) -> PullRequest | None:
+    """The pull request that an earlier attempt opened, after the last checks, and whose answer was lost.
+
+    The name of our branch is no secret, and whoever may push can open a pull request from it. So only what our App
+    opened for this job, with the commit that we recorded, counts as ours. Raises `PullAbandoned` where another pull
+    request is open from the branch.
+    """
+    requests = await context.github.list_pull_requests(job.repository, pull.branch, where)
+    login, marker = await context.github.own_login(), render_marker(job.id)
+    ours = [
+        request
+        for request in requests
+        if request.author == login and request.base_branch == job.base_branch and marker in request.body
+    ]
+    found = next((request for request in ours if request.head_sha == pull.commit_sha), None)
+    obstacle = next((request for request in requests if request.state == "open"), None)
+    if found is None and obstacle:
+        raise PullAbandoned(_describe_obstacle(obstacle, pull.branch, is_ours=obstacle in ours))
+    return found
+
+
+def _describe_obstacle(request: PullRequest, branch: str, *, is_ours: bool) -> str:
+    """Why a pull request that is open is not the one that the note asks for, and what to do."""
+    if is_ours:
+        return (
+            f"somebody else has pushed to pull request #{request.number}, so it holds more than the approved diff: "
+            "close it and delete its branch first"
+        )
+    return (
+        f"{show_code(request.author, (), 50)} has opened pull request #{request.number} from the branch `{branch}`, "
+        "which this diff needs: close it and delete its branch first"
     )
 
 
@@ -194,10 +242,11 @@ async def _check_base(context: Context, job: Job) -> None:
 
 
 async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> None:
-    """That the approver still may, also by the repository's own rules, and that the base is what it was.
+    """That the note still stands, the approver still may, also by the repository's own rules, and the base is the same.
 
     Since the note, and since the commit was made, hours may have passed.
     """
+    await _check_note(context, approved.job, pull)
     await _check_base(context, approved.job)
     rules = approved.rules
     rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
@@ -208,15 +257,29 @@ async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> 
         raise PullAbandoned(f"{pull.approver} has no {least.word} access any more, so the note approves nothing")
 
 
+async def _check_note(context: Context, job: Job, pull: Pull) -> None:
+    """That the comment still says what was read there: people withdraw a note by deleting or editing it."""
+    place = _COMMENT.search(pull.note_url)
+    if place is None:
+        return
+    try:
+        comment = await context.github.fetch_comment(job.repository, int(place[1]))
+    except NotFound:
+        raise PullAbandoned("the comment with the note was deleted, so the note approves nothing") from None
+    if not has_note(comment.body, pull.note, pull.title, pull.digest):
+        raise PullAbandoned("the comment with the note was edited after it was read, so the note approves nothing")
+
+
 async def _render_body(context: Context, pull: Pull, approved: _Approved, edits: str = "") -> str:
     job, report = approved.job, approved.report
     async with context.db.read() as connection:
         author, checks = await job_rows.fetch_author(connection, job), await fetch_checks(connection, job.id)
         meter = await job_rows.fetch_meter(connection, author.id)
-    secrets = context.secrets
+    secrets, template = context.secrets, await _fetch_template(context, job)
     model = name_model(author, meter, context.model_of(author), secrets)
-    template = await _fetch_template(context, job)
-    return render_pull_body(
+    return await run_aside(
+        report.size + len(template),
+        render_pull_body,
         pull,
         job,
         report,

@@ -6,6 +6,7 @@ and again until it is, or can never be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -17,10 +18,10 @@ from handlers.cases.case import open_pull
 from handlers.cases.casebook import Pull, Reply
 from handlers.commands.table import Command
 from handlers.context import Context
-from handlers.effects.outbox import write_reply
+from handlers.effects.outbox import is_as_posted, write_again, write_reply
 from handlers.effects.retry_policy import MAX_COUNTED, choose_outage_wait_s, describe_trouble
 from handlers.events import IssueComment
-from handlers.ports import GitHubError, GitHubUnavailable
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound
 from handlers.pulls.note import (
     NoteText,
     find_digest_fault,
@@ -32,6 +33,7 @@ from handlers.pulls.note import (
 from handlers.pulls.pull_steps import Brought, PullAbandoned, bring, change, name_branch
 from handlers.rules import RepositoryRules
 from handlers.words import replies
+from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.rows import job_rows
 from runner.rows.claims import ClaimLost
@@ -65,10 +67,35 @@ async def ask_for_pull(
         report = await job_rows.fetch_report(connection, standing) if standing else None
     if report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
-    fault = find_fault(note, report, [reply for reply in reports if _stood(reply, comment)])
+    stood = [reply for reply in reports if _stood(reply, comment)]
+    fault = await run_aside(report.size, find_fault, note, report, stood)
     if fault:
         return fault
+    refusal = await _check_report(context, reports, report)
+    if refusal:
+        return refusal
     return await _write_down(context, rules, issue_number, comment, note, report)
+
+
+async def _check_report(context: Context, reports: Sequence[Reply], report: Report) -> str | None:
+    """Why what stands on the issue is not what we reported, as a reply, once our comment is on its way there again.
+
+    A note approves what its author read. One whose report could never be posted was read on the job's page.
+    """
+    reply = next((reply for reply in reports if reply.job_id == report.job_id), None)
+    if reply is None:
+        return None
+    try:
+        if await is_as_posted(context, reply):
+            return None
+        is_gone = False
+    except NotFound:
+        is_gone = True
+    async with context.db.write() as connection:
+        await write_again(connection, context, reply, is_gone=is_gone)
+    context.ring()
+    log.warning("note.report_changed", job=report.job_id, comment=reply.comment_id, deleted=is_gone)
+    return replies.render_report_changed(is_gone=is_gone)
 
 
 def _stood(reply: Reply, comment: IssueComment) -> bool:

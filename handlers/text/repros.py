@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from handlers.text.markdown import parse_blocks
+from runner.checks.regression_tests import parse
 
 THE_ISSUE = "the issue"
 """The origin of what stands in an issue's own text."""
@@ -93,12 +93,4 @@ def _find_imports(code: str) -> set[str]:
 
 
 def _parse_python(code: str) -> ast.Module | None:
-    """The syntax tree, or None for what is no Python or was written to break its parser."""
-    if len(code) > MAX_CODE:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    return parse(code) if len(code) <= MAX_CODE else None

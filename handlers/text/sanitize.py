@@ -75,6 +75,8 @@ KEY_SHAPES: tuple[Rule, ...] = (
     _replace("google keys", _begin("AIza", "A-Za-z0-9_-") + r"[A-Za-z0-9_-]{35}"),
     _replace("tokens of package registries", _begin("npm_") + r"[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}"),
     _replace("gitlab tokens", r"gl(?:pat|dt|rt|cbt|ptt|soat)-[A-Za-z0-9_.-]{20,}"),
+    _replace("xai and groq keys", rf"{_begin('xai-')}[A-Za-z0-9]{{40,}}|{_begin('gsk_')}[A-Za-z0-9]{{40,}}"),
+    _replace("cursor keys", rf"{_begin('crsr_')}[A-Za-z0-9]{{32,}}|{_begin('key_')}[0-9a-f]{{64}}"),
     _replace("stripe keys", r"(?:[rs]k_live|whsec)_[A-Za-z0-9]{20,}"),
     _replace("slack tokens", r"xox[a-z]-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/[A-Za-z0-9/]{20,}"),
     _replace(
@@ -105,6 +107,17 @@ KEY_SHAPES: tuple[Rule, ...] = (
         "passwords for machines",
         r"(machine[ \t]{1,5}[\w-]{1,60}(?:\.[\w-]{1,60}){1,8}[ \t]{1,5}(?:login[ \t]{1,5}\S{1,100}[ \t]{1,5})?"
         r"password[ \t]{1,5})[^\s\[]\S{5,}",
+        rf"\1{REDACTED}",
+    ),
+    _replace(
+        "passwords for registries",
+        r"(auth(?<=[\"']auth)\\?[\"'][ \t]{0,5}:[ \t]{0,5}\\?[\"'])[A-Za-z0-9+/]{12,}={0,2}",
+        rf"\1{REDACTED}",
+    ),
+    _replace(
+        "passwords for curl",
+        r"(curl[ \t][^\n;|]{0,150}?(?<=[ \t])(?:-u|--user)[ \t=]{0,3}[\"']?[\w.@+-]{1,60}:)"
+        r"(?=[^\s\"']{0,80}[0-9])[^\s\"'<{$%*\[][^\s\"']{3,200}",
         rf"\1{REDACTED}",
     ),
     # Not `{user}:{password}@` and other places that code leaves open.
@@ -304,6 +317,8 @@ TITLE_RULES: tuple[Rule, ...] = (
     _replace("words to CI", rf"\[({_TO_CI})\]|\*\*\*({_TO_CI})\*\*\*", r"(\1\2)", re.IGNORECASE),
     _replace("options to CI", r"(skip-checks)\s{0,9}:(?=\s{0,9}true)|--(?=skip-ci|ci-skip)", r"\1 ", re.IGNORECASE),
     _replace("commands", r"^/+(?=\w+(?:\s|$))", ""),
+    # The title is the first line of a commit's message, where git reads such a line as a trailer.
+    _replace("field labels", rf"^((?:{_FIELDS})[ \t]*):++(?!\w)", r"\1", re.IGNORECASE),
 )
 
 
@@ -352,7 +367,7 @@ def make_plain_line(text: str, secrets: Collection[str], limit: int) -> str:
 def _spell_out_markup(text: str) -> str:
     # Within a word an underscore is no emphasis, and names have many.
     text = re.sub(r"[\\*~\[\]]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", lambda found: f"&#{ord(found[0])};", text)
-    return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)", "&#8203;", text)
+    return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?<=[a-z0-9._+-]@)(?=[a-z0-9])", _GAP, text)
 
 
 _PLAIN = Rule("emphasis, links and addresses", _spell_out_markup)

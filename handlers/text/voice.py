@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import html
 import re
-import unicodedata
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import cache
 
 from handlers.text.sanitize import cut, make_safe, redact
 from runner.changes.concerns import OUTCOMES
-from runner.characters import drop_invisible, show_invisible
+from runner.characters import drop_invisible, show_invisible, unify
 
 NOTE_PLACEHOLDER = "in your own words, what the change does and why it is right"
 """What the report asks for, word for word; repeating it is no answer."""
@@ -213,7 +212,7 @@ _SHORTCODE = re.compile("|".join(_SHORTCODES))
 
 def _plain(text: str) -> str:
     """A text as it looks, letters alone: without emphasis, signs of no width, and spaces that nobody notices."""
-    text = unicodedata.normalize("NFKC", drop_invisible(html.unescape(text).replace("\ufe0f", "")))
+    text = unify(drop_invisible(html.unescape(text).replace("\ufe0f", "")))
     text = _SHORTCODE.sub(lambda found: _SHORTCODES[found[0]], text)
     text = re.sub(r"[][*_`~\\]", "", text).replace("\u2019", "'")
     text = re.sub(r"[\u2010-\u2015\u2212]", "-", text)

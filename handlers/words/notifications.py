@@ -6,6 +6,7 @@ Chats show them: no text of a stranger notifies or links there. Refuses to know 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,9 @@ FOREIGN = ("summary", "reason", "cap")
 
 NAMED = 20
 """How many issues the operator is told of by name."""
+
+_ADDRESS = re.compile(r"(?<=[a-z0-9]):(?=//)|(?<=mailto):|(?<=tel):|(?<=www)\.", re.IGNORECASE)
+"""The sign by which a chat knows an address. Security reports write such ones as `https[:]//`."""
 
 OUT, BACK = "out", "back"
 """How a machine stands."""
@@ -50,11 +54,13 @@ def draft_held(issues: Iterable[str], labels: int, sweep_max: int, now: datetime
 
 
 def clean_for_chat(text: str, secrets: Collection[str]) -> str:
-    """Somebody's words on one line, in which chats find no mention and no link of their own.
+    """Somebody's words on one line, in which chats find no mention and no address with a scheme or `www.`.
 
+    Some chats make a link of a bare name of a host, too: that is left as it is, for a sentence's end looks the same.
     The three characters are those of https://docs.slack.dev/messaging/formatting-message-text/#escaping
     """
     line = make_safe_title(text, secrets, MAX_WORDS)
+    line = _ADDRESS.sub(r"[\g<0>]", line)
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

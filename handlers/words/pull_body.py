@@ -23,6 +23,11 @@ _MARKER = re.compile(r"<!-- ptq:pull=\w+ -->")
 """Where our part of a body begins: what stands above is people's, who may have changed it."""
 
 
+def render_marker(job_id: str) -> str:
+    """What the body of our pull request for a job's diff carries, so that we find it again after a lost answer."""
+    return f"<!-- ptq:pull={job_id} -->"
+
+
 def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Collection[str]) -> str:
     """The approver's title for the change, or else the agent's, or else the issue's."""
     proposed = (pull.title or "", report.pr_title, f"Fix: {issue_title}")
@@ -67,7 +72,7 @@ def render_pull_body(
     seen = render_checks(job, checks, report, public_url, secrets)
     headings = render_template(template, job, report, secrets)
     edits = close_fence(cut(redact(edits, secrets), MAX_EDITS, "… (GitHub keeps all of this text among its edits)"))
-    above = "\n\n".join(part for part in (note, edits, f"<!-- ptq:pull={job.id} -->") if part)
+    above = "\n\n".join(part for part in (note, edits, render_marker(job.id)) if part)
     room = MAX_COMMENT - sum(len(part) + 2 for part in (above, headings, seen, fixes, disclosure))
     found, repro, worklog = _fit([found, repro, worklog], room, url)
     return "\n\n".join(part for part in (above, headings, seen, found, fixes, repro, worklog, disclosure) if part)

@@ -288,6 +288,16 @@ def render_newer_report(standing: str) -> str:
     )
 
 
+def render_report_changed(*, is_gone: bool) -> str:
+    """`/ptq pr` where our report does not stand on the issue as we posted it."""
+    what = "deleted on GitHub" if is_gone else "changed on GitHub after ptq-bot posted it"
+    becomes = "posted again" if is_gone else "restored"
+    return (
+        f"The report comment was {what}, so this note was not taken. The report is being {becomes}: please read it "
+        "and, if you agree with it, send your note again."
+    )
+
+
 def render_pull_pending() -> str:
     """A second note for the same report while the first is being carried out."""
     return "A note for this diff was accepted before yours; its draft pull request is being opened."

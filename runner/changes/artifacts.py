@@ -17,7 +17,7 @@ from typing import Any
 from runner.agents.configuration import configures_agents
 from runner.changes.patch import check_patch, list_bare_returns, list_unshown
 from runner.changes.patch_text import Untrue
-from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_path
+from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_path, unify
 from runner.model.environment import Limits, Profile
 from runner.model.job import FileChange, Job, Report, digest_of
 
@@ -238,7 +238,7 @@ def fold_name(part: str) -> str:
     Case and Unicode's forms do not count, nor what HFS+ ignores; NTFS drops dots and spaces from the end, and what
     stands behind a colon names a stream of the same file (git's `path.c` refuses `.git` by the same rules).
     """
-    plain = unicodedata.normalize("NFKC", drop_invisible(part)).casefold()
+    plain = unify(drop_invisible(part)).casefold()
     return plain.split(":")[0].rstrip(" .")
 
 
@@ -263,7 +263,7 @@ def find_protecting(folded: Sequence[str], patterns: Iterable[str]) -> str | Non
 
 def _read_pattern(pattern: str) -> tuple[str, ...]:
     """A pattern's names, as `.gitignore` reads it: without a slash before its end it counts at any depth."""
-    parts = tuple(unicodedata.normalize("NFKC", pattern).casefold().strip("/").split("/"))
+    parts = tuple(unify(pattern).casefold().strip("/").split("/"))
     return parts if "/" in pattern.rstrip("/") else ("**", *parts)
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import html
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from runner.characters import drop_invisible
+from runner.characters import drop_invisible, unify
 
 OUTCOMES: Mapping[str, str] = {
     "reproduced": "you saw the reported behaviour happen here",
@@ -60,7 +59,12 @@ _CONCERN = re.compile(
 
 _LABEL = re.compile(
     r"(?:the |final |my )*(?:outcome|result|verdict|conclusion|classification|status|finding)s?(?: is| was)?\b"
+    r"|(?:i|we) (?:would )?(?:classify|rate|report|regard|consider|treat) (?:this|it)(?: as\b)?"
+    r"|(?:this|it) (?:is|looks like|seems to be)\b"
 )
+_FILLERS = frozenset({"x", "final", "overall"})
+"""What may stand in brackets before the outcome: a box that is ticked, or which of several outcomes it is."""
+
 _NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
 """What stands behind a heading for security concerns in a report that has none."""
 
@@ -76,9 +80,7 @@ def fold(text: str) -> str:
     if _CONTROL.search(text):
         text = _CONTROL.sub("", _COLOUR.sub("", text))
     if not text.isascii():
-        # Each character for itself: NFKC of a whole text takes quadratic time for many combining characters.
-        looks = {ord(char): unicodedata.normalize("NFKC", char) for char in set(text) if not char.isascii()}
-        text = drop_invisible(text.translate(looks | _LINE_ENDS))
+        text = drop_invisible(unify(text).translate(_LINE_ENDS))
     return text.casefold()
 
 
@@ -104,6 +106,6 @@ def _names_concern(clauses: list[str], following: list[str]) -> bool:
         if _CONCERN.fullmatch(said):
             behind = clauses[place + 1 :] or following
             return not behind or not _NOTHING.issuperset(behind)
-        if said and ALIASES.get(said, said) not in OUTCOMES:
+        if said and said not in _FILLERS and ALIASES.get(said, said) not in OUTCOMES:
             return False
     return False

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from runner.changes.patch import list_added_lines
 from runner.changes.patch_text import Untrue
+from runner.characters import has_long_runs
 from runner.model.job import FileChange
 
 PATTERNS = ("test_*.py", "*_test.py")
@@ -45,7 +46,7 @@ def find_tests(changes: Sequence[FileChange], patch: str) -> Iterator[tuple[str,
 
 def parse(source: str) -> ast.Module | None:
     """The syntax tree, or None for what is no Python or was written to break its parser."""
-    if len(source) > MAX_SOURCE:
+    if len(source) > MAX_SOURCE or has_long_runs(source):
         return None
     try:
         with warnings.catch_warnings():

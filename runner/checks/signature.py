@@ -59,13 +59,13 @@ class Counts:
 def count_tests(words: str) -> Counts:
     """The counts in the last lines of pytest or unittest; none where they have said none."""
     text = _COLOURS.sub("", words)
-    if found := re.findall(r"^Ran (\d+) tests? in .*$", text, re.MULTILINE):
-        bad = sum(map(int, re.findall(r"\b(?:failures|errors|skipped|expected failures)=(\d+)", text)))
-        skipped = sum(map(int, re.findall(r"\bskipped=(\d+)", text)))
+    if found := re.findall(r"^Ran (\d{1,9}) tests? in .*$", text, re.MULTILINE):
+        bad = sum(map(int, re.findall(r"\b(?:failures|errors|skipped|expected failures)=(\d{1,9})\b", text)))
+        skipped = sum(map(int, re.findall(r"\bskipped=(\d{1,9})\b", text)))
         return Counts(max(int(found[-1]) - bad, 0), skipped)
     last = next((line for line in reversed(text.splitlines()) if re.search(r"\bin [\d.]+s\b", line)), "")
     said = {
-        word: int(number) for number, word in re.findall(r"(?<!\d)(\d++) (passed|skipped|xfailed|deselected)", last)
+        word: int(number) for number, word in re.findall(r"(?<!\d)(\d{1,9}) (passed|skipped|xfailed|deselected)", last)
     }
     return Counts(said.get("passed", 0), said.get("skipped", 0) + said.get("xfailed", 0))
 

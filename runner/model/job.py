@@ -252,6 +252,11 @@ class Report:
         """Every text with its title, in the order in which people want them."""
         return (("Report", self.body), ("Diff", self.patch), ("Repro", self.repro), ("Worklog", self.worklog))
 
+    @property
+    def size(self) -> int:
+        """Characters of all its texts together: what reads them takes as long."""
+        return sum(len(text) for _, text in self.texts())
+
 
 def split_failure(failure: str) -> tuple[str, str]:
     """Why a job failed, in one line, and the lines of its log that follow.

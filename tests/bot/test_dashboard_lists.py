@@ -82,6 +82,8 @@ async def test_what_is_confidential_stays_with_operators(dashboard: Dashboard) -
             for path in ("", "/patch", "/files/report.md"):
                 page = await browser.visit(f"/jobs/{job.id}{path}")
                 assert ("words of others" in page.html or "size < 3" in page.html) == sees, (login, path)
+            assert ("failed</span>" in (await browser.visit("/jobs")).html) == sees
+            assert (job.id in (await browser.visit("/jobs?state=failed")).html) == sees
 
 
 async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard) -> None:

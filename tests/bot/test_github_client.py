@@ -195,12 +195,13 @@ async def test_a_change_becomes_a_branch_and_a_draft_pull_request(place: Place) 
         " create mode 100755 new/ünï.py",
     ]
     assert place.git("log", "-1", "--format=%an|%P", commit) == f"ptq-bot[bot]|{place.base}"
-    assert await place.client.find_pull_request(NAME, BRANCH) is None
+    assert await place.client.list_pull_requests(NAME, BRANCH) == []
     opened = await place.client.create_draft_pull_request(
         NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
     )
-    assert await place.client.find_pull_request(NAME, BRANCH) == opened
+    assert await place.client.list_pull_requests(NAME, BRANCH) == [opened]
     assert (opened.state, opened.head_sha, opened.author) == ("open", commit, "ptq-bot[bot]")
+    assert opened.base_branch == "main"
     assert [pull.draft for pull in place.github.pulls(NAME)] == [True]
 
 
@@ -228,8 +229,7 @@ async def test_a_closed_pull_request_is_found_too(place: Place) -> None:
         NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
     )
     await place.github.close_issue(NAME, opened.number, by="alice")
-    found = await place.client.find_pull_request(NAME, BRANCH)
-    assert found is not None
+    (found,) = await place.client.list_pull_requests(NAME, BRANCH)
     assert (found.number, found.state) == (opened.number, "closed")
 
 
@@ -359,7 +359,7 @@ async def test_a_whole_story_asks_for_one_installation_and_one_token_for_each_pu
     await place.client.list_comments(NAME, place.issue)
     await place.client.create_comment(NAME, place.issue, "hello")
     await place.publish()
-    await place.client.find_pull_request(NAME, BRANCH)
+    await place.client.list_pull_requests(NAME, BRANCH)
     assert len([call for call in place.calls() if call.endswith("/installation")]) == 1
     assert len([call for call in place.calls() if call.endswith("/access_tokens")]) == 4
     assert place.github.unknown_calls == []

@@ -9,7 +9,7 @@ import pytest
 
 from bot.github.payloads import (
     choose_labellings,
-    choose_pull_request,
+    choose_pull_requests,
     choose_remover,
     parse_attempts,
     parse_comment,
@@ -139,14 +139,15 @@ def _pull(number: int, branch: str = "ptq/issue-1-a", repository_id: int | None 
     }
 
 
-def test_the_newest_pull_request_of_our_own_branch_is_chosen() -> None:
+def test_the_pull_requests_of_one_branch_are_chosen_the_newest_first() -> None:
     pulls = [_pull(4), _pull(9), _pull(12, branch="ptq/issue-1-b"), _pull(10, repository_id=2), _pull(11, "x", None)]
-    chosen = choose_pull_request([*pulls, _pull(13, repository_id=None)], "ptq/issue-1-a")
-    assert chosen is not None
-    assert (chosen.number, chosen.state, chosen.author) == (9, "closed", "ptq-bot[bot]")
-    assert choose_pull_request([], "ptq/issue-1-a") is None
-    from_fork = choose_pull_request(pulls, "ptq/issue-1-a", from_fork=True)
-    assert from_fork is not None
+    chosen = choose_pull_requests([*pulls, _pull(13, repository_id=None)], "ptq/issue-1-a")
+    assert [(pull.number, pull.state, pull.author, pull.base_branch) for pull in chosen] == [
+        (9, "closed", "ptq-bot[bot]", "main"),
+        (4, "closed", "ptq-bot[bot]", "main"),
+    ]
+    assert choose_pull_requests([], "ptq/issue-1-a") == []
+    (from_fork,) = choose_pull_requests(pulls, "ptq/issue-1-a", from_fork=True)
     assert (from_fork.number, from_fork.head_repository) == (10, "octo/2")
 
 

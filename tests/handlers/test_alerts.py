@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
+import pytest
+
 from handlers.context import Context
 from handlers.notices.alerts import Alerts
 from handlers.rules import RepositoryRules
-from handlers.words.notifications import render_payload
+from handlers.words.notifications import clean_for_chat, render_payload
 from runner.db.database import Database
 from runner.model.caps import Caps, Scope
 from runner.model.job import JobState, Report
@@ -22,6 +24,20 @@ from runner.rows.machine_states import drain, forget_outage, resume, save_outage
 from runner.rows.notifications import change_notification, fetch_waiting
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("see https://evil.example/x", "see https[:]//evil.example/x"),
+        ("<https://evil.example|here>", "&lt;https[:]//evil.example|here&gt;"),
+        ("www.evil.example mailto:a@b.example", "www[.]evil.example mailto[:]a@b.example"),
+        ("Why: it ends early.", "Why: it ends early."),
+    ],
+)
+def test_an_address_in_others_words_is_no_link_in_a_chat(said: str, shown: str) -> None:
+    assert clean_for_chat(said, ()) == shown
+
 
 REST = timedelta(minutes=10)
 CAPS = {

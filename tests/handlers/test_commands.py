@@ -56,6 +56,9 @@ def test_a_command_above_it_is_heard_all_the_same(comment: str) -> None:
         ("/ptq pr 0123456789ab\r\n\r\nIt is right.\r\n", Command("pr", "0123456789ab", "It is right.")),
         ("/ptq pr\n\n> /ptq fix", Command("pr", "", "> /ptq fix")),
         ("/ptq pr\n\nRight.\n\nOn 4 Nov 2025, x wrote:\n\n> the report", Command("pr", "", "Right.")),
+        ("/ptq pr\n\nRight.\n\nAr 4 Tach 2025, ysgrifennodd x\n<x@y>:\n\n> a\n\n> b", Command("pr", "", "Right.")),
+        ("/ptq pr\n\nSee at 10:30:\n> a\n\nRight.", Command("pr", "", "See at 10:30:\n> a\n\nRight.")),
+        ("/ptq pr\n\nI mean this:\n> a", Command("pr", "", "I mean this:\n> a")),
         ("/ptq pr\n\nOn failure the loop wrote: nothing.", Command("pr", "", "On failure the loop wrote: nothing.")),
     ],
 )

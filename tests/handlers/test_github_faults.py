@@ -12,6 +12,7 @@ import structlog
 from github_standin.model.faults import ApiKind
 from handlers.effects.outbox import count_backlog, list_troubles
 from handlers.effects.retry_policy import MAX_WAIT_S
+from handlers.pulls.pull_steps import name_branch
 from tests.support.mishaps import NAME, UNHURRIED_S, URL, Counter, open_counter
 
 pytestmark = pytest.mark.slow
@@ -160,6 +161,21 @@ async def test_a_pull_request_ends_open_once_or_given_up_with_a_reason(counter: 
     assert trouble == f"Its pull request was given up: {pull.abandoned}."
     await counter.post()
     assert "could not be carried out" in counter.comments()[0] or "The answer to this" in counter.comments()[0]
+
+
+async def test_a_pull_request_of_somebody_else_from_our_branch_is_not_taken_for_ours(counter: Counter) -> None:
+    job = await counter.add_job()
+    await counter.add_pull(job)
+    where, branch = counter.github._world.repository(NAME), name_branch(1, job.id)
+    await where.git.run("update-ref", f"refs/heads/{branch}", counter.base)
+    number = await counter.github.open_pull(NAME, "Mend it", f"<!-- ptq:pull={job.id} -->", "alice", branch)
+    await counter.open()
+    assert len(counter.github.pulls(NAME)) == 1
+    assert f"`alice` has opened pull request #{number}" in ((await counter.pull(job)).abandoned or "")
+    await counter.github.close_issue(NAME, number, by="alice")
+    await counter.add_pull(job)
+    await counter.open()
+    assert "points at something else" in ((await counter.pull(job)).abandoned or "")
 
 
 async def test_a_note_whose_author_may_write_no_more_opens_nothing(counter: Counter) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from gidgethub.sansio import Event
@@ -40,6 +41,7 @@ class Thread:
     db: Database
     github: ModelGitHub
     context: Context
+    clock: Clock
 
     async def stand(self, job_id: str, attempt: int) -> None:
         """The diff of an attempt waits for a note."""
@@ -64,14 +66,14 @@ class Thread:
 
 
 @asynccontextmanager
-async def open_thread(url: str) -> AsyncIterator[Thread]:
+async def open_thread(url: str | Path) -> AsyncIterator[Thread]:
     async with open_database(url) as database:
         clock = Clock()
         github = ModelGitHub(clock)
         github.writers.add("boss")
         rules = {NAME: RepositoryRules(NAME, "mine")}
         context = Context(cast(GitHub, github), database, rules, {}, "https://ptq", (), clock, lambda: None)
-        yield Thread(database, github, context)
+        yield Thread(database, github, context, clock)
 
 
 async def test_two_attempts_with_one_diff_have_one_pull_request(database_url: str) -> None:

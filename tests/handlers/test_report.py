@@ -149,6 +149,12 @@ CONFIDENTIAL = (
     "\uff33\uff45\uff43\uff55\uff52\uff49\uff54\uff59 concern",
     "\u200b" * 300 + "security concern",
     "\x1b[1mSecurity concern\x1b[0m",
+    "- [x] security concern",
+    "- [ ] reproduced\n- [X] security concern",
+    "Outcome (final): security concern",
+    "I classify this as: security concern",
+    "I would rate this as a security risk",
+    "This is a security vulnerability: anyone may read it",
 )
 
 

@@ -22,6 +22,7 @@ from handlers.text.sanitize import (
     cut,
     defuse,
     fence,
+    make_plain_line,
     make_safe_line,
     one_line,
     redact,
@@ -85,6 +86,11 @@ PIECES = [
 hostile_text = st.lists(st.sampled_from(PIECES), max_size=40).map("".join) | st.text(max_size=200)
 
 # Secrets
+
+
+def test_an_address_of_mail_in_a_sentence_of_ours_is_no_link() -> None:
+    shown = make_plain_line("ask a.b+c@evil.example or git@github.com:x", (), 100)
+    assert shown == "ask a.b+c@&#8203;evil.example or git@&#8203;github.com:x"
 
 
 def test_live_secrets_are_redacted_wherever_they_stand() -> None:

@@ -13,6 +13,7 @@ from runner.characters import (
     name_oddities,
     show_invisible,
     unescape_invisible,
+    unify,
 )
 
 
@@ -116,3 +117,21 @@ def test_what_stands_far_to_the_right_is_named(blanks: str, named: bool) -> None
     )
     assert name_oddities(f"{blanks}x = 1\n") == ["something behind 80 columns of blanks or more in one line"] * named
     assert name_oddities(f"x = 1{blanks}\n{blanks}") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain text", "plain text"),
+        ("\uff54\uff49\uff54\uff4c\uff45\u00a0\ufb01x", "title fix"),
+        ("cafe\u0301 a\u0308b\n", "caf\u00e9 \u00e4b\n"),
+        ("e\u0301" * 600, None),
+    ],
+)
+def test_characters_that_look_the_same_are_spelt_the_same(text: str, expected: str | None) -> None:
+    assert unify(text) == expected if expected else unify(text).count("\u00e9") > 590
+
+
+@given(st.text())
+def test_a_text_of_plain_letters_comes_out_of_any_spelling(text: str) -> None:
+    assert unify("".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in text)) == unify(text)

@@ -261,6 +261,10 @@ def test_a_large_file_of_tests_is_not_parsed() -> None:
         ("Ran 4 tests in 0.001s\n\nFAILED (failures=1, errors=1, skipped=1)", Counts(1, 1)),
         ("Ran 3 tests in 0.001s\n\nOK", Counts(3, 0)),
         ("anything", Counts(0, 0)),
+        # More digits than Python reads.
+        (f"Ran {'9' * 5_000} tests in 1s", Counts(0, 0)),
+        (f"{'9' * 5_000} passed, 3 skipped in 1.20s", Counts(0, 3)),
+        (f"Ran 3 tests in 1s\n\nFAILED (failures={'9' * 5_000})", Counts(3, 0)),
     ],
 )
 def test_runners_of_tests_say_how_many_ended_how(words: str, counts: Counts) -> None:

@@ -32,6 +32,11 @@ OLDEST_PYTHON_ON_MACHINES = (3, 9)
 MACHINE_SIDE = "runner.jobd"
 _NEWER_MODULES = {"tomllib"}
 _VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "service", "services"}
+_NORMALISING = {
+    "runner.characters",
+    # It runs on machines, and reads paths alone, which git and the file system bound.
+    "runner.jobd.environment.change",
+}
 _FOREIGN = {
     "handlers": {"aiohttp", "asyncssh", "gidgethub", "http.client", "socket", "urllib.request"},
     "runner": {"aiohttp", "gidgethub"},
@@ -274,6 +279,18 @@ def find_vague_names(sources: Iterable[Source]) -> list[str]:
         f"{source.name}: name it after what it knows, not {word!r}"
         for source in sources
         for word in sorted(_VAGUE_NAMES.intersection(source.name.replace("_", ".").split(".")))
+    ]
+
+
+def find_normalisations(sources: Iterable[Source]) -> list[str]:
+    """Calls of `unicodedata.normalize` outside of the one function that gives it short pieces of a text."""
+    return [
+        f"{source.name}:{node.lineno} normalises a text of any length, in quadratic time: use runner.characters.unify"
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute | ast.alias)
+        and (node.attr if isinstance(node, ast.Attribute) else node.name) == "normalize"
+        and source.name not in _NORMALISING
     ]
 
 

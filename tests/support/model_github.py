@@ -55,6 +55,7 @@ class ModelGitHub:
         """What stands on each issue."""
         self.posted = list[Comment]()
         """Whatever we have ever posted, also what was deleted."""
+        self.fetched_comments = list[int]()
         self.labellings = dict[int, list[Labelling]]()
         self.labels = dict[int, set[str]]()
         """What stands on each issue."""
@@ -64,6 +65,10 @@ class ModelGitHub:
         self.opened = list[Opened]()
         self.mishaps = list[str]()
         """Of the next calls, one each; `none` is none."""
+        self.loses_opened = False
+        """Whether the next pull request opens, and its answer is lost."""
+        self.before_opening: Callable[[], object] = lambda: None
+        """What others do directly before a pull request opens."""
         self._branches = {"main": "f" * 40}
         self._objects = dict[str, Any]()
         self._last_id = 0
@@ -74,7 +79,7 @@ class ModelGitHub:
 
     def say(self, issue: int, author: str, body: str) -> Comment:
         number, now = self.next_id(), self._now()
-        comment = Comment(number, author, body, now, now, f"https://github/comments/{number}")
+        comment = Comment(number, author, body, now, now, f"https://github/issues/{issue}#issuecomment-{number}")
         self.threads.setdefault(issue, []).append(comment)
         return comment
 
@@ -164,6 +169,17 @@ class ModelGitHub:
             raise NotFound(404, "Not Found")
         return self.threads.setdefault(issue_number, [])
 
+    async def fetch_comment(self, repository: str, comment_id: int) -> Comment:
+        self.fetched_comments.append(comment_id)
+        return await self._do(lambda: self._find(comment_id))
+
+    def _find(self, comment_id: int) -> Comment:
+        for issue_number, thread in self.threads.items():
+            for comment in thread:
+                if comment.id == comment_id and issue_number not in self.moved:
+                    return comment
+        raise NotFound(404, "Not Found")
+
     async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
         return await self._do(lambda: self._edit(comment_id, body))
 
@@ -240,11 +256,11 @@ class ModelGitHub:
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
         return await self._do(lambda: self._branches.get(branch))
 
-    async def find_pull_request(
+    async def list_pull_requests(
         self, repository: str, branch: str, head_repository: str | None = None
-    ) -> PullRequest | None:
-        found = (opened.pull for opened in reversed(self.opened) if opened.branch == branch)
-        return await self._do(lambda: next(found, None))
+    ) -> list[PullRequest]:
+        found = [opened.pull for opened in reversed(self.opened) if opened.branch == branch]
+        return await self._do(lambda: found)
 
     async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
         return await self._do(lambda: next(opened.pull for opened in self.opened if opened.pull.number == number))
@@ -269,18 +285,23 @@ class ModelGitHub:
         base_branch: str,
         head_repository: str | None = None,
     ) -> PullRequest:
-        return await self._do(lambda: self._open(branch, body))
+        self.before_opening()
+        if self.loses_opened:
+            self.loses_opened, self.mishaps = False, ["lost"]
+        return await self._do(lambda: self._open(branch, body, base_branch))
 
-    def _open(self, branch: str, body: str) -> PullRequest:
+    def _open(self, branch: str, body: str, base_branch: str) -> PullRequest:
         if any(opened.branch == branch and opened.pull.state == "open" for opened in self.opened):
             raise GitHubError(422, "A pull request already exists")
         sha, number = self._branches[branch], self.next_id()
-        pull = PullRequest(number, f"https://github/pull/{number}", "open", sha, OURS, body)
+        pull = PullRequest(number, f"https://github/pull/{number}", "open", sha, OURS, body, base_branch=base_branch)
         self.opened.append(Opened(pull, branch, body, self._digest(sha)))
         return pull
 
     def _digest(self, commit: str) -> str:
-        """Of what the tree of a commit changes in the base that it was made from."""
+        """Of what the tree of a commit changes in the base that it was made from; empty for one that is not ours."""
+        if commit not in self._objects:
+            return ""
         _, tree = self._objects[commit]
         base, entries = self._objects[tree]
         changes = [FileChange(one.path, one.mode, (one.text or "").encode()) for one in entries]

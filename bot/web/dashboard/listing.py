@@ -19,7 +19,7 @@ from handlers.text.report import is_withheld
 from handlers.words.costs import describe_cost
 from runner.characters import make_storable
 from runner.db.schema import cases, jobs, meters
-from runner.model.job import ACTIVE, JobState, Report
+from runner.model.job import ACTIVE, FINAL, JobState, Report
 from runner.model.meter import Meter
 from runner.rows import job_rows
 
@@ -27,6 +27,9 @@ PAGE = 50
 
 ACTIVE_ONES = "active"
 """In place of a state: any in which a job may still move."""
+
+ENDED = "ended"
+"""In place of the state of a job whose end is not shown."""
 
 MAX_TYPED = 200
 """Characters of a filter that are looked at."""
@@ -164,7 +167,9 @@ async def fetch_page(connection: AsyncConnection, scope: Scope, wanted: Filter) 
     rows = [dict(row._mapping) for row in await connection.execute(query)]
     texts = await job_rows.fetch_texts(connection, ids[:PAGE], _IN_CONFIDENTIAL)
     cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > PAGE else ""
-    return Found(tuple(_list(row, texts.get(row["id"])) for row in rows), cursor)
+    listed = [_list(row, texts.get(row["id"]), is_operator=scope.everything) for row in rows]
+    # Who asks for one end is not to learn it of a run whose end is not shown.
+    return Found(tuple(job for job in listed if wanted.state in ("", ACTIVE_ONES, job.state)), cursor)
 
 
 def _read_meter(values: dict[str, object]) -> Meter | None:
@@ -173,11 +178,15 @@ def _read_meter(values: dict[str, object]) -> Meter | None:
     return Meter(**reading) if reading["job_id"] else None  # type: ignore[arg-type]
 
 
-def _list(row: Mapping[str, object], report: Report | None) -> Listed:
+def _list(row: Mapping[str, object], report: Report | None, *, is_operator: bool) -> Listed:
+    """A job as its reader may see it: of a run that is withheld, people hear that it has ended, and not how."""
     values = dict(row)
     meter = _read_meter(values)
+    is_hidden = is_withheld(report)
+    if is_hidden and not is_operator and values["state"] in FINAL:
+        values["state"] = ENDED
     number, repository, name = values.pop("issue_number"), values.pop("repository"), values.pop("name")
-    shows_cost = meter is not None and meter.cost_usd is not None and not is_withheld(report)
+    shows_cost = meter is not None and meter.cost_usd is not None and not is_hidden
     cost = describe_cost(meter) if meter and shows_cost else ""
     has_thread = isinstance(number, int) and number > 0
     key = f"{repository}#{number}" if has_thread else f"{repository}~{name}"

@@ -28,6 +28,7 @@ from handlers.commands.table import Command, Right, parse_commands
 from handlers.pulls.note import MAX_NOTE, parse_note
 from handlers.pulls.pulls import find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
+from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.rows import job_rows
 from runner.rows.claims import Claims
@@ -99,7 +100,7 @@ class Notes:
         if not token:
             raise Denied("GitHub has to say once more that we may post for you: go back, copy your note, and reload.")
         body = render_note(fields.get("digest", ""), fields.get("title", ""), fields.get("note", ""))
-        check_note(body, report)
+        await run_aside(report.size, check_note, body, report)
         await self._post_once(token, visit.login or "", job, body)
         log.info("dashboard.noted", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}?posted"
