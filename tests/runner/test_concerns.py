@@ -15,7 +15,7 @@ from runner.model.jobd_answers import JobdError, Poll, StageState
 from runner.model.machines import Machine
 from runner.model.meter import Meter
 from runner.rows import job_rows
-from runner.steps.runtime import end
+from runner.steps.runtime import LOG_CHUNK, end
 from runner.steps.steps import take_step
 from runner.transport.host_errors import Unreachable
 from runner.transport.jobd_client import JobdClient
@@ -38,7 +38,8 @@ class OneAnswer(JobdClient):
         self.asked += 1
         if self.error and self.asked > 1:
             raise self.error
-        return Poll(self.state, None, None, {"exit_status": 0}, LOG + b"\n", len(LOG) + 1, "", "", "boot")
+        log = (LOG + b"\n").ljust(LOG_CHUNK)  # A full piece: there is more to ask for.
+        return Poll(self.state, None, None, {"exit_status": 0}, log, len(log), "", "", "boot")
 
 
 @pytest.fixture
