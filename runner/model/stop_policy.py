@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from runner.agents.events import Ending
 from runner.agents.verdict import Verdict
 from runner.model.caps import WARN_FROM, Caps, Scope, Spent, Use, find_tightest
 from runner.model.environment import Limits
-from runner.model.job import Job
+from runner.model.job import Job, JobState
 from runner.model.meter import Meter
+
+KILL_PATIENCE = timedelta(minutes=10)
+"""How long a machine may take to end a job's processes before the job ends without that. A process that hangs in a
+driver cannot be killed."""
+
+LEEWAY = timedelta(minutes=30)
+"""For what a machine does between the commands that it limits itself: copies, locks, and the removal of files."""
 
 MAX_STALE_S = 30.0
 """How far the stored running time may lag behind: each write of it is a commit."""
@@ -64,6 +72,22 @@ def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> Ve
     if use and use.share >= 1:
         return Verdict(Ending.CAPPED, f"the agent was ended at {use.describe(job.requested_by)}")
     return None
+
+
+def find_overdue(job: Job, limits: Limits, now: datetime) -> str | None:
+    """Why a machine that says "still running" is not believed any more, as a clause; None while it may be so.
+
+    The machine keeps these limits itself. The agent has others, which `find_end` knows.
+    """
+    making = 2 * limits.prepare_timeout_s + limits.base_timeout_s  # The edits of an earlier attempt get the time again.
+    limit_s, what = {
+        JobState.PREPARING: (making, "preparing this job"),
+        JobState.COLLECTING: (3 * limits.collect_timeout_s, "collecting this job's result"),  # Lint, edits, diff.
+        JobState.VERIFYING: (making + 2 * limits.verify_timeout_s, "verifying this job's result"),
+    }[job.state]
+    if now - job.changed_at <= timedelta(seconds=limit_s) + LEEWAY:
+        return None
+    return f"machine {job.machine} still says that it is {what}, long after its limit of {limit_s:,} seconds"
 
 
 def find_warning(watched: Watched, caps: Mapping[Scope, Caps]) -> str | None:

@@ -151,6 +151,7 @@ async def move_job(
     """
     moved = replace(move(job, to, now, failure), **changes)
     written = {name: value for name, value in asdict(moved).items() if value != getattr(job, name)}
+    written["trouble"] = moved.trouble  # A step does not know what the row says.
     statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**written)
     if (await connection.execute(statement)).rowcount != 1:
         raise IllegalMove(job.id, job.state, to)

@@ -25,9 +25,8 @@ from runner.scheduler.placement import Placement
 from runner.scheduler.sweep import INTERVAL_S, Sweep
 from runner.steps.holding import end_vain_holds, keep_for_person
 from runner.steps.loops import Bell, Listener
-from runner.steps.runtime import UNCONFIGURED, Bench, end, set_trouble
-from runner.steps.steps import take_step
-from runner.steps.verify_step import finish_unverified
+from runner.steps.runtime import UNCONFIGURED, Bench, set_trouble
+from runner.steps.steps import give_up, take_step
 from runner.steps.watching import rest
 from runner.transport.host_errors import HostError
 from runner.transport.jobd_client import JobdClient
@@ -176,27 +175,14 @@ class Supervisor:
                     faults += 1
                     log.exception("job.step_failed", faults=faults)
                     if faults >= MAX_FAULTS:
-                        job = await self._give_up(job, JobState.FAILED, INTERNAL)
+                        job = await give_up(self._bench, job, JobState.FAILED, INTERNAL)
                 job = await self._pause(before, job, listener)
 
     async def _advance(self, job: Job) -> Job:
         bench = self._bench
         if job.repository not in bench.profiles or job.agent not in bench.agents or job.machine not in bench.clients:
-            return await self._give_up(job, JobState.FAILED, UNCONFIGURED)
-        moved = await take_step(bench, job)
-        if moved.active and moved.state is not JobState.PREPARING:  # Which knows of troubles of its own.
-            await self._say(moved, None)
-        return moved
-
-    async def _give_up(self, job: Job, to: JobState, reason: str) -> Job:
-        """End a job that cannot go on. One that was only to be verified has its result."""
-        if job.state is JobState.VERIFYING:
-            return await finish_unverified(self._bench, job, reason)
-        return await end(self._bench, job, to, reason)
-
-    async def _say(self, job: Job, trouble: str | None) -> None:
-        if await set_trouble(self._bench, job, trouble):
-            self._bell.ring()
+            return await give_up(bench, job, JobState.FAILED, UNCONFIGURED)
+        return await take_step(bench, job)
 
     async def _pause(self, before: Job, after: Job, listener: Listener) -> Job:
         """Wait until there may be something to do, and read the job anew: somebody may have asked it to end."""
@@ -214,9 +200,11 @@ class Supervisor:
         if job.cancel_requested_at:  # Its agent may still reach us, and nobody can tell it to end.
             await self._bench.gateway.close(job.id)
         if error.permanent or self._bench.now() - gone_since > patience:
-            return await self._give_up(job, JobState.LOST, f"machine {job.machine} can no longer be asked: {error}")
+            reason = f"machine {job.machine} can no longer be asked: {error}"
+            return await give_up(self._bench, job, JobState.LOST, reason)
         log.warning("job.machine_unreachable", reason=str(error))
-        await self._say(job, f"machine {job.machine} cannot be reached just now: {error}")
+        if await set_trouble(self._bench, job, f"machine {job.machine} cannot be reached just now: {error}"):
+            self._bell.ring()
         return job
 
     async def _free(self, lease: Lease, adopted: Sequence[str]) -> bool:

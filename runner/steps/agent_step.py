@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -20,11 +20,21 @@ from runner.model.caps import Caps, Scope, Spent
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.model.meter import Meter
-from runner.model.stop_policy import Watched, bound, find_end, find_warning, is_worth_writing, spent_by
+from runner.model.stop_policy import KILL_PATIENCE, Watched, bound, find_end, find_warning, is_worth_writing, spent_by
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.steps.gateway import Reader
-from runner.steps.runtime import Bench, end, explain, follow, keep_way, log_move, move_on, update_job
+from runner.steps.runtime import (
+    Bench,
+    bear_survivors,
+    end,
+    explain,
+    follow,
+    keep_way,
+    log_move,
+    move_on,
+    update_job,
+)
 from runner.transport.jobd_client import JobdClient
 
 log = structlog.get_logger()
@@ -196,8 +206,8 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
         stop = {"stopped_as": str(told.ending), "stop_reason": told.reason, "stopped_at": bench.now()}
         job = await update_job(bench, job, **stop)
     if job.stopped_at:
-        await _stop(bench, client, job, job.stopped_at)
-    elif (warning := find_warning(watched, caps)) and not bench.gauge.was_warned(job.id):
+        return await _stop(bench, client, job)
+    if (warning := find_warning(watched, caps)) and not bench.gauge.was_warned(job.id):
         log.info("job.warned", **job.log_context(), warning=warning)
         bench.gauge.note_warning(job.id)
         with suppress(JobdError):  # It has to do without.
@@ -205,17 +215,23 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
     return job
 
 
-async def _stop(bench: Bench, client: JobdClient, job: Job, since: datetime) -> None:
+async def _stop(bench: Bench, client: JobdClient, job: Job) -> Job:
     """Tell the agent to end; where that leads to nothing, kill all that belongs to the job.
 
-    The machine-side program that should end it runs as the same user: an agent can hold it up.
+    The machine-side program that should end it runs as the same user: an agent can hold it up. Raises `Lost`.
     """
+    assert job.stopped_at
     grace_s = 2 * bench.profiles[job.repository].limits.stop_grace_s + KILL_AFTER_S
-    if bench.now() - since > timedelta(seconds=grace_s):
+    kill_from = job.stopped_at + timedelta(seconds=grace_s)
+    if bench.now() > kill_from:
         log.warning("job.killed", **job.log_context())
-        await client.kill(job.id)
-        return
+        is_alive = await client.kill(job.id) > 0
+        if not is_alive and bench.now() - kill_from > KILL_PATIENCE:
+            # Nothing has to be alive for a machine to say that it is. It may also have been away all the time.
+            is_alive = (await follow(bench, client, job, "agent")).state is StageState.RUNNING
+        return bear_survivors(bench, job, kill_from) if is_alive else job
     try:
         await client.stop(job.id)
     except JobdError as error:
         log.warning("job.not_stopped", **job.log_context(), error=error.code, reason=error.message)
+    return job

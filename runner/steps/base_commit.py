@@ -36,7 +36,7 @@ async def choose_base_commit(bench: Bench, job: Job, earlier: str) -> Job:
         commit = await _find_on_branch(bench, job, commit)
     if not commit or commit == job.base_commit:
         return job
-    return await update_job(bench, job, base_commit=commit, trouble=None)
+    return await update_job(bench, job, base_commit=commit)
 
 
 async def _find_on_branch(bench: Bench, job: Job, commit: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -19,6 +19,7 @@ from runner.model.history import History
 from runner.model.job import Job, JobState, Report
 from runner.model.jobd_answers import JobdError, Poll, StageState
 from runner.model.meter import Meter
+from runner.model.stop_policy import KILL_PATIENCE, find_overdue
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.steps.gateway import Gateway, Reader
@@ -30,6 +31,14 @@ log = structlog.get_logger()
 
 LOG_CHUNK = 262_144
 """Bytes of a log that one poll asks for."""
+
+
+READ_ON = timedelta(seconds=10)
+"""How long one step goes on reading the log of a stage that has ended."""
+
+
+class Lost(Exception):  # noqa: N818 - a fact about a job
+    """A machine answers, but does not bring a job to its end. The message is a clause for the job's report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +98,27 @@ async def _close_account(bench: Bench, job: Job) -> Account | None:
 async def follow(
     bench: Bench, client: JobdClient, job: Job, stage: str, environment: str | None = None, wait_s: float = 0.0
 ) -> Poll:
-    """Ask how a stage stands, and copy what its log has grown by. A finished stage is read to its end.
+    """Ask how a stage stands, and copy what its log has grown by.
 
-    The machine may wait for its answer until there is something new, for so long.
+    A stage that has ended counts as running until its log is here to its end. A full piece means that there is more:
+    it is asked for at once for `READ_ON`, and by the next step after that, which first looks whether the job has been
+    cancelled.
 
-    Its size is bounded by the machine; and here again, for a machine may lie. The stage may be in another `environment`
-    than the job's own.
+    The machine may wait up to `wait_s` seconds for something new. The machine bounds the log's size; so does this
+    function, for a machine may lie. The stage may be in another `environment` than the job's own.
     """
     limit = bench.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
+    until = bench.now() + READ_ON
     while True:
         offset = bench.spool.offset(job.id, stage)
         room = max(min(LOG_CHUNK, limit - offset), 0)
         poll = await client.poll(environment or job.id, stage, log_offset=offset, log_limit=room, wait_s=wait_s)
         bench.spool.append(job.id, stage, poll.log[:room])
-        if poll.state in (StageState.ABSENT, StageState.RUNNING) or not poll.log or not room:
+        is_full = 0 < room <= len(poll.log)
+        if poll.state in (StageState.ABSENT, StageState.RUNNING) or not is_full:
             return poll
+        if bench.now() >= until:
+            return replace(poll, state=StageState.RUNNING)
 
 
 async def keep_way(bench: Bench, client: JobdClient, job: Job, reader: Reader | None = None) -> None:
@@ -128,6 +143,30 @@ async def update_job(bench: Bench, job: Job, **changes: Any) -> Job:
     """Write a change within the job's state."""
     async with bench.db.write() as connection:
         return await job_rows.change_job(connection, job, **changes)
+
+
+async def note_begun(bench: Bench, job: Job) -> Job:
+    """Count the limit of the job's state from now: its stage begins only here, after a wait for GitHub, for example."""
+    return await update_job(bench, job, changed_at=bench.now())
+
+
+def require_in_time(bench: Bench, job: Job) -> None:
+    """Raise `Lost` where a stage that is said to run should have ended long ago."""
+    if reason := find_overdue(job, bench.profiles[job.repository].limits, bench.now()):
+        raise Lost(reason)
+
+
+def bear_survivors(bench: Bench, job: Job, since: datetime) -> Job:
+    """The job, with what holds it up: its machine has tried since then to kill its processes, and some are alive.
+
+    Raises `Lost` when that has lasted too long.
+    """
+    if bench.now() - since > KILL_PATIENCE:
+        minutes = KILL_PATIENCE // timedelta(minutes=1)
+        log.error("job.not_killed", **job.log_context(), since=since.isoformat())
+        raise Lost(f"machine {job.machine} could not end this job's processes within {minutes} minutes")
+    log.warning("job.still_alive", **job.log_context(), since=since.isoformat())
+    return replace(job, trouble=f"{job.machine} cannot end this job's processes yet; trying again")
 
 
 async def set_trouble(bench: Bench, job: Job, trouble: str | None) -> bool:

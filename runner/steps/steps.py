@@ -23,14 +23,34 @@ from runner.model.history import HistoryError
 from runner.model.job import FileChange, Job, JobState, Report
 from runner.model.jobd_answers import JobdError, StageState
 from runner.model.machines import Lease
+from runner.model.stop_policy import KILL_PATIENCE
 from runner.rows import job_rows
 from runner.steps.agent_step import follow_agent, start_agent
 from runner.steps.base_commit import NoBaseCommit, choose_base_commit, read_base_commit
 from runner.steps.gateway import Reader
 from runner.steps.preparations import note_prepared, note_unprepared
-from runner.steps.runtime import Bench, end, explain, follow, keep_way, move_on, update_job
+from runner.steps.runtime import (
+    Bench,
+    Lost,
+    bear_survivors,
+    end,
+    explain,
+    follow,
+    keep_way,
+    move_on,
+    note_begun,
+    require_in_time,
+    set_trouble,
+    update_job,
+)
 from runner.steps.spool import STAGES
-from runner.steps.verify_step import STAGE, begin_only, begin_verification, follow_verification
+from runner.steps.verify_step import (
+    STAGE,
+    begin_only,
+    begin_verification,
+    finish_unverified,
+    follow_verification,
+)
 from runner.transport.jobd_client import JobdClient
 
 log = structlog.get_logger()
@@ -42,7 +62,17 @@ PHASES: Mapping[str, str] = {
 
 
 async def take_step(bench: Bench, job: Job) -> Job:
-    """Move a leased job on as far as it can go just now. Raises `HostError` when its machine cannot be asked."""
+    """Move a leased job on as far as it can go just now. Raises `HostError` when its machine cannot be asked.
+
+    The job's `trouble` is then what this step says holds it up, or None.
+    """
+    moved = await _take_step(bench, replace(job, trouble=None))
+    if moved.state is job.state:
+        await set_trouble(bench, replace(moved, trouble=job.trouble), moved.trouble)
+    return moved
+
+
+async def _take_step(bench: Bench, job: Job) -> Job:
     client = bench.clients[job.machine or ""]
     step = _cancel if _is_to_be_killed(job) else _STEPS[job.state]
     try:
@@ -55,11 +85,20 @@ async def take_step(bench: Bench, job: Job) -> Job:
         return ended
     except NoBaseCommit as reason:
         return await end(bench, job, JobState.FAILED, str(reason))
+    except Lost as reason:
+        return await give_up(bench, job, JobState.LOST, str(reason))
     except HistoryError as error:
         if error.permanent:
             return await end(bench, job, JobState.FAILED, str(error))
         log.warning("job.base_unknown", **job.log_context(), reason=str(error))
-        return job if job.trouble == str(error) else await update_job(bench, job, trouble=str(error))
+        return replace(job, trouble=str(error))
+
+
+async def give_up(bench: Bench, job: Job, to: JobState, reason: str) -> Job:
+    """End a job that cannot go on. One that was only to be verified has its result."""
+    if job.state is JobState.VERIFYING:
+        return await finish_unverified(bench, job, reason)
+    return await end(bench, job, to, reason)
 
 
 def _is_to_be_killed(job: Job) -> bool:
@@ -96,11 +135,12 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
             changes_from=begun_at if job.rebases else "",
             held_back=[change for change in changes if configures_agents(change.path)],
         )
-    elif poll.state is StageState.RUNNING:
+        return await note_begun(bench, job)
+    if poll.state is StageState.RUNNING:
+        require_in_time(bench, job)
         await keep_way(bench, client, job)
-        trouble = PHASES.get(poll.phase, "").format(machine=job.machine) or None
-        return job if job.trouble == trouble else await update_job(bench, job, trouble=trouble)
-    elif poll.state is StageState.DONE:
+        return replace(job, trouble=PHASES.get(poll.phase, "").format(machine=job.machine) or None)
+    if poll.state is StageState.DONE:
         # Recorded before the agent starts: from then on the machine's own word on it would be the agent's word.
         job = await _record_prepared(bench, job, poll.result)
         await note_prepared(bench, job, poll.result)
@@ -109,11 +149,9 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         if job.rebases:
             return await move_on(bench, job, JobState.COLLECTING)
         return await (end(bench, job, JobState.SUCCEEDED, None) if job.by_hand else begin_only(bench, job))
-    elif poll.state in (StageState.FAILED, StageState.LOST):
-        ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
-        await note_unprepared(bench, ended, poll.error)
-        return ended
-    return job
+    ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
+    await note_unprepared(bench, ended, poll.error)
+    return ended
 
 
 async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileChange]]:
@@ -156,6 +194,7 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
         )
         return job
     if poll.state is StageState.RUNNING:
+        require_in_time(bench, job)
         return job
     failure = job.failure
     if poll.state is not StageState.DONE:
@@ -205,15 +244,21 @@ def _tell_by_hand(job: Job, report: Report) -> Report:
 
 
 async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:
-    alive = [await client.kill(job.id)]
-    if job.state is JobState.VERIFYING:
-        alive.append(await client.kill(name_environment(job.id)))
-        await follow(bench, client, job, STAGE, name_environment(job.id))
+    """Kill all that belongs to the job, read the rest of its logs, and end it. Raises `Lost`."""
+    assert job.cancel_requested_at
+    verified = [name_environment(job.id)] if job.state is JobState.VERIFYING else []
+    alive = [await client.kill(environment) for environment in (job.id, *verified)]
+    since = job.stopped_at
+    if since is None or since < job.cancel_requested_at:
+        since = bench.now()
+        job = await update_job(bench, job, stopped_at=since)
     if any(alive):
+        return bear_survivors(bench, job, since)
+    polls = [await follow(bench, client, job, stage) for stage in STAGES if stage != STAGE]
+    polls += [await follow(bench, client, job, STAGE, environment) for environment in verified]
+    # Nothing is alive any more. What the machine still calls running has a long log, or is a lie.
+    if any(poll.state is StageState.RUNNING for poll in polls) and bench.now() - since <= KILL_PATIENCE:
         return job
-    for stage in STAGES:
-        if stage != STAGE:
-            await follow(bench, client, job, stage)
     return await end(bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
 
 

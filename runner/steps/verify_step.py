@@ -25,7 +25,7 @@ from runner.rows.check_rows import add_checks, fetch_checks, save_runs
 from runner.rows.holds import fetch_holds
 from runner.steps.base_commit import read_base_commit
 from runner.steps.gateway import Reader
-from runner.steps.runtime import Bench, end, explain, follow, keep_way, log_move
+from runner.steps.runtime import Bench, end, explain, follow, keep_way, log_move, note_begun, require_in_time
 from runner.transport.host_errors import HostError
 from runner.transport.jobd_client import JobdClient
 
@@ -109,6 +109,7 @@ async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job
     except JobdError as error:
         return await finish_unverified(bench, job, error.message)
     if poll.state is StageState.RUNNING:
+        require_in_time(bench, job)
         return job
     if poll.state is not StageState.DONE:
         return await finish_unverified(bench, job, explain(poll, "it was killed"))
@@ -148,7 +149,9 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
             recipe = replace(recipe, network="none")
         way = await bench.gateway.lead_git(reader, client)
         await client.prepare(environment, replace(recipe, git=way.env, relay=way.by_relay), gpus=lease.gpus)
-    elif poll.state is StageState.RUNNING:
+        return await note_begun(bench, job)
+    if poll.state is StageState.RUNNING:
+        require_in_time(bench, job)
         await keep_way(bench, client, job, reader)
     elif poll.state is StageState.DONE:
         await read_base_commit(bench, job, poll.result)
@@ -158,6 +161,7 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
             subject = await _leave_strangers_out(bench, job, subject)
         runs = await asyncio.to_thread(_list_runs, subject, profile)
         await client.start_checks(environment, job.base_commit or "", subject.changes, runs, profile)
+        return await note_begun(bench, job)
     else:
         raise JobdError("not_prepared", explain(poll, "the preparation of its environment was killed"))
     return job

@@ -169,15 +169,24 @@ def test_whatever_the_text_the_parser_answers(comment: str) -> None:
 )
 def test_a_long_comment_takes_no_longer_than_one_of_a_few_lines(piece: str) -> None:
     comment = "/ptq fix\n\n" + piece * (65_000 // len(piece))
-    short, long = (min(measure(comment[:size]) for _ in range(3)) for size in (MAX_READ, 65_000))
+    short, long = measure(comment[:MAX_READ], comment)
     assert long < 4 * short + 0.005
 
 
-def measure(comment: str) -> float:
-    """Seconds of work."""
-    began = time.process_time()
+def measure(*comments: str) -> list[float]:
+    """The least seconds of work that each of these comments takes.
+
+    They are read in turn, so that what else the machine does holds up all of them alike. Only this thread counts: the
+    one that reports to a parallel run of tests works, too.
+    """
+    rounds = [[_measure_once(comment) for comment in comments] for _ in range(7)]
+    return [min(times) for times in zip(*rounds, strict=True)]
+
+
+def _measure_once(comment: str) -> float:
+    began = time.thread_time()
     parse_commands(comment)
-    return time.process_time() - began
+    return time.thread_time() - began
 
 
 @pytest.mark.parametrize(
@@ -185,8 +194,8 @@ def measure(comment: str) -> float:
 )
 def test_a_line_that_nearly_begins_forwarded_mail_is_read_in_little_time(line: str) -> None:
     plain = "x" * len(line)
-    others, lines = (min(measure(f"/ptq fix\n{(text + chr(10)) * 5}") for _ in range(3)) for text in (plain, line))
-    assert lines < 10 * others
+    others, lines = measure(*(f"/ptq fix\n{(text + chr(10)) * 5}" for text in (plain, line)))
+    assert lines < 20 * others
 
 
 def test_commands_are_read_at_the_beginning_of_a_comment_with_all_that_stands_below() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,18 +26,30 @@ needs_overlay = pytest.mark.skipif(bool(MISSING), reason=f"this machine allows l
 
 
 @pytest.fixture
-def account(tmp_path: Path, repository: Repository) -> Iterator[Jobd]:
-    """The program as such an account has it, with a workspace of its own."""
+def account(template: Repository) -> Iterator[Jobd]:
+    """The program as such an account has it, with a workspace of its own.
+
+    Not below pytest's folder: every run of pytest that starts, in another terminal say, closes that to other accounts.
+    """
+    with tempfile.TemporaryDirectory(prefix="ptq-account-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        repository = Repository(shutil.copytree(template.folder, folder / "origin"))
+        jobd = Jobd(folder, repository, {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"})
+        for path in (jobd.workspace, repository.folder, *repository.folder.rglob("*")):
+            os.chown(path, ACCOUNT, ACCOUNT)
+        jobd.account, jobd.python = ACCOUNT, PYTHON or ""
+        yield jobd
+        jobd.call("kill")
+
+
+@needs_root
+@needs_overlay
+def test_another_run_of_pytest_does_not_take_its_folders_away(account: Jobd, tmp_path: Path) -> None:
     for folder in tmp_path.parents:
-        if not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o001)
-    tmp_path.chmod(0o755)
-    jobd = Jobd(tmp_path, repository, {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"})
-    for path in (jobd.workspace, repository.folder, *repository.folder.rglob("*")):
-        os.chown(path, ACCOUNT, ACCOUNT)
-    jobd.account, jobd.python = ACCOUNT, PYTHON or ""
-    yield jobd
-    jobd.call("kill")
+        if folder.name.startswith("pytest-of-"):
+            folder.chmod(0o700)  # As pytest does where it finds another mode.
+    assert account.prepare()["state"] == "done"
 
 
 @needs_root

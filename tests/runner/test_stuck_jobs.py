@@ -1,0 +1,250 @@
+"""A machine that answers, and never lets a job end: the job ends all the same, and people read why."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from runner.checks.verification import name_environment
+from runner.model.environment import Limits
+from runner.model.job import Job, JobState
+from runner.model.jobd_answers import StageState
+from runner.model.machines import Machine
+from runner.model.stop_policy import KILL_PATIENCE
+from runner.rows import job_rows
+from runner.steps.runtime import LOG_CHUNK, READ_ON, follow
+from runner.steps.steps import take_step
+from runner.transport.jobd_client import JobdClient
+from tests.runner.test_base_commit import NEWEST, Floor, open_floor, pass_at_once
+from tests.support.clock import Clock
+from tests.support.jobs import NOON, make_job
+from tests.support.model_machine import ModelMachine, ModelWire, Stage
+
+STUCK = "gpu-1 cannot end this job's processes yet; trying again"
+NOT_ENDED = "machine gpu-1 could not end this job's processes within 10 minutes"
+
+
+class Dripping(ModelMachine):
+    """Says that the agent has ended, and with each answer that its log has some more bytes."""
+
+    def __init__(self, size: int, clock: Clock) -> None:
+        super().__init__("gpu-1")
+        self.size, self.clock, self.polls = size, clock, 0
+
+    def ask(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        if verb != "poll" or request["stage"] != "agent":
+            return super().ask(verb, request)
+        self.polls += 1
+        self.clock.forward(1)
+        piece = base64.b64encode(b"x" * min(self.size, request["log_limit"])).decode()
+        told = {"error": None, "message": None, "phase": "", "boot_id": "1", "log_size": 10**9}
+        return {"ok": True, "state": "done", "result": {"exit_status": 0}, "log": piece, **told}
+
+
+@pytest.fixture
+async def floor(tmp_path: Path) -> AsyncIterator[Floor]:
+    async with open_floor(tmp_path) as floor:
+        yield floor
+
+
+def clock_of(floor: Floor) -> Clock:
+    assert isinstance(floor.bench.now, Clock)
+    return floor.bench.now
+
+
+def use(floor: Floor, machine: ModelMachine) -> JobdClient:
+    assert isinstance(floor.bench.clients, dict)
+    client = JobdClient(Machine("gpu-1", "/srv/gpu-1"), ModelWire(machine, pass_at_once))
+    floor.machine = machine
+    floor.bench.clients["gpu-1"] = client
+    return client
+
+
+async def insert(floor: Floor, state: JobState, *stages: str, **about: Any) -> Job:
+    """A job whose stages run on its machine, and go on for ever."""
+    about = {"base_commit": NEWEST, "started_at": NOON, **about}
+    job = make_job(state=state, machine="gpu-1", **about)
+    async with floor.bench.db.write() as connection:
+        await job_rows.insert_job(connection, job)
+    floor.machine.stages[job.id] = {name: Stage() for name in stages}
+    return job
+
+
+async def read(floor: Floor, job: Job) -> Job:
+    async with floor.bench.db.read() as connection:
+        found = await job_rows.fetch_job(connection, job.id)
+    assert found
+    return found
+
+
+async def step(floor: Floor, job: Job) -> Job:
+    """Take a step as another replica would, which knows the rows alone."""
+    await take_step(floor.bench, await read(floor, job))
+    return await read(floor, job)
+
+
+async def cancel(floor: Floor, job: Job) -> None:
+    clock_of(floor).forward(1)
+    async with floor.bench.db.write() as connection:
+        assert await job_rows.request_cancel(connection, job.id, "ada", floor.bench.now())
+    clock_of(floor).forward(1)
+
+
+async def test_a_log_that_drips_after_its_end_is_left_after_a_piece_that_is_not_full(floor: Floor) -> None:
+    machine = Dripping(1, clock_of(floor))
+    client = use(floor, machine)
+    job = await insert(floor, JobState.RUNNING)
+    poll = await follow(floor.bench, client, job, "agent")
+    assert (poll.state, machine.polls) == (StageState.DONE, 1)
+
+
+async def test_a_log_that_has_no_end_leaves_time_to_look_for_a_cancel(floor: Floor) -> None:
+    machine = Dripping(LOG_CHUNK, clock_of(floor))
+    client = use(floor, machine)
+    job = await insert(floor, JobState.RUNNING)
+    poll = await follow(floor.bench, client, job, "agent")
+    assert (poll.state, machine.polls) == (StageState.RUNNING, READ_ON // timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("size", [0, 1, LOG_CHUNK - 1, LOG_CHUNK, LOG_CHUNK + 1, 3 * LOG_CHUNK])
+async def test_the_log_of_a_stage_that_has_ended_is_read_to_its_end(floor: Floor, size: int) -> None:
+    job = await insert(floor, JobState.RUNNING)
+    floor.machine.stages[job.id]["agent"] = Stage("done", {"exit_status": 0}, b"y" * size)
+    await step(floor, job)
+    assert floor.bench.spool.offset(job.id, "agent") == size
+
+
+@pytest.mark.parametrize(
+    ("state", "stage"),
+    [(JobState.PREPARING, "prepare"), (JobState.COLLECTING, "collect"), (JobState.RUNNING, "agent")],
+)
+async def test_a_cancelled_job_whose_processes_cannot_be_killed_says_so_and_ends(
+    floor: Floor, state: JobState, stage: str
+) -> None:
+    job = await insert(floor, state, stage)
+    floor.machine.mood = "stubborn"
+    await cancel(floor, job)
+    if state is JobState.RUNNING:
+        await step(floor, job)  # It is told to end, and has its grace.
+        clock_of(floor).forward(60)
+    with capture_logs() as logs:
+        held_up = await step(floor, job)
+    assert (held_up.state, held_up.trouble) == (state, STUCK)
+    assert "job.still_alive" in [line["event"] for line in logs]
+    clock_of(floor).forward(KILL_PATIENCE.total_seconds() - 61)
+    assert (await step(floor, job)).trouble == STUCK
+    clock_of(floor).forward(62)
+    with capture_logs() as logs:
+        ended = await step(floor, job)
+    assert (ended.state, ended.failure, ended.trouble) == (JobState.LOST, NOT_ENDED, None)
+    assert "job.not_killed" in [line["event"] for line in logs if line["log_level"] == "error"]
+
+
+async def test_processes_that_end_after_all_leave_a_cancelled_job(floor: Floor) -> None:
+    job = await insert(floor, JobState.COLLECTING, "collect")
+    floor.machine.mood = "stubborn"
+    await cancel(floor, job)
+    assert (await step(floor, job)).trouble == STUCK
+    floor.machine.mood = "well"
+    ended = await step(floor, job)
+    assert (ended.state, ended.failure) == (JobState.CANCELLED, "cancelled by @ada")
+
+
+async def test_a_cancelled_verification_whose_processes_cannot_be_killed_ends_with_its_report(floor: Floor) -> None:
+    job = await insert(floor, JobState.VERIFYING)
+    floor.machine.stages[name_environment(job.id)] = {"check": Stage()}
+    floor.machine.mood = "stubborn"
+    await cancel(floor, job)
+    assert (await step(floor, job)).trouble == STUCK
+    clock_of(floor).forward(KILL_PATIENCE.total_seconds() + 1)
+    assert (await step(floor, job)).state is JobState.CANCELLED
+
+
+async def test_a_machine_that_only_says_that_the_agent_runs_does_not_keep_its_job(floor: Floor) -> None:
+    job = await insert(floor, JobState.RUNNING, "agent")
+    await cancel(floor, job)
+    await step(floor, job)
+    clock_of(floor).forward(60 + KILL_PATIENCE.total_seconds())
+
+    class SaysRunning(ModelMachine):
+        def ask(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+            return {"ok": True, "alive": 0} if verb == "kill" else super().ask(verb, request)
+
+    liar = SaysRunning("gpu-1")
+    liar.stages = floor.machine.stages
+    use(floor, liar)
+    ended = await step(floor, job)
+    assert (ended.state, ended.failure) == (JobState.LOST, NOT_ENDED)
+
+
+async def test_an_agent_that_is_killed_only_once_its_machine_is_back_has_its_result_collected(floor: Floor) -> None:
+    job = await insert(floor, JobState.RUNNING, "agent")
+    await cancel(floor, job)
+    await step(floor, job)
+    clock_of(floor).forward(60 + KILL_PATIENCE.total_seconds())  # In which nobody reached the machine.
+    assert (await step(floor, job)).state is JobState.RUNNING
+    assert (await step(floor, job)).state is JobState.COLLECTING
+
+
+LIMITS = Limits(prepare_timeout_s=100, base_timeout_s=1_000, collect_timeout_s=100, verify_timeout_s=100)
+
+
+@pytest.mark.parametrize(
+    ("state", "stage", "limit_s", "doing"),
+    [
+        (JobState.PREPARING, "prepare", 1_200, "preparing this job"),
+        (JobState.COLLECTING, "collect", 300, "collecting this job's result"),
+    ],
+)
+async def test_a_stage_that_never_ends_is_given_up_long_after_its_limit(
+    floor: Floor, state: JobState, stage: str, limit_s: int, doing: str
+) -> None:
+    set_limits(floor)
+    job = await insert(floor, state, stage)
+    clock_of(floor).forward(limit_s + 1_800)
+    assert (await step(floor, job)).state is state
+    clock_of(floor).forward(1)
+    ended = await step(floor, job)
+    reason = f"machine gpu-1 still says that it is {doing}, long after its limit of {limit_s:,} seconds"
+    assert (ended.state, ended.failure) == (JobState.LOST, reason)
+
+
+@pytest.mark.parametrize("stage", ["prepare", "check"])
+async def test_a_verification_that_never_ends_costs_the_job_no_report(floor: Floor, stage: str) -> None:
+    set_limits(floor)
+    job = await insert(floor, JobState.VERIFYING)
+    floor.machine.stages[name_environment(job.id)] = {stage: Stage()}
+    clock_of(floor).forward(1_400 + 1_800)
+    assert (await step(floor, job)).state is JobState.VERIFYING
+    clock_of(floor).forward(1)
+    assert (await step(floor, job)).state is JobState.SUCCEEDED
+
+
+async def test_a_wait_for_github_does_not_count_for_the_machine(floor: Floor) -> None:
+    job = await floor.open()
+    clock_of(floor).forward(100_000)
+    await step(floor, job)
+    clock_of(floor).forward(60)
+    assert (await step(floor, job)).state is JobState.PREPARING
+
+
+async def test_checks_have_their_time_however_long_the_service_was_away_before_them(floor: Floor) -> None:
+    job = await insert(floor, JobState.VERIFYING)
+    environment = name_environment(job.id)
+    floor.machine.stages[environment] = {"prepare": Stage("done", {"base_commit": NEWEST})}
+    clock_of(floor).forward(100_000)
+    await step(floor, job)
+    assert floor.machine.stages[environment]["check"].state == "running"
+    assert (await step(floor, job)).state is JobState.VERIFYING
+
+
+def set_limits(floor: Floor) -> None:
+    assert isinstance(floor.bench.profiles, dict)
+    floor.bench.profiles["octo/widgets"] = replace(floor.bench.profiles["octo/widgets"], limits=LIMITS)
