@@ -1,14 +1,26 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.support.sshd import find_sshd
 
-# Not /tmp, which a job sees as its own: agents of these tests leave signs in folders of the tests.
-os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")
+SEEN_BY_JOBS = Path("/srv/ptq-tests")
+"""Agents of these tests leave signs in folders of the tests. Of /tmp, /var/tmp and the home a job sees only its own."""
+
+
+def find_temporary_root() -> Path:
+    """Where tests have their folders: best where jobs see them, too. An account that is not root may not make that."""
+    with suppress(OSError):
+        SEEN_BY_JOBS.mkdir(parents=True, exist_ok=True)
+    return SEEN_BY_JOBS if os.access(SEEN_BY_JOBS, os.W_OK) else Path("/var/tmp")
+
+
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(find_temporary_root()))
 
 # A deadline would measure the machine, not the code: other work on it makes any example take long.
 settings.register_profile("ptq", deadline=None)

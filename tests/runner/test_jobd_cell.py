@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -184,6 +185,55 @@ def test_nothing_outlives_the_namespace_whose_first_process_is_killed(jobd: Jobd
     os.kill(find_first(stages_of(jobd)), 9)
     wait_until(lambda: processes_with(mark) == [])
     assert jobd.poll("agent")["state"] == "lost"
+
+
+@needs_cells
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_what_a_job_leaves_in_var_tmp_is_its_own_and_goes_with_it(jobd: Jobd, network: str) -> None:
+    left = f"/var/tmp/left-by-{jobd.job_id}"
+    # Not by a path: what an operator's command names is not hidden.
+    jobd.prepare(network=network, setup=["cd /var/tmp; echo base > left-by-base"])
+    jobd.start("cd /var/tmp; ls; echo mine > left-by-$PTQ_JOB_ID; cat /tmp/left-by-$PTQ_JOB_ID; ls -ld . | cut -c1-10")
+    assert jobd.wait("agent")["log"] == b"left-by-base\nmine\ndrwx------\n"
+    jobd.collect(lint=["ls /var/tmp > listed"])
+    assert [change["path"] for change in jobd.result()["changes"]] == ["listed"]
+    assert not Path(left).exists()
+    assert (jobd.root / "tmp" / Path(left).name).exists(), "where it counts among what the job has written"
+    other = jobd.beside()
+    other.prepare(network=network)
+    assert other.agent("ls -A /var/tmp")["log"] == b""
+    other.call("clean")
+    assert jobd.call("clean") == {"ok": True}
+    assert not (jobd.root / "tmp").exists()
+
+
+@needs_cells
+def test_what_a_job_writes_to_var_tmp_counts_among_what_it_may_write(jobd: Jobd) -> None:
+    jobd.prepare()
+    ended = jobd.agent("cd /var/tmp; head -c 4000000 /dev/urandom > x; sleep 60", max_disk_bytes=2_000_000)
+    assert "bytes to its machine's disk" in ended["result"]["objection"]
+
+
+@needs_cells
+@pytest.mark.skipif(not os.access("/var", os.W_OK), reason="only root can make a folder of the system's")
+def test_a_systems_folder_that_is_open_to_everybody_is_hidden(jobd: Jobd) -> None:
+    with TemporaryDirectory(prefix="ptq-crash-", dir="/var") as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        (folder / "of-another").touch()
+        jobd.prepare()
+        log = jobd.agent(f'cd /var; cd ptq-crash-"{folder.name[10:]}"; ls -A; touch x || echo refused')["log"]
+        assert (b"of-another" in log, log.endswith(b"refused\n")) == (False, True)
+        assert [path.name for path in folder.iterdir()] == ["of-another"]
+
+
+@needs_cells
+def test_nothing_that_everybody_may_write_to_is_left_in_a_jobs_sight(jobd: Jobd) -> None:
+    jobd.prepare()
+    # Folders of this machine alone are not looked for: they may hold anything, and be large.
+    find = "find /var /dev /run /etc /usr/local /home -xdev -type d -perm -0002 2>/dev/null"
+    own = {"/dev/shm", "/dev/mqueue"}
+    assert {*jobd.agent(f"{find} || true")["log"].decode().split()} <= own
 
 
 LISTEN = """

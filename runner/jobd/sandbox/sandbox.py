@@ -1,7 +1,8 @@
 """A cell: what commands of a job see of their machine. Each runs in namespaces of its own, and finds there
 
 - the job's folder as it is, but for `control`, which is empty; its environment at its place;
-- its own /tmp (the job's), /dev/shm, /dev/pts and /proc; of the GPUs those of its slot, where that has some;
+- its own /tmp and /var/tmp (one folder of the job's), /dev/shm, /dev/pts and /proc; of the GPUs those of its slot,
+  where that has some; nothing in other folders of the system that are open to everybody (`/var/crash`);
 - no network but its own loopback, where its repository's table says so;
 - nothing of the account's home, of /run, of the workspace: other jobs, other repositories; nor of the service's own
   folders, where it runs on this machine. But programs that PATH or an operator's command leads to are there, to be
@@ -15,9 +16,9 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from ..git import find_own_clone, find_recipe
 from .namespaces import NO_EXEC, NO_SUID, bind, close_device, enter, make_read_only, mount, mount_empty
 from .tools import find_tools, is_below, is_there
 
-TMP, MORE_TMP, SHARED_MEMORY = Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")  # noqa: S108 - where everybody expects them
+SCRATCH, SHARED_MEMORY = (Path("/tmp"), Path("/var/tmp")), Path("/dev/shm")  # noqa: S108 - where everybody expects them
+SHARED = (Path("/var"), Path("/var/spool"), Path("/dev"))
+"""Where a system has folders in which everybody may write. A job's files there would outlive it, for others to see."""
+
 TERMINALS = Path("/dev/pts")
 OPEN_TO_ALL = "mode=1777"
 NOTHING = Path(os.devnull)
@@ -46,10 +50,10 @@ class Cell:
         self._gpus: Mapping[str, str] = prepared.get("gpus") or {}
         # What makes an environment has to fetch what it is made of.
         self._has_network = prepared.get("network") != "none" or request.keys() >= prepared.keys()
+        self._scratch = {place.resolve() for place in SCRATCH if place.is_dir()}
         covers: Iterable[Path] = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))
-        if "runs" in request:  # What is tried again and again must not find what it left where everybody may write.
-            covers = chain(covers, [MORE_TMP])
-        self._covers = frozenset(path for cover in covers for path in (cover, cover.resolve())) - {Path("/")} | {TMP}
+        covers = (*covers, *SCRATCH, *find_open_folders())
+        self._covers = frozenset(path for cover in covers for path in (cover, cover.resolve())) - {Path("/")}
         self._kept = self._find_kept((prepared, request))
 
     def enter(self, folder: Path) -> None:
@@ -74,21 +78,22 @@ class Cell:
         own = {*mine, *(path.resolve() for path in mine)}  # Git writes down the second.
         # Opened before anything covers them: by its descriptor each can still be reached.
         sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}
-        tmp = None if any(is_below(path, [TMP]) for path in sources) else open_folder(self._job.tmp)
-        outside = [path for path in outermost(self._covers - {TMP}) if not is_below(path, [TMP])]
+        tmp = open_folder(self._job.tmp)
+        outside = outermost(path for path in self._covers if not is_below(path, [*self._scratch, *SCRATCH]))
         covers = [path for path in outside if path.is_dir()]
         for cover in covers:
-            mount_empty(cover, *([OPEN_TO_ALL] if cover == MORE_TMP else []))
+            mount_empty(cover)
         for file in (path for path in outside if path.is_file()):
             bind(NOTHING, file, writable=False)
-        if tmp is None:
-            mount_empty(TMP, OPEN_TO_ALL)
-        else:
-            bind(Path(f"/proc/self/fd/{tmp}"), TMP, writable=True)
+        for place in self._scratch:
+            if tmp is None or any(is_below(path, [place]) for path in sources):
+                mount_empty(place, OPEN_TO_ALL)
+            else:
+                bind(Path(f"/proc/self/fd/{tmp}"), place, writable=True)
         for path, source in sources.items():
             put(source, path, writable=path in own)
         mount_empty(self._job.control)
-        for cover in {*covers, self._job.control} - {MORE_TMP}:
+        for cover in (*covers, self._job.control):
             make_read_only(cover)
         if SHARED_MEMORY.is_dir():
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
@@ -105,6 +110,15 @@ def find_homes() -> Iterator[str]:
     with suppress(KeyError):
         yield pwd.getpwuid(os.getuid()).pw_dir
     yield os.environ.get("HOME", "/")
+
+
+def find_open_folders() -> Iterator[Path]:
+    """The system's folders in which everybody may make files, but for those that every job has as its own."""
+    for path in (path for folder in SHARED if folder.is_dir() for path in folder.iterdir()):
+        with suppress(OSError):
+            place, mode = path.resolve(), path.stat().st_mode
+            if stat.S_ISDIR(mode) and mode & stat.S_IWOTH and place != SHARED_MEMORY.resolve():
+                yield place
 
 
 def is_sealed(job: Job) -> bool:
