@@ -29,7 +29,6 @@ ENDINGS = {
     "success": Ending.FINISHED,
     "error_max_turns": Ending.CAPPED,
     "error_max_budget_usd": Ending.CAPPED,
-    "error_during_execution": Ending.GAVE_UP,
 }
 
 
