@@ -216,9 +216,9 @@ def test_what_the_job_needs_on_top_of_an_older_base_is_not_counted(jobd_without_
     earlier.call("clean")
     earlier.repository.commit({"large": random.randbytes(4_000_000)})
     jobd = earlier.beside()
-    jobd.prepare(
-        ways=[way], update=["head -c 4000000 /dev/urandom > /tmp/x; mkdir many; touch many/$(seq -s ' many/' 30)"]
-    )
+    update = "head -c 4000000 /dev/urandom > $TMPDIR/x; for number in $(seq 30); do : > made-$number; done"
+    poll = jobd.prepare(ways=[way], update=[update])
+    assert poll["state"] == "done", poll["message"]
     result = jobd.agent("test -e large; echo x > x; sleep 1", max_disk_bytes=2_000_000, max_files=20)["result"]
     assert (result["exit_status"], result["objection"]) == (0, None)
 
