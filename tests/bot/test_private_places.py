@@ -8,7 +8,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -96,10 +95,10 @@ def test_folders_of_the_system_are_not_taken_for_ours() -> None:
 
 
 @pytest.fixture
-def host() -> Iterator[Path]:
-    """A folder that a cell leaves open, unlike /tmp and the home."""
-    with TemporaryDirectory(dir="/var/tmp") as folder:
-        yield Path(folder)
+def host(tmp_path: Path) -> Path:
+    """A folder that a cell leaves open, unlike /tmp, /var/tmp and the home (`tests/conftest.py`)."""
+    (tmp_path / "host").mkdir()
+    return tmp_path / "host"
 
 
 def install(host: Path) -> tuple[str, ...]:

@@ -208,6 +208,22 @@ def test_what_was_there_before_the_agent_is_not_counted(jobd_without_base: Jobd,
 
 
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
+def test_what_the_job_needs_on_top_of_an_older_base_is_not_counted(jobd_without_base: Jobd, way: str) -> None:
+    earlier = jobd_without_base
+    poll = earlier.prepare(ways=[way])
+    if poll["error"] == "no_environment":
+        pytest.skip(poll["message"])
+    earlier.call("clean")
+    earlier.repository.commit({"large": random.randbytes(4_000_000)})
+    jobd = earlier.beside()
+    update = "head -c 4000000 /dev/urandom > $TMPDIR/x; for number in $(seq 30); do : > made-$number; done"
+    poll = jobd.prepare(ways=[way], update=[update])
+    assert poll["state"] == "done", poll["message"]
+    result = jobd.agent("test -e large; echo x > x; sleep 1", max_disk_bytes=2_000_000, max_files=20)["result"]
+    assert (result["exit_status"], result["objection"]) == (0, None)
+
+
+@pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
 def test_what_the_agent_writes_in_its_first_moment_is_counted(jobd_without_base: Jobd, way: str) -> None:
     jobd = jobd_without_base
     jobd.repository.commit({f"many/{number}": "" for number in range(2_000)})

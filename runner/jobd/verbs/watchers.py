@@ -150,12 +150,15 @@ def find_last_asked(job: Job, otherwise: float) -> float:
 
 
 def list_written(job: Job, tree: Tree | None) -> tuple[list[Path], tuple[int, int]]:
-    """The folders that a job writes to, and what is there before it does, for it may have begun as a copy."""
+    """The folders that a job writes to, and what is there before it does.
+
+    That may be a whole copy of the base. On an overlay, it is what the base did not have: the files of a newer commit,
+    and what the update commands made.
+    """
     folders = [job.tmp, job.output]
-    if tree is None:
-        return folders, (0, 0)
-    folders.append(tree.place if tree.way == "slot" else tree.content)
-    return folders, (0, 0) if tree.way == "overlay" else measure(folders)
+    if tree:
+        folders.append(tree.place if tree.way == "slot" else tree.content)
+    return folders, measure(folders)
 
 
 def measure(folders: Iterable[Path]) -> tuple[int, int]:
