@@ -12,8 +12,14 @@ MAX_TOKENS = 200_000
 SURELY_SMALL = 10_000
 """Bytes that need no counting."""
 
-_TOKEN = re.compile(rb'[^"\[{,]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{,]|\Z)', re.DOTALL)
-"""One of them, with what stands before it. It matches at every place and gives nothing back, so it is linear."""
+_OUTSIDE = re.compile(rb'[^"\[{,]{0,65536}+(["\[{,]?)')
+"""One of them, or the beginning of a text, with what stands before it."""
+
+_INSIDE = re.compile(rb'(?:[^"\\]{1,4096}+|\\(?:.|\Z)){0,256}+("?)', re.DOTALL)
+"""A piece of a text, and its end where it ends there.
+
+Both match at every place and give nothing back, so they are linear. No match is long: during one, no other thread runs.
+"""
 
 
 def parse_bounded(text: bytes) -> Any:
@@ -28,7 +34,14 @@ def parse_bounded(text: bytes) -> Any:
 
 def _is_small(text: bytes) -> bool:
     """Whether there are few tokens. It stops counting early."""
-    return all(number <= MAX_TOKENS for number, _ in enumerate(_TOKEN.finditer(text)))
+    position, tokens, is_inside = 0, 0, False
+    while position < len(text) and tokens <= MAX_TOKENS:
+        found = (_INSIDE if is_inside else _OUTSIDE).match(text, position)
+        assert found, "each matches everywhere"
+        position = found.end()
+        tokens += not is_inside and bool(found[1])
+        is_inside = is_inside != (found[1] == b'"')
+    return tokens <= MAX_TOKENS
 
 
 def _refuse_constant(name: str) -> Any:

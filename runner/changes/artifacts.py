@@ -42,6 +42,10 @@ MAX_PATCH_LINES = 200_000
 MAX_ESCAPED = 6
 """Bytes that one byte may take in JSON."""
 
+ESCAPED = 3
+"""The most bytes that one byte takes in the JSON of UTF-8 without control characters. Nothing else runs while JSON is
+read, so a patch may be this long, and longer only where it is below its own limit."""
+
 MAX_NOTES = 50
 MAX_NOTE = 300
 
@@ -114,8 +118,8 @@ def _cut_patch(patch: str, limits: Limits) -> str:
 
 def find_max_answer(limits: Limits) -> int:
     """Bytes of the longest answer that an honest machine gives when it is asked for a result."""
-    texts = _max_patch(limits) + 4 * limits.max_text_bytes + limits.max_changes * (MAX_PATH + MAX_NOTE)
-    return MAX_ESCAPED * texts + 2 * limits.max_change_bytes + 1_000_000
+    texts = 4 * limits.max_text_bytes + limits.max_changes * (MAX_PATH + MAX_NOTE)
+    return ESCAPED * _max_patch(limits) + MAX_ESCAPED * texts + 2 * limits.max_change_bytes + 1_000_000
 
 
 def _refuse_untrue(patch: str, changes: Sequence[FileChange]) -> list[str]:

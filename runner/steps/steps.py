@@ -51,6 +51,7 @@ from runner.steps.verify_step import (
     finish_unverified,
     follow_verification,
 )
+from runner.transport.host_errors import OutputTooLarge
 from runner.transport.jobd_client import JobdClient
 
 log = structlog.get_logger()
@@ -210,7 +211,7 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
         # In a thread, so that others get their turns: any part of what a machine sends may be long.
         report = await asyncio.to_thread(read_report, job, result, profile, bench.db.secret)
         report = await _tell_origin(bench, job, report)
-    except (BadArtifacts, JobdError) as error:
+    except (BadArtifacts, JobdError, OutputTooLarge) as error:
         failure = failure or f"the result could not be read: {error}"
     if job.cancel_requested_at:
         failure = failure or f"cancelled by {job.canceller}"

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from runner import bounded_json
 from runner.aside import run_aside
+from runner.bounded_json import parse_bounded
 from runner.model.completed import Completed
 from runner.model.jobd_answers import JobdError, parse_answer, parse_poll
 from runner.model.machines import Machine
@@ -158,3 +160,22 @@ async def test_a_result_may_be_as_long_as_its_repository_allows_and_nothing_else
     await client.result(JOB, 10**10)
     await client.call("clean", job_id=JOB)
     assert talker.limits == [5_000, 130_000_000, 4_000_000]
+
+
+@pytest.mark.parametrize("text", [b"1" * 3_000_000, b" " * 3_000_000])
+def test_what_stands_between_the_parts_of_an_answer_is_read_in_short_pieces(text: bytes) -> None:
+    assert len(bounded_json._OUTSIDE.findall(text)) > 40, "no other thread runs during one"
+
+
+@pytest.mark.parametrize("text", [b"a" * 3_000_000, b"\\\\" * 1_500_000, b"a\\n" * 1_000_000, b"\\u0001" * 500_000])
+def test_a_long_text_in_an_answer_is_read_in_short_pieces_and_is_one_part(text: bytes) -> None:
+    assert max(found.end() - found.start() for found in bounded_json._INSIDE.finditer(text)) < 2_000_000
+    assert len(parse_bounded(b'["' + text + b'"]')[0]) > 400_000
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b'"",', b'"\\"[{,",', b"1,"])
+def test_the_parts_of_an_answer_are_counted_and_what_texts_hold_is_not(unit: bytes) -> None:
+    few, many = (b"[" + unit * number + b"1]" for number in (60_000, 200_001))
+    assert len(parse_bounded(few)) == 60_001
+    with pytest.raises(ValueError, match="too many parts"):
+        parse_bounded(many)

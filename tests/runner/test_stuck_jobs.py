@@ -21,6 +21,7 @@ from runner.model.stop_policy import KILL_PATIENCE
 from runner.rows import job_rows
 from runner.steps.runtime import LOG_CHUNK, READ_ON, follow
 from runner.steps.steps import take_step
+from runner.transport.host_errors import OutputTooLarge
 from runner.transport.jobd_client import JobdClient
 from tests.runner.test_base_commit import NEWEST, Floor, open_floor, pass_at_once
 from tests.support.clock import Clock
@@ -191,6 +192,21 @@ async def test_an_agent_that_is_killed_only_once_its_machine_is_back_has_its_res
     clock_of(floor).forward(60 + KILL_PATIENCE.total_seconds())  # In which nobody reached the machine.
     assert (await step(floor, job)).state is JobState.RUNNING
     assert (await step(floor, job)).state is JobState.COLLECTING
+
+
+async def test_a_result_that_is_too_long_to_be_read_fails_its_job_and_blames_no_machine(floor: Floor) -> None:
+    class Endless(ModelMachine):
+        def ask(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+            if verb == "result":
+                raise OutputTooLarge("a command wrote more than 5 bytes")
+            return super().ask(verb, request)
+
+    use(floor, Endless("gpu-1"))
+    job = await insert(floor, JobState.COLLECTING)
+    floor.machine.stages[job.id]["collect"] = Stage("done")
+    ended = await step(floor, job)
+    reason = "the result could not be read: a command wrote more than 5 bytes"
+    assert (ended.state, ended.failure) == (JobState.FAILED, reason)
 
 
 LIMITS = Limits(prepare_timeout_s=100, base_timeout_s=1_000, collect_timeout_s=100, verify_timeout_s=100)
