@@ -76,7 +76,7 @@ async def refusal(client: JobdClient) -> JobdError:
 
 async def test_the_program_puts_itself_there_on_first_use(client: JobdClient, any_machine: Machine) -> None:
     assert (await client.version()).python.startswith("3.")
-    for name in ("__main__.py", "jobd/main.py", "jobd/prepare.py"):
+    for name in ("__main__.py", "jobd/main.py", "jobd/verbs/prepare.py"):
         assert (installed(any_machine) / name).is_file()
     assert [path.name for path in installed(any_machine).parent.iterdir()] == [installed(any_machine).name]
 
