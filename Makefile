@@ -5,6 +5,9 @@ DESCRIPTIONS := .cache/npm/.ready
 # Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 
+# Without compiled files each worker translates all tests anew, which takes as long as a tenth of the suite.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz hostile mutation lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)

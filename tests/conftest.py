@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.support.sshd import find_sshd
@@ -25,6 +26,10 @@ os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(find_temporary_root()))
 # A deadline would measure the machine, not the code: other work on it makes any example take long.
 settings.register_profile("ptq", deadline=None)
 settings.load_profile("ptq")
+
+# As long as a test configures no logs of its own: a coloured traceback with all local values takes tenths of a second.
+_CONSOLE = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _CONSOLE])
 
 pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.crash.matrix", "tests.support.browser"]
 

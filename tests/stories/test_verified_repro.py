@@ -131,7 +131,9 @@ async def test_without_a_script_nothing_is_verified_and_nothing_is_said(tmp_path
 
 async def test_a_change_that_cannot_be_built_is_reported_and_said_not_to_be_verified(tmp_path: Path) -> None:
     toml = 'rebuild = ["echo no compiler; exit 3"]'
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX, repository_toml=toml, verify_runs=1) as world:
+    async with open_world(
+        tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX, repository_toml=toml, verify_runs=1
+    ) as world:
         report = await report_on(world)
         assert "not all of it was run: `the rebuild command ʼecho no compiler; exit 3ʼ failed" in seen_in(report)
         assert "/ptq pr " in report
@@ -159,7 +161,7 @@ except OSError as error:
 
 
 async def test_a_strangers_script_reaches_nobody(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT, verify_runs=1) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT, verify_runs=1) as world:
         url = URL(world.playground.service.url)
         script = CALLS_OUT.format(url.host, url.port)
         seen = seen_in(await report_on(world, f"Look:\n\n```python\n{script}\n```\n", label="ptq"))
@@ -168,7 +170,8 @@ async def test_a_strangers_script_reaches_nobody(tmp_path: Path) -> None:
 
 async def test_a_script_finds_nothing_of_the_agent(tmp_path: Path) -> None:
     leave = '(pathlib.Path.home() / "agent was here").write_text("")\n'
-    async with open_world(tmp_path, agent=WRITE_REPORT + REPRO.format(LOOK_AROUND) + leave, verify_runs=1) as world:
+    agent = WRITE_REPORT + REPRO.format(LOOK_AROUND) + leave
+    async with open_world(tmp_path, on_real_machine=True, agent=agent, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
         assert "fails on base 1 of 1 (`AssertionError: nothing of the agent is here`)" in seen
 

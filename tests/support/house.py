@@ -56,6 +56,11 @@ class Source:
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.name)
 
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """Every import in the module, with relative ones spelt out."""
+        return tuple(_read_imports(self))
+
     @property
     def package(self) -> str:
         """The folder that it lies in; a package lies in its own."""
@@ -100,8 +105,7 @@ def _read_source(root: Path, path: Path) -> Source:
     return Source(".".join(parts[:-1] if is_package else parts), path.read_text(), is_package)
 
 
-def imports_of(source: Source) -> Iterator[Import]:
-    """Every import in the module, with relative ones spelt out."""
+def _read_imports(source: Source) -> Iterator[Import]:
     for_types = {id(node) for block in ast.walk(source.tree) if _is_for_types(block) for node in ast.walk(block)}
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
@@ -114,7 +118,11 @@ def imports_of(source: Source) -> Iterator[Import]:
 
 
 def _is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name | ast.Attribute)
+        and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    )
 
 
 def _spell_out(source: Source, node: ast.ImportFrom) -> str:
@@ -127,7 +135,7 @@ def _spell_out(source: Source, node: ast.ImportFrom) -> str:
 
 def _all_imports(sources: Iterable[Source]) -> Iterator[Import]:
     for source in sources:
-        yield from imports_of(source)
+        yield from source.imports
 
 
 def find_upward_imports(sources: Iterable[Source]) -> list[str]:
@@ -240,7 +248,7 @@ def find_cycles(sources: Iterable[Source]) -> list[str]:
 
 
 def _targets_of(source: Source, known: dict[str, Source]) -> Iterator[str]:
-    for found in imports_of(source):
+    for found in source.imports:
         if not found.only_for_types:
             yield from [name for name in (found.full_name, found.module) if name in known][:1]
 
@@ -301,7 +309,7 @@ def find_mocks(sources: Iterable[Source]) -> list[str]:
         f"{source.name}:{node.lineno}"
         for source in sources
         for node in ast.walk(source.tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node) == "monkeypatch.setattr"
+        if isinstance(node, ast.Attribute) and node.attr == "setattr" and ast.unparse(node) == "monkeypatch.setattr"
     ]
     places = [found.place for found in mocks] + patches
     return [f"{place} replaces a part: give the code a real one, such as those in tests/support" for place in places]
@@ -313,7 +321,7 @@ def find_what_a_machine_lacks(source: Source) -> list[str]:
     have = sys.stdlib_module_names - _NEWER_MODULES
     complaints = [
         f"{found.place} imports {found.full_name}: a machine has nothing but Python {old[0]}.{old[1]}'s own library"
-        for found in imports_of(source)
+        for found in source.imports
         if found.module.partition(".")[0] not in have and not found.reaches(MACHINE_SIDE)
     ]
     try:

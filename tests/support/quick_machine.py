@@ -1,8 +1,8 @@
 """A machine in the test's own process: our machine-side program, whose verbs are calls and whose stages are threads.
 
 It is for stories about threads and rows. It has no SSH, no sandbox, no bases and no virtual environments, and it
-refuses what would need them: a story about those takes a real machine. Agents are real processes in a real worktree,
-and the verbs, the carried edits and the collected change are the work of `runner/jobd` itself.
+refuses what would need them: a story about those takes a real machine. Agents, scripts and tests are real processes in
+a real worktree, and the verbs, the carried edits and the collected change are the work of `runner/jobd` itself.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from runner.jobd.environment.hide import bring_back, hide
 from runner.jobd.environment.home import expand_home, lay_out
 from runner.jobd.environment.trees import open_up
 from runner.jobd.files import Failure, Job, describe, refuse, require_worktree, respond, try_lock, write_file
-from runner.jobd.git import GIT, find_clone, git_environment, say
+from runner.jobd.git import GIT, find_clone, find_own_clone, git_environment, say
 from runner.jobd.main import VERBS, find
 from runner.jobd.requests import read_request
 from runner.jobd.sandbox.processes import kill_processes
 from runner.jobd.stages.command import Leash
 from runner.jobd.stages.states import LOOK_S, Question, open_lock, read_state
 from runner.jobd.stages.tombstone import ended, not_ended
+from runner.jobd.verbs.check import FREEZE, MAX_WORDS, SCRIPT, take_turns
 from runner.jobd.verbs.collect import read_texts
 from runner.jobd.verbs.prepare import CONFLICTS
 from runner.model.completed import Completed
@@ -45,7 +46,10 @@ from runner.transport.hosts import Host
 from runner.transport.listening import Accept, Listening, Stream
 
 TICK_S = 0.02
-UNSUPPORTED = ("setup", "update", "smoke_test", "relay", "lint", "tail_glob", "drop_lines", "base_skills")
+GRACE_S = 1.0
+SAID = "said"
+"""The file of a job with what one run of a check has printed."""
+UNSUPPORTED = ("setup", "update", "smoke_test", "relay", "lint", "tail_glob", "drop_lines", "base_skills", "rebuild")
 """What of a request needs a real machine."""
 
 Work = Callable[[Job, Mapping[str, Any]], dict[str, Any]]
@@ -212,6 +216,69 @@ def _collect(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _check(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run everything in its order, each time in a copy of its own of what was prepared.
+
+    A job that is cleaned meanwhile ends between two runs, or with the one at work.
+    """
+    prepared, changed = job.control / "prepared", job.control / "changed"
+    with not_ended(job):
+        job.worktree.rename(prepared)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in take_turns(request["runs"], request["times"]):
+        with not_ended(job):
+            if run["changed"] and not changed.exists():
+                _lay_out_copy(job, request, prepared, request["changes"])
+                job.worktree.rename(changed)
+            _lay_out_copy(job, request, changed if run["changed"] else prepared, run["edits"], run["frozen"])
+            process = _begin_run(job, request, run)
+        found.setdefault(run["name"], []).append(_end_run(process, job, request, run["name"]))
+    return {"runs": found, "troubles": {}}
+
+
+def _lay_out_copy(
+    job: Job, request: Mapping[str, Any], source: Path, edits: list[Mapping[str, Any]], frozen: Sequence[str] = ()
+) -> None:
+    """A worktree with edits, in place of the one before, and empty folders beside it."""
+    for folder in (job.worktree, job.output, job.tmp, job.home):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+    shutil.copytree(source, job.worktree, symlinks=True, dirs_exist_ok=True)
+    if frozen:
+        words = [sys.executable, "-c", FREEZE, *frozen]
+        subprocess.run(words, env=job.environment(), cwd=job.worktree, check=True)
+    carry_over(job, find_own_clone(job), request["base_commit"], edits, request["timeout_s"])
+
+
+def _begin_run(job: Job, request: Mapping[str, Any], run: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    argv = [*request["test_argv"], *run["words"]]
+    if run["script"]:
+        write_file(job.output / SCRIPT, run["script"])
+        argv = [*request["script_argv"], str(job.output / SCRIPT)]
+    with (job.control / SAID).open("wb") as output:
+        return subprocess.Popen(
+            argv,
+            env=job.environment(),
+            cwd=job.worktree,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _end_run(process: subprocess.Popen[bytes], job: Job, request: Mapping[str, Any], name: str) -> dict[str, Any]:
+    reason = _follow(process, Leash(time.monotonic() + request["run_timeout_s"], None, GRACE_S))
+    kill_processes(job.id)
+    status = process.wait()
+    with not_ended(job):
+        said = (job.control / SAID).read_bytes()
+        with job.of_stage("check", "log").open("ab") as log:
+            log.write(f"[{name}]\n".encode() + said)
+    words = said[-MAX_WORDS:].decode(errors="replace")
+    return {"status": 128 - status if status < 0 else status, "timed_out": reason == "timed_out", "words": words}
+
+
 def _clean(request: Mapping[str, Any]) -> dict[str, Any]:
     job = Job(request)
     with ended(job):
@@ -224,6 +291,7 @@ STAGES: Mapping[str, tuple[str, Work]] = {
     "prepare": ("prepare", _prepare),
     "start": ("agent", _run_agent),
     "collect": ("collect", _collect),
+    "check": ("check", _check),
 }
 """The verbs that start a stage."""
 

@@ -228,7 +228,7 @@ async def open_world(
     is told to: few stories are about that, and all would wait for it.
     """
     quick = None
-    if not (on_real_machine or ssh or python or private or verify_runs):
+    if not (on_real_machine or ssh or python or private):
         quick = QuickMachine(folder / "machine" / "ssh")
     else:
         install_program(folder / "machine" / "workspace")
