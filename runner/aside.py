@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-LONG = 100_000
+LONG = 10_000
 """Characters or bytes from which on a text takes more than some milliseconds to read."""
 
 Args = ParamSpec("Args")

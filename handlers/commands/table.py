@@ -184,7 +184,9 @@ COMMANDS: Mapping[str, CommandSpec] = {
 
 def parse_commands(comment: str) -> list[Command | UnknownCommand]:
     """The commands of a comment in their order, at most `MAX_COMMANDS`. Never raises, whatever the text."""
-    source = comment.encode(errors="replace").decode().replace("\r\n", "\n").replace("\r", "\n")
+    # GitHub's parser drops one byte order mark at the beginning.
+    source = comment.encode(errors="replace").decode().removeprefix("\ufeff")
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
     near = _cut(source)
     if not _COMMAND.search(near):
         return []

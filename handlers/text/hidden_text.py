@@ -38,6 +38,9 @@ _FOOTNOTE = re.compile(r"\[\^[^\] \t\n\0]++(\]:)?")
 """Takes what is no footnote, too: a search that started again behind each `[^` of it would take quadratic time."""
 
 _FENCE = re.compile(r"(`{3,}(?=[^`]*$)|~{3,})[ \t]*(\S{0,20})")
+MAX_MARKS = 250
+"""GitHub's parser counts no more than 255 marks of a fence, so a longer one ends elsewhere than it seems."""
+
 _DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 _BLANKS = r"[ \t\v\f]*+"
 _DELIMITERS = re.compile(rf"[ \t\v\f>]*+\|?+{_BLANKS}:?-++:?{_BLANKS}(?:\|{_BLANKS}:?-++:?{_BLANKS})*+\|?{_BLANKS}")
@@ -85,8 +88,9 @@ def reveal(text: str, steps: Collection[str] = STEPS, whole: str = "") -> str:
     their beginning. What stands in code is seen, and stays. Where `text` is the beginning of a longer one, `whole` is
     all of it: a definition or a footnote at its end changes what the page shows of the beginning.
     """
-    lines = _LINE_END.sub("\n", text).split("\n")
-    shown = "\n".join(_Page(lines, steps, _LINE_END.sub("\n", whole or text)).show())
+    # GitHub's parser drops one byte order mark at the beginning, and then sees what follows it at column 0.
+    text, whole = (_LINE_END.sub("\n", one.removeprefix("\ufeff")) for one in (text, whole or text))
+    shown = "\n".join(_Page(text.split("\n"), steps, whole).show())
     return show_invisible(shown) if "invisible characters" in steps else shown
 
 
@@ -102,7 +106,7 @@ class _Page:
         self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
         self._formulas = _find_formulas(lines) if "formulas" in steps else frozenset()
         self._lost = False
-        """Whether raw HTML is open whose end we do not know."""
+        """Whether something is open whose end we do not know: raw HTML, or a very long fence."""
         self._begin()
 
     def _begin(self) -> None:
@@ -149,7 +153,8 @@ class _Page:
             return at
         if self._html is Html.YES:
             return at
-        if self._html is Html.MAYBE or (indent and self._list == UNSURE):
+        is_too_long = fence is not None and len(fence[1]) > MAX_MARKS
+        if is_too_long or self._html is Html.MAYBE or (indent and self._list == UNSURE):
             self._lost = True
             return at
         if fence:

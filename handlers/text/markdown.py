@@ -25,7 +25,7 @@ def parse_blocks(text: str) -> list[Token]:
 
     Takes no more than linear time on what strangers write.
     """
-    return _parser().parse(text)
+    return _parser().parse(text.removeprefix("\ufeff"))  # As GitHub's parser does.
 
 
 @cache

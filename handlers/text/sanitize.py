@@ -73,12 +73,21 @@ KEY_SHAPES: tuple[Rule, ...] = (
     _replace("aws keys", _begin("A[KS]IA", "A-Z0-9") + r"[A-Z0-9]{16}(?![A-Z0-9])"),
     _replace("tokens of jobs", r"ptq-[0-9a-f]{10}-[0-9a-f]{40}"),
     _replace("google keys", _begin("AIza", "A-Za-z0-9_-") + r"[A-Za-z0-9_-]{35}"),
-    _replace("tokens of package registries", _begin("npm_") + r"[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}"),
+    _replace(
+        "tokens of package registries",
+        _begin("npm_") + r"[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}|dckr_pat_[A-Za-z0-9_-]{20,}",
+    ),
     _replace("gitlab tokens", r"gl(?:pat|dt|rt|cbt|ptt|soat)-[A-Za-z0-9_.-]{20,}"),
-    _replace("xai and groq keys", rf"{_begin('xai-')}[A-Za-z0-9]{{40,}}|{_begin('gsk_')}[A-Za-z0-9]{{40,}}"),
+    _replace(
+        "xai and groq keys",
+        rf"{_begin('xai-')}[A-Za-z0-9]{{40,}}|{_begin('gsk_')}[A-Za-z0-9]{{40,}}|nvapi-[A-Za-z0-9_-]{{40,}}",
+    ),
     _replace("cursor keys", rf"{_begin('crsr_')}[A-Za-z0-9]{{32,}}|{_begin('key_')}[0-9a-f]{{64}}"),
     _replace("stripe keys", r"(?:[rs]k_live|whsec)_[A-Za-z0-9]{20,}"),
-    _replace("slack tokens", r"xox[a-z]-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/[A-Za-z0-9/]{20,}"),
+    _replace(
+        "slack tokens",
+        r"xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Za-z0-9-]{20,}|hooks\.slack\.com/services/[A-Za-z0-9/]{20,}",
+    ),
     _replace(
         "json web tokens", _begin("eyJ", "A-Za-z0-9_-") + r"[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"
     ),

@@ -13,6 +13,7 @@ from handlers.text.voice import Label, quote
 from handlers.words.pull_template import render_template
 from handlers.words.report_comment import MAX_COMMENT, MAX_TITLE
 from handlers.words.verified import render_checks
+from runner.characters import show_invisible
 from runner.checks.verification import Check
 from runner.model.job import DIGEST_SHOWN, Job, Report
 
@@ -80,7 +81,8 @@ def render_pull_body(
 
 def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> list[str]:
     """Report, repro and worklog, each folded away; what an agent says stands in a quote."""
-    notice, script = f"… (cut: [all of it is here]({url}))" if url else "… (cut)", redact(report.repro, secrets)
+    notice = f"… (cut: [all of it is here]({url}))" if url else "… (cut)"
+    script = show_invisible(redact(report.repro, secrets))
     parts = (
         (Label.AGENTS_REPORT, quote(report.body, secrets, MAX_COMMENT, notice)),
         (Label.AGENTS_REPRO, fence(script, "python") if script.strip() else ""),

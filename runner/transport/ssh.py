@@ -100,6 +100,8 @@ def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
         "client_keys": [_read_client_key(machine)],
         "server_host_key_algs": HOST_KEY_KINDS,
         "encryption_algs": CIPHERS,
+        # A lying machine could send a packet that unpacks to a thousand times its size.
+        "compression_algs": ["none"],
         "config": None,
         "agent_path": None,
         "x509_trusted_certs": None,

@@ -42,7 +42,23 @@ INLINE = (
 
 FENCES = (
     *("```", "````", "`````````", "~~~", "~~~~", "``` ", "~~~ `", "```x`", "```python", "~~~ mermaid", "``` GeoJSON"),
-    *("```math", "```diff @octocat", "~~~a b", "```suggestion", "``", "~~", "\\```", "```{=html}", "```&#109;ermaid"),
+    *(
+        "```math",
+        "```diff @octocat",
+        "~~~a b",
+        "```suggestion",
+        "``",
+        "~~",
+        "`" * 254,
+        "`" * 255,
+        "`" * 256,
+        "`" * 300,
+        "~" * 255,
+        "~" * 256,
+        "\\```",
+        "```{=html}",
+        "```&#109;ermaid",
+    ),
 )
 
 BLOCKS = (
@@ -84,7 +100,8 @@ _ATTACKS = (
 
 def make_text(random: Random) -> str:
     """A text of a few lines, now and then with a very long run of one piece."""
-    parts = [random.choice(_ATTACKS)] if random.random() < 0.1 else []
+    parts = ["\ufeff"] if random.random() < 0.05 else []
+    parts += [random.choice(_ATTACKS)] if random.random() < 0.1 else []
     for _ in range(random.choice((1, 2, 3, 4, 6, 8, 12, 20))):
         parts += [_make_line(random), random.choice(NEWLINES)]
     if random.random() < 0.02:

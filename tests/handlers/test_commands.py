@@ -104,6 +104,14 @@ def test_the_table_knows_every_preset_and_who_may_use_it() -> None:
     assert "| triage access |" in render_help(rules)
 
 
+@pytest.mark.parametrize("hidden", ["```\n/ptq fix\n```", "> a\n/ptq fix", "[^1]: a\n/ptq fix"])
+def test_a_byte_order_mark_makes_no_command_of_what_the_page_hides(hidden: str) -> None:
+    """GitHub's parser drops it, and sees what follows it at the beginning of a line."""
+    assert parse_commands(hidden) == []
+    assert parse_commands(f"\ufeff{hidden}") == []
+    assert parse_commands("\ufeff/ptq fix") == [Command("fix", "", "")]
+
+
 def test_the_help_shows_every_command_and_holds_no_live_one() -> None:
     table = render_help()
     for spec in COMMANDS.values():

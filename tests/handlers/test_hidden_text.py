@@ -87,6 +87,8 @@ def test_lines_that_may_be_hidden_are_marked(text: str) -> None:
         (f"-\n   \n  ```\n<!-- {HIDDEN} --> b", " b"),
         (f"<div>\n```\n<!-- {HIDDEN} --> b", " b"),
         (f"<img src=x> a\n```\n<!-- {HIDDEN} --> b", " b"),
+        (f"\ufeff```\na\n```\n<!-- {HIDDEN} --> b", " b"),
+        *((f"{mark * 256}\na\n{mark * 255}\n<!-- {HIDDEN} --> b", " b") for mark in "`~"),
     ],
 )
 def test_a_fence_that_may_be_none_keeps_nothing(text: str, last: str) -> None:
