@@ -282,19 +282,48 @@ def rewrite(world: World, edits: tuple[tuple[str, str], ...], models: str) -> No
     playground.config.write_text(text)
 
 
-@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-async def test_what_is_broken_is_named(tmp_path: Path, broken: Broken) -> None:
-    async with make_models() as models, open_world(tmp_path, on_real_machine=True, private=broken.private) as world:
-        rewrite(world, broken.edits, str(models.make_url("")).rstrip("/"))
-        if waiting := broken.breaks(world):
-            await waiting
+TOGETHER: tuple[tuple[str, ...], ...] = (
+    ("a key that is none",),
+    ("another app_id", "nobody at the port", "a stranger's database", "models that are not there"),
+    ("another private key", "another host key", "no folder for a new database", "a key that models do not take"),
+    ("no GitHub there", "another client key", "a file for data_dir", "an address of models with /v1"),
+    ("a permission less", "no Python", "no database server", "a key on machines"),
+    ("a permission more", "no such base branch", "no room for a workspace"),
+    ("an event less", "broken rules of its own", "a full disk", "another public_url"),
+    ("an old webhook", "a trigger label that is not there", "no GPU where one is promised"),
+    ("no webhook", "few calls left", "no way to make virtual environments"),
+    ("another webhook secret", "CI with secrets", "no program of the agent"),
+    ("a service that is down", "no App in the fork"),
+    ("no calls left",),
+    ("an App that is not installed",),
+    ("no machine for its kind",),
+    ("a private repository where nobody signs in",),
+)
+"""What is broken in one installation at the same time: parts of it that the doctor looks at separately."""
+
+
+def test_everything_that_can_be_broken_is_broken_once() -> None:
+    assert sorted(name for names in TOGETHER for name in names) == sorted(BROKEN)
+
+
+@pytest.mark.parametrize("names", TOGETHER, ids=", ".join)
+async def test_what_is_broken_is_named(tmp_path: Path, names: tuple[str, ...]) -> None:
+    faults = [BROKEN[name] for name in names]
+    private = any(broken.private for broken in faults)
+    async with make_models() as models, open_world(tmp_path, on_real_machine=True, private=private) as world:
+        edits = tuple(one for broken in faults for one in broken.edits)
+        rewrite(world, edits, str(models.make_url("")).rstrip("/"))
+        for broken in faults:
+            if waiting := broken.breaks(world):
+                await waiting
         findings = await examine(world.playground.config)
-    (found,) = [finding for finding in findings if (finding.about, finding.check) == (broken.about, broken.check)]
-    assert (found.verdict, broken.words in found.words) == (broken.verdict, True), found.words
-    assert found.fix
-    named = {(broken.about, broken.check)} if broken.verdict is Verdict.FAILED else set()
+    for broken in faults:
+        (found,) = [finding for finding in findings if (finding.about, finding.check) == (broken.about, broken.check)]
+        assert (found.verdict, broken.words in found.words) == (broken.verdict, True), found.words
+        assert found.fix
+    named = {(broken.about, broken.check) for broken in faults if broken.verdict is Verdict.FAILED}
     failed = {(finding.about, finding.check) for finding in findings if finding.verdict is Verdict.FAILED}
-    assert failed == named | {*broken.follows}
+    assert failed == named.union(*(broken.follows for broken in faults))
     assert "k3y-k3y-k3y" not in str(findings)
     assert "hunter2" not in str(findings)
 

@@ -298,6 +298,7 @@ def test_an_event_says_in_a_browser_what_it_was_made_of(text: str) -> None:
     assert "\n".join(line[6:] for line in lines[2:-2]) == text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+@pytest.mark.slow
 async def test_five_hundred_readers_cost_one_reading_and_one_rendering(site: Site) -> None:
     job = await site.add(state=JobState.RUNNING)
     site.spool.append(job.id, "agent", b"before\n")

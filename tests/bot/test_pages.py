@@ -387,6 +387,7 @@ async def test_the_service_is_not_ready_while_its_inbox_is_full(site: Site) -> N
     assert (await site.status())["deliveries"] == {"pending": MAX_PENDING, "failed": 0}
 
 
+@pytest.mark.slow
 async def test_a_huge_diff_is_shown_as_a_whole_and_soon(site: Site) -> None:
     patch = PATCH + "+a\n-b\n" * 300_000
     await site.add(make_report(patch=patch), state=JobState.SUCCEEDED)

@@ -171,7 +171,7 @@ TABLE = f"{'|a' * 100}\n{'|-' * 100}\n{'|a' * 10}" + "\n|a" * 1000
 """Small as it is: each of its rows would have a hundred cells."""
 
 
-@pytest.mark.parametrize("length", [MAX_PROSE, 65_536])
+@pytest.mark.parametrize("length", [pytest.param(MAX_PROSE, marks=pytest.mark.slow), MAX_PROSE // 8, 65_536])
 def test_no_text_is_lost_or_never_done(length: int) -> None:
     for unit in HOSTILE:
         text = f"{'![' * 12}{unit * length}"[: length - 4] + "\n\nE"

@@ -113,6 +113,7 @@ async def test_every_log_is_there_as_it_is(site: Site, stage: str, kept: bool) -
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
 
 
+@pytest.mark.slow
 async def test_of_a_huge_raw_log_the_end_is_sent_without_secrets(site: Site) -> None:
     job = await site.add(state=JobState.FAILED)
     secret = f"{SECRET}\n".encode()
@@ -125,6 +126,7 @@ async def test_of_a_huge_raw_log_the_end_is_sent_without_secrets(site: Site) -> 
     assert SENT_LOG - MARGIN < len(page.html) < SENT_LOG + MARGIN
 
 
+@pytest.mark.slow
 async def test_whoever_else_asks_need_not_wait_for_a_huge_log(site: Site) -> None:
     job = await site.add(state=JobState.RUNNING)
     site.spool.append(job.id, "agent", FINISHED * (SENT_LOG // len(FINISHED)))

@@ -177,6 +177,7 @@ async def test_a_repository_of_which_github_did_not_tell_us_is_refused(tryout: T
     assert (kept.name, kept.private, kept.tests) == (NAME, False, "python -m unittest")
 
 
+@pytest.mark.slow
 async def test_a_machine_is_kept_once_its_key_is_confirmed_and_our_program_runs_there(
     tryout: Tryout, operator: Operator, tmp_path: Path
 ) -> None:
@@ -230,6 +231,7 @@ async def test_a_machine_that_does_not_answer_is_a_sentence_and_what_was_typed_s
     assert operator.setup.desk.answers.machines == ()
 
 
+@pytest.mark.slow
 async def test_a_machine_that_lets_us_not_in_says_how_to_mend_that_and_is_tried_again(
     tryout: Tryout, operator: Operator, tmp_path: Path
 ) -> None:
@@ -247,6 +249,7 @@ async def test_a_machine_that_lets_us_not_in_says_how_to_mend_that_and_is_tried_
     assert "jobs can run there" in tried.text
 
 
+@pytest.mark.slow
 async def test_this_host_itself_can_be_a_machine(operator: Operator, tmp_path: Path) -> None:
     form = {"kind": "local", "name": "here", "workspace": str(tmp_path / "ptq"), "slots": "1"}
     assert "jobs can run there" in (await operator.post("/machines/look", form)).text
@@ -254,6 +257,7 @@ async def test_this_host_itself_can_be_a_machine(operator: Operator, tmp_path: P
     assert operator.setup.desk.answers.machines == ()
 
 
+@pytest.mark.slow
 async def test_set_up_goes_on_after_it_was_interrupted(tryout: Tryout, tmp_path: Path) -> None:
     async with sit_down(tmp_path / "here") as operator:
         await operator.create_app(tryout.github.url)
@@ -292,6 +296,7 @@ async def wait_for_the_doctor(operator: Operator) -> str:
     return (await operator.open("/finish")).text
 
 
+@pytest.mark.slow
 async def test_the_end_is_a_configuration_that_the_doctor_has_looked_at(
     tryout: Tryout, operator: Operator, tmp_path: Path
 ) -> None:

@@ -25,9 +25,9 @@ from tests.crash.tale import live_through
 from tests.support.postgres import Server
 
 TAKES_ALL = os.environ.get("PTQ_CRASH") == "all"
-SHARES = 40 if TAKES_ALL else 6
+SHARES = 40 if TAKES_ALL else 3
 """Tests for each database, each with its share of the points."""
-PAIRS = 40 if TAKES_ALL else 3
+PAIRS = 40 if TAKES_ALL else 2
 """Tests with two replicas."""
 LEAST_POINTS = 40
 PROPERTY = "crash matrix"

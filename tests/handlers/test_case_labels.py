@@ -64,15 +64,15 @@ class Issue:
         async with self.db.write() as connection:
             await casebook.save_case(connection, Case(KEY, NAME, ISSUE, "It breaks", state, now, now, active))
 
-    async def look(self, passes: int = 1) -> None:
-        """Passes of the loop, each some seconds after the one before. One may be our last, and another begins anew."""
+    async def look(self, passes: int = 1, every_s: float = 5) -> None:
+        """Passes of the loop, so many seconds one after the other. One may be our last, and another begins anew."""
         rules = {NAME: RepositoryRules(NAME, "mine", case_labels=self.shows)}
         github = cast(GitHub, self.github)
         context = Context(github, self.db, rules, {}, "https://ptq", (), self.clock, lambda: None)
         for _ in range(passes):
             with suppress(asyncio.CancelledError):
                 await show_cases(context, REST)
-            self.clock.forward(5)
+            self.clock.forward(every_s)
 
     @property
     def labels(self) -> set[str]:
@@ -94,10 +94,10 @@ async def open_issue(url: str) -> AsyncIterator[Issue]:
         yield Issue(database, github, clock)
 
 
-async def live(issue: Issue, states: Iterable[CaseState]) -> None:
+async def live(issue: Issue, states: Iterable[CaseState], every_s: float = 5) -> None:
     for state in states:
         await issue.move(state)
-        await issue.look(passes=30)
+        await issue.look(int(150 / every_s), every_s)
 
 
 async def test_an_issue_shows_where_its_case_stands_and_nothing_where_it_rests(database_url: str) -> None:
@@ -123,6 +123,7 @@ async def test_a_job_of_which_the_thread_hears_nothing_changes_no_label(database
         assert issue.labels == {"bug", RUNNING if posts is Posts.ALL else AWAITING}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mishaps", [*product(("none", *MISHAPS), repeat=3)])
 async def test_whatever_happens_to_the_writes_in_the_end_the_right_label_stands(
     tmp_path_factory: pytest.TempPathFactory, mishaps: tuple[str, ...]
@@ -132,12 +133,12 @@ async def test_whatever_happens_to_the_writes_in_the_end_the_right_label_stands(
         issue.github.mishaps = [*mishaps]
         await issue.move(CaseState.ACTIVE)
         await issue.look()
-        await live(issue, [CaseState.AWAITING_NOTE])
+        await live(issue, [CaseState.AWAITING_NOTE], every_s=10)
         assert issue.labels == {"bug", AWAITING}
         issue.github.mishaps = [*mishaps]
         await issue.move(CaseState.PULL_OPEN)
         await issue.look()
-        await live(issue, [CaseState.IDLE])
+        await live(issue, [CaseState.IDLE], every_s=10)
         assert issue.labels == {"bug"}
 
 

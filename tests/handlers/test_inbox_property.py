@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
+import pytest
 from gidgethub import sansio
 from gidgethub.routing import Router
 from hypothesis import settings
@@ -176,5 +177,5 @@ class Deliveries(RuleBasedStateMachine):
             assert state == "done" or self.tried[word] >= MAX_ATTEMPTS
 
 
-TestDeliveries = Deliveries.TestCase
+TestDeliveries = pytest.mark.slow(Deliveries.TestCase)
 TestDeliveries.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)

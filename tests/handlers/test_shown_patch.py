@@ -248,6 +248,7 @@ def test_whatever_a_patch_holds_all_but_its_secrets_can_be_read_back(text: str) 
         assert all(one == other or "header" in (one, other) for one, other in zip_longest(kinds, again)), "same marks"
 
 
+@pytest.mark.slow
 def test_a_long_patch_takes_no_longer_for_each_line_than_a_short_one() -> None:
     hostile = [
         [BEGIN, "A" * 16, END, "", BEGIN, "check()", END],

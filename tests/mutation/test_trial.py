@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.mutation.mutants import find_python_mutants
 from tests.mutation.trial import Outcome, judge, open_copy
 
@@ -17,6 +19,7 @@ def test_on_the_edge(): assert not is_small(10)
 """
 
 
+@pytest.mark.slow
 def test_a_fault_is_found_by_a_test_that_works_without_it(tmp_path: Path) -> None:
     (tmp_path / "bot").mkdir()
     (tmp_path / "bot" / "__init__.py").write_text(SOURCE)

@@ -72,17 +72,11 @@ def test_the_demo_tells_the_whole_story_and_leaves_nothing_behind(empty: Path) -
     assert str(empty) not in done.stdout.partition("agent log")[0], "the place of the demo is no part of the story"
 
 
-def test_the_demo_is_readable_in_a_narrow_terminal(empty: Path) -> None:
-    done = program.run_installed("demo", TMPDIR=str(empty), COLUMNS="50")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= 50
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty: Path, number: signal.Signals) -> None:
-    with program.start_installed(tmp_path, "demo", "--keep", TMPDIR=str(empty), COLUMNS="60") as demo:
+def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty: Path) -> None:
+    with program.start_installed(tmp_path, "demo", "--keep", TMPDIR=str(empty), COLUMNS="50") as demo:
         demo.wait_for("configuration ")
-        told = demo.text().partition("Everything is still running.")[2]
+        story, _, told = demo.text().partition("Everything is still running.")
+        assert max(map(len, story.splitlines())) <= 50, "it is readable in a narrow terminal"
         places = dict(re.findall(r"^ +(the [a-z]+|configuration) +(\S+)", told, re.MULTILINE))
         with urlopen(places["the issue"], timeout=60) as issue:
             assert "chunked() drops the last chunk when it is shorter" in issue.read().decode()
@@ -92,16 +86,18 @@ def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty:
             assert "succeeded" in page.read().decode()
         assert Path(places["the repository"], "HEAD").is_file()
         assert Path(places["configuration"]).is_file()
-        status, seconds = demo.stop(number)
+        status, seconds = demo.stop(signal.SIGINT)
     assert status == 0
     assert seconds < 30
     assert demo.text().endswith("Stopped.\n")
     assert "Traceback" not in demo.text()
 
 
-@pytest.mark.parametrize("moment", [": preparing", ": running"])
-def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing_behind(tmp_path: Path, empty: Path, moment: str) -> None:
+@pytest.mark.parametrize(("moment", "number"), [(": preparing", signal.SIGINT), (": running", signal.SIGTERM)])
+def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing_behind(
+    tmp_path: Path, empty: Path, moment: str, number: signal.Signals
+) -> None:
     with program.start_installed(tmp_path, "demo", TMPDIR=str(empty), PYTHONUNBUFFERED="1") as demo:
         demo.wait_for(moment)
-        assert demo.stop(signal.SIGINT)[0] == 0
+        assert demo.stop(number)[0] == 0
     assert demo.text().endswith("Stopped.\n")
