@@ -327,20 +327,16 @@ async def test_a_pause_of_a_repository_that_is_not_configured_is_refused(tmp_pat
         assert "there is no repository 'octo/gadgets'; configured: octo/widgets" in said
 
 
-async def test_status_says_what_the_agent_tries_but_not_what_could_be_abused(tmp_path: Path) -> None:
+async def test_status_says_what_the_agent_tries_where_logs_are_open(tmp_path: Path) -> None:
     log = "# Worklog\\n## Look\\n\\nat it\\n\\n## Ask @octocat why\\n"
-    says = f"(output / 'worklog.md').write_text('{log}')\ntime.sleep(8)\n"
-    delicate = "(output / 'worklog.md').write_text('## A security hole in chunked\\n')\ntime.sleep(30)\n"
-    async with open_world(tmp_path, agent=WRITE_REPORT + says + delicate) as world:
+    says = f"(output / 'worklog.md').write_text('{log}')\ntime.sleep(30)\n"
+    async with open_world(tmp_path, agent=WRITE_REPORT + says) as world:
         await world.open_issue()
         await world.label("ptq:fix")
         await world.wait_for_job("running")
         await wait_for_heading(world, "Ask @octocat why")
         await world.comment("/ptq status")
         assert "**Worklog:** `Ask @octocat why`" in await world.wait_for_reply("<!-- ptq:reply=")
-        await wait_for_heading(world, "A security hole in chunked")
-        await world.comment("/ptq status")
-        assert "Worklog" not in await world.wait_for_reply("<!-- ptq:reply=", 2)
         await world.comment("/ptq cancel")
         await world.wait_for_report()
 
