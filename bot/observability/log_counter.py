@@ -30,6 +30,7 @@ DOCUMENTED = (
     ("notification.no_target", "error"),
     ("recovery.finished", "info"),
     ("reply.abandoned", "error"),
+    ("ssh.machine_sends_too_much", "warning"),
     ("sweep.unknown_folders", "warning"),
 )
 """What the documents name. Each is counted from 0, for Prometheus sees no increase in a series that begins with 1."""

@@ -52,6 +52,7 @@ class Snapshot:
     left: Sequence[tuple[str, Left]]
     trips: Mapping[str, int]
     failures: Mapping[tuple[str, str], int]
+    rests: Mapping[str, int]
     github_errors: Mapping[str, int]
     steps: Mapping[str, Took]
     claims: Mapping[str, int]
@@ -101,7 +102,7 @@ class Metrics:
         backlog = await count_backlog(self._context.db)
         held, events = self._count_held(), COUNTED.read()
         seen = (leases, states, sightings, pauses, held, events)
-        traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures())
+        traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures(), TRAFFIC.read_rests())
         rest = (GITHUB_ERRORS.read(), TRAFFIC.read_steps(), claims)
         snapshot = Snapshot(now, readings, backlog, dict(self._slots), *seen, *traffic, *rest)
         return web.Response(body=render(snapshot), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
@@ -239,6 +240,12 @@ def _list_traffic(snapshot: Snapshot) -> Iterator[Metric]:
     for key, count in snapshot.failures.items():
         failures.add_metric(key, count)
     yield failures
+    rests = CounterMetricFamily(
+        "ptq_ssh_rests", "Rests in reading from a machine that keeps the service too busy.", labels=["machine"]
+    )
+    for machine, count in snapshot.rests.items():
+        rests.add_metric([machine], count)
+    yield rests
     steps = SummaryMetricFamily("ptq_environment_seconds", "What making environments took, by step.", labels=["step"])
     for step, took in snapshot.steps.items():
         steps.add_metric([step], took.times, took.seconds)

@@ -25,6 +25,7 @@ class Traffic:
     def __init__(self) -> None:
         self._trips: Counter[str] = Counter()
         self._failures: Counter[tuple[str, str]] = Counter()
+        self._rests: Counter[str] = Counter()
         self._steps: dict[str, Took] = {}
 
     def count_trip(self, machine: str) -> None:
@@ -34,6 +35,14 @@ class Traffic:
     def count_failure(self, machine: str, error: Exception) -> None:
         """It did not come back with an answer, for a reason of this kind."""
         self._failures[machine, type(error).__name__] += 1
+
+    def count_rest(self, machine: str) -> None:
+        """Reading from a machine rests, because it used up its share of the event loop."""
+        self._rests[machine] += 1
+
+    def read_rests(self) -> Mapping[str, int]:
+        """How often reading rested, by machine."""
+        return dict(self._rests)
 
     def read_trips(self) -> Mapping[str, int]:
         """How many commands were sent, by machine."""

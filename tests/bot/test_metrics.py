@@ -94,7 +94,7 @@ NOTHING_YET = Snapshot(
     Readings(dict.fromkeys(map(str, NEXT), 0), {}, None, {}, None, {}, 0, 0, (), {}),
     Backlog(0, 0, {}),
     *({"gpu-1": 1}, (), {}, {}, 0, 0),
-    *(LogCounter(DOCUMENTED).read(), (), {}, {}),
+    *(LogCounter(DOCUMENTED).read(), (), {}, {}, {}),
     *(ErrorCounter().read(), {}, {}),
 )
 """What is known of a service in its first second."""

@@ -1,0 +1,184 @@
+"""A machine that sends too much waits; the rest of the service does not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import asyncssh
+from asyncssh.constants import MSG_IGNORE
+from asyncssh.packet import String
+
+from bot.demo.loopback import find_free_port
+from runner.model.machines import Machine
+from runner.transport.hosts import SshHost
+from runner.transport.paced import BURST_S, MAX_UNSENT_BYTES, PIECE_BYTES, SHARE, PacedReading
+from runner.transport.ssh_metrics import TRAFFIC
+
+FLOOD = 40_000
+"""Packets of 40 bytes or so: some 0.8 s of work for whoever reads them."""
+
+
+class Worker(asyncio.Protocol):
+    """A connection on which each byte costs `byte_s` seconds of work; its clock is the sum of work and of rests."""
+
+    def __init__(self, byte_s: float) -> None:
+        self.byte_s = byte_s
+        self.worked_s = 0.0
+        self.rested_s = 0.0
+        self.read = b""
+        self.ended = False
+
+    def data_received(self, data: bytes) -> None:
+        assert len(data) <= PIECE_BYTES
+        self.read += data
+        self.worked_s += len(data) * self.byte_s
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = True
+
+
+class Wire(asyncio.Transport):
+    """A TCP connection as far as its reader sees it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = True
+        self.unsent = 0
+        self.pauses = 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_open = False
+        self.pauses += 1
+
+    def resume_reading(self) -> None:
+        assert not self.is_open, "uvloop resumes only what was paused"
+        self.is_open = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+
+def read_paced(worker: Worker) -> tuple[PacedReading, Wire]:
+    wire = Wire()
+    loop = asyncio.get_running_loop()
+    reading = PacedReading(worker, "gpu-1", clock=lambda: loop.time() + worker.worked_s, work=lambda: worker.worked_s)
+    reading.connection_made(wire)
+    return reading, wire
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+async def test_what_costs_little_is_handed_over_at_once() -> None:
+    worker = Worker(byte_s=1e-9)
+    reading, wire = read_paced(worker)
+    reading.data_received(bytes(1_000_000))
+    assert (len(worker.read), wire.pauses) == (1_000_000, 0)
+
+
+async def test_what_costs_much_is_handed_over_in_order_and_within_the_share() -> None:
+    worker = Worker(byte_s=BURST_S / 10_000)
+    reading, wire = read_paced(worker)
+    sent = bytes(range(256)) * 200
+    begun = asyncio.get_running_loop().time()
+    reading.data_received(sent)
+    assert len(worker.read) < 20_000, "it rests with the first burst"
+    assert not wire.is_open, "TCP makes the machine wait meanwhile"
+    reading.data_received(b"later")
+    await until(lambda: wire.is_open)
+    assert worker.read == sent + b"later"
+    passed = asyncio.get_running_loop().time() - begun + worker.worked_s
+    assert worker.worked_s <= passed * SHARE + 2 * BURST_S
+
+
+async def test_a_machine_that_reads_no_answers_is_not_read_either() -> None:
+    worker = Worker(byte_s=0)
+    reading, wire = read_paced(worker)
+    wire.unsent = MAX_UNSENT_BYTES + 1
+    reading.data_received(b"one more question")
+    assert (worker.read, wire.is_open) == (b"", False)
+    wire.unsent = 0
+    await until(lambda: wire.is_open)
+    assert worker.read == b"one more question"
+
+
+async def test_what_ends_in_a_rest_is_over() -> None:
+    worker = Worker(byte_s=BURST_S)
+    reading, _ = read_paced(worker)
+    reading.data_received(bytes(PIECE_BYTES * 2))
+    reading.connection_lost(None)
+    assert worker.ended
+    await asyncio.sleep(BURST_S / SHARE)
+    assert len(worker.read) == PIECE_BYTES
+
+
+class Flooding:
+    """An SSH server, in a thread of its own, that answers each command with a flood of packets and then with `done`.
+
+    It and its client have the same key.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._key = asyncssh.generate_private_key("ssh-ed25519")
+        self.port = find_free_port()
+        (folder / "key").write_bytes(self._key.export_private_key())
+        (folder / "known").write_bytes(f"[127.0.0.1]:{self.port} ".encode() + self._key.export_public_key())
+        self.machine = Machine(
+            "flooding",
+            "/srv/ptq",
+            kind="ssh",
+            host="127.0.0.1",
+            port=self.port,
+            user="ptq",
+            known_hosts_file=folder / "known",
+            client_key_file=folder / "key",
+        )
+
+    def run(self, started: threading.Event, stop: threading.Event) -> None:
+        async def answer(process: asyncssh.SSHServerProcess[bytes]) -> None:
+            connection = process.channel.get_connection()
+            for _ in range(FLOOD):
+                connection.send_packet(MSG_IGNORE, String(b""))
+            process.stdout.write(b"done\n")
+            process.exit(0)
+
+        async def serve() -> None:
+            authorized = asyncssh.import_authorized_keys(self._key.export_public_key().decode())
+            async with asyncssh.listen(
+                "127.0.0.1",
+                self.port,
+                server_host_keys=[self._key],
+                authorized_client_keys=authorized,
+                process_factory=answer,
+                encoding=None,
+            ):
+                started.set()
+                await asyncio.to_thread(stop.wait)
+
+        asyncio.run(serve())
+
+
+async def test_a_flood_of_packets_makes_its_machine_rest_and_commands_still_end(tmp_path: Path) -> None:
+    flooding = Flooding(tmp_path)
+    started, stop = threading.Event(), threading.Event()
+    thread = threading.Thread(target=flooding.run, args=(started, stop))
+    thread.start()
+    host = SshHost(flooding.machine)
+    before = TRAFFIC.read_rests().get("flooding", 0)
+    try:
+        await asyncio.to_thread(started.wait)
+        assert (await host.run(["anything"], timeout_s=60)).stdout == b"done\n"
+    finally:
+        await host.close()
+        stop.set()
+        await asyncio.to_thread(thread.join)
+    assert TRAFFIC.read_rests()["flooding"] - before > 5
