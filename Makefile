@@ -13,10 +13,10 @@ demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
 test: setup $(DESCRIPTIONS) lint
-	$(BIN)/pytest -n $(WORKERS) -m "not agents"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not agents"
 
 check: setup $(DESCRIPTIONS) lint
-	$(BIN)/pytest -n $(WORKERS) -m "not slow and not agents"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not agents"
 
 # The service is killed at every point of a story, on both databases; `make test` takes a few of the points.
 crash: setup

@@ -72,10 +72,13 @@ async def test_a_log_that_is_asked_for_again_costs_little(tmp_path: Path) -> Non
         )
         before = cpu_s()
         first = await site.get(f"/jobs/{job.id}/log/agent")
-        between = cpu_s()
-        again = await site.get(f"/jobs/{job.id}/log/agent")
-        assert again.html == first.html
-        assert cpu_s() - between < (between - before) / 2
+        cost, costs = cpu_s() - before, []
+        for _ in range(3):  # The garbage collection of the whole test process may fall into one.
+            before = cpu_s()
+            again = await site.get(f"/jobs/{job.id}/log/agent")
+            costs.append(cpu_s() - before)
+            assert again.html == first.html
+        assert min(costs) < cost / 2
 
 
 async def test_a_page_draws_a_log_once(tmp_path: Path) -> None:

@@ -195,9 +195,12 @@ def test_a_report_ten_times_as_long_costs_little_more(piece: str) -> None:
     def measure(length: int) -> float:
         text = f"fix staged\n\n## Summary\n{piece * (length // len(piece))}"
         report = result(body=text, worklog=text)
-        began = time.process_time()
-        render(report=report)
-        return time.process_time() - began
+        times = []
+        for _ in range(3):  # The garbage collection of the whole test process may fall into one.
+            began = time.thread_time()
+            render(report=report)
+            times.append(time.thread_time() - began)
+        return min(times)
 
     assert measure(200_000) < 4 * measure(20_000) + 0.05
 

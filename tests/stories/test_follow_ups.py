@@ -167,13 +167,16 @@ async def add_ended_job(world: World, report: str) -> None:
 
 
 async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_again(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(1.5)\n") as world:
+    go = tmp_path / "go"
+    wait = f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.02)\n"
+    async with open_world(tmp_path, agent=WRITE_REPORT + wait) as world:
         await world.open_issue()
         await world.label()
         await world.wait_for_job("running")
         await world.label("ptq")
         await world.comment("/ptq retry")
         await world.wait_for_reply("One job at a time", 2)
+        go.touch()
         await world.wait_for_report()
         before = len(world.replies())
         await bring_again(world)
