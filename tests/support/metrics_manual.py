@@ -11,7 +11,7 @@ from tests.support.jobs import NOON
 
 UNITS = {"_seconds": "seconds", "_bytes": "bytes", "_usd": "USD", "_tokens": "tokens"}
 NOTHING = Readings({}, {}, None, {}, None, {}, 0, 0, [], {})
-EMPTY = Snapshot(NOON, NOTHING, Backlog(0, 0, {}), {}, (), {}, {}, 0, 0, {}, [], {}, {}, {}, {}, {})
+EMPTY = Snapshot(NOON, NOTHING, Backlog(0, 0, {}), {}, (), {}, {}, 0, 0, {}, [], {}, {}, {}, {}, {}, {})
 
 
 def render_manual() -> str:
