@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bot.gateway.usage import BYTES_PER_TOKEN, Count
+from bot.gateway.usage import Count, bound_tokens
 from runner.agents.lines import part, parts, show
 
 MAX_MODEL = 200
@@ -233,8 +233,8 @@ def read_request(method: str, path: str, query: str, body: bytes, rule: Rule) ->
 def _count_most(api: Api, passed: Mapping[str, Any], written: bytes, output_tokens: int) -> Count:
     """What a request takes at most, as it is passed on."""
     media = [*_find_media(passed)]
-    text_bytes = len(written) - sum(size for size, _ in media)
-    tokens = max(text_bytes, 0) // BYTES_PER_TOKEN + sum(tokens for _, tokens in media)
+    in_text = bound_tokens(written) - sum(as_text for as_text, _ in media)
+    tokens = max(in_text, 0) + sum(tokens for _, tokens in media)
     if api is not Api.MESSAGES:
         return Count(tokens, output_tokens=output_tokens)
     # To write all of it into a cache is the dearest that can become of it.
@@ -415,7 +415,7 @@ def _find_url(value: Any) -> str | None:
 
 
 def _find_media(asked: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Of each picture and document in a conversation, its bytes there, and the tokens that it takes at most."""
+    """For each picture and document: the tokens that it would take as text, and those that it takes at most."""
     for place in _walk(asked):
         if (data := place.get("file_data")) is not None:
             yield _measure(data), DOCUMENT_TOKENS
@@ -427,4 +427,4 @@ def _find_media(asked: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
 
 
 def _measure(data: Any) -> int:
-    return len(data) if isinstance(data, str) else 0
+    return bound_tokens(data.encode(errors="replace")) if isinstance(data, str) else 0

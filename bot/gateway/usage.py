@@ -30,8 +30,8 @@ WRITTEN_FACTOR, WRITTEN_HOUR_FACTOR = 1.25, 2.0
 """What Anthropic takes for a token that it writes into a cache, for five minutes and for an hour, by its input price.
 https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching#pricing"""
 
-BYTES_PER_TOKEN = 2
-"""Of a request: fewer than a token of text or code has, so that what is reserved is not too little."""
+FREQUENT = b"abcdefghijklmnopqrstuvwxyz "
+"""Bytes that tokens of words and code hold several of. Any other byte can be a token of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,16 @@ class Count:
         written = WRITTEN_FACTOR * self.written_tokens + WRITTEN_HOUR_FACTOR * self.written_hour_tokens
         cost = price.input * (fresh + written) + price.cached * self.cached_tokens + price.output * self.output_tokens
         return Taken(self.input_tokens, self.cached_tokens, self.output_tokens, cost / 1e6)
+
+
+def bound_tokens(text: bytes) -> int:
+    """The most tokens that a text takes: one for each byte, but 0.6 for each byte that is `FREQUENT`.
+
+    Measured with the tokenizer of Claude 2, the last one that Anthropic published: ordinary text and code take 0.4 of
+    this, and random letters of any script between 0.9 and 1.01 of it.
+    """
+    others = len(text.translate(None, FREQUENT))
+    return others + -(-6 * (len(text) - others) // 10)
 
 
 def read_count(value: Mapping[str, Any]) -> Count | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from contextlib import suppress
 from typing import Any
 
@@ -307,7 +308,19 @@ def test_what_fills_a_cache_for_an_hour_is_reserved_at_its_price() -> None:
     text = {"type": "text", "text": "x" * 2_000_000}
     hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     costs = [read("/v1/messages", messages=content(block)).most.take(price).cost_usd for block in (text, text | hour)]
-    assert costs == [pytest.approx(1.25, rel=0.01), pytest.approx(2.0, rel=0.01)]
+    assert costs == [pytest.approx(1.5, rel=0.01), pytest.approx(2.4, rel=0.01)]
+
+
+@pytest.mark.parametrize(
+    ("letters", "tokens_for_each"),
+    [("abcdefghijklmnopqrstuvwxyz ", 0.6), ("ABC0123!#", 1), ("\x80\x9f", 2), ("ԱԲԳ", 2), ("\ue000\uf8ff", 3)],
+)
+def test_a_text_reserves_all_the_tokens_that_it_can_take(letters: str, tokens_for_each: float) -> None:
+    count = 10_000
+    text = "".join(random.Random(1).choices(letters, k=count))  # A tokenizer finds no words in it.
+    assert read("/v1/messages", messages=content({"type": "text", "text": text})).most.input_tokens == pytest.approx(
+        tokens_for_each * count, abs=200
+    )
 
 
 @pytest.mark.parametrize(

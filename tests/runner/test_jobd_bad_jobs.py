@@ -155,7 +155,10 @@ def test_a_job_that_does_its_worst_ends_alone(jobd: Jobd, tmp_path: Path, name: 
 # Too much
 
 
-@pytest.mark.parametrize("where", ["$PTQ_WORKTREE", "$HOME", "$VIRTUAL_ENV", "$TMPDIR", "$PTQ_OUTPUT_DIR"])
+FOLDERS = ("$PTQ_WORKTREE", "$HOME", "$VIRTUAL_ENV", "$TMPDIR", "$PTQ_OUTPUT_DIR", "$PTQ_OUTPUT_DIR/..")
+
+
+@pytest.mark.parametrize("where", FOLDERS)
 def test_a_job_that_fills_the_disk_is_ended_and_what_it_found_is_there(jobd: Jobd, where: str) -> None:
     prepare(jobd)
     fill = f'echo x > x; echo found > "$PTQ_OUTPUT_DIR/report.md"; head -c 9000000 /dev/urandom > "{where}/filler"'
@@ -194,6 +197,13 @@ def test_a_job_that_makes_very_many_files_is_ended_and_that_it_did_is_told(jobd:
     assert collected["message"] == "20000 files are changed, and 50 are allowed"
     jobd.call("clean")
     expect_all_well(jobd)
+
+
+def test_a_job_that_moves_its_output_folder_away_is_counted_all_the_same(jobd: Jobd) -> None:
+    prepare(jobd)
+    move = 'cd "$PTQ_OUTPUT_DIR/.."; mv output elsewhere; ln -s elsewhere output; mkdir many; touch many/{1..200}'
+    result = jobd.agent(f"bash -c '{move}'; sleep 60", max_files=100)["result"]
+    assert "and 100 are allowed" in result["objection"]
 
 
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])

@@ -5,6 +5,7 @@ Where this machine has none, that is said, and the tests of the fall-back remain
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pwd
 import re
@@ -234,6 +235,59 @@ def test_nothing_that_everybody_may_write_to_is_left_in_a_jobs_sight(jobd: Jobd)
     find = "find /var /dev /run /etc /usr/local /home -xdev -type d -perm -0002 2>/dev/null"
     own = {"/dev/shm", "/dev/mqueue"}
     assert {*jobd.agent(f"{find} || true")["log"].decode().split()} <= own
+
+
+KEYRING = """
+import ctypes, sys
+libc, number, text = ctypes.CDLL(None), {"add": 248, "ask": 250}, sys.argv[1].encode()
+found = libc.syscall(number["ask"], 10, -3, b"user", text, 0)  # KEYCTL_SEARCH in the session keyring
+print("found" if found > 0 else "nothing")
+libc.syscall(number["add"], b"user", text, b"left by a job", 13, -3)
+"""
+
+
+@needs_cells
+@pytest.mark.skipif(
+    os.uname().machine != "x86_64", reason="its system calls have other numbers"
+)
+def test_a_job_reaches_no_key_in_the_keyring_of_its_machines_session(jobd: Jobd) -> None:
+    name, libc = f"key-{jobd.job_id}", ctypes.CDLL(None)
+    if libc.syscall(250, 1, None) < 0 or libc.syscall(248, b"user", name.encode(), b"secret", 6, -3) < 0:
+        pytest.skip("this machine has no keyrings for us")
+    jobd.is_warm = False  # A program that was started earlier has the keyring of before.
+    for one in (jobd, jobd.beside()):
+        one.prepare()
+        assert one.agent(f'{sys.executable} - {name} < "$PTQ_PROMPT_FILE"', prompt=KEYRING)["log"] == b"nothing\n"
+
+
+@needs_cells
+@pytest.mark.parametrize("linked", ["jobs", "repos"])
+def test_a_folder_of_the_workspace_on_another_disk_is_hidden_too(
+    jobd_without_base: Jobd, tmp_path: Path, linked: str
+) -> None:
+    victim = jobd_without_base
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "of-others").mkdir(parents=True)
+    if (victim.workspace / linked).exists():
+        (victim.workspace / linked).rename(elsewhere / "before")
+    (victim.workspace / linked).symlink_to(elsewhere)
+    assert victim.prepare()["state"] == "done"
+    look = f"git log -1 --format=%s > /dev/null; ls -A {shlex.quote(str(elsewhere))} || echo hidden"
+    log = victim.agent('. "$PTQ_PROMPT_FILE"', prompt=look)["log"].decode()
+    assert "of-others" not in log, log
+    assert victim.call("clean") == {"ok": True}
+
+
+@needs_cells
+def test_a_link_in_place_of_the_output_shows_no_other_jobs_heading(victim: Jobd) -> None:
+    jobd = victim.beside()
+    jobd.prepare()
+    (victim.root / "output" / "worklog.md").write_text("# What the victim found\n")
+    swap = 'cd "$PTQ_OUTPUT_DIR/.."; rmdir output; ln -s "../$1/output" output; echo done; exec sleep 60'
+    jobd.start(f"sh -c {shlex.quote(swap)} x {victim.job_id}", timeout_s=60)
+    wait_until(lambda: jobd.poll("agent")["log"] == b"done\n")
+    assert jobd.poll("agent")["heading"] == ""
+    jobd.call("kill")
 
 
 LISTEN = """

@@ -6,6 +6,7 @@ By ctypes: Python has `os.unshare` from 3.12 on, and `mount` never. The rules: `
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -33,6 +34,10 @@ ROOT = Path("/")
 OVERLAY = "overlay"
 
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+
+KEYCTL = {"x86_64": 250, "i686": 288, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+"""The number of the system call `keyctl(2)`, for which libc has no function, on each kind of processor."""
+KEYCTL_JOIN_SESSION_KEYRING = 1
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 
@@ -125,6 +130,7 @@ def enter(arrange: Callable[[], None], *, network: bool = True, start_beside: Ca
     descriptors = list_descriptors()  # For later: /proc will be another's.
     unshare(sum(CLONE.values()) | (0 if network else CLONE_NETWORK))
     keep_ids(*ids)
+    leave_session_keyring()
     die_with(stage)
     first = os.fork()
     if first:
@@ -149,6 +155,18 @@ def keep_ids(user: int, group: int) -> None:
     """In a new user namespace, let user and group be those of before, and nobody anyone else. Raises `OSError`."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         Path("/proc/self", name).write_text(text)
+
+
+def leave_session_keyring() -> None:
+    """Give this process an empty session keyring: the login's, from `pam_keyinit(8)`, may hold keys. Raises `OSError`.
+
+    Where a container forbids `keyctl(2)`, or the kernel lacks it, the job's programs cannot read a keyring either.
+    """
+    number = KEYCTL.get(os.uname().machine)
+    if number and _libc.syscall(number, KEYCTL_JOIN_SESSION_KEYRING, None) < 0:
+        error = ctypes.get_errno()
+        if error not in (errno.EPERM, errno.ENOSYS, errno.EACCES):
+            raise OSError(error, os.strerror(error), "session keyring")
 
 
 def bring_loopback_up() -> None:

@@ -52,7 +52,7 @@ class Cell:
         self._has_network = prepared.get("network") != "none" or request.keys() >= prepared.keys()
         self._scratch = {place.resolve() for place in SCRATCH if place.is_dir()}
         covers: Iterable[Path] = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))
-        covers = (*covers, *SCRATCH, *find_open_folders())
+        covers = (*covers, *SCRATCH, *find_open_folders(), *find_links(job.workspace))
         self._covers = frozenset(path for cover in covers for path in (cover, cover.resolve())) - {Path("/")}
         self._kept = self._find_kept((prepared, request))
 
@@ -70,7 +70,8 @@ class Cell:
         theirs = [folder.resolve() for folder in (self._job.root.parent, self._job.place)]
         paths = {path for path in map(Path, named) if path.is_absolute()}
         tools = find_tools(frozenset(path for path in paths if not is_below(path.resolve(), theirs)), self._covers)
-        kept = {find_own_clone(self._job), Path("/etc/resolv.conf").resolve(), *tools}
+        clone = find_own_clone(self._job)
+        kept = {clone, clone.resolve(), Path("/etc/resolv.conf").resolve(), *tools}
         return outermost(path for path in kept if is_below(path, self._covers))
 
     def _arrange(self) -> None:
@@ -119,6 +120,11 @@ def find_open_folders() -> Iterator[Path]:
             place, mode = path.resolve(), path.stat().st_mode
             if stat.S_ISDIR(mode) and mode & stat.S_IWOTH and place != SHARED_MEMORY.resolve():
                 yield place
+
+
+def find_links(folder: Path) -> list[Path]:
+    """The links in a folder: an operator may have put `jobs`, for example, on another disk."""
+    return [path for path in folder.iterdir() if path.is_symlink()] if folder.is_dir() else []
 
 
 def is_sealed(job: Job) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..files import Failure, Job, Piece, open_plain, read_json, read_piece, try_lock
+from ..safe_paths import open_below
 
 STAGES = ("prepare", "base", "agent", "collect", "check")
 
@@ -89,9 +90,11 @@ def find_size(path: Path) -> int:
 
 def find_heading(job: Job) -> str:
     """The last heading of the worklog as it is now: what the agent says that it tries."""
-    worklog = job.output / "worklog.md"
-    size = (read_piece(worklog, 0, 0) or Piece(b"", 0)).size
-    end = (read_piece(worklog, max(size - MAX_TAIL, 0), MAX_TAIL) or Piece(b"", 0)).data
+    end = b""
+    # The agent can put a link in place of `output`, and this code runs outside the sandbox.
+    with suppress(OSError), open_below(job.root, f"{job.output.name}/worklog.md") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - MAX_TAIL, 0))
+        end = file.read(MAX_TAIL)
     found = re.findall(rb"^#{1,6}[ \t]+([^\r\n]+)", end, re.MULTILINE)
     return found[-1][:MAX_HEADING].decode(errors="replace").strip(" \t#") if found else ""
 

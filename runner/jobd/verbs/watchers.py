@@ -153,9 +153,9 @@ def list_written(job: Job, tree: Tree | None) -> tuple[list[Path], tuple[int, in
     """The folders that a job writes to, and what is there before it does.
 
     That may be a whole copy of the base. On an overlay, it is what the base did not have: the files of a newer commit,
-    and what the update commands made.
+    and what the update commands made. The job's folder counts whole, because the agent can rename everything in it.
     """
-    folders = [job.tmp, job.output]
+    folders = [job.root]
     if tree:
         folders.append(tree.place if tree.way == "slot" else tree.content)
     return folders, measure(folders)
