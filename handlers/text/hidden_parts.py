@@ -85,12 +85,23 @@ _KNOWN_TAG = re.compile(
 )
 """Tags that GitHub shows with what is in them; others it drops, and browsers hide what `rp` and `video` hold."""
 
-_SHRINKING = frozenset({"small", "sub", "sup"})
-_MAX_SHRINKING = 2
-"""Browsers make letters smaller with each; within two, as in a formula's index of an index, they can be read."""
+_SIZES = {
+    **dict.fromkeys(("small", "sub", "sup"), 0.75),
+    **dict.fromkeys(("code", "h6", "kbd", "pre", "samp", "tt"), 0.85),
+    "rt": 0.5,
+}
+"""Elements that make letters smaller, and by how much, in browsers and on GitHub's pages."""
+_SMALLEST = 0.49
+"""Smaller letters cannot be read. An index of an index, as in a formula, can: it has 0.56 of the size."""
 
 _EMPTY = frozenset({"br", "hr", "img", "source", "wbr"})
 """Tags that hold nothing."""
+
+_HIDING = re.compile(r"rp|template|audio|video|canvas|object|svg|math|datalist|select|dialog", re.IGNORECASE)
+"""Elements whose contents a browser does not show, or shows otherwise than they read."""
+
+_PLAIN_CONTENT = re.compile(r"[^<`\\]*+</([A-Za-z]++)>")
+"""An element's words, without other tags and code, and its end."""
 
 RAW_TEXT = re.compile(r"script|style|textarea|title|xmp|iframe|noembed|noframes|noscript|plaintext", re.IGNORECASE)
 """Elements in which a browser reads no tags and no comments."""
@@ -109,9 +120,8 @@ class Editor:
         self._steps = steps
         self._defines = defines
         self._has_footnotes = has_footnotes
-        self._open: list[str] = []
-        self._shrinking = 0
-        """How many of the open elements make letters smaller, or more."""
+        self._open: list[tuple[str, float]] = []
+        """The open elements, each with the size of letters in it: a part of the page's usual one."""
 
     def edit(self, line: str, *, certain: bool, html: bool) -> tuple[str, Trust]:
         """What is shown of a line, and how well we know it. `html`: it may be raw HTML. `certain`: nothing before it
@@ -185,12 +195,12 @@ class Editor:
             return found[0], found.end(), Trust.CERTAIN
         if found := TAG.match(line, at):
             shown = self._show_tag(found) + TINY * self._follow_size(found, certain=certain or html)
-            return shown, found.end(), Trust.LOST if RAW_TEXT.fullmatch(found[2]) else Trust.CERTAIN
+            return shown, found.end(), _judge_tag(line, found, found[2])
         if found := _LOOSE_TAG.match(line, at):
             return (
                 self._show_loose_tag(found),
                 found.end(),
-                Trust.LOST if RAW_TEXT.fullmatch(found[1]) else Trust.CERTAIN,
+                _judge_tag(line, found, found[1]),
             )
         following = line[at + 1 : at + 2]
         if not following.isascii() or not (following.isalpha() or following in ("/", "!", "?")) or not following:
@@ -212,15 +222,14 @@ class Editor:
         last: browsers do not heed each of the others."""
         name = tag[2].lower()
         if tag[1]:
-            if certain and self._open and self._open[-1] == name:
+            if certain and self._open and self._open[-1][0] == name:
                 self._open.pop()
-                self._shrinking -= name in _SHRINKING
             return False
         if name in _EMPTY:
             return False
-        self._open.append(name)
-        self._shrinking += name in _SHRINKING
-        return "tiny text" in self._steps and name in _SHRINKING and self._shrinking > _MAX_SHRINKING
+        size = (self._open[-1][1] if self._open else 1.0) * _SIZES.get(name, 1.0)
+        self._open.append((name, size))
+        return "tiny text" in self._steps and name in _SIZES and size < _SMALLEST
 
     def _show_loose_tag(self, found: re.Match[str]) -> str:
         shown = f"⟨{found[0]}⟩" if "unknown tags" in self._steps else found[0]
@@ -234,12 +243,24 @@ class Editor:
         key = _ADDRESSES.get(name.lower(), "")
         address = attributes.get(key, "").strip()
         kept = f" {key}={address}" if address and not closing and not re.search(r"\s", address) else ""
-        kept += " open" * ("open" in attributes and name.lower() == "details")
+        # Of several with one name, a browser opens one alone.
+        is_open = "open" in attributes and "name" not in attributes
+        kept += " open" * (is_open and name.lower() == "details")
         tag = f"<{closing}{name}{kept if 'attributes' in self._steps else rest}>"
         if not known:
             return f"⟨{tag}⟩" if "unknown tags" in self._steps else tag
-        folded = name.lower() == "details" and not closing and "open" not in attributes
+        folded = name.lower() == "details" and not closing and not is_open
         return tag + FOLDED * (folded and "folded parts" in self._steps)
+
+
+def _judge_tag(line: str, tag: re.Match[str], name: str) -> Trust:
+    """What a tag means for what follows. An element that hides its contents, all of them on this line, ends here."""
+    if RAW_TEXT.fullmatch(name):
+        return Trust.LOST
+    if tag[0].startswith("</") or not _HIDING.fullmatch(name):
+        return Trust.CERTAIN
+    end = _PLAIN_CONTENT.match(line, tag.end())
+    return Trust.CERTAIN if end and end[1].lower() == name.lower() else Trust.LOST
 
 
 class _Part:

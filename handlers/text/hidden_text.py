@@ -15,7 +15,7 @@ from html import unescape
 from handlers.text.hidden_parts import ADDRESS, FOLDED, FOOTNOTE, RAW_TEXT, STEPS, TAG, Editor, Trust
 from runner.characters import show_invisible
 
-__all__ = ["BEYOND", "DRAWN", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "reveal"]
+__all__ = ["BEYOND", "DRAWN", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "count_certain_lines", "reveal"]
 
 UNSEEN, DRAWN, BEYOND = "⟨perhaps unseen⟩", "⟨drawn⟩", "⟨beyond the table⟩"
 """Our marks, beside those of parts of lines: of a line that the page may not show, of a block that it shows as a
@@ -94,6 +94,12 @@ def reveal(text: str, steps: Collection[str] = STEPS, whole: str = "") -> str:
     return show_invisible(shown) if "invisible characters" in steps else shown
 
 
+def count_certain_lines(text: str) -> int:
+    """How many lines a text has before the page may hide all that follows, such as in `<template>`."""
+    page = _Page(_LINE_END.sub("\n", text.removeprefix("\ufeff")).split("\n"), STEPS, text)
+    return next((number for number, _ in enumerate(page.show()) if page.is_lost), text.count("\n") + 1)
+
+
 class _Page:
     """Walks the lines. A line that begins at column 0 is in no list, quote or footnote, unless it continues a
     paragraph there: so what opens a fence at column 0 does so for certain, outside of raw HTML."""
@@ -108,6 +114,11 @@ class _Page:
         self._lost = False
         """Whether something is open whose end we do not know: raw HTML, or a very long fence."""
         self._begin()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the page may hide the line that was shown last, and all that follow."""
+        return self._lost
 
     def _begin(self) -> None:
         """Nothing is open: what comes is at the top level."""

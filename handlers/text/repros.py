@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from handlers.text.hidden_text import count_certain_lines
 from handlers.text.markdown import parse_blocks
 from runner.checks.regression_tests import parse
 
@@ -51,11 +52,12 @@ def extract_repros(texts: Iterable[tuple[str, str]], import_names: Sequence[str]
 
 
 def _read_scripts(text: str) -> Iterator[str]:
-    """The Python code of every fenced block, however deep it stands in lists and quotes."""
+    """The Python code of every fenced block that the page shows, however deep it is in lists and quotes."""
     if "```" not in text and "~~~" not in text:
         return
+    certain = count_certain_lines(text)
     for token in parse_blocks(text):
-        if token.type == "fence":
+        if token.type == "fence" and token.map and token.map[0] < certain:
             code = _read_code(token.content)
             if _claims_python(token.info) or _parse_python(code):
                 yield code

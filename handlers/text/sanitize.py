@@ -105,7 +105,44 @@ KEY_SHAPES: tuple[Rule, ...] = (
         rf"\1{REDACTED}",
     ),
     _replace("azure keys", r"(AccountKey=)[A-Za-z0-9+/]{86}==", rf"\1{REDACTED}"),
+    _replace("azure secrets of apps", r"8Q~[A-Za-z0-9_~.-]{31,}"),
+    _replace("azure signatures", r"([?&]sig=)[A-Za-z0-9%+/]{40,}=*", rf"\1{REDACTED}"),
     _replace("digitalocean tokens", r"do[opr]_v1_[0-9a-f]{64}"),
+    *(
+        _replace(f"{vendor} keys", _begin(letters, "A-Za-z0-9_-") + rest)
+        for vendor, letters, rest in (
+            ("google oauth", r"ya29\.", r"[A-Za-z0-9_-]{30,}"),
+            ("google client", "GOCSPX-", r"[A-Za-z0-9_-]{20,}"),
+            ("sendgrid", r"SG\.", r"[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}"),
+            ("databricks", "dapi", r"[0-9a-f]{32}(?![0-9a-f])"),
+            ("replicate", "r8_", r"[A-Za-z0-9]{30,}"),
+            ("perplexity", "pplx-", r"[A-Za-z0-9]{40,}"),
+            ("linear", "lin_api_", r"[A-Za-z0-9]{30,}"),
+            ("shopify", "shp[a-z]{2}_", r"[0-9a-f]{32}"),
+            ("vault", r"hv[sb]\.", r"[A-Za-z0-9_-]{24,}"),
+            ("grafana", "glsa_", r"[A-Za-z0-9]{32}_[0-9a-f]{8}"),
+            ("supabase", "sbp_", r"[0-9a-f]{40}"),
+            ("notion", "ntn_", r"[A-Za-z0-9]{40,}"),
+            ("fly", "fm[12]_", r"[A-Za-z0-9+/=_-]{80,}"),
+            ("kaggle", "KGAT_", r"[0-9a-f]{32}"),
+            ("age", "AGE-SECRET-KEY-1", r"[A-Z0-9]{58}"),
+        )
+    ),
+    _replace("terraform tokens", r"\.atlasv1\.[A-Za-z0-9_=-]{40,}"),
+    _replace("discord webhooks", r"(/api/webhooks/[0-9]{15,22}/)[A-Za-z0-9_-]{40,}", rf"\1{REDACTED}"),
+    _replace("telegram tokens", r":AA(?<=[0-9]{8}:AA)[A-Za-z0-9_-]{33}"),
+    _replace("tokens in npmrc", r"(:_authToken=)[^\s\"'$\[{]{16,}", rf"\1{REDACTED}"),
+    _replace(
+        "aws session tokens",
+        r"(?i:(session_?token[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)[A-Za-z0-9/+=]{100,})",
+        rf"\1{REDACTED}",
+    ),
+    # An environment that was printed, or a line of a shell.
+    _replace(
+        "keys in variables",
+        r"(_(?:API_KEY|TOKEN|SECRET)=[\"']?)(?=[A-Za-z._~+/=-]{0,80}[0-9])[A-Za-z0-9._~+/=-]{24,}",
+        rf"\1{REDACTED}",
+    ),
     _replace(
         "aws secrets",
         rf"(ccess_?[Kk]ey(?:(?<=ecret_access_key)|(?<=ecretAccessKey)){_AWS_VALUE}",

@@ -179,8 +179,8 @@ def mark_forgery(line: str, following: str = "") -> str:
     return f"{marks}{SPEAKER} {line[len(marks) :]}"
 
 
-_SIGNS = re.compile(r"^[\W_]+")
-"""The characters before the first letter of a line: dots, arrows, brackets and pictures."""
+_SIGNS = re.compile(r"^(?:[\W_]|[0-9]|[a-z](?=[.):]))+")
+"""What may be before the first word of a line: dots, arrows, brackets, pictures, and the number or letter of an item."""
 
 _LOOKED_AT = 200
 """Characters of a line: more than any beginning of ours has."""
@@ -190,8 +190,13 @@ def _sounds_like_us(words: str, *, is_heading: bool) -> bool:
     shown = _plain(_LINK_END.sub("", words)[:_LOOKED_AT])
     headlines = _headlines() if is_heading else ()
     phrases = (*_phrases(), *headlines)
+    return any(_begins_like_us(cell, phrases) for cell in shown.split("|"))
+
+
+def _begins_like_us(shown: str, phrases: Collection[str]) -> bool:
+    """Whether a line, or a cell of a table, begins with a mark of ours or with one of the phrases."""
     said = _SIGNS.sub("", shown)
-    return shown.lstrip("([{\"'“•·").startswith(_marks()) or any(
+    return shown.lstrip("([{\"'“•· ").startswith(_marks()) or any(
         said.startswith(phrase) and not said[len(phrase) : len(phrase) + 1].isalnum() for phrase in phrases
     )
 

@@ -61,6 +61,8 @@ def test_any_form_of_import_counts(code: str) -> None:
         fenced("import widgets from 'widgets'", "js"),
         "import widgets",
         f"<!--\n{fenced(CODE)}\n-->",
+        f"<rp>\n\n{fenced(CODE)}\n\n</rp>",
+        f"<template>\n\n{fenced(CODE)}\n\n</template>",
         fenced(CODE + "\n#" * MAX_CODE, "python"),
     ],
 )
