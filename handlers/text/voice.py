@@ -172,7 +172,7 @@ def mark_forgery(line: str, following: str = "") -> str:
     is_heading = bool(re.search(r"[#*_]", marks + (opening[0] if opening else ""))) or (
         following != "" and bool(_UNDERLINE.fullmatch(following))
     )
-    if not _sounds_like_us(words, is_heading=is_heading):
+    if words.startswith(SPEAKER) or not _sounds_like_us(words, is_heading=is_heading):
         return line
     # Before the marks of emphasis, which end after the words.
     marks = marks.rstrip("*_~\\")
@@ -180,7 +180,7 @@ def mark_forgery(line: str, following: str = "") -> str:
 
 
 _SIGNS = re.compile(r"^(?:[\W_]|[0-9]|[a-z](?=[.):]))+")
-"""What may be before the first word of a line: dots, arrows, brackets, pictures, and the number or letter of an item."""
+"""What may be before the first word of a line: dots, arrows, brackets, pictures, the number or letter of an item."""
 
 _LOOKED_AT = 200
 """Characters of a line: more than any beginning of ours has."""

@@ -247,9 +247,7 @@ libc.syscall(number["add"], b"user", text, b"left by a job", 13, -3)
 
 
 @needs_cells
-@pytest.mark.skipif(
-    os.uname().machine != "x86_64", reason="its system calls have other numbers"
-)
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="its system calls have other numbers")
 def test_a_job_reaches_no_key_in_the_keyring_of_its_machines_session(jobd: Jobd) -> None:
     name, libc = f"key-{jobd.job_id}", ctypes.CDLL(None)
     if libc.syscall(250, 1, None) < 0 or libc.syscall(248, b"user", name.encode(), b"secret", 6, -3) < 0:
