@@ -37,7 +37,7 @@ def render(page: str) -> str:
 def show_features() -> str:
     """What each backend can do, by what it gives when it is launched."""
     rows = [[f"`{kind}`", *_list_features(kind)] for kind in BACKENDS]
-    titles = ("kind", "program", "prompt", "end known by", "model", "thinking", "skills", "own caps")
+    titles = ("kind", "program", "prompt", "end known from", "model", "thinking", "skills", "own caps")
     return _table([*titles, "tokens", "money"], rows)
 
 
@@ -61,7 +61,7 @@ def show_verdicts() -> str:
 def show_service_ends() -> str:
     """What the service itself ends, for every backend alike."""
     rows = [[row.what, row.ending.value, f'"… {row.says} …"'] for row in list_ended_by_service()]
-    return _table(["what happened", "verdict", "the report, for example"], rows)
+    return _table(["what happened", "verdict", "example from the report"], rows)
 
 
 def show_prices() -> str:
@@ -81,7 +81,7 @@ def _list_features(kind: str) -> list[str]:
         f"`~/{bare.skills_folder}`" if bare.skills_folder else "no",
         ", ".join(name for name, run in caps.items() if _launch(kind, run) != bare) or "none",
         _show_tokens(kind, bare) if speaks else "no",
-        "its own word" if speaks and _tally(kind).usage.cost_usd is not None else "reckoned" if speaks else "no",
+        "reported" if speaks and _tally(kind).usage.cost_usd is not None else "estimated" if speaks else "no",
     ]
 
 
