@@ -94,7 +94,7 @@ def list_shipped_skills() -> Mapping[str, Path]:
 
 
 class LimitsTable(Table):
-    """`[limits]`, and `limits` of a repository: bounds on a job. What is left out is inherited."""
+    """`[limits]`, and `limits` of a repository: limits of a job. A repository inherits keys that it omits."""
 
     timeout_s: Annotated[int, Field(gt=0)] | None = None
     prepare_timeout_s: Annotated[int, Field(gt=0)] | None = None
@@ -122,7 +122,7 @@ class LimitsTable(Table):
 
 
 class CapsTable(Table):
-    """`[caps.SCOPE]`: how much may be taken before a run is ended, or none is started. Inherited, key by key."""
+    """`[caps.SCOPE]`: how much can be used before a run is ended, or no run starts. Repositories inherit omitted keys."""
 
     jobs: Annotated[int, Field(gt=0)] | None = None
     turns: Annotated[int, Field(gt=0)] | None = None
@@ -148,7 +148,7 @@ class CapsTables(Table):
 
 
 class PriceTable(Table):
-    """`[prices."MODEL"]`: USD for a million tokens, over the table that we know."""
+    """`[prices."MODEL"]`: USD for a million tokens; overrides the built-in table."""
 
     input: Annotated[float, Field(ge=0)]
     output: Annotated[float, Field(ge=0)]
@@ -160,7 +160,7 @@ class PriceTable(Table):
 
 
 class SkillTable(Table):
-    """`[skills.NAME]`: instructions for agents, by label. Ours, the operator's or the base branch's."""
+    """`[skills.NAME]`: instructions for agents, by label: shipped ones, the operator's or the base branch's."""
 
     labels: Annotated[frozenset[Text], Field(min_length=1)]
     folder: Annotated[Path, AfterValidator(_check_skill)] | None = None
@@ -180,7 +180,7 @@ class SkillTable(Table):
 
 
 class PresetTable(Table):
-    """`[presets.NAME]`: a depth of work of the operator's own, for `/ptq run NAME` and for labels."""
+    """`[presets.NAME]`: the operator's own kind of work, for `/ptq run NAME` and for labels."""
 
     file: Annotated[Path, AfterValidator(_read_instructions)]
     goal: Text
@@ -192,13 +192,13 @@ class PresetTable(Table):
 
 
 class GatewayTable(Table):
-    """`[gateway]`: how agents reach what asks models for them."""
+    """`[gateway]`: how agents reach the gateway, which asks models for them."""
 
     url: Url | None = None
 
 
 class NotifyTable(Table):
-    """`[notify]`: where the operator hears of what they must know, and what must not be said in public."""
+    """`[notify]`: where the operator learns of problems and of security concerns."""
 
     url: Annotated[SecretStr, AfterValidator(_check_notify_url)] | None = None
     format: Literal["plain", "slack"] = "plain"
@@ -206,8 +206,7 @@ class NotifyTable(Table):
 
 
 class DashboardTable(Table):
-    """`[dashboard]`: who may sign in to the pages, and what is shown to those who have not. Without a client id nobody
-    can."""
+    """`[dashboard]`: sign-in to the pages, and what people see without it. Without a client id nobody can sign in."""
 
     client_id: Text | None = None
     client_secret_file: SecretFile | None = None
@@ -233,13 +232,13 @@ class DashboardTable(Table):
 
 
 class RecoveryTable(Table):
-    """`[recovery]`: what becomes of labels that GitHub could not tell us of."""
+    """`[recovery]`: what happens to labels whose events GitHub could not deliver."""
 
     sweep_max: Annotated[int, Field(ge=0, le=1000)] = 5
 
 
 class RetentionTable(Table):
-    """`[retention]`: for how many days what nothing needs any more is kept."""
+    """`[retention]`: for how many days unneeded data is kept."""
 
     deliveries_days: Annotated[int, Field(gt=REDELIVERED_DAYS)] = 30
     logs_days: Annotated[int, Field(ge=1)] = 180
@@ -250,7 +249,7 @@ class RetentionTable(Table):
 
 
 class VerifyTable(Table):
-    """`[repos."owner/name".verify]`: how the service looks for itself what a repro does."""
+    """`[repos."owner/name".verify]`: how the service runs repros and tests itself."""
 
     runs: Annotated[int, Field(ge=0, le=10)] = 3
     script: Text = "python"
@@ -263,7 +262,7 @@ class VerifyTable(Table):
 
 
 class RepositoryTable(Table):
-    """`[repos."owner/name"]`: one repository, and how its jobs are made."""
+    """`[repos."owner/name"]`: one repository, and how its jobs run."""
 
     profile: str | None = None
     agent: Text

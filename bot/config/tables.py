@@ -156,7 +156,7 @@ class Table(BaseModel):
 
 
 class GitHubTable(Table):
-    """`[github]`: which App we are, and where GitHub is."""
+    """`[github]`: the GitHub App, and the address of GitHub."""
 
     api_url: Url = "https://api.github.com"
     ca_file: Annotated[Path, AfterValidator(check_authorities)] | None = None
@@ -199,8 +199,7 @@ def parse_private_key(text: str) -> str:
 
 
 class ProxyTable(Table):
-    """`[proxy]`: the HTTP proxy by which the service asks GitHub, models and `[notify]`, where there is no other way
-    out."""
+    """`[proxy]`: the HTTP proxy through which the service reaches GitHub, models and `[notify]`."""
 
     url: Annotated[str, AfterValidator(_check_proxy_url)] | None = None
     credentials_file: Annotated[SecretFile, AfterValidator(_check_credentials_file)] | None = None
@@ -227,7 +226,7 @@ class ProxyTable(Table):
 
 
 class ServerTable(Table):
-    """`[server]`: where we listen, and where we keep things."""
+    """`[server]`: addresses, the database and the data folder."""
 
     host: Text = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
@@ -259,7 +258,7 @@ class ServerTable(Table):
 
 
 class AgentGatewayTable(Table):
-    """`[agents.NAME.gateway]`: where its models are, and what it may ask of them. The key stays with us."""
+    """`[agents.NAME.gateway]`: how its models are reached, and what it can ask of them. The service keeps the key."""
 
     url: Url
     key: Secret | None = None
@@ -317,7 +316,7 @@ class AgentTable(Table):
 
 
 class MachineTable(Table):
-    """`[[machines]]`: a host with slots, behind SSH, or this one."""
+    """`[[machines]]`: a host with slots, which the service reaches over SSH, or its own host."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
     kind: Literal["ssh", "local"] = "ssh"

@@ -29,15 +29,15 @@ def test_documents_are_links_and_scopes_are_listed() -> None:
     manual = render_manual(EXAMPLE)
     assert "docs/" not in manual
     assert "[gateway](gateway.md)" in manual
-    assert "| `repository_month` | all of a repository in this month (UTC) |" in manual
+    assert "| `repository_month` | all runs of a repository in this month (UTC) |" in manual
 
 
 def test_words_are_found_by_table_and_key() -> None:
     words = read_words(EXAMPLE)
-    assert words["machines", "gpus_per_slot"].startswith("default: its GPUs are shared out")
-    assert words["agents.gateway", "url"].startswith("required: where its models are")
-    assert words["presets", "goal"].startswith("as the end of the sentence")
-    assert words["github", "private_key"].startswith("in place of the file")
-    assert words["agents", "gateway"].startswith("leave it out, and")
+    assert words["machines", "gpus_per_slot"].startswith("default: its GPUs are divided")
+    assert words["agents.gateway", "url"].startswith("required: the URL of its models")
+    assert words["presets", "goal"].startswith("completes the sentence")
+    assert words["github", "private_key"].startswith("instead of the file")
+    assert words["agents", "gateway"].startswith("without this table")
     assert words["caps", "issue"] == "all runs on one issue"
-    assert words["notify", "format"] == 'or "slack": the text alone'
+    assert words["notify", "format"] == 'or "slack": only the text'
