@@ -1,5 +1,5 @@
-# The service as an image. Its steps are those of `make setup`, without the tests' part: a virtual environment, the
-# builder, then the project itself, all held to constraints.txt.
+# An image of the service. It has the steps of `make setup`, without those for tests: a virtual environment, the
+# builder, then the project itself, all pinned by constraints.txt.
 #
 #   docker build --tag ptq-bot .
 #   docker run --publish 8080:8080 --volume ./etc:/etc/ptq:ro --volume ptq:/var/lib/ptq ptq-bot
@@ -19,14 +19,14 @@ RUN python3 -m venv /opt/ptq
 RUN /opt/ptq/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
 
 # Machines are reached over asyncssh and pull requests are made through the API: neither ssh nor git is needed here.
-# Only `kind = "local"` needs git, and that is for a machine of your own, not for an image.
+# Only `kind = "local"` needs git, and that kind is not for an image.
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/ptq /opt/ptq
 RUN useradd --system --uid 10001 --home-dir /var/lib/ptq --create-home ptq && chmod 0700 /var/lib/ptq
 USER ptq
 WORKDIR /var/lib/ptq
 VOLUME /var/lib/ptq
-# The address inside is fixed, so that the health check holds whatever ptq.toml says; what must last lies in the volume.
+# The address inside is fixed, so that the health check works with any ptq.toml. Persistent data is in the volume.
 ENV PATH=/opt/ptq/bin:$PATH PYTHONUNBUFFERED=1 PTQ_SERVER__HOST=0.0.0.0 PTQ_SERVER__PORT=8080 \
     PTQ_SERVER__DATABASE_URL=sqlite+aiosqlite:////var/lib/ptq/ptq.db PTQ_SERVER__DATA_DIR=/var/lib/ptq/var
 EXPOSE 8080

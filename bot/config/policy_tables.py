@@ -122,7 +122,7 @@ class LimitsTable(Table):
 
 
 class CapsTable(Table):
-    """`[caps.SCOPE]`: how much can be used before a run is ended, or no run starts. Repositories inherit omitted keys."""
+    """`[caps.SCOPE]`: how much can be used before a run is ended, or none starts. Repositories inherit omitted keys."""
 
     jobs: Annotated[int, Field(gt=0)] | None = None
     turns: Annotated[int, Field(gt=0)] | None = None
