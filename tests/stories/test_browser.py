@@ -85,7 +85,7 @@ async def test_a_newcomer_plays_the_whole_story_in_a_browser(tmp_path: Path, bro
 
             await page.locator("#body").press("Control+V")
             await page.keyboard.insert_text(f"\n\n{NOTE}")
-            await picture(page, "note", report)
+            await picture(page, "note", command)
             await comment(page, "")
             await page.get_by_role("link", name="#2", exact=True).click()
             await expect(page.locator(".state")).to_have_text("Draft")
