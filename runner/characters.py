@@ -7,12 +7,15 @@ import unicodedata
 from collections.abc import Callable, Iterable
 
 MAX_GAP = 80
-"""Columns of blanks, also at the beginning of a line, beyond which readers do not look for more of it."""
+"""Columns of blanks in a line, also at its beginning, beyond which readers do not look for more of it."""
 
 _TAB = 8
 """Columns to which a page that shows a diff moves at a tab."""
 
-_GAP = re.compile(rf"(?<! ) {{{MAX_GAP},}}+[^ \r\n]")
+_GAP = " " * _TAB
+"""The shortest run of blanks that is counted: shorter ones are between words and in tables."""
+
+_GAPS = re.compile(f"{_GAP}+")
 
 MAX_LINE = 1_000
 """Characters of a line beyond which nobody reads it."""
@@ -180,11 +183,16 @@ def name_oddities(text: str) -> list[str]:
         oddities.append(f"invisible characters: {_list(hidden)}")
     if _BARE_RETURN.search(text):
         oddities.append("a carriage return within a line, where some programs end the line")
-    if _GAP.search(text.expandtabs(_TAB)):
+    if any(_count_blanks(line) >= MAX_GAP for line in text.expandtabs(_TAB).split("\n") if _GAP in line):
         oddities.append(f"something behind {MAX_GAP} columns of blanks or more in one line")
     if (longest := max(map(len, text.split("\n")))) > MAX_LINE:
         oddities.append(f"a line of {longest} characters")
     return oddities
+
+
+def _count_blanks(line: str) -> int:
+    """The columns of all gaps before the last visible character."""
+    return sum(map(len, _GAPS.findall(line.rstrip(" \r"))))
 
 
 def _find_invisible(text: str) -> set[str]:

@@ -42,6 +42,7 @@ def report(complaints: Sequence[str]) -> str:
         (house.find_missing_docstrings, PRODUCT),
         (house.find_vague_names, EVERYTHING),
         (house.find_normalisations, PRODUCT),
+        (house.find_parsers, PRODUCT),
         (house.find_mocks, TESTS),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -211,6 +212,11 @@ def test_a_vague_name_is_found() -> None:
 @pytest.mark.parametrize("text", ["unicodedata.normalize('NFKC', x)", "from unicodedata import normalize"])
 def test_a_normalisation_of_a_whole_text_is_found(text: str) -> None:
     assert len(house.find_normalisations(made_up(handlers__text__x=text, runner__characters=text))) == 1
+
+
+@pytest.mark.parametrize("text", ["ast.parse(x)", "import symtable", "from ast import literal_eval"])
+def test_another_parser_of_python_is_found(text: str) -> None:
+    assert len(house.find_parsers(made_up(handlers__text__x=text, runner__checks__python_source=text))) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from handlers.text.hidden_text import count_certain_lines
 from handlers.text.markdown import parse_blocks
-from runner.checks.regression_tests import parse
+from runner.checks.python_source import parse
 
 THE_ISSUE = "the issue"
 """The origin of what stands in an issue's own text."""

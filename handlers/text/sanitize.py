@@ -406,8 +406,13 @@ def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
 
 
 def make_plain_line(text: str, secrets: Collection[str], limit: int) -> str:
-    """The same for a sentence of ours that has somebody's words in it: it has code spans, and no other Markdown."""
-    return _defuse_prose([make_safe_title(text, secrets, limit)], (*RULES, _PLAIN))
+    """The same for a sentence of ours that has somebody's words in it: it has code spans, and no other Markdown.
+
+    A path in a code span is shown exactly as it is.
+    """
+    line = show_invisible(" ".join(map(str.strip, redact(text, secrets).splitlines())))
+    line = line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
+    return _defuse_prose([line], (*RULES, _PLAIN))
 
 
 def _spell_out_markup(text: str) -> str:

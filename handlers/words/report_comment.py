@@ -210,7 +210,7 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
         "it cannot become a pull request."
         for name in find_secrets(report, secrets)[:MAX_LISTED]
     ]
-    remarks = [*show_patch(report.patch, secrets).remarks(), *report.warnings]
+    remarks = [*report.warnings, *show_patch(report.patch, secrets).remarks()]
     warnings = [f"- {Mark.DOUBT} {_plain_line(remark, secrets)}" for remark in remarks[:MAX_LISTED]]
     if not refusals and not warnings:
         return ""

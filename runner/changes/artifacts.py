@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import Any
 
 from runner.agents.configuration import configures_agents
@@ -313,24 +314,35 @@ def _find_collisions(folded: Mapping[FileChange, tuple[str, ...]]) -> Iterable[s
 def find_warnings(changes: Iterable[FileChange], unshown: Collection[str]) -> Iterable[str]:
     """What the eye of a reader of these changes would miss, a sentence each.
 
-    `unshown` holds the paths whose lines the diff does not show.
+    `unshown` holds the paths whose lines the diff does not show. The first sentence of each kind comes before the
+    second of any, so that many of one kind leave room for the others.
     """
+    kinds: dict[str, list[str]] = {}
     for change in changes:
-        if configures_agents(change.path):
-            yield f"{show_path(change.path)} configures coding agents"
-        if fold_path(change.path)[-1] == ".gitattributes":
-            yield f"{show_path(change.path)} can change how git shows, converts and merges files"
-        for oddity in name_oddities(change.path):
-            yield f"{show_path(change.path)} has in its name {oddity}"
-        if change.mode == "100755" and change.old_mode != "100755":
-            yield f"{show_path(change.path)} is executable now"
-        if change.mode == LINK:
-            yield f"{show_path(change.path)} is a link to {show_path((change.content or b'').decode(errors='replace'))}"
-        elif change.binary:
-            content = change.content or b""
-            hidden = "is shown as binary ({} bytes), so nobody sees its content"
-            words = hidden if change.path in unshown else "is no UTF-8 text ({} bytes)"
-            yield f"{show_path(change.path)} {words.format(len(content))}"
-        elif change.content:
-            for oddity in name_oddities(change.content.decode()):
-                yield f"{show_path(change.path)} has {oddity}"
+        for words in _describe_unseen(change, unshown):
+            kinds.setdefault(_DETAILS.sub("", words), []).append(f"{show_path(change.path)} {words}")
+    return [sentence for turn in zip_longest(*kinds.values()) for sentence in turn if sentence]
+
+
+_DETAILS = re.compile("[0-9]+|[:`].*", re.DOTALL)
+"""The words by which two sentences of one kind differ."""
+
+
+def _describe_unseen(change: FileChange, unshown: Collection[str]) -> Iterable[str]:
+    if configures_agents(change.path):
+        yield "configures coding agents"
+    if fold_path(change.path)[-1] == ".gitattributes":
+        yield "can change how git shows, converts and merges files"
+    for oddity in name_oddities(change.path):
+        yield f"has in its name {oddity}"
+    if change.mode == "100755" and change.old_mode != "100755":
+        yield "is executable now"
+    if change.mode == LINK:
+        yield f"is a link to {show_path((change.content or b'').decode(errors='replace'))}"
+    elif change.binary:
+        hidden = "is shown as binary ({} bytes), so nobody sees its content"
+        words = hidden if change.path in unshown else "is no UTF-8 text ({} bytes)"
+        yield words.format(len(change.content or b""))
+    elif change.content:
+        for oddity in name_oddities(change.content.decode()):
+            yield f"has {oddity}"

@@ -18,6 +18,9 @@ _LENGTHS = {letter: length for length, letter in enumerate(string.ascii_uppercas
 _MORE = 1_000
 """Bytes by which a delta may be longer than what it leads to; git takes a delta only where it is shorter."""
 
+_MAX_SHIFT = 63
+"""Bits of a size in a delta."""
+
 
 def check_body(lines: Sequence[str], before: bytes | None, after: bytes) -> bool:
     """Whether these lines say how `before` becomes `after`, and the reverse.
@@ -47,7 +50,7 @@ def _leads_to(hunk: Sequence[str], source: bytes | None, target: bytes | None) -
         if len(data) != length or not inflater.eof or inflater.unused_data:
             return False
         if is_delta:
-            return source is None or b"".join(_apply_delta(data, source)) == target
+            return source is None or b"".join(_apply_delta(data, source, len(target))) == target
         return data == target
     except (ValueError, LookupError, zlib.error):
         return False
@@ -63,7 +66,7 @@ def _decode_line(line: str) -> bytes:
     return decoded[:length]
 
 
-def _apply_delta(delta: bytes, source: bytes) -> Iterator[bytes]:
+def _apply_delta(delta: bytes, source: bytes, length: int) -> Iterator[bytes]:
     """As in a pack file (gitformat-pack(5), "Deltified representation"). Raises ValueError and LookupError."""
     at, sizes = 0, []
     for _ in range(2):
@@ -71,12 +74,12 @@ def _apply_delta(delta: bytes, source: bytes) -> Iterator[bytes]:
         while True:
             byte, at = delta[at], at + 1
             size, shift = size | (byte & 0x7F) << shift, shift + 7
-            if byte < 0x80:
+            if byte < 0x80 or shift > _MAX_SHIFT:
                 break
         sizes.append(size)
-    left = sizes[1]
-    if sizes[0] != len(source):
+    if sizes != [len(source), length]:
         raise ValueError("the delta is of another content")
+    left = length
     while at < len(delta):
         byte, at = delta[at], at + 1
         if byte < 0x80:

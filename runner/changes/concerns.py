@@ -57,11 +57,40 @@ _CONCERN = re.compile(
     r"(?: (?:found|exists?|present|confirmed|here))?"
 )
 
-_LABEL = re.compile(
-    r"(?:the |final |my )*(?:outcome|result|verdict|conclusion|classification|status|finding)s?(?: is| was)?\b"
+_LABELS = (
+    r"(?:the |final |my )*(?:(?:type|kind) of )?"
+    r"(?:outcome|result|verdict|conclusion|classification|status|finding|type|kind|category|report|summary)s?"
+    r"(?: of (?:this|the|my) \w+)?(?: is| was)?\b"
     r"|(?:i|we) (?:would )?(?:classify|rate|report|regard|consider|treat) (?:this|it)(?: as\b)?"
+    r"|(?:i|we) (?:have |am |are )?(?:found|report|reporting)\b"
     r"|(?:this|it) (?:is|looks like|seems to be)\b"
 )
+_LABEL = re.compile(_LABELS)
+
+_NAMED = re.compile(
+    rf"\bsecurity (?:concerns?\b|{_NOUN}(?=$| (?:in|of|at|on|with|within|when|where|that|which|by|because|due|via)\b))"
+)
+"""A concern that a clause names. Other words for it also begin names, as in `security issue template`."""
+
+_LEAD = re.compile(
+    r"(?:\b(?:outcome|verdict|stop(?:s|ped|ping)?)\b(?:(?!\b(?:no|not|nor|never|without)\b).)*"
+    rf"|(?:^|, )(?:{_LABELS})(?:, | )(?:an? )?(?:(?!(?:no|not|never|without)\b)\w+ ){{0,2}})$"
+)
+"""The words before a concern where a line announces it; there are commas between clauses."""
+
+_BEGINNING = re.compile(r"(?:(?:an?|potential|possible|likely|confirmed|serious|severe|critical) )*")
+"""The words before a concern with which a report begins."""
+
+_DENIED = re.compile(
+    r" (?:(?:is|are|was|were|has been|have been) )?"
+    r"(?:none|no|ruled out|excluded|not (?:found|seen|present|known|involved|relevant|applicable|identified))\b"
+    r"| (?:do|does|did) not (?:apply|arise|exist)\b"
+)
+"""The words after a concern that the report denies."""
+
+_FIRST_LINES = 3
+"""Lines that a report begins with: a title may come before its outcome."""
+
 _FILLERS = frozenset({"x", "final", "overall"})
 """What may stand in brackets before the outcome: a box that is ticked, or which of several outcomes it is."""
 
@@ -84,9 +113,16 @@ def fold(text: str) -> str:
     return text.casefold()
 
 
+_IN_WORD = re.compile(
+    r"(?<=[^\W_])(?:[*`]+|~~|</?(?:b|i|u|s|em|strong|code|span|mark|ins|del|sub|sup)\b[^>]*>|<!--.*?-->)+(?=[^\W_])"
+)
+"""Marks within a word, which a reader does not see."""
+
+
 def split_clauses(line: str) -> list[str]:
     """The words of a line between its marks and punctuation: `**Outcome:** security-concern` has two clauses."""
     line = " ".join(fold(line[:_MAX_FOLDED]).split())[:MAX_LINE]
+    line = _IN_WORD.sub("", line)
     line = re.sub(r"</?[a-z][^>]*>", " ", line)
     line = re.sub(r"(?<=[a-z])[-\u2010\u2212](?=[a-z])", " ", line.replace("_", " "))
     line = _PHRASE.sub(lambda found: re.sub(r"^security[\W_]*", "security ", found[0]), line)
@@ -94,8 +130,31 @@ def split_clauses(line: str) -> list[str]:
 
 
 def name_concern(lines: Iterable[list[str]]) -> bool:
-    """Whether one of these lines, each given as its clauses, says that outcome."""
-    return any(_names_concern(*pair) for pair in pairwise([*lines, []]))
+    """Whether one of these lines, each given as its clauses, says that outcome. The first is the report's first."""
+    return any(
+        _names_concern(clauses, following) or _announces_concern(clauses, following, is_first=place < _FIRST_LINES)
+        for place, (line, following) in enumerate(pairwise([*lines, []]))
+        for clauses in (_unwrap(line, following),)
+    )
+
+
+def _unwrap(line: list[str], following: list[str]) -> list[str]:
+    """The line, with the next one where it ends between the two words."""
+    if following and line[-1].endswith("security") and re.match(r"concerns?\b", following[0]):
+        return [*line[:-1], f"{line[-1]} {following[0]}", *following[1:]]
+    return line
+
+
+def _announces_concern(clauses: list[str], following: list[str], *, is_first: bool) -> bool:
+    """Whether a line names a concern after a word such as "outcome", or begins with one, and does not deny it."""
+    for place, clause in enumerate(clauses):
+        for found in _NAMED.finditer(clause):
+            before, after = ", ".join([*clauses[:place], clause[: found.start()]]), clause[found.end() :]
+            behind = clauses[place + 1 :] or following
+            is_denied = _DENIED.match(after) or (not after and behind and _NOTHING.issuperset(behind))
+            if not is_denied and (_LEAD.search(before) or (is_first and _BEGINNING.fullmatch(before))):
+                return True
+    return False
 
 
 def _names_concern(clauses: list[str], following: list[str]) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Literal, NamedTuple
 
 from runner.changes.binary_patch import check_body
@@ -232,12 +234,13 @@ def is_shown_as_binary(content: bytes) -> bool:
 def _apply(name: str, hunks: Sequence[Hunk], before: str) -> str:
     """What the patch makes of a file."""
     old, at, new = _lines(before), 0, list[str]()
+    find_first = _index_beginnings(old if any(hunk.heading for hunk in hunks) else [])
     for start, _, lines, heading in hunks:
         shown = [text for mark, text in lines if mark != "+"]
         if not at <= start <= len(old) or old[start : start + len(shown)] != shown:
             raise Untrue(f"the diff of {name} does not fit the base commit")
         heading = drop_cut_character(heading)
-        if heading and not any(line.startswith(heading) for line in reversed(old[:start])):
+        if heading and find_first(heading) >= start:
             raise Untrue(
                 f"the diff of {name} repeats a line that the base commit does not have there: {show_path(heading)}"
             )
@@ -248,6 +251,25 @@ def _apply(name: str, hunks: Sequence[Hunk], before: str) -> str:
     if any(not line.endswith("\n") for line in new[:-1]):
         raise Untrue(f"the diff of {name} says in the middle of the file that the file ends there")
     return "".join(new)
+
+
+def _index_beginnings(lines: Sequence[str]) -> Callable[[str], int]:
+    """Finds the first line that has a given beginning: its index, or the number of lines where none has it.
+
+    No line is looked at for each hunk: a file may have many of both.
+    """
+    first = {line: at for at, line in reversed([*enumerate(lines)])}
+    ordered = sorted(first)
+
+    @cache
+    def find_first(beginning: str) -> int:
+        low, high = (
+            bisect(ordered, beginning, key=lambda line: line[: len(beginning)])
+            for bisect in (bisect_left, bisect_right)
+        )
+        return min((first[line] for line in ordered[low:high]), default=len(lines))
+
+    return find_first
 
 
 def _fits_shown(hunks: Sequence[Hunk], new: str) -> bool:

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from runner.changes.patch import list_added_lines, list_additions
 from runner.changes.patch_text import Untrue
-from runner.checks.regression_tests import parse
+from runner.checks.python_source import parse
 from runner.model.job import FileChange
 
 MIN_NAME = 3

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from runner.changes.patch import list_added_lines
 from runner.changes.patch_text import Untrue
-from runner.characters import has_long_runs
+from runner.checks.python_source import MAX_SOURCE, parse
 from runner.model.job import FileChange
 
 PATTERNS = ("test_*.py", "*_test.py")
 """How pytest tells files of tests from others (its `python_files`)."""
 
 FOLDERS = frozenset({"test", "tests"})
-MAX_SOURCE = 200_000
-"""Bytes of a file that is parsed: Python's own parser takes a thousand times as much memory."""
 MAX_TESTS = 30
 """Of one file; a change that touches more of them is not tried by them one by one."""
 
@@ -42,18 +39,6 @@ def find_tests(changes: Sequence[FileChange], patch: str) -> Iterator[tuple[str,
             names = _list_touched((change.content or b"").decode(errors="replace"), added.get(change.path, set()))
             if 0 < len(names) <= MAX_TESTS:
                 yield change.path, names
-
-
-def parse(source: str) -> ast.Module | None:
-    """The syntax tree, or None for what is no Python or was written to break its parser."""
-    if len(source) > MAX_SOURCE or has_long_runs(source):
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def _list_touched(source: str, lines: set[int]) -> list[str]:

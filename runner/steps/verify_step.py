@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -68,7 +69,7 @@ def plan_checks(report: Report) -> list[tuple[Kind, str, str]]:
     """What of an agent's result is to be checked, beside the issue's own scripts: kind, origin and script of each."""
     found = [(Kind.AGENT, "repro.py", report.repro)] if report.repro.strip() else []
     tests = find_tests(report.changes, report.patch) if report.digest else ()
-    return [*found, *((Kind.TESTS, path, "\n".join(names)) for path, names in [*tests][:MAX_TEST_FILES])]
+    return [*found, *((Kind.TESTS, path, "\n".join(names)) for path, names in islice(tests, MAX_TEST_FILES))]
 
 
 async def begin_verification(bench: Bench, job: Job, report: Report) -> Job | None:

@@ -23,6 +23,7 @@ from handlers.words.report_comment import (
     draft_report,
     render_duration,
 )
+from runner.characters import show_path
 from runner.model.job import FileChange, Job, JobState, Report
 from runner.model.meter import Meter
 from tests.support.jobs import NOON, make_job
@@ -402,3 +403,13 @@ def test_a_run_that_was_ended_and_left_a_report_says_why_it_is_partial() -> None
     assert "**Why:** the agent was stopped at the cap of 300 turns" in text
     assert "It lost the last chunk." in text
     assert render(job, result(body=" \n")).startswith("### Not finished\n")
+
+
+@pytest.mark.parametrize("path", ["packages/@core/run.sh", "a[skip ci]b", "fixes #12/a  b", "o/r#1.py", "*a*_b_.py"])
+def test_a_warning_and_a_refusal_show_a_path_exactly(path: str) -> None:
+    report = result(
+        warnings=(f"{show_path(path)} is executable now",), refusals=(f"{show_path(path)} is protected by `**`",)
+    )
+    comment = render(report=report)
+    assert f"- ⚠️ `{path}` is executable now" in comment
+    assert f"- ⛔ `{path}` is protected by `**`" in comment

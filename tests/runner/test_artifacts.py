@@ -222,6 +222,19 @@ def test_a_name_cannot_break_out_of_its_sentence() -> None:
     assert len(read(change("é" * 4000, b"\xff")).warnings[0]) < 400
 
 
+def test_many_warnings_of_one_kind_leave_room_for_the_others() -> None:
+    decoys = [change(f"d{number:02}.sh", mode="100755") for number in range(60)]
+    decoys += [change(f"e{number:02}.txt", b"a" * (1_001 + number)) for number in range(60)]
+    rows = [*decoys, change("z.py", b"a = 1" + b" " * 200 + b";import os\n")]
+    warnings = read_report(JOB, with_patch(*rows), Profile("octo/widgets", limits=Limits()), SECRET).warnings
+    assert warnings[:3] == (
+        "`d00.sh` is executable now",
+        "`e00.txt` has a line of 1001 characters",
+        "`z.py` has something behind 80 columns of blanks or more in one line",
+    )
+    assert warnings[-1] == "... and 71 more like these"
+
+
 def test_a_diff_that_nobody_could_read_whole_is_refused_and_the_report_stays() -> None:
     report = read(change(), patch="-" * 24_101)
     assert report.refusals == ("the diff is longer than 24100 characters, too long to be shown whole",)

@@ -120,6 +120,22 @@ def test_what_stands_far_to_the_right_is_named(blanks: str, named: bool) -> None
 
 
 @pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("x = 1" + (" " * 79 + ";") * 11 + "evil()", True),
+        ("x = 1" + "\t\t\t\t\t\t;" * 2 + "evil()", True),
+        (" " * 40 + "x = 1" + " " * 40 + "# evil()", True),
+        (" " * 40 + "x = 1" + " " * 39 + "# fine", False),
+        ("| a     " * 30 + "|", False),
+        ("a word  " * 100, False),
+        (" " * 40 + "x = 1" + " " * 900 + "\r", False),
+    ],
+)
+def test_columns_of_all_gaps_of_a_line_count(line: str, named: bool) -> None:
+    assert name_oddities(f"{line}\n") == ["something behind 80 columns of blanks or more in one line"] * named
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("plain text", "plain text"),

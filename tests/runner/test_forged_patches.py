@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import string
 import time
+import tracemalloc
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -250,7 +254,76 @@ def test_a_binary_body_decodes_to_the_content(tmp_path: Path, edited: bytes) -> 
             check_patch(odd, changes, base)
 
 
+def write_hunk(kind: str, data: bytes) -> list[str]:
+    """A hunk of a binary body, as git writes it."""
+    letters, packed, lines = string.ascii_uppercase + string.ascii_lowercase, zlib.compress(data), list[str]()
+    for at in range(0, len(packed), 52):
+        part = packed[at : at + 52]
+        lines.append(letters[len(part) - 1] + base64.b85encode(part + b"\0" * (-len(part) % 4)).decode())
+    return [f"{kind} {len(data)}", *lines, ""]
+
+
+def write_size(size: int) -> bytes:
+    """A size in a delta."""
+    return (bytes([size & 0x7F | 0x80]) + write_size(size >> 7)) if size > 0x7F else bytes([size])
+
+
+COPY = b"\xf0\x40\x42\x0f"
+"""The part of a delta that copies the first million bytes."""
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        write_size(1_000_000) + write_size(200_000_000) + COPY * 200,
+        write_size(1_000_000) + write_size(1_000_001) + COPY * 200,
+        write_size(1_000_000) + b"\xff" * 500_000,
+    ],
+)
+def test_a_delta_takes_no_more_room_than_the_content_that_it_should_lead_to(delta: bytes) -> None:
+    before, after = b"\0" * 1_000_000, b"\1" + b"\0" * 1_000_000
+    lines = ["GIT binary patch", *write_hunk("delta", delta), *write_hunk("literal", before)]
+    patch = section("x.bin", *lines)
+    started = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(Untrue, match="something else"):
+            check_patch(patch, [FileChange("x.bin", "100644", after, "100644")], {"x.bin": before})
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - started < 2
+
+
 # What it costs
+
+
+def test_many_headings_that_repeat_an_early_line_take_linear_time() -> None:
+    def measure(count: int) -> float:
+        base = ["first", *map(str, range(5 * count))]
+        new, hunks = [*base], list[str]()
+        for number in range(count, 0, -1):
+            new.insert(5 * number, "x")
+            hunks += ["+x", f"@@ -{5 * number},0 +{5 * number + number} @@ first"]
+        change = FileChange("a.txt", "100644", "".join(f"{line}\n" for line in new).encode(), "100644")
+        patch = section("a.txt", *sides("a/a.txt", "b/a.txt"), *reversed(hunks))
+        before = {"a.txt": "".join(f"{line}\n" for line in base).encode()}
+        started = time.process_time()
+        check_patch(patch, [change], before)
+        return time.process_time() - started
+
+    assert any(measure(8_000) <= 2.5**3 * measure(1_000) for _ in range(5))
+
+
+def test_a_heading_must_repeat_an_earlier_line() -> None:
+    before = b"def a():\n    1\ndef b():\n    2\nend\n"
+    changed = FileChange("a.py", "100644", before.replace(b"2", b"3"), "100644")
+    lines = (*sides("a/a.py", "b/a.py"), "@@ -4 +4 @@ {}", "-    2", "+    3")
+    for heading in ("def a():", "def b", "def"):
+        check_patch(section("a.py", *lines).format(heading), [changed], {"a.py": before})
+    for heading in ("end", "def c", "def b():x", "e", "zzz"):
+        with pytest.raises(Untrue, match="repeats a line"):
+            check_patch(section("a.py", *lines).format(heading), [changed], {"a.py": before})
 
 
 def test_many_long_names_that_must_be_quoted_take_no_longer_each_than_a_few() -> None:

@@ -32,6 +32,8 @@ OLDEST_PYTHON_ON_MACHINES = (3, 9)
 MACHINE_SIDE = "runner.jobd"
 _NEWER_MODULES = {"tomllib"}
 _VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "service", "services"}
+_PARSING = "runner.checks.python_source"
+
 _NORMALISING = {
     "runner.characters",
     # It runs on machines, and reads paths alone, which git and the file system bound.
@@ -299,6 +301,23 @@ def find_normalisations(sources: Iterable[Source]) -> list[str]:
         if isinstance(node, ast.Attribute | ast.alias)
         and (node.attr if isinstance(node, ast.Attribute) else node.name) == "normalize"
         and source.name not in _NORMALISING
+    ]
+
+
+def find_parsers(sources: Iterable[Source]) -> list[str]:
+    """Uses of Python's own parser outside of the one function that refuses texts on which it takes too long."""
+    attributes = {"ast.parse", "ast.literal_eval"}
+    places = [
+        f"{source.name}:{node.lineno}"
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in attributes and source.name != _PARSING
+    ]
+    modules = ("ast.parse", "ast.literal_eval", "symtable", "tokenize")
+    imports = [one for one in _all_imports(sources) if any(map(one.reaches, modules)) and one.source.name != _PARSING]
+    return [
+        f"{place} parses a stranger's Python: use runner.checks.python_source.parse"
+        for place in [*places, *(one.place for one in imports)]
     ]
 
 

@@ -1,0 +1,50 @@
+"""Parses strangers' Python. Nothing else in the product gives a stranger's text to Python's own parser. Pure.
+
+The parser keeps the whole process waiting while it works, so texts for which it needs more than linear time are refused
+before.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+
+from runner.characters import has_long_runs
+
+MAX_SOURCE = 200_000
+"""Characters of a file that is parsed: Python's own parser takes a thousand times as much memory."""
+
+MAX_PARTS = 100
+"""Names in a dotted name: CPython copies the name of an import again for each of its parts
+(`_PyPegen_join_names_with_dot`)."""
+
+MAX_BRACES = 2_000
+"""Opening braces in a file with f-strings: for each field, CPython 3.11 reads its string again from the beginning
+(`fstring_find_expr_location`)."""
+
+_BLANK = r"(?:[ \t\f]|\\\r?\n?)*+"
+_LETTER = r"[0-9A-Za-z_\x80-\U0010ffff]"
+_NAME = rf"(?<!{_LETTER}){_LETTER}++"
+_DOTTED = re.compile(rf"{_NAME}(?:{_BLANK}\.{_BLANK}{_NAME})++")
+_F_STRING = re.compile(r"(?:[fF][rR]?|[rR][fF])[\"']")
+
+
+def parse(source: str) -> ast.Module | None:
+    """The syntax tree, or None for what is no Python or was written to keep its parser busy."""
+    if len(source) > MAX_SOURCE or _is_slow(source):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _is_slow(source: str) -> bool:
+    if source.count("{") > MAX_BRACES and _F_STRING.search(source):
+        return True
+    if any(found[0].count(".") >= MAX_PARTS for found in _DOTTED.finditer(source)):
+        return True
+    return has_long_runs(source)
