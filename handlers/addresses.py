@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.model.job import Job
+from runner.model.job import JobRequest
 
 
 def job_url(public_url: str, job_id: str) -> str:
@@ -10,7 +10,7 @@ def job_url(public_url: str, job_id: str) -> str:
     return f"{public_url}/jobs/{job_id}"
 
 
-def find_page_root(job: Job, public_url: str, *, signs_in: bool) -> str:
+def find_page_root(job: JobRequest, public_url: str, *, signs_in: bool) -> str:
     """Below which address the job has its page; empty where it has none.
 
     Without sign-in nobody can prove that they may read a private repository, so its jobs have no pages.
@@ -18,7 +18,7 @@ def find_page_root(job: Job, public_url: str, *, signs_in: bool) -> str:
     return "" if job.private and not signs_in else public_url
 
 
-def find_page(job: Job, public_url: str, *, signs_in: bool) -> str | None:
+def find_page(job: JobRequest, public_url: str, *, signs_in: bool) -> str | None:
     """The address of the job's page, if it has one."""
     root = find_page_root(job, public_url, signs_in=signs_in)
     return job_url(root, job.id) if root else None

@@ -13,7 +13,7 @@ from runner.agents import AgentSpec
 from runner.agents.skills import Skill
 from runner.db.database import Database
 from runner.model.caps import Caps, Scope
-from runner.model.job import Job
+from runner.model.job import Job, JobRequest
 from runner.model.machines import Machine, eligible
 
 
@@ -62,7 +62,7 @@ class Context:
         """The names of the machines that jobs of a repository may run on."""
         return [machine.name for machine in eligible(self.machines.values(), rules.requires, private=private)]
 
-    def find_page_root(self, job: Job) -> str:
+    def find_page_root(self, job: JobRequest) -> str:
         """Below which address a job has its page; empty where it has none."""
         return find_page_root(job, self.public_url, signs_in=self.signs_in)
 

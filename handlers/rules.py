@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from runner.model.caps import Caps, Scope
-from runner.model.job import REBASE, VERIFY
+from runner.model.job import KINDS, JobKind
+
+REBASE, VERIFY = "rebase", "verify"
+"""The presets whose jobs are of a kind of their own."""
+
+_OWN_KINDS = {REBASE: JobKind.REBASE, VERIFY: JobKind.VERIFY}
 
 
 class Role(IntEnum):
@@ -38,10 +43,18 @@ class Preset:
     """Whether it takes up the edits of the issue's last attempt, and makes no sense without."""
     needs_advice: bool = False
     """Whether the advice of whoever asks is all that says what is to be done."""
-    has_agent: bool = True
-    """Whether an agent works, or the service only looks itself."""
     instructions: str | None = None
     """The operator's own: how to work, as Markdown. None where a template of ours says it."""
+
+    @property
+    def kind(self) -> JobKind:
+        """The kind of its jobs on issues."""
+        return _OWN_KINDS.get(self.name, JobKind.AGENT)
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent works, or the service only looks itself."""
+        return KINDS[self.kind].has_agent
 
     @property
     def promise(self) -> str:
@@ -67,7 +80,7 @@ PRESETS: Mapping[str, Preset] = {
             "carry the change over to the newest commit of its base branch, where git alone cannot",
             carries_on=True,
         ),
-        Preset(VERIFY, False, "run the scripts that are known of the issue, on today's base branch", has_agent=False),
+        Preset(VERIFY, False, "run the scripts that are known of the issue, on today's base branch"),
         Preset("ad-hoc", True, "do what your advice says", needs_advice=True),
     )
 }

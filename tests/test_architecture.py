@@ -13,6 +13,7 @@ from gidgethub.routing import Router
 from gidgethub.sansio import Event
 
 from handlers.triggers.router import ROUTER
+from runner.model.job import KINDS, JobKind, JobState
 from tests.support import house
 from tests.support.house import Source
 
@@ -308,6 +309,20 @@ def test_the_document_has_each_package_in_its_own_words() -> None:
         text = ast.get_docstring(ast.parse((ROOT / path / "__init__.py").read_text()))
         assert text
         assert f"**`{path}`** {squeeze(text)}" in manual, package
+
+
+def describe_kind(kind: JobKind) -> str:
+    """A row of the document's table, without its last column."""
+    row = KINDS[kind]
+    steps = ", ".join(f"({step})" if step in row.may_skip else step for step in row.steps)
+    thread = {True: "yes", False: "no", None: "as the job that was held"}[row.has_thread]
+    agent = "on conflicts" if JobState.RUNNING in row.may_skip else "yes" if row.has_agent else "no"
+    return f"| {kind} | {steps} | {thread} | {agent} | {'yes' if JobState.COLLECTING in row.steps else 'no'} | "
+
+
+def test_the_document_has_the_table_of_kinds() -> None:
+    manual = (ROOT / "ARCHITECTURE.md").read_text()
+    assert [kind for kind in JobKind if f"\n{describe_kind(kind)}" not in manual] == []
 
 
 def test_the_document_names_files_that_are_there() -> None:

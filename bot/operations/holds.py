@@ -28,7 +28,7 @@ from runner.characters import show_for_terminal
 from runner.db.database import Database, open_beside
 from runner.jobd.access.admission import read_key
 from runner.jobd.files import Failure
-from runner.model.job import Job
+from runner.model.job import Job, JobKind
 from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold, fetch_holds
@@ -112,7 +112,7 @@ def _describe_success(hold: Hold, job: Job | None, machines: Mapping[str, Machin
         state = f"but its machine does not let you in yet: {one_line(hold.trouble, 300)}"
     elif hold.admitted_at:
         state = "and its machine lets you in"
-    elif job and job.by_hand and not job.adopts:
+    elif job and job.kind is JobKind.WORKTREE:
         state = "and its machine lets you in once its environment is made: see ptq-bot holds"
     else:
         state = "and its machine lets you in once the job's result is collected"
@@ -158,7 +158,7 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
             return f"Job {held.id} is released. What was edited in it is dropped.\n"
         job, _ = await takeover.release(connection, held, secret=database.secret, public_url=url, now=now)
     page = settings.find_page(job)
-    where = f": {page}" if job.has_thread and page else f"; see it by: ptq-bot report {job.id}"
+    where = f": {page}" if job.thread is not None and page else f"; see it by: ptq-bot report {job.id}"
     return f"Job {held.id} is released. What was edited in it comes as job {job.id}{where}\n"
 
 

@@ -127,12 +127,12 @@ async def rename_job(settings: Settings, job_id: str, name: str) -> str:
         raise NotDone("a name has letters, digits, dots, dashes and underscores, 50 at most, and is no job's id")
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
         job = await _fetch(connection, job_id)
-        if job.has_thread:
+        if job.thread is not None:
             raise NotDone(f"job {job.id} belongs to {job.case_key}, and is called by that")
-        same = (jobs.c.name == name, jobs.c.repository == job.repository, jobs.c.issue_number != job.issue_number)
+        same = (jobs.c.name == name, jobs.c.repository == job.repository, jobs.c.series != job.series)
         if others := await job_rows.fetch_recent_jobs(connection, 1, *same):
             raise NotDone(f"{others[0].repository} has a job of that name: {others[0].id}")
-        attempts = (jobs.c.repository == job.repository, jobs.c.issue_number == job.issue_number)
+        attempts = (jobs.c.repository == job.repository, jobs.c.series == job.series)
         await connection.execute(update(jobs).where(*attempts).values(name=name))
         await job_rows.add_event(connection, job.id, datetime.now(UTC), f"renamed from {job.name} by {OPERATOR}")
     return f"{job.case_key} is called {name} from now on.\n"

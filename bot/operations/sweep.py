@@ -31,11 +31,11 @@ from handlers.jobs.preconditions import (
 )
 from handlers.jobs.start import StartRequest, freeze, list_scripts, name_job, start_unheard
 from handlers.ports import GitHubError, GitHubUnavailable
-from handlers.rules import RepositoryRules
+from handlers.rules import VERIFY, RepositoryRules
 from handlers.text.sanitize import redact
 from handlers.words.verified import explain_outcome, find_outcome
 from runner.characters import show_for_terminal
-from runner.model.job import VERIFY, Job, JobState, Posts
+from runner.model.job import Job, JobState, Posts
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
 from runner.rows.pauses import fetch_pauses, find_pause
@@ -192,7 +192,7 @@ class _Sweep:
     async def _check_all(self, connection: AsyncConnection) -> None:
         """Raise `NotStarted` for what stands in the way of every job."""
         await check_not_paused(connection, self._rules.name)
-        await check_caps(connection, self._context, self._rules, 0, self._by)
+        await check_caps(connection, self._context, self._rules, None, self._by)
 
     async def _foresee(self, issue: Issue) -> Row:
         context, name = self._context, self._rules.name
@@ -219,7 +219,7 @@ class _Sweep:
 
     async def _read(self, connection: AsyncConnection, job: Job) -> Row:
         """What a job that has ended says of its issue."""
-        title = next(issue.title for issue in self._issues if issue.number == job.issue_number)
+        title = next(issue.title for issue in self._issues if issue.number == job.thread)
         checks, page = await fetch_checks(connection, job.id), self._context.find_page(job)
         why = explain_outcome(job, checks, self._context.secrets)
         return Row(job.issue_number, title, find_outcome(job, checks), why, job.base_commit, job.id, page)

@@ -23,7 +23,7 @@ from handlers.holds.takeover import HoldRefused, fetch_releasable
 from handlers.jobs.preconditions import NotStarted
 from runner.characters import show_for_terminal
 from runner.db.database import open_beside
-from runner.model.job import Job
+from runner.model.job import Job, JobKind
 from runner.model.machines import Machine, eligible
 from runner.rows import job_rows
 from runner.rows.holds import fetch_holds
@@ -126,7 +126,7 @@ async def give_task(settings: Settings, name: str, task: str, *, agent: str | No
 async def _require_assignable(connection: AsyncConnection, held: Job) -> None:
     """Raise `HoldRefused` where an issue has commands of its own, or where an agent may have left its configuration."""
     followed = await job_rows.fetch_job(connection, held.follows) if held.follows else None
-    if held.has_thread or (followed and followed.has_thread):
+    if held.thread is not None or (followed and followed.thread is not None):
         raise HoldRefused("this environment is an issue's: release it, and comment /ptq retry with your advice")
-    if not held.by_hand or held.adopts:
+    if held.kind is not JobKind.WORKTREE:
         raise HoldRefused("an agent was at work here: release it, and begin anew with the edits by ptq-bot takeover")

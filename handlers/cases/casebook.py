@@ -134,7 +134,7 @@ def _case(row: Row[Any]) -> Case:
 async def fetch_case_of_pull(connection: AsyncConnection, repository: str, number: int) -> Case | None:
     """The case that a pull request of ours came from."""
     of_pull = select(pulls.c.job_id).where(pulls.c.number == number)
-    issue = select(jobs.c.issue_number).where(jobs.c.repository == repository, jobs.c.id.in_(of_pull)).limit(1)
+    issue = select(jobs.c.thread).where(jobs.c.repository == repository, jobs.c.id.in_(of_pull)).limit(1)
     found = (await connection.execute(issue)).scalar_one_or_none()
     return await fetch_case(connection, f"{repository}#{found}") if found else None
 
@@ -262,7 +262,7 @@ async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
     replaced = select(jobs.c.replaces).where(jobs.c.replaces.is_not(None))
     ended = jobs.c.state.in_([str(state) for state in FINAL])
     due = or_(jobs.c.posts == Posts.ALL, jobs.c.id.in_(select(cases.c.active_job_id)))
-    query = select(jobs.c.id).where(ended, jobs.c.issue_number > 0, jobs.c.id.not_in(reported), due)
+    query = select(jobs.c.id).where(ended, jobs.c.thread.is_not(None), jobs.c.id.not_in(reported), due)
     query = query.where(jobs.c.id.not_in(replaced))
     return list((await connection.execute(query)).scalars())
 
@@ -292,7 +292,7 @@ async def is_accepted(connection: AsyncConnection, note_url: str) -> bool:
 
 def _pulls_of(repository: str, issue_number: int) -> Select[Any]:
     """The pull requests that notes on an issue asked for and that were not given up, newest first."""
-    of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.thread == issue_number)
     standing = (pulls.c.job_id.in_(of_issue), pulls.c.abandoned.is_(None))
     return select(pulls).where(*standing).order_by(pulls.c.created_at.desc()).limit(1)
 
@@ -313,12 +313,12 @@ async def fetch_brought_pull(connection: AsyncConnection, repository: str, issue
 async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pull]:
     """Approved pull requests that are not brought to GitHub yet, oldest first, and of each issue only the first."""
     waiting = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
-    query = select(pulls, jobs.c.repository, jobs.c.issue_number).join(jobs, jobs.c.id == pulls.c.job_id)
+    query = select(pulls, jobs.c.repository, jobs.c.thread).join(jobs, jobs.c.id == pulls.c.job_id)
     firsts: dict[tuple[str, int], Pull] = {}
     for row in await connection.execute(query.where(*waiting).order_by(pulls.c.created_at)):
-        *values, repository, issue_number = row
+        *values, repository, thread = row
         pull = Pull(**dict(zip(pulls.c.keys(), values, strict=True)))
-        firsts.setdefault((repository, issue_number), pull)
+        firsts.setdefault((repository, thread), pull)
     return [pull for pull in firsts.values() if pull.next_attempt_at <= now]
 
 

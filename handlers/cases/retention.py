@@ -121,12 +121,11 @@ async def delete_logs(connection: AsyncConnection, job_ids: Collection[str]) -> 
 def _select_logged_jobs(after: str) -> Select[Any]:
     """The next jobs that have logs, in the order of their ids."""
     later = jobs.alias("later")
-    is_last = ~exists().where(
-        later.c.repository == jobs.c.repository,
-        later.c.issue_number == jobs.c.issue_number,
-        later.c.attempt > jobs.c.attempt,
-    )
-    of_case = and_(cases.c.repository == jobs.c.repository, cases.c.issue_number == jobs.c.issue_number)
+    is_later = and_(later.c.repository == jobs.c.repository, later.c.attempt > jobs.c.attempt)
+    in_thread = later.c.thread == jobs.c.thread
+    in_series = and_(later.c.thread.is_(None), later.c.series == jobs.c.series)
+    is_last = and_(~exists().where(is_later, in_thread), ~exists().where(is_later, in_series))
+    of_case = and_(cases.c.repository == jobs.c.repository, cases.c.issue_number == jobs.c.thread)
     columns = jobs.c.id, jobs.c.ended_at, is_last.label("is_last"), cases.c.active_job_id, cases.c.standing_job_id
     has_logs = exists().where(job_logs.c.job_id == jobs.c.id)
     query = select(*columns).select_from(jobs.outerjoin(cases, of_case)).where(has_logs, jobs.c.id > after)

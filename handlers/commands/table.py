@@ -20,9 +20,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from handlers.commands.options import ANYWAY, NAMES
-from handlers.rules import PRESETS, RepositoryRules, Role
+from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules, Role
 from handlers.text.hidden_parts import RAW_TEXT
-from runner.model.job import REBASE, VERIFY
 
 MAX_COMMANDS = 5
 """Commands that one comment may give; the rest is ignored."""

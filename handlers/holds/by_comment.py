@@ -24,7 +24,7 @@ from handlers.rules import RepositoryRules
 from handlers.words import hold_replies, replies
 from runner.jobd.access.admission import MAX_KEYS, read_key
 from runner.jobd.files import Failure
-from runner.model.job import Job, JobState
+from runner.model.job import Job, JobKind, JobState
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_sightings
 
@@ -48,7 +48,7 @@ async def find_newest(connection: AsyncConnection, repository: str, number: int)
     """The newest job of an issue whose environment somebody may want: not one in which nobody has worked, if it has
     ended and another one has left something."""
     last = await job_rows.fetch_last_job(connection, repository, number)
-    if last is None or last.active or not last.only_looks:
+    if last is None or last.active or last.kind is not JobKind.VERIFY:
         return last
     return await job_rows.fetch_last_job(connection, repository, number, reported=True) or last
 

@@ -76,9 +76,9 @@ async def _check(context: Context, hold: Hold, job: Job) -> None:
             await change_hold(connection, hold, expires_at=now)
         await job_rows.add_event(connection, job.id, now, f"@{hold.person} may no longer hold this: GitHub says so")
         origin = await find_origin(connection, job)
-        if origin.has_thread:
+        if origin.thread is not None:
             body = hold_replies.render_no_longer_allowed(hold)
             occasion = f"hold {job.id} {hold.begun_at.isoformat()} is not allowed"
-            await write_reply(connection, context, origin.repository, origin.issue_number, occasion, body)
+            await write_reply(connection, context, origin.repository, origin.thread, occasion, body)
     log.warning("hold.not_allowed", **job.log_context(), person=hold.person)
     context.ring()

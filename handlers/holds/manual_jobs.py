@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from secrets import token_hex
-from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,15 +16,12 @@ from handlers.cases import casebook
 from handlers.commands.options import Choice
 from handlers.jobs.brief import render_task
 from handlers.jobs.preconditions import NotStarted
-from handlers.jobs.start import ASKED_FOR, CLOCK_SKEW, open_job
+from handlers.jobs.start import CLOCK_SKEW, open_job
 from handlers.rules import RepositoryRules
-from runner.model.job import Job, JobState, Posts, derive_job_id
+from runner.model.job import Job, JobKind, JobRequest, JobState, Posts, ask_again, derive_job_id
 from runner.rows import job_rows
 from runner.rows.check_rows import copy_checks
 from runner.rows.holds import Hold, end_hold, save_hold
-
-WORKTREE, TASK = "worktree", "task"
-"""In place of presets."""
 
 AT_LEAST = timedelta(days=1)
 """For so long an environment that passed on is still held for its person, should nothing come of it."""
@@ -74,31 +70,29 @@ async def start_worktree(
 
     Raises `NotStarted` when somebody makes another one of the repository at this very moment.
     """
-    number = await job_rows.find_unused_number(connection, source.repository)
-    job = Job(
-        id=derive_job_id(f"{source.repository}#{number} worktree", secret),
+    series = await job_rows.find_unused_series(connection, source.repository)
+    wanted = JobRequest(
+        id=derive_job_id(f"{source.repository}~{series} worktree", secret),
+        kind=JobKind.WORKTREE,
         repository=source.repository,
         private=source.private,
-        issue_number=number,
-        attempt=1,
-        preset=WORKTREE,
+        thread=None,
+        series=series,
+        name=name,
+        preset=str(JobKind.WORKTREE),
         may_change=True,
         agent=source.agent,
         requested_by=person.name,
+        requested_at=now,
         clone_url=source.clone_url,
         base_branch=source.base_branch,
         base_commit=source.base_commit,
         prompt="",
-        state=JobState.QUEUED,
-        created_at=now,
-        changed_at=now,
-        requested_at=now,
-        follows=source.follows,
-        by_hand=True,
-        name=name,
         pinned_to=machine,
+        follows=source.follows,
     )
-    if not await job_rows.insert_job(connection, job):
+    job = await job_rows.create_job(connection, wanted, now)
+    if job is None:
         raise NotStarted("somebody else is making a worktree just now: try again")
     await save_hold(connection, person.hold(job.id, now))
     return job
@@ -106,8 +100,9 @@ async def start_worktree(
 
 async def find_origin(connection: AsyncConnection, held: Job) -> Job:
     """The job of an issue whose environment this one made anew; or the job itself."""
-    followed = None if held.has_thread or not held.follows else await job_rows.fetch_job(connection, held.follows)
-    return followed or held
+    if held.thread is not None or not held.follows:
+        return held
+    return await job_rows.fetch_job(connection, held.follows) or held
 
 
 async def start_collecting(
@@ -129,22 +124,27 @@ async def start_collecting(
     case = await casebook.fetch_case(connection, origin.case_key)
     if case and case.active_job_id:
         raise NotStarted("another job on this issue is under way; release this one when that has ended")
-    by_person = {
-        "requested_by": hold.person,
-        "may_change": True,
-        "follows": origin.id,
-        "by_hand": True,
-        "agent": held.agent,
-        "model": None,
-        "posts": Posts.ALL,
-        "requested_at": requested_at or now - CLOCK_SKEW,
-    }
-    job = await _adopt(connection, origin, held, f"by hand after {held.id}", by_person, secret=secret, now=now)
-    if job.has_thread:
-        await open_job(connection, public_url, job, case.title if case else "")
+    wanted = ask_again(
+        origin,
+        id=_derive_id(held, "by hand", secret),
+        kind=JobKind.RELEASE,
+        may_change=True,
+        agent=held.agent,
+        model=None,
+        requested_by=hold.person,
+        requested_at=requested_at or now - CLOCK_SKEW,
+        base_commit=held.base_commit,
+        pinned_to=None,
+        posts=Posts.ALL,
+        follows=origin.id,
+        replaces=None,
+        adopts=held.id,
+    )
+    if wanted.thread is not None:
+        job = await open_job(connection, public_url, wanted, case.title if case else "", now)
         await copy_checks(connection, origin.id, job.id)
     else:
-        await _insert(connection, job)
+        job = await _create_in_series(connection, wanted, now)
     return await _pass_on(connection, job, held, hold, now)
 
 
@@ -160,42 +160,33 @@ async def start_task(
     now: datetime,
 ) -> Job:
     """Create the job in which an agent goes on in a held worktree, by a person's own words. Raises `NotStarted`."""
-    given = {
-        "preset": TASK,
-        "agent": choice.agent,
-        "model": choice.model,
-        "requested_by": hold.person,
-        "prompt": render_task(held.name or held.id, rules, task, token_hex(8)),
-        "follows": None,
-        "name": held.name,
-        "requested_at": now,
-    }
-    job = await _adopt(connection, held, held, f"task after {held.id}", given, secret=secret, now=now)
-    await _insert(connection, job)
+    wanted = ask_again(
+        held,
+        id=_derive_id(held, "task", secret),
+        kind=JobKind.TASK,
+        preset=str(JobKind.TASK),
+        agent=choice.agent,
+        model=choice.model,
+        requested_by=hold.person,
+        requested_at=now,
+        prompt=render_task(held.name or held.id, rules, task, token_hex(8)),
+        pinned_to=None,
+        follows=None,
+        adopts=held.id,
+    )
+    job = await _create_in_series(connection, wanted, now)
     return await _pass_on(connection, job, held, hold, now)
 
 
-async def _insert(connection: AsyncConnection, job: Job) -> None:
-    if not await job_rows.insert_job(connection, job):
+def _derive_id(held: Job, what: str, secret: bytes) -> str:
+    return derive_job_id(f"{held.case_key} {what} after {held.id}", secret)
+
+
+async def _create_in_series(connection: AsyncConnection, request: JobRequest, now: datetime) -> Job:
+    job = await job_rows.create_job(connection, request, now)
+    if job is None:
         raise NotStarted("another job of this worktree is under way")
-
-
-async def _adopt(
-    connection: AsyncConnection, like: Job, held: Job, what: str, other: dict[str, Any], *, secret: bytes, now: datetime
-) -> Job:
-    """A job that asks for what another one did, but for what is `other`, in the environment of one that is held."""
-    asked = {name: getattr(like, name) for name in ASKED_FOR}
-    return Job(
-        id=derive_job_id(f"{held.case_key} {what}", secret),
-        **{**asked, "name": like.name, **other},
-        attempt=await job_rows.count_attempts(connection, like.repository, like.issue_number) + 1,
-        base_commit=held.base_commit,
-        conflicts=like.conflicts,
-        adopts=held.id,
-        state=JobState.QUEUED,
-        created_at=now,
-        changed_at=now,
-    )
+    return job
 
 
 async def _pass_on(connection: AsyncConnection, job: Job, held: Job, hold: Hold, now: datetime) -> Job:

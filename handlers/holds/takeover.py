@@ -15,7 +15,7 @@ from handlers.cases.withheld import fetch_withheld
 from handlers.holds.manual_jobs import Person, Source, find_origin, start_collecting, start_worktree
 from handlers.jobs.preconditions import NotStarted
 from handlers.text.sanitize import one_line
-from runner.model.job import Job, JobState
+from runner.model.job import Job, JobKind, JobState
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold, fetch_holds, save_hold
 
@@ -100,7 +100,7 @@ async def _start_again(
     now: datetime,
 ) -> Job:
     """Make the environment of a job that has ended anew."""
-    if ended.by_hand and not ended.adopts:
+    if ended.kind is JobKind.WORKTREE:
         raise HoldRefused("this worktree is gone, and nothing was collected from it: make a new one")
     if await fetch_withheld(connection, ended.id):
         raise HoldRefused("its report is for you alone, and a release would publish its edits: see ptq-bot report")
@@ -119,10 +119,9 @@ async def fetch_releasable(connection: AsyncConnection, held: Job, now: datetime
     if hold is None or hold.expires_at <= now:
         raise HoldRefused("nobody holds this job, or not any more")
     if held.active:
-        is_new = held.by_hand and not held.adopts
-        result = "its environment is not made yet" if is_new else "its result is still to come"
+        result = "its environment is not made yet" if held.kind is JobKind.WORKTREE else "its result is still to come"
         raise HoldRefused(f"the job has not ended yet; {result}")
-    if held.by_hand and not held.adopts and held.state is not JobState.SUCCEEDED:
+    if held.kind is JobKind.WORKTREE and held.state is not JobState.SUCCEEDED:
         raise HoldRefused(f"its environment was never made: {one_line(held.failure or 'it was lost', 300)}")
     return hold
 
@@ -149,7 +148,7 @@ async def release(
 
 async def drop(connection: AsyncConnection, held: Job, by: str, now: datetime) -> Hold | None:
     """End a hold, and let what was changed go; or end a worktree that is being made. Raises `HoldRefused`."""
-    if held.active and held.by_hand and not held.adopts:
+    if held.active and held.kind is JobKind.WORKTREE:
         await job_rows.request_cancel(connection, held.id, by, now)
         hold = await fetch_hold(connection, held.id)
         if hold:  # It may just have been made.

@@ -30,7 +30,7 @@ from handlers.words.report_comment import Draft, approvable, draft_report
 from handlers.words.verified import find_outcome
 from runner.aside import run_aside
 from runner.checks.verification import Check
-from runner.model.job import Job, JobState, Posts, Report
+from runner.model.job import Job, JobKind, JobState, Posts, Report
 from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
@@ -129,7 +129,8 @@ async def _report(context: Context, job_id: str) -> None:
 async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
     """Whether the thread gets the report of a job that has ended."""
     job = ended.job
-    if job.rebases and job.state is JobState.FAILED and await job_rows.fetch_successor(connection, job.id):
+    has_failed = job.state is JobState.FAILED
+    if job.kind is JobKind.REBASE and has_failed and await job_rows.fetch_successor(connection, job.id):
         return False
     if job.posts is not Posts.FINDING:
         return job.posts is Posts.ALL

@@ -132,19 +132,19 @@ async def check_free(
 
 
 async def check_caps(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int, requested_by: str
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, thread: int | None, requested_by: str
 ) -> None:
-    """Raise `NotStarted` while a cap on this issue, this person or this repository is used up."""
-    if use := await _find_used_up(connection, context, rules, number, requested_by):
+    """Raise `NotStarted` while a cap on this issue, if there is one, this person or this repository is used up."""
+    if use := await _find_used_up(connection, context, rules, thread, requested_by):
         refused = NotStarted if use.scope is Scope.ISSUE else NothingStarts
         raise refused(replies.render_capped(use, requested_by))
 
 
 async def _find_used_up(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int, requested_by: str
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, thread: int | None, requested_by: str
 ) -> Use | None:
     spent = await job_rows.fetch_spent(
-        connection, repository=rules.name, issue_number=number, requested_by=requested_by, now=context.now()
+        connection, repository=rules.name, thread=thread, requested_by=requested_by, now=context.now()
     )
     uses = [find_tightest(caps, spent, starting=True) for caps in (context.caps_for(rules.name), rules.own_caps)]
     use = max(filter(None, uses), key=lambda use: use.share, default=None)
@@ -169,7 +169,7 @@ async def check_may_replace(connection: AsyncConnection, context: Context, lost:
     if case is None or case.active_job_id:
         raise NotStarted(replies.render_not_again("another job on this issue is under way"))
     assert rules
-    if use := await _find_used_up(connection, context, rules, lost.issue_number, lost.requested_by):
+    if use := await _find_used_up(connection, context, rules, lost.thread, lost.requested_by):
         raise NotStarted(replies.render_not_again(f"{use.describe(lost.requested_by)} is used up"))
 
 

@@ -12,12 +12,12 @@ from handlers.context import Context
 from handlers.jobs.history import leads_to
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.previous_attempts import EarlierAttempt, recall
-from handlers.rules import RepositoryRules
+from handlers.rules import REBASE, RepositoryRules
 from handlers.text.report import has_words, is_withheld
 from handlers.words import replies
 from runner.agents.events import Ending
 from runner.changes.rebase import find_unresolved
-from runner.model.job import REBASE, Job, JobState, Report
+from runner.model.job import Job, JobKind, JobState, Report
 from runner.model.meter import Meter
 from runner.rows import job_rows
 
@@ -102,7 +102,7 @@ async def find_task(connection: AsyncConnection, job: Job) -> str:
 
 def left_conflicts(job: Job, report: Report | None, meter: Meter | None) -> bool:
     """Whether an agent came to its own end and left conflicts. What else ends one is no matter of another try. Pure."""
-    if not job.rebases or job.state is not JobState.FAILED or report is None or meter is None:
+    if job.kind is not JobKind.REBASE or job.state is not JobState.FAILED or report is None or meter is None:
         return False
     by_itself = meter.ending == Ending.FINISHED and has_words(report) and not is_withheld(report)
     return by_itself and bool(find_unresolved(job, report.changes))

@@ -1,13 +1,13 @@
 """Creates the jobs of issues: freezes the issue, writes the brief, and commits case, job and first reply.
 
-Nothing else creates a job but `handlers.holds.manual_jobs`, for people who work in an environment themselves, and
-`handlers.jobs.tasks`, for tasks without an issue.
+Two others ask for jobs: `handlers.holds.manual_jobs` for people who work in an environment themselves, and
+`handlers.jobs.tasks` for tasks without an issue. `runner.rows.job_rows.create_job` creates all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from secrets import token_hex
 
@@ -37,11 +37,11 @@ from handlers.jobs.preconditions import (
 from handlers.jobs.previous_attempts import EarlierAttempt
 from handlers.jobs.rebase import Target, find_rebasable, find_target, find_task
 from handlers.jobs.snapshot import Snapshot, freeze_issue
-from handlers.rules import Preset, RepositoryRules, find_command
+from handlers.rules import REBASE, Preset, RepositoryRules, find_command
 from handlers.words import replies, status_comment
 from runner.agents.skills import choose_skills
 from runner.checks.verification import Kind
-from runner.model.job import REBASE, Job, JobState, Posts, derive_job_id
+from runner.model.job import Job, JobKind, JobRequest, JobState, Posts, ask_again, derive_job_id
 from runner.rows import job_rows
 from runner.rows.check_rows import add_checks, copy_checks
 
@@ -57,18 +57,10 @@ CLOCK_SKEW = timedelta(seconds=60)
 AT_ONCE = timedelta(seconds=5)
 """How long after a label what else happens to its issue may be of the same doing, such as another label."""
 
-ASKED_FOR = frozenset(
-    (
-        *("repository", "private", "issue_number", "preset", "may_change", "agent", "model", "requested_by"),
-        *("clone_url", "base_branch", "prompt", "skills", "follows", "posts", "requested_at"),
-    )
-)
-"""What of a job was decided when somebody asked for it."""
-
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """What somebody with permission asked for."""
+    """What somebody with permission asked for on an issue, before anything was looked at."""
 
     repository: Repository
     issue: Issue
@@ -86,7 +78,7 @@ class StartRequest:
     steering: str = ""
     comment_id: int | None = None
     """The comment that asked, when a comment did."""
-    thread: int | None = None
+    pull_number: int | None = None
     """The pull request of ours in which that was, when it was not on the issue."""
     as_found: bool = False
     """Whether the issue is as we found it afterwards, for nobody told us of the label."""
@@ -109,8 +101,6 @@ class StartRequest:
 class _Plan:
     """What a request comes to, after all that was before it."""
 
-    job_id: str
-    attempt: int
     preset: Preset
     choice: Choice
     earlier: EarlierAttempt | None
@@ -173,7 +163,7 @@ async def _aim(context: Context, rules: RepositoryRules, request: StartRequest) 
 
 async def _check(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
     """Raise `NotStarted` for what GitHub says against a job."""
-    if request.thread and request.issue.updated_at >= request.triggered_at:
+    if request.pull_number and request.issue.updated_at >= request.triggered_at:
         # From there the issue is seen as it is now, which is not what its maintainer has read. Seconds are whole.
         raise NotStarted(replies.render_issue_changed(request.issue.number))
     if request.as_found and request.issue.updated_at > request.triggered_at + AT_ONCE:
@@ -204,7 +194,7 @@ async def _answer(
         return await _create(connection, context, rules, request, snapshot)
     except NotStarted as refused:
         occasion = _name_refusal(number, request.trigger)
-        await write_reply(connection, context, rules.name, request.thread or number, occasion, refused.reply)
+        await write_reply(connection, context, rules.name, request.pull_number or number, occasion, refused.reply)
         return None
 
 
@@ -212,15 +202,14 @@ async def _create(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot
 ) -> Job:
     """Write down the job and its scripts. Raises `NotStarted` before anything is written."""
-    job_id = name_job(context, rules.name, request.issue.number, request.trigger)
-    plan = await _plan(connection, context, rules, request, job_id)
+    plan = await _plan(connection, context, rules, request)
     scripts = await list_scripts(connection, snapshot, with_earlier=not plan.preset.has_agent)
     if not plan.preset.has_agent and not scripts:
         raise NothingToVerify(replies.render_nothing_to_verify())
     if plan.gives_way:
         await _give_way(connection, context, plan.gives_way, request.requested_by)
-    job = _draft_job(context, rules, request, snapshot, plan)
-    await open_job(connection, context.find_page_root(job), job, request.issue.title)
+    wanted = _draft(context, rules, request, snapshot, plan)
+    job = await open_job(connection, context.find_page_root(wanted), wanted, request.issue.title, context.now())
     await add_checks(connection, job.id, scripts)
     return job
 
@@ -262,9 +251,7 @@ def _name_refusal(issue_number: int, trigger: str) -> str:
     return f"#{issue_number} not started {trigger}"
 
 
-async def _plan(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, job_id: str
-) -> _Plan:
+async def _plan(connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest) -> _Plan:
     """Raise `NotStarted` when something is in the way."""
     number, private = request.issue.number, request.repository.private
     await check_not_paused(connection, rules.name)
@@ -274,7 +261,7 @@ async def _plan(
         earlier = await find_earlier(connection, context, rules.name, number)
         name = await find_task(connection, earlier.job)
     preset = find_preset(context, rules, name, request.steering)
-    if preset.name == REBASE:
+    if preset.kind is JobKind.REBASE:
         earlier = await find_rebasable(connection, context, rules.name, number)
         if objection := request.target.objection if request.target else replies.render_nothing_to_rebase():
             raise NotStarted(objection)
@@ -288,8 +275,7 @@ async def _plan(
     except OptionRefused as refused:
         raise NotStarted(replies.render_option_refused(str(refused), offers, machines)) from None
     await check_caps(connection, context, rules, number, request.requested_by)
-    attempt = await job_rows.count_attempts(connection, rules.name, number) + 1
-    return _Plan(job_id, attempt, preset, choice, earlier, gives_way)
+    return _Plan(preset, choice, earlier, gives_way)
 
 
 async def start_again(connection: AsyncConnection, context: Context, lost: Job, title: str) -> Job:
@@ -300,30 +286,33 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
     what was frozen at the trigger is still what was asked for.
     """
     await check_may_replace(connection, context, lost)
-    now = context.now()
-    again = Job(
+    wanted = ask_again(
+        lost,
         id=derive_job_id(f"{lost.case_key} in place of {lost.id}", context.db.secret),
-        **{field.name: getattr(lost, field.name) for field in fields(Job) if field.name in ASKED_FOR},
-        attempt=lost.attempt + 1,
-        base_commit=lost.base_commit if lost.rebases else None,
+        base_commit=lost.base_commit if lost.kind is JobKind.REBASE else None,
+        conflicts=None,
         # A machine that was lost is no place to insist on.
         pinned_to=None if lost.state is JobState.LOST else lost.pinned_to,
         replaces=lost.id,
-        state=JobState.QUEUED,
-        created_at=now,
-        changed_at=now,
     )
-    await open_job(connection, context.find_page_root(again), again, title)
+    again = await open_job(connection, context.find_page_root(wanted), wanted, title, context.now())
     await copy_checks(connection, lost.id, again.id)
     return again
 
 
-async def open_job(connection: AsyncConnection, public_url: str, job: Job, title: str) -> None:
-    """Insert the job of an issue with its case and, where the thread hears of it, its status comment."""
+async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, title: str, now: datetime) -> Job:
+    """Create the job of an issue that has no active one, and let its case and its thread know."""
+    job = await job_rows.create_job(connection, request, now)
+    assert job
+    await open_case(connection, public_url, job, title)
+    return job
+
+
+async def open_case(connection: AsyncConnection, public_url: str, job: Job, title: str) -> None:
+    """Make a new job the active one of its case and, where the thread hears of it, write its status comment."""
     case = await casebook.fetch_case(connection, job.case_key) or Case(
         job.case_key, job.repository, job.issue_number, title, CaseState.IDLE, job.created_at, job.created_at
     )
-    await job_rows.insert_job(connection, job)
     await casebook.save_case(connection, begin_job(replace(case, title=title), job.id, job.created_at))
     if job.posts is not Posts.ALL:
         return
@@ -353,24 +342,27 @@ async def freeze(context: Context, rules: RepositoryRules, request: StartRequest
     )
 
 
-def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot, plan: _Plan) -> Job:
-    now, earlier, target = context.now(), plan.earlier, request.target
+def _draft(
+    context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot, plan: _Plan
+) -> JobRequest:
+    earlier, target = plan.earlier, request.target
     branch = rules.base_branch or request.repository.default_branch
     if earlier:
         branch = target.branch if target else earlier.job.base_branch
     skills = choose_skills(context.skills, snapshot.labels)
     nonce = token_hex(8)
-    return Job(
-        id=plan.job_id,
+    return JobRequest(
+        id=name_job(context, rules.name, request.issue.number, request.trigger),
+        kind=plan.preset.kind,
         repository=rules.name,
         private=request.repository.private,
-        issue_number=request.issue.number,
-        attempt=plan.attempt,
+        thread=request.issue.number,
         preset=plan.preset.name,
         may_change=plan.preset.may_change,
         agent=plan.choice.agent,
         model=plan.choice.model,
         requested_by=request.requested_by,
+        requested_at=request.requested_at,
         clone_url=rules.clone_url or request.repository.clone_url,
         base_branch=branch,
         base_commit=target.commit if target else None,
@@ -381,10 +373,6 @@ def _draft_job(context: Context, rules: RepositoryRules, request: StartRequest, 
         pinned_to=plan.choice.machine,
         posts=request.posts,
         follows=earlier.job.id if earlier else None,
-        state=JobState.QUEUED,
-        created_at=now,
-        changed_at=now,
-        requested_at=request.requested_at,
     )
 
 

@@ -18,7 +18,7 @@ from handlers.jobs.brief import render_off_thread
 from handlers.jobs.preconditions import NotStarted, check_caps, check_not_paused
 from handlers.jobs.start import RETRY
 from handlers.rules import Preset, RepositoryRules
-from runner.model.job import Job, JobState, derive_job_id
+from runner.model.job import Job, JobKind, JobRequest, derive_job_id
 from runner.rows import job_rows
 
 
@@ -60,35 +60,34 @@ async def start_off_thread(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, repository: Repository, task: Task
 ) -> Job:
     """Create the job in which an agent works by somebody's words. Raises `NotStarted` while something forbids it."""
-    number, now = await job_rows.find_unused_number(connection, rules.name), context.now()
-    named = task.occasion or f"#{number} task"
+    series, now = await job_rows.find_unused_series(connection, rules.name), context.now()
+    named = task.occasion or f"~{series} task"
     job_id = derive_job_id(f"{rules.name}{named}", context.db.secret)
     if task.occasion and (given := await job_rows.fetch_job(connection, job_id)):
         return given
     await check_not_paused(connection, rules.name)
-    await check_caps(connection, context, rules, number, task.requested_by)
-    job = Job(
+    await check_caps(connection, context, rules, None, task.requested_by)
+    wanted = JobRequest(
         id=job_id,
+        kind=JobKind.TASK,
         repository=rules.name,
         private=repository.private,
-        issue_number=number,
-        attempt=1,
+        thread=None,
+        series=series,
+        name=f"task{series}",
         preset=task.preset.name,
         may_change=task.preset.may_change,
         agent=task.choice.agent,
         model=task.choice.model,
         requested_by=task.requested_by,
+        requested_at=now,
         clone_url=rules.clone_url or repository.clone_url,
         base_branch=task.branch,
         base_commit=task.commit,
         prompt=render_off_thread(task.preset, rules, task.words, token_hex(8)),
         pinned_to=task.choice.machine,
-        name=f"task{-number}",
-        state=JobState.QUEUED,
-        created_at=now,
-        changed_at=now,
-        requested_at=now,
     )
-    if not await job_rows.insert_job(connection, job):
+    job = await job_rows.create_job(connection, wanted, now)
+    if job is None:
         raise NotStarted("somebody else is giving a task just now: try again")
     return job

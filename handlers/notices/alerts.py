@@ -76,7 +76,7 @@ class Alerts:
     async def _look_at_reports(self, now: datetime) -> None:
         """Those of tasks without an issue: `handlers.jobs.outcomes` tells of all others."""
         query = select(jobs.c.id).join(reports, reports.c.job_id == jobs.c.id)
-        query = query.where(jobs.c.issue_number < 0, jobs.c.state.in_(sorted(map(str, FINAL))))
+        query = query.where(jobs.c.thread.is_(None), jobs.c.state.in_(sorted(map(str, FINAL))))
         named = (func.lower(reports.c.body).like(part) for part in ("%concern%", "%ecurity%"))
         query = query.where(jobs.c.ended_at > now - LATELY, or_(*named))
         async with self._context.db.write() as connection:
@@ -130,7 +130,7 @@ async def _find_used_up(connection: AsyncConnection, context: Context, now: date
         people = await _list_people(connection, rules.name, now) if Scope.USER_DAY in caps else []
         for person in people or [""] * bool(caps.keys() & PERIODS):
             spent = await job_rows.fetch_spent(
-                connection, repository=rules.name, issue_number=0, requested_by=person, now=now
+                connection, repository=rules.name, thread=None, requested_by=person, now=now
             )
             uses = [use for use in find_uses(caps, spent) if use.scope in PERIODS and use.share >= 1]
             found += [(person if use.scope is Scope.USER_DAY else rules.name, use) for use in uses]

@@ -23,9 +23,9 @@ from handlers.jobs.outcomes import render_report
 from handlers.jobs.rebase import read_onto
 from handlers.jobs.start import StartRequest, start_job, was_requested_before
 from handlers.pulls.pulls import ask_for_pull
-from handlers.rules import RepositoryRules
+from handlers.rules import REBASE, RepositoryRules
 from handlers.words import replies, status_comment
-from runner.model.job import REBASE, Job, JobState
+from runner.model.job import Job, JobState
 from runner.rows import job_rows
 
 router = Router()
@@ -149,14 +149,15 @@ async def _run(request: Request, command: Command) -> None:
 
 
 async def _ask_for_job(request: Request, preset: str, argument: str, body: str) -> None:
-    event, thread = request.event, None
+    event, pull_number = request.event, None
     onto, argument = read_onto(argument) if preset == REBASE else (None, argument)
     options, advice = read_options(argument)
     if preset == REBASE and onto is None:
         onto, advice = read_onto(advice)
     issue = event.issue
     if issue.number != request.number:
-        issue, thread = await request.context.github.fetch_issue(request.rules.name, request.number), issue.number
+        pull_number = issue.number
+        issue = await request.context.github.fetch_issue(request.rules.name, request.number)
     await start_job(
         request.context,
         request.rules,
@@ -171,7 +172,7 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
             onto=onto,
             steering=f"{advice}\n\n{body}".strip(),
             comment_id=event.comment.id,
-            thread=thread,
+            pull_number=pull_number,
         ),
     )
 

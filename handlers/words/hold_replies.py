@@ -10,7 +10,7 @@ from collections.abc import Collection
 from handlers.addresses import link_job
 from handlers.text.sanitize import make_plain_line
 from handlers.text.voice import Label
-from runner.model.job import Job
+from runner.model.job import Job, JobKind
 from runner.rows.holds import Hold
 
 
@@ -20,7 +20,7 @@ def render_taken_over(
     """`/ptq takeover`, heard: `held` is the job itself, or the one in which its environment is made anew; `before` is
     who had it. Where people sign in to the pages, the way in is there for whoever holds it."""
     time, before_that, when = f"until {_render_time(hold)}", "", "within moments"
-    if held.by_hand and not held.adopts and held.active:
+    if held.kind is JobKind.WORKTREE and held.active:
         time = f"for {_describe_lasting(hold)}"
         before_that, when = "Its environment is being made anew. ", "once it is there, which is when the time begins"
     elif held.active:

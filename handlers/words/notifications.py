@@ -34,7 +34,7 @@ OUT, BACK = "out", "back"
 
 def draft_concern(job: Job, report: Report, now: datetime) -> Notification:
     """What the operator is told of a run whose report is withheld. A job has one."""
-    facts = {"job": job.id, "repository": job.repository, "issue": job.issue_number}
+    facts = {"job": job.id, "repository": job.repository, "issue": job.logged_issue}
     facts["summary"] = parse_report(report.body).summary
     return Notification(f"{Kind.CONCERN} {job.id}", Kind.CONCERN, job.case_key, facts, now, now)
 

@@ -41,7 +41,7 @@ def render_commit_message(title: str, job: Job, pull: Pull, signer: Person | Non
     `job` is the one in which the change was written.
     """
     approval = f"{Label.APPROVED} {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
-    written = f"For issue #{job.issue_number}. Written by {_name_authors(job, f' ({job.agent})')}."
+    written = f"For issue #{job.thread}. Written by {_name_authors(job, f' ({job.agent})')}."
     sign_off = f"\nSigned-off-by: {signer.name} <{signer.email}>\n" if signer else ""
     return f"{title}\n\n{written}\n{approval}\n{sign_off}"
 
@@ -67,7 +67,7 @@ def render_pull_body(
     """
     url = job_url(public_url, job.id) if public_url else ""
     author = author or job
-    note, fixes = redact(pull.note, secrets), f"Fixes #{job.issue_number}"
+    note, fixes = redact(pull.note, secrets), f"Fixes #{job.thread}"
     disclosure = f"---\n\n{_render_disclosure(pull, job, author, model, url)}"
     found, repro, worklog = _render_agents_texts(report, secrets, url)
     seen = render_checks(job, checks, report, public_url, secrets)

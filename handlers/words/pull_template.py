@@ -68,7 +68,7 @@ def _find_headings(template: str) -> Iterator[tuple[int, str]]:
 
 def _answer(title: str, job: Job, parsed: ParsedReport) -> str:
     if _ISSUE.match(title):
-        return f"#{job.issue_number}"
+        return f"#{job.thread}"
     answers = ((_ROOT_CAUSE, parsed.root_cause), (_CHANGE, parsed.change), (_TEST, parsed.test))
     for pattern, words in answers:
         if words and pattern.match(title):

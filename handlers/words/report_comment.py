@@ -23,7 +23,7 @@ from runner.changes.patch import list_lines
 from runner.changes.rebase import find_unresolved
 from runner.characters import decode_exactly, show_invisible
 from runner.checks.verification import Check
-from runner.model.job import DIGEST_SHOWN, Job, JobState, Posts, Report, split_failure
+from runner.model.job import DIGEST_SHOWN, Job, JobKind, JobState, Posts, Report, split_failure
 from runner.model.meter import Meter
 
 MAX_COMMENT = 60_000
@@ -134,7 +134,7 @@ def draft_report(
         return Draft(render_confidential())
     left = report if has_words(report) or quotes_log else None
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
-    headline = name_outcome(job, checks) if job.only_looks else choose_headline(job, parsed)
+    headline = name_outcome(job, checks) if job.kind is JobKind.VERIFY else choose_headline(job, parsed)
     headline = Headline.NEEDS_HUMAN if _needs_human(job, report) else headline
     above = [_render_head(job, headline, secrets, quotes_log=quotes_log), _render_findings(job, parsed, secrets)]
     above.append(render_checks(job, checks, report, public_url, secrets))
@@ -300,18 +300,18 @@ def _choose_next_step(
             "A draft pull request opens with your note first.\n\n"
             f"{fence(command, 'text')}"
         )
-    if job.state is JobState.SUCCEEDED and job.only_looks:
+    if job.state is JobState.SUCCEEDED and job.kind is JobKind.VERIFY:
         return _AFTER_A_LOOK[find_outcome(job, checks)]
     if job.state is JobState.SUCCEEDED and not job.may_change:
         return "`/ptq fix` asks an agent for a change, with any advice you add behind it."
-    if job.rebases and job.state is JobState.SUCCEEDED and report and not report.changes:
+    if job.kind is JobKind.REBASE and job.state is JobState.SUCCEEDED and report and not report.changes:
         return "Nothing is left to propose: a pull request that still has this change, and the issue, can be closed."
     return _render_usual_step(job, report, secrets)
 
 
 def _needs_human(job: Job, report: Report | None) -> bool:
     """Whether a rebase has ended with conflicts that no agent has resolved."""
-    ended = job.rebases and job.state is JobState.FAILED
+    ended = job.kind is JobKind.REBASE and job.state is JobState.FAILED
     return ended and report is not None and bool(find_unresolved(job, report.changes))
 
 
@@ -332,7 +332,7 @@ def _render_usual_step(job: Job, report: Report | None, secrets: Collection[str]
     """What people can do after a job that came to nothing."""
     if report and _needs_human(job, report):
         return _render_hand_over(job, report, secrets)
-    if job.rebases:
+    if job.kind is JobKind.REBASE:
         return f"`{find_command(job.preset)}` tries again; `/ptq fix` makes a new change from the newest commit."
     return (
         "`/ptq retry` carries on where it stopped, with any advice you add behind it; "

@@ -18,7 +18,7 @@ from runner.characters import make_storable
 COMPRESSION = 1
 """Zstandard's level: the higher ones take longer and save little of a payload."""
 
-LISTED = ("repository", "private", "issue_number", "state", "preset", "agent", "machine", "requested_by", "name")
+LISTED = ("repository", "private", "thread", "state", "preset", "agent", "machine", "requested_by", "name")
 """What jobs are found by in lists: all of it is in one index, so that no long row is read to be left out."""
 
 Integer = BigInteger().with_variant(sqlalchemy.Integer, "sqlite")

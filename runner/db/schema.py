@@ -71,7 +71,9 @@ jobs = Table(
     Column("id", String(20), primary_key=True),  # derived from the trigger: the same trigger is the same job
     Column("repository", String(200), nullable=False),
     Column("private", Boolean, nullable=False),
-    Column("issue_number", Integer, nullable=False),  # below 0: of no issue
+    Column("kind", String(20), nullable=False),
+    Column("thread", Integer),  # the issue's number; NULL: of no issue
+    Column("series", Integer),  # of the attempts without an issue; NULL: of an issue
     Column("attempt", Integer, nullable=False),
     Column("preset", String(50), nullable=False),
     Column("may_change", Boolean, nullable=False),
@@ -96,7 +98,6 @@ jobs = Table(
     Column("conflicts", JSON(none_as_null=True)),  # paths; NULL until it is known, and of what is no rebase
     Column("replaces", ForeignKey("jobs.id"), unique=True),  # a job is started again once
     Column("adopts", ForeignKey("jobs.id"), unique=True),  # an environment passes on once
-    Column("by_hand", Boolean, nullable=False, default=False, server_default=false()),
     Column("name", String(50)),  # of a worktree, or a task of its own
     Column("pinned_to", String(100)),  # the one machine that it may run on
     Column("posts", String(20), nullable=False, default="all", server_default="all"),  # all, finding, nothing
@@ -106,18 +107,12 @@ jobs = Table(
     Column("exit_status", Integer),
     Column("trouble", Text),
     Column("failure", Text),
-    Index("jobs_by_case", "repository", "issue_number"),
+    Index("jobs_by_thread_and_series", "repository", "thread", "series"),
     Index("jobs_by_age", "created_at", "id", *LISTED),
 )
 _is_active = jobs.c.state.in_(sorted(map(str, ACTIVE)))
-Index(
-    "one_active_job_per_case",
-    jobs.c.repository,
-    jobs.c.issue_number,
-    unique=True,
-    sqlite_where=_is_active,
-    postgresql_where=_is_active,
-)
+for _name, _shared in (("one_active_job_per_thread", jobs.c.thread), ("one_active_job_per_series", jobs.c.series)):
+    Index(_name, jobs.c.repository, _shared, unique=True, sqlite_where=_is_active, postgresql_where=_is_active)
 
 job_events = Table(
     "job_events",

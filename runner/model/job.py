@@ -1,4 +1,4 @@
-"""What a job is: its states, the moves between them, and what comes out of it.
+"""What a job is: its kind and its states, the moves between them, and what comes out of it.
 
 Pure values; read this file first. It refuses to know databases, machines and GitHub.
 """
@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
-
-VERIFY = "verify"
-"""The preset of a job in which no agent works: the service runs an issue's scripts itself."""
-
-REBASE = "rebase"
-"""The preset of a job that brings an earlier change onto another commit. An agent works only where git cannot."""
+from typing import Any
 
 OPERATOR = "the operator"
 """In place of a login: who sits at the service's terminal has a name there that may be a stranger's on GitHub."""
@@ -60,72 +55,142 @@ NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.COLLECTING: frozenset({JobState.VERIFYING, JobState.SUCCEEDED, *_ENDS}),
     JobState.VERIFYING: frozenset({JobState.SUCCEEDED, *_ENDS}),
 }
-"""Every legal move. States that are no key here are final. Where a person works by hand, no agent runs:
-such a job ends once its environment is there, or only collects what is in the one that it adopts. Nor does one where
-the service only looks itself, or where a change is rebased without conflicts."""
+"""Every legal move. States that are no key here are final. Which of the moves a job makes follows from its kind."""
 
 ACTIVE = frozenset(NEXT)
 FINAL = frozenset(JobState) - ACTIVE
 
 
-class IllegalMove(Exception):  # noqa: N818 - a fact about a job, not a fault of the program
-    """A job cannot go from its state to that one; nothing was changed."""
+class JobKind(StrEnum):
+    """What a job is for. `KINDS` says what follows from it."""
 
-    def __init__(self, job_id: str, state: JobState, to: JobState) -> None:
-        super().__init__(f"job {job_id} cannot move from {state} to {to}")
+    AGENT = "agent"
+    """An agent works on an issue."""
+    VERIFY = "verify"
+    """The service runs the scripts of an issue on its base branch. No agent works."""
+    REBASE = "rebase"
+    """git carries an earlier attempt's change over to another commit. An agent works only on conflicts."""
+    WORKTREE = "worktree"
+    """An environment for a person to work in: a new one, or one that replaces the environment of an earlier job, with
+    the edits that were collected from it. It is ready when the job has ended."""
+    TASK = "task"
+    """An agent works on what somebody wrote to it, without an issue."""
+    RELEASE = "release"
+    """The service collects what a person edited in the environment that they held."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One attempt by one agent on one machine. Times are aware and in UTC."""
+class KindRow:
+    """What all jobs of a kind have in common."""
+
+    steps: tuple[JobState, ...]
+    """The states between `queued` and the end, in order. `running` is the agent's, `collecting` reads the change."""
+    may_skip: frozenset[JobState] = frozenset()
+    """The steps that not every job of the kind needs."""
+    has_thread: bool | None = True
+    """Whether the job belongs to an issue; None where that depends on the job that was held."""
+    by_hand: bool = False
+    """Whether a person works in the environment, and no agent."""
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent works in all of these jobs, or in some."""
+        return JobState.RUNNING in self.steps
+
+
+_ALL_STEPS = (JobState.PREPARING, JobState.RUNNING, JobState.COLLECTING, JobState.VERIFYING)
+_NO_CHECKS = frozenset({JobState.VERIFYING})
+
+KINDS: Mapping[JobKind, KindRow] = {
+    JobKind.AGENT: KindRow(_ALL_STEPS, _NO_CHECKS),
+    JobKind.VERIFY: KindRow((JobState.PREPARING, JobState.VERIFYING)),
+    JobKind.REBASE: KindRow(_ALL_STEPS, _NO_CHECKS | {JobState.RUNNING}),
+    JobKind.WORKTREE: KindRow((JobState.PREPARING,), has_thread=False, by_hand=True),
+    JobKind.TASK: KindRow(_ALL_STEPS, _NO_CHECKS, has_thread=False),
+    JobKind.RELEASE: KindRow(
+        (JobState.PREPARING, JobState.COLLECTING, JobState.VERIFYING), _NO_CHECKS, has_thread=None, by_hand=True
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What was asked for: everything about a job that is known before it begins. `queue_job` makes the job."""
 
     id: str
+    """Derived from what asked for it (`derive_job_id`)."""
+    kind: JobKind
     repository: str
     private: bool
     """Whether the repository is; its jobs are then in no public list."""
-    issue_number: int
-    """Below 0 for a worktree or a task of its own, which belong to no issue."""
-    attempt: int
+    thread: int | None
+    """The number of the issue that it belongs to, where people read about it; None for a job without an issue."""
+    series: int | None = None
+    """Numbers the worktrees and tasks of a repository. The attempts at one of them share the number, as those at an
+    issue share their thread."""
+    name: str | None = None
+    """What a series is called."""
     preset: str
     may_change: bool
     """Whether the preset lets the agent propose a change; where not, a diff is refused."""
     agent: str
+    model: str | None = None
+    """The model that was asked for; None leaves it to the agent."""
     requested_by: str
-    clone_url: str
-    base_branch: str
-    prompt: str
-    state: JobState
-    created_at: datetime
-    changed_at: datetime
     requested_at: datetime
     """When somebody asked for it, by GitHub's clock: a cancel that was written before is not about this job. One made
     in the place of another keeps the time of the first request."""
-    machine: str | None = None
+    clone_url: str
+    base_branch: str
     base_commit: str | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    cancel_requested_at: datetime | None = None
-    cancelled_by: str | None = None
-    model: str | None = None
-    """The model that was asked for; None leaves it to the agent."""
+    """None until it is known, where the newest one was asked for."""
+    prompt: str
     skills: tuple[str, ...] = ()
     """Names of the skills that the issue's labels bring."""
+    pinned_to: str | None = None
+    """The one machine that it may run on; None leaves the choice."""
+    posts: Posts = Posts.ALL
     follows: str | None = None
     """The earlier attempt that this one carries on from: its edits and its texts."""
     replaces: str | None = None
     """The job in whose place this one was made, by itself: it was lost, or left conflicts. Its machine is the last
     resort."""
-    conflicts: tuple[str, ...] | None = None
-    """The paths in which a rebase met conflicts, as its machine says them; None until that is known."""
     adopts: str | None = None
     """The job whose environment this one takes over as a person left it."""
-    by_hand: bool = False
-    """Whether a person works in its environment, and no agent."""
-    name: str | None = None
-    """What a worktree, or a task of its own, is called."""
-    pinned_to: str | None = None
-    """The one machine that it may run on; None leaves the choice."""
-    posts: Posts = Posts.ALL
+    conflicts: tuple[str, ...] | None = None
+    """The paths in which a rebase met conflicts, as its machine says them; None until that is known."""
+
+    def __post_init__(self) -> None:
+        """Refuse a job that has a thread and a series, or neither, or not the one that its kind has."""
+        has_thread = self.thread is not None
+        if has_thread != (self.series is None) or KINDS[self.kind].has_thread not in (None, has_thread):
+            raise ValueError(f"a job of kind {self.kind} with thread {self.thread} and series {self.series}")
+
+    @property
+    def issue_number(self) -> int:
+        """The number of its issue, where it is known to have one."""
+        assert self.thread is not None
+        return self.thread
+
+    @property
+    def case_key(self) -> str:
+        """The issue that the job belongs to, as `owner/name#number`; or a job without one, as `owner/name~name`."""
+        return f"{self.repository}~{self.name}" if self.thread is None else f"{self.repository}#{self.thread}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(JobRequest):
+    """One attempt at what was asked for, on one machine. Times are aware and in UTC."""
+
+    attempt: int
+    state: JobState
+    created_at: datetime
+    changed_at: datetime
+    machine: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    cancelled_by: str | None = None
     stopped_as: str | None = None
     """How the run will have ended, if the service has told the agent to end (`runner.agents.events.Ending`)."""
     stopped_at: datetime | None = None
@@ -148,19 +213,21 @@ class Job:
         return OPERATOR if self.cancelled_by == OPERATOR else f"@{self.cancelled_by}"
 
     @property
-    def only_looks(self) -> bool:
-        """Whether the service itself runs what is known of the issue, and nobody works in it."""
-        return self.preset == VERIFY and not self.by_hand
-
-    @property
-    def rebases(self) -> bool:
-        """Whether it brings the change of the attempt that it follows onto another commit."""
-        return self.preset == REBASE and not self.by_hand
+    def by_hand(self) -> bool:
+        """Whether a person works in its environment, and no agent."""
+        return KINDS[self.kind].by_hand
 
     @property
     def has_agent(self) -> bool:
-        """Whether an agent works in it, as far as that is known."""
-        return not self.by_hand and not self.only_looks and not (self.rebases and not self.conflicts)
+        """Whether an agent works in it, as far as that is known: a rebase needs one only for conflicts."""
+        row = KINDS[self.kind]
+        return row.has_agent and (JobState.RUNNING not in row.may_skip or bool(self.conflicts))
+
+    @property
+    def after_preparing(self) -> JobState:
+        """The state of the job once its environment is there, if nothing goes wrong."""
+        steps = KINDS[self.kind].steps[1:]
+        return next((step for step in steps if step is not JobState.RUNNING or self.has_agent), JobState.SUCCEEDED)
 
     @property
     def agent_has_run(self) -> bool:
@@ -168,19 +235,35 @@ class Job:
         return self.started_at is not None or self.adopts is not None
 
     @property
-    def has_thread(self) -> bool:
-        """Whether it belongs to an issue, where people read of it."""
-        return self.issue_number > 0
-
-    @property
-    def case_key(self) -> str:
-        """The issue that the job belongs to, as `owner/name#number`; or a job without one, as `owner/name~name`."""
-        return f"{self.repository}#{self.issue_number}" if self.has_thread else f"{self.repository}~{self.name}"
+    def logged_issue(self) -> int:
+        """The number by which logs and notifications know it: below 0 for a series."""
+        return -(self.series or 0) if self.thread is None else self.thread
 
     def log_context(self) -> dict[str, object]:
         """The ids that every log line about this job carries."""
         context: dict[str, object] = {"job": self.id, "case": self.case_key, "repository": self.repository}
-        return context | {"issue": self.issue_number, "machine": self.machine}
+        return context | {"issue": self.logged_issue, "machine": self.machine}
+
+
+def queue_job(request: JobRequest, attempt: int, now: datetime) -> Job:
+    """The job of a request. Every job is made here."""
+    return Job(**_list_asked(request), attempt=attempt, state=JobState.QUEUED, created_at=now, changed_at=now)
+
+
+def ask_again(job: Job, **changes: Any) -> JobRequest:
+    """What was asked for when the job was made, but for `changes`."""
+    return JobRequest(**{**_list_asked(job), **changes})
+
+
+def _list_asked(request: JobRequest) -> dict[str, Any]:
+    return {field.name: getattr(request, field.name) for field in fields(JobRequest)}
+
+
+class IllegalMove(Exception):  # noqa: N818 - a fact about a job, not a fault of the program
+    """A job cannot go from its state to that one; nothing was changed."""
+
+    def __init__(self, job_id: str, state: JobState, to: JobState) -> None:
+        super().__init__(f"job {job_id} cannot move from {state} to {to}")
 
 
 def move(job: Job, to: JobState, now: datetime, failure: str | None = None) -> Job:

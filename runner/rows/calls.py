@@ -67,7 +67,7 @@ class Taken:
 _TAKEN = tuple(field.name for field in fields(Taken))
 
 _SHARED: Mapping[Scope, tuple[str, ...]] = {
-    Scope.ISSUE: ("repository", "issue_number"),
+    Scope.ISSUE: ("repository", "thread", "series"),
     Scope.USER_DAY: ("requested_by",),
     Scope.REPOSITORY_DAY: ("repository",),
     Scope.REPOSITORY_MONTH: ("repository",),

@@ -12,19 +12,34 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, case, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, turns
 from runner.db.sql import insert_new, upsert
 from runner.model.caps import Scope, Spent
 from runner.model.fair_share import Turns
-from runner.model.job import ACTIVE, OPERATOR, REBASE, FileChange, IllegalMove, Job, JobState, Posts, Report, move
+from runner.model.job import (
+    ACTIVE,
+    KINDS,
+    OPERATOR,
+    FileChange,
+    IllegalMove,
+    Job,
+    JobKind,
+    JobRequest,
+    JobState,
+    Posts,
+    Report,
+    move,
+    queue_job,
+)
 from runner.model.machines import Holder, Lease
 from runner.model.meter import Meter
 
 _ACTIVE = [str(state) for state in ACTIVE]
 _ENDABLE = [*_ACTIVE, str(JobState.LOST)]
+_BY_AGENTS = jobs.c.kind.in_([kind for kind, row in KINDS.items() if not row.by_hand])
 
 
 def _job(row: Row[Any]) -> Job:
@@ -34,11 +49,18 @@ def _job(row: Row[Any]) -> Job:
 def _to_job(values: Mapping[str, Any]) -> Job:
     conflicts = None if values["conflicts"] is None else tuple(values["conflicts"])
     lists = {"skills": tuple(values["skills"]), "conflicts": conflicts}
-    return Job(**{**values, **lists, "state": JobState(values["state"]), "posts": Posts(values["posts"])})
+    words = {"kind": JobKind(values["kind"]), "state": JobState(values["state"]), "posts": Posts(values["posts"])}
+    return Job(**{**values, **lists, **words})
+
+
+async def create_job(connection: AsyncConnection, request: JobRequest, now: datetime) -> Job | None:
+    """Create the job of a request; None when it was created before, or its issue or series has an active one."""
+    job = queue_job(request, await _find_next_attempt(connection, request), now)
+    return job if await insert_job(connection, job) else None
 
 
 async def insert_job(connection: AsyncConnection, job: Job) -> bool:
-    """Store a new job; False when its trigger has made one before, or its issue has an active one."""
+    """Store a job; False when there is one with its id, or its issue or series has an active one."""
     created = await insert_new(connection, jobs, asdict(job))
     if created:
         await add_event(connection, job.id, job.created_at, f"queued by @{job.requested_by}")
@@ -60,7 +82,7 @@ async def fetch_with_successors(connection: AsyncConnection, job_ids: Collection
 
 async def fetch_newest_job(connection: AsyncConnection, repository: str, before: datetime) -> Job | None:
     """The newest job on an issue of a repository that was made before a time. Worktrees may begin anywhere."""
-    query = select(jobs).where(jobs.c.repository == repository, jobs.c.issue_number > 0, jobs.c.created_at < before)
+    query = select(jobs).where(jobs.c.repository == repository, jobs.c.thread.is_not(None), jobs.c.created_at < before)
     query = query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1)
     row = (await connection.execute(query)).one_or_none()
     return _job(row) if row else None
@@ -79,16 +101,16 @@ async def fetch_recent_jobs(connection: AsyncConnection, limit: int, *which: Col
 
 
 async def fetch_last_job(
-    connection: AsyncConnection, repository: str, issue_number: int, *, reported: bool = False
+    connection: AsyncConnection, repository: str, thread: int, *, reported: bool = False
 ) -> Job | None:
     """The newest job of an issue; with `reported`, the newest that left a report or a worklog of its own.
 
     A rebase that came to nothing left none: what it was to rebase is as it was.
     """
-    query = select(jobs).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
+    query = select(jobs).where(jobs.c.repository == repository, jobs.c.thread == thread)
     if reported:
         told = (reports.c.body != "") | (reports.c.worklog != "")
-        in_vain = (jobs.c.preset == REBASE) & (jobs.c.state != JobState.SUCCEEDED) & ~jobs.c.by_hand
+        in_vain = (jobs.c.kind == JobKind.REBASE) & (jobs.c.state != JobState.SUCCEEDED)
         query = query.where(jobs.c.id.in_(select(reports.c.job_id).where(told)), ~in_vain)
     row = (await connection.execute(query.order_by(jobs.c.attempt.desc()).limit(1))).one_or_none()
     return _job(row) if row else None
@@ -96,7 +118,7 @@ async def fetch_last_job(
 
 async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job | None:
     """The newest worktree in which a job's environment was to be made anew."""
-    query = select(jobs).where(jobs.c.follows == job_id, jobs.c.by_hand, jobs.c.issue_number < 0)
+    query = select(jobs).where(jobs.c.follows == job_id, jobs.c.kind == JobKind.WORKTREE)
     row = (await connection.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1))).one_or_none()
     return _job(row) if row else None
 
@@ -109,7 +131,7 @@ async def fetch_successor(connection: AsyncConnection, job_id: str) -> Job | Non
 
 async def fetch_author(connection: AsyncConnection, job: Job) -> Job:
     """The job in which the words and the edits of this one were written: another one where it was only rebased."""
-    while job.rebases and not job.has_agent and job.follows:
+    while job.kind is JobKind.REBASE and not job.has_agent and job.follows:
         earlier = await fetch_job(connection, job.follows)
         if earlier is None:
             break
@@ -117,16 +139,20 @@ async def fetch_author(connection: AsyncConnection, job: Job) -> Job:
     return job
 
 
-async def count_attempts(connection: AsyncConnection, repository: str, issue_number: int) -> int:
-    """How many jobs this issue has had."""
-    query = select(func.count()).where(jobs.c.repository == repository, jobs.c.issue_number == issue_number)
-    return (await connection.execute(query)).scalar_one()
+def _belong_to(repository: str, thread: int | None, series: int | None) -> ColumnElement[bool]:
+    """The jobs of an issue or of a series, of which the other is None. There are none where both are."""
+    return and_(jobs.c.repository == repository, jobs.c.thread == thread, jobs.c.series == series)
 
 
-async def find_unused_number(connection: AsyncConnection, repository: str) -> int:
-    """A number below 0 that no job of a repository has, for one that belongs to no issue."""
-    query = select(func.min(jobs.c.issue_number)).where(jobs.c.repository == repository)
-    return min((await connection.execute(query)).scalar_one() or 0, 0) - 1
+async def _find_next_attempt(connection: AsyncConnection, request: JobRequest) -> int:
+    query = select(func.max(jobs.c.attempt)).where(_belong_to(request.repository, request.thread, request.series))
+    return ((await connection.execute(query)).scalar_one() or 0) + 1
+
+
+async def find_unused_series(connection: AsyncConnection, repository: str) -> int:
+    """The number of a repository's next series."""
+    query = select(func.max(jobs.c.series)).where(jobs.c.repository == repository)
+    return ((await connection.execute(query)).scalar_one() or 0) + 1
 
 
 async def count_queued_before(connection: AsyncConnection, job: Job) -> int:
@@ -294,15 +320,15 @@ async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
 
 BILL = (
     *(jobs.c.id.label("job"), jobs.c.created_at, jobs.c.repository),
-    case((jobs.c.issue_number > 0, jobs.c.issue_number)).label("issue"),
-    *(jobs.c.requested_by, jobs.c.preset, jobs.c.attempt, case((~jobs.c.by_hand, jobs.c.agent)).label("agent")),
+    jobs.c.thread.label("issue"),
+    *(jobs.c.requested_by, jobs.c.preset, jobs.c.attempt, case((_BY_AGENTS, jobs.c.agent)).label("agent")),
     func.coalesce(meters.c.model, jobs.c.model).label("model"),
     *(jobs.c.state, meters.c.ending, meters.c.turns, meters.c.tool_calls, meters.c.retries, meters.c.unknown_events),
     *(meters.c.input_tokens, meters.c.cached_tokens, meters.c.output_tokens),
     *(meters.c.cost_usd, meters.c.cost_is_estimate, meters.c.run_s),
 )
 """The columns of a bill. What a meter says is None where the agent never started; so is the agent of what was done by
-hand, and the issue of a worktree."""
+hand, and the issue of a series."""
 
 
 async def fetch_bill(
@@ -317,12 +343,19 @@ async def fetch_bill(
 
 
 async def fetch_spent(
-    connection: AsyncConnection, *, repository: str, issue_number: int, requested_by: str, now: datetime
+    connection: AsyncConnection,
+    *,
+    repository: str,
+    thread: int | None,
+    series: int | None = None,
+    requested_by: str,
+    now: datetime,
 ) -> dict[Scope, Spent]:
-    """What has been taken by all that belongs together with a job of this issue, asked for by this person, now."""
+    """What has been taken by all that belongs together with a job of this issue or series, asked for by this person,
+    now. A job that begins a series belongs together with none."""
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return {
-        Scope.ISSUE: await _sum_up(connection, jobs.c.repository == repository, jobs.c.issue_number == issue_number),
+        Scope.ISSUE: await _sum_up(connection, _belong_to(repository, thread, series)),
         Scope.USER_DAY: await _sum_up(connection, jobs.c.requested_by == requested_by, jobs.c.created_at >= day),
         Scope.REPOSITORY_DAY: await _sum_up(connection, jobs.c.repository == repository, jobs.c.created_at >= day),
         Scope.REPOSITORY_MONTH: await _sum_up(
@@ -342,7 +375,7 @@ async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> S
     ]
     query = select(func.count(), *totals).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
     # What people did by hand was no run of an agent.
-    return Spent(*(await connection.execute(query.where(~jobs.c.by_hand, *which))).one())
+    return Spent(*(await connection.execute(query.where(_BY_AGENTS, *which))).one())
 
 
 def compress_log(log: bytes) -> bytes:

@@ -89,7 +89,8 @@ async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope
         spent = await job_rows.fetch_spent(
             connection,
             repository=job.repository,
-            issue_number=job.issue_number,
+            thread=job.thread,
+            series=job.series,
             requested_by=job.requested_by,
             now=bench.now(),
         )

@@ -32,7 +32,7 @@ async def choose_base_commit(bench: Bench, job: Job, earlier: str) -> Job:
     any ref. Raises `NoBaseCommit` and `HistoryError`.
     """
     commit = job.base_commit or earlier
-    if job.has_thread and (commit or bench.profiles[job.repository].by_gateway):
+    if job.thread is not None and (commit or bench.profiles[job.repository].by_gateway):
         commit = await _find_on_branch(bench, job, commit)
     if not commit or commit == job.base_commit:
         return job
@@ -68,7 +68,7 @@ async def read_base_commit(bench: Bench, job: Job, result: Mapping[str, Any]) ->
     if job.base_commit and said != job.base_commit:
         reason = f"the machine checked out commit {said[:10]}, but was told to check out {job.base_commit[:10]}"
         raise JobdError(WRONG_COMMIT, reason)
-    if not job.base_commit and job.has_thread and not await _is_on_branch(bench, job, said):
+    if not job.base_commit and job.thread is not None and not await _is_on_branch(bench, job, said):
         reason = f"the machine checked out commit {said[:10]}, which is not on {job.base_branch}"
         raise JobdError(WRONG_COMMIT, reason)
     return said

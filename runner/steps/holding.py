@@ -12,7 +12,7 @@ import structlog
 
 from runner.characters import show_invisible
 from runner.model.environment import Profile
-from runner.model.job import Job, JobState, Report
+from runner.model.job import Job, JobKind, JobState, Report
 from runner.model.jobd_answers import JobdError
 from runner.model.machines import Lease
 from runner.rows import job_rows
@@ -40,7 +40,7 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
     client = bench.clients.get(lease.machine)
     if hold is None or job is None or client is None:
         return False
-    if not _has_environment(job):
+    if job.kind is JobKind.WORKTREE and job.state is not JobState.SUCCEEDED:  # It was never made.
         return False
     if job.adopts and report and hold.begun_at < job.created_at:  # All that was edited by its person is stored.
         async with bench.db.write() as connection:
@@ -49,7 +49,7 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
     try:
         if job.adopts:
             await client.adopt(job.id, job.adopts)
-        if job.by_hand and not job.adopts and not hold.admitted_at:
+        if job.kind is JobKind.WORKTREE and not hold.admitted_at:
             hold = await _begin_now(bench, hold)
         if hold.expires_at <= bench.now():
             return not await _let_out(bench, client, hold)
@@ -67,11 +67,6 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
     return True
 
 
-def _has_environment(job: Job) -> bool:
-    """Whether a person may still find one."""
-    return not job.by_hand or job.adopts is not None or job.state is JobState.SUCCEEDED
-
-
 async def _begin_now(bench: Bench, hold: Hold) -> Hold:
     """Count a hold's time from now on: until now its environment was only being made."""
     now = bench.now()
@@ -83,7 +78,7 @@ async def _begin_now(bench: Bench, hold: Hold) -> Hold:
 
 async def _find_context(bench: Bench, job: Job, report: Report | None) -> str:
     """What is known of a job; of one whose environment was made anew, what is known of the first."""
-    if job.by_hand and not job.adopts and job.follows:
+    if job.kind is JobKind.WORKTREE and job.follows:
         async with bench.db.read() as connection:
             job = await job_rows.fetch_job(connection, job.follows) or job
             report = await job_rows.fetch_report(connection, job.id)

@@ -20,7 +20,7 @@ from runner.changes.rebase import find_unresolved, read_conflicts, refuse_unreso
 from runner.checks.verification import name_environment
 from runner.model.environment import Profile
 from runner.model.history import HistoryError
-from runner.model.job import FileChange, Job, JobState, Report
+from runner.model.job import FileChange, Job, JobKind, JobState, Report
 from runner.model.jobd_answers import JobdError, StageState
 from runner.model.machines import Lease
 from runner.model.stop_policy import KILL_PATIENCE
@@ -115,7 +115,7 @@ def _is_to_be_killed(job: Job) -> bool:
 async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
     if job.adopts:
         await client.adopt(job.id, job.adopts)
-        return await (move_on(bench, job, JobState.COLLECTING) if job.by_hand else start_agent(bench, client, job))
+        return await _leave_preparing(bench, client, job)
     poll = await follow(bench, client, job, "prepare")
     profile = bench.profiles[job.repository]
     if poll.state is StageState.ABSENT:
@@ -123,9 +123,9 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         async with bench.db.read() as connection:
             lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
         # A worktree may begin anywhere, and what follows on a rebase, too: others must not begin from there.
-        trunk = job.base_branch if job.has_thread and not job.follows else profile.base_branch
+        trunk = job.base_branch if job.thread is not None and not job.follows else profile.base_branch
         begun_at = (earlier and earlier.base_commit) or ""
-        job = await choose_base_commit(bench, job, "" if job.rebases else begun_at)
+        job = await choose_base_commit(bench, job, "" if job.kind is JobKind.REBASE else begun_at)
         way = await bench.gateway.lead_git(Reader.of(job), client)
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, trunk)
         await client.prepare(
@@ -133,7 +133,7 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
             replace(recipe, git=way.env, relay=way.by_relay),
             gpus=lease.gpus,
             changes=[change for change in changes if not configures_agents(change.path)],
-            changes_from=begun_at if job.rebases else "",
+            changes_from=begun_at if job.kind is JobKind.REBASE else "",
             held_back=[change for change in changes if configures_agents(change.path)],
         )
         return await note_begun(bench, job)
@@ -145,14 +145,23 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         # Recorded before the agent starts: from then on the machine's own word on it would be the agent's word.
         job = await _record_prepared(bench, job, poll.result)
         await note_prepared(bench, job, poll.result)
-        if job.has_agent:
-            return await start_agent(bench, client, job)
-        if job.rebases:
-            return await move_on(bench, job, JobState.COLLECTING)
-        return await (end(bench, job, JobState.SUCCEEDED, None) if job.by_hand else begin_only(bench, job))
+        return await _leave_preparing(bench, client, job)
     ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
     await note_unprepared(bench, ended, poll.error)
     return ended
+
+
+async def _leave_preparing(bench: Bench, client: JobdClient, job: Job) -> Job:
+    """Begin what comes after the preparation in a job of this kind."""
+    match job.after_preparing:
+        case JobState.RUNNING:
+            return await start_agent(bench, client, job)
+        case JobState.VERIFYING:
+            return await begin_only(bench, job)
+        case JobState.COLLECTING:
+            return await move_on(bench, job, JobState.COLLECTING)
+        case end_state:
+            return await end(bench, job, end_state, None)
 
 
 async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileChange]]:
@@ -170,7 +179,7 @@ async def _record_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) ->
     commit = await read_base_commit(bench, job, result)
     if not job.base_commit:
         found["base_commit"] = commit
-    if job.rebases and job.conflicts is None:
+    if job.kind is JobKind.REBASE and job.conflicts is None:
         found["conflicts"] = read_conflicts(result)
     return await update_job(bench, job, **found) if found else job
 
@@ -227,9 +236,9 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
 
 async def _tell_origin(bench: Bench, job: Job, report: Report) -> Report:
     """The report, with what a reader has to know where its change is not an agent's alone."""
-    if job.by_hand:
+    if job.kind is JobKind.RELEASE:
         return refuse_unresolved(job, _tell_by_hand(job, report))
-    if not job.rebases or not job.follows:
+    if job.kind is not JobKind.REBASE or not job.follows:
         return report
     async with bench.db.read() as connection:
         earlier = await job_rows.fetch_job(connection, job.follows)

@@ -52,7 +52,7 @@ async def fill(site: Site, count: int) -> None:
     made = [
         make_job(
             id=f"{number:010}",
-            issue_number=number,
+            thread=number,
             prompt=BRIEF,
             state=JobState.FAILED,
             requested_by="somebody" if number == 1 else "maintainer",

@@ -39,7 +39,7 @@ async def add_report(dashboard: Dashboard) -> str:
     """A job whose diff waits for a note, on an issue that is there."""
     number = await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
     job = await dashboard.add(
-        make_report(), issue_number=number, state=JobState.SUCCEEDED, base_commit=dashboard.visitor.base
+        make_report(), thread=number, state=JobState.SUCCEEDED, base_commit=dashboard.visitor.base
     )
     return f"/jobs/{job.id}"
 
@@ -71,7 +71,7 @@ async def test_a_task_without_an_issue_is_launched_by_ones_own_words_once(dashbo
         for _ in range(2):
             assert (await browser.send("/launch", fields)).status == 200
     (job,) = await dashboard.jobs()
-    assert (job.has_thread, job.requested_by, job.pinned_to) == (False, "alice", "gpu-1")
+    assert (job.thread, job.requested_by, job.pinned_to) == (None, "alice", "gpu-1")
     assert "Count the files." in job.prompt
 
 
@@ -170,7 +170,7 @@ async def test_a_job_that_has_just_ended_offers_something_once_its_case_knows(da
 
 async def test_what_a_job_offers_is_found_out_anew_for_each_reader(dashboard: Dashboard) -> None:
     await dashboard.add(id="runs000001", state=JobState.RUNNING)
-    await dashboard.add(make_report(job_id="ended00001"), id="ended00001", issue_number=8, state=JobState.SUCCEEDED)
+    await dashboard.add(make_report(job_id="ended00001"), id="ended00001", thread=8, state=JobState.SUCCEEDED)
     await dashboard.add(id="hidden0001", private=True, repository=HIDDEN, state=JobState.RUNNING)
     offered = {
         ("alice", "runs000001"): {"cancel"},
@@ -206,7 +206,7 @@ async def test_the_command_to_take_over_is_shown_where_it_would_be_obeyed(dashbo
         rules[NAME] = replace(rules[NAME], takeover=False)
         assert offered not in (await browser.visit(path)).html, "the operator has forbidden it"
         rules[NAME] = replace(rules[NAME], takeover=True)
-        newer = await dashboard.add(id="newer00001", attempt=2, issue_number=1)
+        newer = await dashboard.add(id="newer00001", attempt=2, thread=1)
         assert offered not in (await browser.visit(path)).html, "the command would be about the newer one"
         assert offered in (await browser.visit(f"/jobs/{newer.id}")).html
 
@@ -306,7 +306,7 @@ async def test_leave_to_post_a_note_is_for_an_hour_and_for_one_job(dashboard: Da
         assert (await browser.send(f"{path}/note", fields)).status == 403
         await go_for_a_note(browser, path)
         other = await dashboard.add(
-            make_report(job_id="other00001"), id="other00001", issue_number=2, state=JobState.SUCCEEDED
+            make_report(job_id="other00001"), id="other00001", thread=2, state=JobState.SUCCEEDED
         )
         assert (await browser.send(f"/jobs/{other.id}/note", fields)).status == 403
     assert dashboard.github.issue(NAME, 1).comments == []
@@ -339,4 +339,4 @@ async def test_a_rebase_is_started_once_by_a_button_and_by_the_rules_of_the_thre
         assert browser.path == where, "sent twice, it is asked for once"
     newest = max(await dashboard.jobs(), key=lambda job: job.attempt)
     assert (newest.preset, newest.attempt, newest.follows, newest.requested_by) == ("rebase", 2, ID, "alice")
-    assert (newest.rebases, newest.base_branch, where) == (True, "main", f"/jobs/{newest.id}")
+    assert (newest.kind, newest.base_branch, where) == ("rebase", "main", f"/jobs/{newest.id}")

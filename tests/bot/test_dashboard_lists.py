@@ -15,7 +15,7 @@ from bot.web.dashboard.listing import PAGE, Filter, read_filter
 from bot.web.dashboard.spend import Run, sum_all
 from runner.changes.patch import list_lines
 from runner.db.schema import deliveries
-from runner.model.job import JobState
+from runner.model.job import JobKind, JobState
 from runner.model.machines import Lease
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -39,7 +39,7 @@ def jobs_on(browser: Browser) -> list[str]:
 
 async def test_a_private_repositorys_job_is_for_whoever_may_read_there(dashboard: Dashboard) -> None:
     await dashboard.add(make_report(job_id="hidden0001"), id="hidden0001", private=True, repository=HIDDEN)
-    await dashboard.add(id="hidden0002", private=True, repository=HIDDEN, issue_number=-1, name="task1")
+    await dashboard.add(id="hidden0002", private=True, repository=HIDDEN, kind=JobKind.TASK, series=1, name="task1")
     await dashboard.add(id="public0001")
     seen = {
         None: {"public0001"},
@@ -114,9 +114,9 @@ async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard
 
 
 async def test_jobs_are_found_by_filters_and_by_words(dashboard: Dashboard) -> None:
-    await dashboard.add(id="one", issue_number=7, state=JobState.FAILED, machine="gpu-1", preset="diagnose")
-    await dashboard.add(id="two", issue_number=8, requested_by="Alice")
-    await dashboard.add(id="three", issue_number=9, agent="other", state=JobState.RUNNING)
+    await dashboard.add(id="one", thread=7, state=JobState.FAILED, machine="gpu-1", preset="diagnose")
+    await dashboard.add(id="two", thread=8, requested_by="Alice")
+    await dashboard.add(id="three", thread=9, agent="other", state=JobState.RUNNING)
     queries = {
         "repository=OCTO/widgets": {"one", "two", "three"},
         "repository=octo/none": set(),
@@ -148,7 +148,7 @@ async def test_a_list_goes_on_where_its_page_ended_whatever_comes_meanwhile(dash
     async with dashboard.database.write() as connection:
         for number in range(1, 2 * PAGE + 2):
             at = NOON + timedelta(minutes=number // 3)
-            job = make_job(id=f"j{number:03}", issue_number=number, created_at=at, state=JobState.FAILED)
+            job = make_job(id=f"j{number:03}", thread=number, created_at=at, state=JobState.FAILED)
             await job_rows.insert_job(connection, job)
     async with dashboard.browser() as browser:
         seen, path = [], "/jobs?state=failed"
@@ -156,7 +156,7 @@ async def test_a_list_goes_on_where_its_page_ended_whatever_comes_meanwhile(dash
             await browser.visit(path)
             seen += jobs_on(browser)
             path = next((link for link in browser.page.links() if "before=" in link), "")
-            new = make_job(id=f"new{len(seen)}", issue_number=500 + len(seen), created_at=NOON + timedelta(days=1))
+            new = make_job(id=f"new{len(seen)}", thread=500 + len(seen), created_at=NOON + timedelta(days=1))
             async with dashboard.database.write() as connection:
                 await job_rows.insert_job(connection, replace(new, state=JobState.FAILED))
         assert seen == [f"j{number:03}" for number in range(2 * PAGE + 1, 0, -1)]

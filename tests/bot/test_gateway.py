@@ -92,7 +92,7 @@ async def test_another_token_opens_nothing(tmp_path: Path, job: Job, token: str)
 
 
 async def test_the_token_of_one_job_opens_nothing_by_the_relay_of_another(tmp_path: Path, job: Job) -> None:
-    other = make_job(id="aaaaaaaaaa", issue_number=8)
+    other = make_job(id="aaaaaaaaaa", thread=8)
     async with open_floor(tmp_path, Say("Well")) as floor:
         await floor.begin(job)
         await floor.begin(other)

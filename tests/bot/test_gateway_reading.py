@@ -52,7 +52,7 @@ async def ask(floor: Floor, job: Job, **changes: Any) -> int:
 
 
 async def test_one_long_request_of_a_job_is_read_at_a_time_and_others_do_not_wait_for_it(tmp_path: Path) -> None:
-    reader, mine, other = Reader(), make_job(), make_job(id="aaaaaaaaaa", issue_number=8)
+    reader, mine, other = Reader(), make_job(), make_job(id="aaaaaaaaaa", thread=8)
     async with open_floor(tmp_path, *[Say("Well")] * 6, read=reader.read) as floor:
         await floor.begin(mine)
         await floor.begin(other)
@@ -68,7 +68,7 @@ async def test_one_long_request_of_a_job_is_read_at_a_time_and_others_do_not_wai
 
 
 async def test_who_hangs_up_while_its_request_is_read_does_not_have_another_one_read_beside_it(tmp_path: Path) -> None:
-    reader, job, other = Reader(), make_job(), make_job(id="aaaaaaaaaa", issue_number=8)
+    reader, job, other = Reader(), make_job(), make_job(id="aaaaaaaaaa", thread=8)
     async with open_floor(tmp_path, Say("Well"), Say("Well"), read=reader.read) as floor:
         await floor.begin(job)
         await floor.begin(other)

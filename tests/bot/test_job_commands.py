@@ -21,7 +21,7 @@ from bot.operations.jobs import (
     show_job,
 )
 from bot.operations.reports import UnknownJob
-from runner.model.job import JobState
+from runner.model.job import JobKind, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.steps.spool import Spool
@@ -47,7 +47,7 @@ async def fill(folder: Path) -> Path:
             connection, ended.id, "prepare", job_rows.compress_log(b"cloning\n\x1b[31mno such host\x1b[0m\n")
         )
         await job_rows.save_meter(connection, Meter(ended.id, "opus", 12, 34, 0, 0, 1000, 200, 50, 0.4242))
-        running = make_job(id="1123456789", issue_number=8, machine="gpu-1", created_at=NOON + timedelta(hours=1))
+        running = make_job(id="1123456789", thread=8, machine="gpu-1", created_at=NOON + timedelta(hours=1))
         await job_rows.insert_job(connection, running)
         await job_rows.move_job(connection, running, JobState.PREPARING, NOON + timedelta(hours=1), machine="gpu-1")
         await job_rows.insert_job(
@@ -151,7 +151,7 @@ async def test_a_task_is_called_otherwise_and_a_job_of_an_issue_is_not(tmp_path:
     async with open_database(tmp_path) as database, database.write() as connection:
         await job_rows.insert_job(connection, make_job())
         for number in (1, 2):
-            task = make_job(id=f"{number}aaaaaaaaa", issue_number=-number, name=f"task{number}")
+            task = make_job(id=f"{number}aaaaaaaaa", kind=JobKind.TASK, series=number, name=f"task{number}")
             await job_rows.insert_job(connection, task)
     assert await rename_job(settings, "1aaaaaaaaa", "nans") == "octo/widgets~task1 is called nans from now on.\n"
     assert "octo/widgets~nans" in await list_jobs(settings, Filter())

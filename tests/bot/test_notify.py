@@ -28,9 +28,9 @@ from tests.support.jobs import NOON, make_job, open_database
 SECRET = "hunter2-hunter2"
 
 
-async def keep(database: Database, job_id: str, issue_number: int = 7) -> None:
+async def keep(database: Database, job_id: str, thread: int = 7) -> None:
     """A job whose report waits for the operator."""
-    job = make_job(id=job_id, issue_number=issue_number)
+    job = make_job(id=job_id, thread=thread)
     report = Report(job_id, "security concern\n\n## Summary\nAnyone may write.\n", "", "", "", "", (), None)
     async with database.write() as connection:
         await job_rows.insert_job(connection, job)
@@ -91,7 +91,7 @@ async def test_one_that_fails_does_not_hold_up_the_others(tmp_path: Path) -> Non
     async with open_database(tmp_path) as database, open_hook(500) as hook:
         async with start(database, hook.url, Clock()) as notifier:
             await keep(database, "0123456789")
-            await keep(database, "9876543210", issue_number=8)
+            await keep(database, "9876543210", thread=8)
             await notifier.step()
         assert [heard["job"] for heard in hook.heard] == ["0123456789", "9876543210"]
 

@@ -41,7 +41,7 @@ async def test_behind_the_front_door_are_queue_and_machines(site: Site) -> None:
 
 async def test_the_list_shows_the_newest_job_first_and_links_it(site: Site) -> None:
     await site.add(id="old", state=JobState.FAILED)
-    await site.add(id="new", issue_number=8, created_at=NOON + timedelta(minutes=1), trouble="no machine answers")
+    await site.add(id="new", thread=8, created_at=NOON + timedelta(minutes=1), trouble="no machine answers")
     page = await site.get("/jobs")
     assert [link for link in page.links() if "/jobs/" in link] == ["/jobs/new", "/jobs/old"]
     assert [name for name in page.classes() if name in set(JobState)] == ["queued", "failed"]
@@ -268,8 +268,8 @@ async def test_the_style_sheet_is_there(site: Site) -> None:
 
 async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> None:
     job = await site.add(state=JobState.RUNNING, machine="gpu-1")
-    await site.add(id="another", issue_number=8)
-    await site.add(id="ended", issue_number=9, state=JobState.FAILED)
+    await site.add(id="another", thread=8)
+    await site.add(id="ended", thread=9, state=JobState.FAILED)
     async with site.database.write() as connection:
         await job_rows.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
     await site.note_outage("gpu-2", "the host key has changed")
@@ -318,8 +318,8 @@ async def add_report(site: Site, job: Job, **changes: Any) -> None:
 
 async def test_what_did_not_reach_github_stands_on_the_page_of_its_job_with_the_reason(site: Site) -> None:
     await add_report(site, await site.add(id="waits"), trouble="the issue is locked")
-    await add_report(site, await site.add(id="lost", issue_number=8), abandoned="the issue was deleted")
-    await add_report(site, await site.add(id="posted", issue_number=9), comment_id=1, posted_body="Mended.")
+    await add_report(site, await site.add(id="lost", thread=8), abandoned="the issue was deleted")
+    await add_report(site, await site.add(id="posted", thread=9), comment_id=1, posted_body="Mended.")
     assert "Its report waits: the issue is locked." in (await site.get("/jobs/waits")).text
     assert "Its report was given up: the issue was deleted." in (await site.get("/jobs/lost")).text
     assert "Its report" not in (await site.get("/jobs/posted")).text
@@ -327,13 +327,13 @@ async def test_what_did_not_reach_github_stands_on_the_page_of_its_job_with_the_
 
 async def test_the_status_counts_what_did_not_reach_github_by_account_and_names_no_repository(site: Site) -> None:
     for number in range(2):
-        job = await site.add(id=f"waits{number}", issue_number=number, private=True, repository="octo/hidden")
+        job = await site.add(id=f"waits{number}", thread=number, private=True, repository="octo/hidden")
         await add_report(site, job, trouble="the issue is locked")
     await add_report(site, await site.add(id="new"))
     await add_report(
         site, await site.add(id="lost", repository="acme/x"), abandoned="the issue was deleted", final=True
     )
-    await add_report(site, await site.add(id="posted", issue_number=9), comment_id=1, posted_body="Mended.")
+    await add_report(site, await site.add(id="posted", thread=9), comment_id=1, posted_body="Mended.")
     status = await site.status()
     reasons = {"octo": {"the issue is locked": 2}, "acme": {"the issue was deleted": 1}}
     assert status["replies"] == {"waiting": 3, "abandoned": 1, "reasons": reasons}

@@ -40,7 +40,7 @@ async def fill(folder: Path) -> None:
     async with open_database(folder) as database, database.write() as connection:
         for day, job_id in enumerate(("0123456789", "1123456789", "2123456789")):
             created_at = NOON.replace(hour=0) + timedelta(days=day)
-            changes: dict[str, Any] = {"state": JobState.FAILED, "issue_number": day + 1, "requested_by": "-dash"}
+            changes: dict[str, Any] = {"state": JobState.FAILED, "thread": day + 1, "requested_by": "-dash"}
             await job_rows.insert_job(connection, make_job(id=job_id, created_at=created_at, **changes))
         await job_rows.save_meter(connection, METER)
         await job_rows.insert_report(connection, REPORT)

@@ -12,7 +12,7 @@ import pytest
 
 from bot.web.dashboard.listing import PAGE
 from bot.web.job_logs import MARGIN, SENT_LOG, SHOWN_LOG
-from runner.model.job import JobState
+from runner.model.job import JobKind, JobState
 from tests.support.jobs import NOON
 from tests.support.site import SECRET, Site, make_report, open_site
 
@@ -72,7 +72,7 @@ async def test_a_secret_with_quotes_and_line_breaks_is_in_no_log(tmp_path: Path)
     }
     async with open_site(tmp_path, secrets=(secret,)) as site:
         for agent in ("claude", "mine"):
-            job = await site.add(id=agent, issue_number=len(agent), state=JobState.FAILED, agent=agent)
+            job = await site.add(id=agent, thread=len(agent), state=JobState.FAILED, agent=agent)
             await site.keep_log(job, "agent", json.dumps(event).encode())
             for path in (f"/jobs/{job.id}", f"/jobs/{job.id}/log/agent"):
                 page = await site.get(path)
@@ -195,9 +195,9 @@ async def test_what_is_not_known_has_no_row(site: Site) -> None:
 
 async def test_the_list_says_what_each_run_cost(site: Site) -> None:
     for number, cost in enumerate((0.42, 1234.5, None), 1):
-        job = await site.add(id=f"job{number}", issue_number=number, state=JobState.FAILED)
+        job = await site.add(id=f"job{number}", thread=number, state=JobState.FAILED)
         await site.take(job, turns=1, input_tokens=10, cost_usd=cost)
-    await site.add(id="waiting", issue_number=9)
+    await site.add(id="waiting", thread=9)
     page = await site.get("/jobs")
     assert page.text.count("$") == 2
     assert "$0.42" in page.text
@@ -206,7 +206,7 @@ async def test_the_list_says_what_each_run_cost(site: Site) -> None:
 
 
 async def test_a_job_that_was_done_by_hand_names_no_agent_and_a_worktree_is_in_no_list(site: Site) -> None:
-    job = await site.add(state=JobState.SUCCEEDED, by_hand=True, issue_number=-1, name="try")
+    job = await site.add(state=JobState.SUCCEEDED, kind=JobKind.WORKTREE, series=1, name="try")
     assert "Agentnone: by hand" in (await site.get(f"/jobs/{job.id}")).text
     assert f"/jobs/{job.id}" not in (await site.get("/jobs")).links()
 
@@ -215,7 +215,7 @@ async def test_private_jobs_take_no_place_in_the_list(site: Site) -> None:
     await site.add(id="public", state=JobState.FAILED)
     for number in range(PAGE + 1):
         later = NOON + timedelta(minutes=1)
-        await site.add(id=f"p{number}", private=True, issue_number=number, state=JobState.FAILED, created_at=later)
+        await site.add(id=f"p{number}", private=True, thread=number, state=JobState.FAILED, created_at=later)
     assert [link for link in (await site.get("/jobs")).links() if "/jobs/" in link] == ["/jobs/public"]
 
 
@@ -255,7 +255,7 @@ async def test_any_other_run_is_shown(site: Site) -> None:
 @pytest.mark.parametrize("body", [CONFIDENTIAL, "\n\n# Title\n\nSECURITY CONCERN", "\u017fecurity concerns"])
 async def test_a_confidential_run_is_a_row_without_its_cost(site: Site, body: str) -> None:
     await add_confidential(site, body)
-    other = await site.add(id="other", issue_number=8, state=JobState.FAILED)
+    other = await site.add(id="other", thread=8, state=JobState.FAILED)
     await site.take(other, turns=1, input_tokens=1, cost_usd=7)
     page = await site.get("/jobs")
     assert page.text.count("$") == 1

@@ -34,5 +34,5 @@ async def test_page_and_patch_show_each_line_of_a_diff_with_its_mark(site: Site)
 
 
 async def _show_whole(site: Site) -> Page:
-    job = await site.add(make_report(job_id="1123456789"), id="1123456789", issue_number=2, state=JobState.SUCCEEDED)
+    job = await site.add(make_report(job_id="1123456789"), id="1123456789", thread=2, state=JobState.SUCCEEDED)
     return await site.get(f"/jobs/{job.id}")

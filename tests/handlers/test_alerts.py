@@ -16,7 +16,7 @@ from handlers.rules import RepositoryRules
 from handlers.words.notifications import clean_for_chat, render_payload
 from runner.db.database import Database
 from runner.model.caps import Caps, Scope
-from runner.model.job import JobState, Report
+from runner.model.job import JobKind, JobState, Report
 from runner.model.machines import Machine, Outage
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -148,12 +148,14 @@ async def test_what_an_operator_has_drained_is_in_their_hands(database_url: str)
         assert await watch.hear() == []
 
 
-async def run(watch: Watch, job_id: str, issue_number: int = 7, body: str = "", **taken: Any) -> None:
+async def run(watch: Watch, job_id: str, series: int | None = None, body: str = "", **taken: Any) -> None:
     """A job that has ended by now."""
     now = watch.clock()
-    states = {"state": JobState.SUCCEEDED, "created_at": now, "ended_at": now, "name": "task1"}
+    states: dict[str, Any] = {"state": JobState.SUCCEEDED, "created_at": now, "ended_at": now}
+    if series is not None:
+        states |= {"kind": JobKind.TASK, "series": series, "name": f"task{series}"}
     async with watch.db.write() as connection:
-        await job_rows.insert_job(connection, make_job(id=job_id, issue_number=issue_number, **states))
+        await job_rows.insert_job(connection, make_job(id=job_id, **states))
         await job_rows.save_meter(connection, Meter(job_id, **taken))
         if body:
             await job_rows.insert_report(connection, Report(job_id, body, "", "", "", "", (), None))
@@ -182,9 +184,9 @@ async def test_each_cap_of_a_day_or_a_month_is_told_of_once_in_that_time(databas
 async def test_a_security_concern_of_a_task_without_an_issue_reaches_the_operator_once(database_url: str) -> None:
     async with open_watch(database_url) as watch:
         watch.start_again({})
-        await run(watch, "aaaaaaaaaa", -1, "security concern\n\n## Summary\nAnyone may <b>write</b>.\n")
-        await run(watch, "bbbbbbbbbb", -2, "fix staged\n\n## Summary\nOf concern to nobody.\n")
-        await run(watch, "cccccccccc", 7, "security concern\n\n## Summary\nIts issue's reporter tells of it.\n")
+        await run(watch, "aaaaaaaaaa", 1, "security concern\n\n## Summary\nAnyone may <b>write</b>.\n")
+        await run(watch, "bbbbbbbbbb", 2, "fix staged\n\n## Summary\nOf concern to nobody.\n")
+        await run(watch, "cccccccccc", None, "security concern\n\n## Summary\nIts issue's reporter tells of it.\n")
         words = "octo/widgets~task1: an agent reports a security concern. Anyone may &lt;b&gt;write&lt;/b&gt;."
         assert await watch.hear() == [words]
         watch.start_again({})

@@ -17,12 +17,12 @@ from handlers.holds.takeover import HoldRefused
 from handlers.holds.takeover import take_over as take_over_as_operator
 from handlers.jobs.outcomes import report_jobs
 from handlers.ports import GitHubUnavailable
-from handlers.rules import RepositoryRules, Role
+from handlers.rules import VERIFY, RepositoryRules, Role
 from handlers.words import hold_replies
 from runner.db.database import Database
 from runner.db.schema import replies
 from runner.jobd.access.admission import MAX_KEYS, read_keys
-from runner.model.job import VERIFY, JobState
+from runner.model.job import JobState
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold, save_hold
 from tests.handlers.test_report_comment import result
@@ -177,7 +177,7 @@ async def test_where_github_does_not_answer_nobody_is_let_in_and_nobody_is_let_o
     async with open_database(database_url) as database:
         context = replace(make_context(database, clock), github=cast("Any", Away(clock)))
         inside, waiting = (
-            make_job(id=letter * 10, issue_number=place, state=JobState.CANCELLED, machine="gpu-1", ended_at=NOON)
+            make_job(id=letter * 10, thread=place, state=JobState.CANCELLED, machine="gpu-1", ended_at=NOON)
             for place, letter in enumerate("ab", 7)
         )
         holds = [Hold(inside.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), NOON, checked_at=NOON)]

@@ -115,7 +115,7 @@ async def test_an_issue_shows_where_its_case_stands_and_nothing_where_it_rests(d
 async def test_a_job_of_which_the_thread_hears_nothing_changes_no_label(database_url: str, posts: Posts) -> None:
     async with open_issue(database_url) as issue:
         await live(issue, [CaseState.AWAITING_NOTE])
-        job = make_job(issue_number=ISSUE, posts=posts)
+        job = make_job(thread=ISSUE, posts=posts)
         async with issue.db.write() as connection:
             await job_rows.insert_job(connection, job)
         await issue.move(CaseState.ACTIVE, job.id)

@@ -217,7 +217,7 @@ class Cases(RuleBasedStateMachine):
 
     async def end_job(self, issue: int, how: str) -> None:
         """The active job of an issue comes to its end, as the other state machine may bring it there."""
-        active = self.witness.ask("SELECT id FROM jobs WHERE issue_number = ? AND ended_at IS NULL", issue)
+        active = self.witness.ask("SELECT id FROM jobs WHERE thread = ? AND ended_at IS NULL", issue)
         if not active:
             return
         ends = {"failed": JobState.FAILED, "lost": JobState.LOST, "cancelled": JobState.CANCELLED}
@@ -283,10 +283,10 @@ class Cases(RuleBasedStateMachine):
         )
 
     def count_jobs(self, issue: int) -> int:
-        return len(self.witness.ask("SELECT id FROM jobs WHERE issue_number = ?", issue))
+        return len(self.witness.ask("SELECT id FROM jobs WHERE thread = ?", issue))
 
     def read_case(self, issue: int) -> object:
-        pulls = "SELECT pulls.* FROM pulls JOIN jobs ON jobs.id = job_id WHERE issue_number = ?"
+        pulls = "SELECT pulls.* FROM pulls JOIN jobs ON jobs.id = job_id WHERE thread = ?"
         return self.witness.ask("SELECT * FROM cases WHERE issue_number = ?", issue), self.witness.ask(pulls, issue)
 
     # What must be so.
@@ -309,7 +309,7 @@ class Cases(RuleBasedStateMachine):
             assert (case["state"] == "active") == (case["active_job_id"] is not None)
             assert case["state"] != "awaiting_note" or case["standing_job_id"]
             assert case["state"] != "pull_open" or (case["pull_number"] and not case["standing_job_id"])
-            active = [job["id"] for job in jobs.values() if job["issue_number"] == case["issue_number"]]
+            active = [job["id"] for job in jobs.values() if job["thread"] == case["issue_number"]]
             active = [job_id for job_id in active if jobs[job_id]["ended_at"] is None]
             assert active in ([], [case["active_job_id"]])
 
@@ -333,7 +333,7 @@ class Cases(RuleBasedStateMachine):
         assert again <= self.unseen, f"posted again after a human had deleted it: {again}"
 
     def check_pulls(self) -> None:
-        issues = {job["id"]: job["issue_number"] for job in self.witness.ask("SELECT * FROM jobs")}
+        issues = {job["id"]: job["thread"] for job in self.witness.ask("SELECT * FROM jobs")}
         pulls = {pull["commit_sha"]: pull for pull in self.witness.ask("SELECT * FROM pulls")}
         made_of = [(one, pulls[one.pull.head_sha]) for one in self.github.opened]
         standing = Counter(issues[pull["job_id"]] for one, pull in made_of if one.pull.state == "open")

@@ -112,9 +112,7 @@ async def test_every_page_shows_what_it_should_and_runs_nothing(tmp_path: Path) 
             key, text = f"{number:010x}", case.text
             texts = {"body": text, "worklog": text, "pr_title": text, "repro": text, "patch": text}
             report = make_report(job_id=key, warnings=(text,), **texts) if case.channel == "page" else None
-            job = await site.add(
-                report, id=key, issue_number=number, agent="claude", state=JobState.FAILED, failure=text
-            )
+            job = await site.add(report, id=key, thread=number, agent="claude", state=JobState.FAILED, failure=text)
             await site.keep_log(job, "agent", text.encode())
             page = await site.get(f"/jobs/{job.id}")
             assert ([*case.complain(page.text)], find_active(page)) == ([], []), name(case)

@@ -314,7 +314,7 @@ class Jobs(RuleBasedStateMachine):
 
     def check_jobs(self, jobs: dict[str, Any]) -> None:
         assert {job["state"] for job in jobs.values()} <= {"queued", *ON_A_MACHINE, *ENDED}
-        active = Counter(job["issue_number"] for job in jobs.values() if job["state"] not in ENDED)
+        active = Counter(job["thread"] for job in jobs.values() if job["state"] not in ENDED)
         assert all(count == 1 for count in active.values()), f"issues with two active jobs: {active}"
         replaced = Counter(job["replaces"] for job in jobs.values() if job["replaces"])
         assert all(count == 1 for count in replaced.values()), f"replaced twice: {replaced}"

@@ -15,7 +15,7 @@ from handlers.jobs.outcomes import report_jobs
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
 from runner.model.caps import Caps, Scope
-from runner.model.job import Job, JobState, Posts
+from runner.model.job import Job, JobKind, JobState, Posts
 from runner.rows import job_rows
 from tests.handlers.test_notes_again import ISSUE, open_thread
 from tests.handlers.test_outcomes import Desk, open_desk, running
@@ -146,7 +146,7 @@ async def test_a_cancel_before_a_lost_job_is_started_again_is_heard(database_url
     async with open_thread(database_url) as thread:
         thread.context = replace(thread.context, agents=AGENTS)
         async with thread.db.write() as connection:
-            await job_rows.insert_job(connection, lost(issue_number=ISSUE))
+            await job_rows.insert_job(connection, lost(thread=ISSUE))
         await thread.work(thread.github.say(ISSUE, "boss", "/ptq cancel"))
         await report_jobs(thread.context)
         (heard, report) = await thread.answers()
@@ -158,7 +158,7 @@ async def test_a_cancel_after_a_lost_job_was_reported_finds_nothing(database_url
     async with open_thread(database_url) as thread:
         thread.context = replace(thread.context, agents=AGENTS)
         async with thread.db.write() as connection:
-            await job_rows.insert_job(connection, lost(issue_number=ISSUE))
+            await job_rows.insert_job(connection, lost(thread=ISSUE))
         await report_jobs(thread.context)
         await thread.work(thread.github.say(ISSUE, "boss", "/ptq cancel"))
         (_, answer) = await thread.answers()
@@ -170,7 +170,7 @@ async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(da
         desk.context = set_up(desk.context)
         async with desk.db.write() as connection:
             await job_rows.insert_job(connection, lost(id="aaaaaaaaaa", attempt=2, state=JobState.FAILED))
-        await desk.add(lost(adopts="aaaaaaaaaa", by_hand=True))
+        await desk.add(lost(adopts="aaaaaaaaaa", kind=JobKind.RELEASE))
         assert len(await jobs_of(desk)) == 2
         assert (
             "not started again: it only collected what a person had done by hand" in (await desk.reply("report")).body

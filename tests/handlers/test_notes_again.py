@@ -45,7 +45,7 @@ class Thread:
 
     async def stand(self, job_id: str, attempt: int) -> None:
         """The diff of an attempt waits for a note."""
-        job = make_job(id=job_id, attempt=attempt, issue_number=ISSUE, state=JobState.SUCCEEDED, base_commit=BASE)
+        job = make_job(id=job_id, attempt=attempt, thread=ISSUE, state=JobState.SUCCEEDED, base_commit=BASE)
         case = Case(job.case_key, NAME, ISSUE, "It breaks", CaseState.AWAITING_NOTE, NOON, NOON, standing_job_id=job_id)
         texts = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch([CHANGE]))
         async with self.db.write() as connection:

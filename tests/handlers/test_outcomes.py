@@ -17,10 +17,11 @@ from handlers.cases.casebook import Reply
 from handlers.context import Context
 from handlers.jobs.outcomes import render_report, report_jobs
 from handlers.jobs.preconditions import find_earlier_repro
+from handlers.rules import VERIFY
 from handlers.words import replies
 from handlers.words.notifications import render_payload
 from runner.db.database import Database
-from runner.model.job import VERIFY, FileChange, Job, JobState, Posts, Report
+from runner.model.job import FileChange, Job, JobState, Posts, Report
 from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.notifications import Notification, fetch_waiting
@@ -144,7 +145,7 @@ async def test_the_last_step_is_shown_without_secrets(database_url: str) -> None
 
 async def test_a_report_that_cannot_be_written_holds_up_no_other(database_url: str) -> None:
     async with open_desk(database_url) as desk:
-        garbled = ended(id="00garbled0", issue_number=6)
+        garbled = ended(id="00garbled0", thread=6)
         case = Case(garbled.case_key, garbled.repository, 6, "It breaks", CaseState.IDLE, NOON, NOON)
         async with desk.db.write() as connection:
             await job_rows.insert_job(connection, garbled)

@@ -12,7 +12,7 @@ BODY = (
     "fix staged\n\n## Summary\nMended.\n\n## Root cause\nAn early end.\n\n## Change\nThe loop goes on, see @boss.\n\n"
     "## Test\nFails on base.\n"
 )
-JOB = make_job(issue_number=7)
+JOB = make_job(thread=7)
 
 
 def render(template: str, body: str = BODY) -> str:

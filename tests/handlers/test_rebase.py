@@ -8,7 +8,7 @@ import pytest
 
 from handlers.jobs.rebase import MAX_TRIES, is_branch, is_to_be_tried_again, left_conflicts, read_onto
 from runner.changes.rebase import find_unresolved, read_conflicts
-from runner.model.job import FileChange, Job, JobState, Report
+from runner.model.job import FileChange, Job, JobKind, JobState, Report
 from runner.model.jobd_answers import JobdError
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -96,7 +96,7 @@ FINISHED = Meter("0123456789", ending="finished")
         (rebased(), "fix staged", MARKED, Meter("0123456789", ending="capped"), False),
         (rebased(), "fix staged", MARKED, None, False),
         (rebased(state=JobState.CANCELLED), "fix staged", MARKED, FINISHED, False),
-        (rebased(by_hand=True), "fix staged", MARKED, FINISHED, False),
+        (rebased(kind=JobKind.RELEASE), "fix staged", MARKED, FINISHED, False),
         (rebased(preset="fix"), "fix staged", MARKED, FINISHED, False),
     ],
 )

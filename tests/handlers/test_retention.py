@@ -87,11 +87,11 @@ async def test_old_deliveries_go_with_their_bodies_and_pending_ones_stay(tmp_pat
         assert await deliveries_left(database) == ["waits"]
 
 
-async def add_job(database: Database, attempt: int, issue_number: int = 7, **changes: Any) -> str:
+async def add_job(database: Database, attempt: int, thread: int = 7, **changes: Any) -> str:
     """A job that ended long ago, with a log, a report and a changed file."""
-    job_id = f"job-{issue_number}-{attempt}"
+    job_id = f"job-{thread}-{attempt}"
     ended = {"state": JobState.FAILED, "ended_at": OLD, "created_at": OLD, "changed_at": OLD}
-    job = make_job(id=job_id, attempt=attempt, issue_number=issue_number, **{**ended, **changes})
+    job = make_job(id=job_id, attempt=attempt, thread=thread, **{**ended, **changes})
     change = FileChange("a.py", "100644", b"new", "100644")
     async with database.write() as connection:
         assert await job_rows.insert_job(connection, job)
@@ -113,7 +113,7 @@ async def test_only_logs_of_jobs_that_no_case_needs_go_and_every_report_stays(tm
     async with open_database(tmp_path) as database:
         job_ids = [await add_job(database, attempt) for attempt in (1, 2, 3, 4)]
         await point(database, 7, standing_job_id=job_ids[1])
-        other = await add_job(database, 1, issue_number=8)
+        other = await add_job(database, 1, thread=8)
         for job_id in (*job_ids, other):
             await Ledger(database).reserve(Account(make_job(id=job_id), {}, {}), "m", Taken(), OLD)
         await clean_database(database, RETENTION, lambda: NOON)
@@ -142,7 +142,7 @@ async def test_live_logs_of_jobs_that_are_not_under_way_go(tmp_path: Path) -> No
     async with open_database(tmp_path) as database:
         spool = Spool(tmp_path / "spool")
         running = await add_job(database, 1, state=JobState.RUNNING, ended_at=None)
-        ended = await add_job(database, 1, issue_number=8)
+        ended = await add_job(database, 1, thread=8)
         for job_id in (running, ended, "unheard-of"):
             spool.append(job_id, "agent", b"some words")
         await clean_spool(database, spool)

@@ -13,12 +13,12 @@ from typing import Any
 from github_standin.pages.markdown import render_markdown
 from handlers.commands.table import parse_commands, render_help
 from handlers.pulls.note import NoteText, find_note_fault, find_option_fault
-from handlers.rules import PRESETS, RepositoryRules, Role
+from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules, Role
 from handlers.words import hold_replies, replies, status_comment
 from handlers.words.report_comment import draft_report
 from runner.changes.rebase import refuse_unresolved
 from runner.model.caps import Scope, Use
-from runner.model.job import REBASE, VERIFY, FileChange, JobState, Posts
+from runner.model.job import FileChange, JobKind, JobState, Posts
 from runner.model.meter import Meter
 from runner.rows.holds import Hold
 from runner.rows.pauses import OPERATOR, Pause
@@ -40,7 +40,7 @@ OFFERS = {"claude": ("opus", "sonnet"), "mine": ()}
 PAUSE = Pause(REPOSITORY, "#12", "maintainer", datetime(2026, 1, 2, tzinfo=UTC))
 DIGEST = "0123456789ab"
 HOLD = Hold(RUNNING.id, "maintainer", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8))
-ANEW = make_job(by_hand=True, issue_number=-1, name=DONE.id)
+ANEW = make_job(kind=JobKind.WORKTREE, series=1, name=DONE.id)
 
 
 def report(**changes: Any) -> str:

@@ -17,7 +17,7 @@ from tests.support.jobs import NOON, make_job, open_database
 
 def draft(number: int, kind: str, created_s: int, **changes: object) -> Reply:
     """A reply about the issue of this number. `created_s` is in seconds after noon."""
-    job = make_job(id=f"{number:010}", issue_number=number)
+    job = make_job(id=f"{number:010}", thread=number)
     reply = casebook.draft_reply(f"{kind}-{number}", kind, job, "news", NOON + timedelta(seconds=created_s))
     return replace(reply, **changes)  # type: ignore[arg-type]
 
@@ -25,7 +25,7 @@ def draft(number: int, kind: str, created_s: int, **changes: object) -> Reply:
 async def list_in_turn(database: Database, replies: Sequence[Reply]) -> list[str]:
     async with database.write() as connection:
         for number in sorted({reply.issue_number for reply in replies}):
-            await job_rows.insert_job(connection, make_job(id=f"{number:010}", issue_number=number))
+            await job_rows.insert_job(connection, make_job(id=f"{number:010}", thread=number))
         for reply in replies:
             await casebook.insert_reply(connection, reply)
     found: list[str] = []

@@ -12,12 +12,13 @@ from random import Random
 import pytest
 
 import handlers
+from handlers.rules import REBASE
 from handlers.text.voice import SPEAKER, mark_forgery, quote, show_words
 from handlers.words.pull_body import render_commit_message
 from handlers.words.report_comment import HEADLINES
 from runner.characters import show_path
 from runner.checks.verification import Kind
-from runner.model.job import REBASE, FileChange, JobState
+from runner.model.job import FileChange, JobState
 from tests.fuzz.grammar import make_text
 from tests.handlers.test_report_comment import PULL, body_of, done, render, result
 from tests.handlers.test_thread import SAYINGS

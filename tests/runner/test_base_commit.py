@@ -13,7 +13,7 @@ import pytest
 from runner.agents import AgentSpec, build_agent
 from runner.model.environment import Profile
 from runner.model.history import HistoryError
-from runner.model.job import Job, JobState
+from runner.model.job import Job, JobKind, JobState
 from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states
@@ -118,7 +118,7 @@ async def test_where_the_operator_says_whence_to_clone_the_answer_must_be_on_the
         assert (floor.asked(job), job.base_commit) == ("", None)
         job = await floor.answer(job, OLDER)
         assert (job.state, job.base_commit) == (JobState.RUNNING, OLDER), "that place may lag behind"
-        other = await floor.step(await floor.open(id="aaaaaaaaaa", issue_number=8))
+        other = await floor.step(await floor.open(id="aaaaaaaaaa", thread=8))
         other = await floor.answer(other, STRANGERS)
         assert other.state is JobState.FAILED
         assert other.failure == f"the machine checked out commit {STRANGERS[:10]}, which is not on main"
@@ -129,12 +129,12 @@ async def test_a_retry_begins_where_the_attempt_before_began_if_the_branch_still
         done = {"state": JobState.SUCCEEDED, "created_at": NOON}
         async with floor.bench.db.write() as connection:
             for number, commit in enumerate((OLDER, STRANGERS)):
-                earlier = make_job(id=f"{number:010d}", issue_number=number + 1, base_commit=commit, **done)
+                earlier = make_job(id=f"{number:010d}", thread=number + 1, base_commit=commit, **done)
                 await job_rows.insert_job(connection, earlier)
-        retry = {"id": "aaaaaaaaaa", "follows": f"{0:010d}", "issue_number": 1, "attempt": 2}
+        retry = {"id": "aaaaaaaaaa", "follows": f"{0:010d}", "thread": 1, "attempt": 2}
         job = await floor.step(await floor.open(**retry))
         assert (floor.asked(job), job.base_commit) == (OLDER, OLDER)
-        lost = {"id": "bbbbbbbbbb", "follows": f"{1:010d}", "issue_number": 2, "attempt": 2}
+        lost = {"id": "bbbbbbbbbb", "follows": f"{1:010d}", "thread": 2, "attempt": 2}
         job = await floor.step(await floor.open(**lost))
         assert job.state is JobState.FAILED
         assert GONE in (job.failure or "")
@@ -146,17 +146,17 @@ async def test_a_rebase_onto_a_commit_is_held_to_it(tmp_path: Path) -> None:
         job = await floor.step(await floor.open(preset="rebase", base_commit=OLDER))
         assert floor.asked(job) == OLDER
         assert (await floor.answer(job, NEWEST)).state is JobState.FAILED
-        strangers = {"preset": "rebase", "base_commit": STRANGERS, "id": "aaaaaaaaaa", "issue_number": 8}
+        strangers = {"preset": "rebase", "base_commit": STRANGERS, "id": "aaaaaaaaaa", "thread": 8}
         assert GONE in ((await floor.step(await floor.open(**strangers))).failure or "")
 
 
 async def test_a_worktree_begins_anywhere_but_where_it_was_told_to_if_it_was(tmp_path: Path) -> None:
     async with open_floor(tmp_path) as floor:
         floor.history.fault = HistoryError("nobody asks")
-        free = {"issue_number": -1, "by_hand": True, "name": "wt", "base_branch": "refs/pull/99/head"}
+        free = {"kind": JobKind.WORKTREE, "series": 1, "name": "wt", "base_branch": "refs/pull/99/head"}
         job = await floor.answer(await floor.step(await floor.open(**free)), STRANGERS)
         assert (job.state, job.base_commit) == (JobState.SUCCEEDED, STRANGERS)
-        told = {**free, "issue_number": -2, "id": "aaaaaaaaaa", "base_commit": OLDER}
+        told = {**free, "series": 2, "id": "aaaaaaaaaa", "base_commit": OLDER}
         assert (await floor.answer(await floor.step(await floor.open(**told)), STRANGERS)).state is JobState.FAILED
 
 
@@ -170,7 +170,7 @@ async def test_a_job_waits_for_a_host_that_does_not_answer_and_says_so(tmp_path:
         job = await floor.step(job)
         assert (job.trouble, job.base_commit) == (None, NEWEST)
         floor.history.fault = HistoryError("GitHub answered 403", permanent=True)
-        other = await floor.step(await floor.open(id="aaaaaaaaaa", issue_number=8))
+        other = await floor.step(await floor.open(id="aaaaaaaaaa", thread=8))
         assert (other.state, other.failure) == (JobState.FAILED, "GitHub answered 403")
 
 

@@ -83,7 +83,7 @@ async def test_jobs_side_by_side_cannot_take_more_together_than_a_cap_of_both(bo
     beside: dict[str, Account] = {}
     caps = {Scope.USER_DAY: Caps(cost_usd=1.0), Scope.REPOSITORY_DAY: Caps(cost_usd=1.5)}
     for number, by in enumerate(("alice", "alice", "bob"), start=50):
-        job = make_job(id=f"{number:010x}", issue_number=number, requested_by=by)
+        job = make_job(id=f"{number:010x}", thread=number, requested_by=by)
         async with books.db.write() as connection:
             assert await job_rows.insert_job(connection, job)
         beside[job.id] = Account(job, caps, {}, beside=beside)

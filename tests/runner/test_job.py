@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from itertools import chain, combinations, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,13 +13,17 @@ from runner.model.job import (
     ACTIVE,
     DIGEST_SHOWN,
     FINAL,
+    KINDS,
     NEXT,
     FileChange,
     IllegalMove,
+    JobKind,
     JobState,
+    ask_again,
     derive_job_id,
     digest_of,
     move,
+    queue_job,
 )
 from tests.support.jobs import NOON, make_job
 
@@ -38,6 +44,62 @@ def test_an_illegal_move_raises_and_a_legal_one_is_dated(state: JobState, to: Jo
     else:
         with pytest.raises(IllegalMove):
             move(job, to, NOON)
+
+
+def test_every_way_of_a_kind_is_legal_and_every_legal_move_is_on_one() -> None:
+    taken = set[tuple[JobState, JobState]]()
+    for row in KINDS.values():
+        for skipped in chain.from_iterable(combinations(row.may_skip, count) for count in range(len(row.may_skip) + 1)):
+            steps = [step for step in row.steps if step not in skipped]
+            taken |= {*pairwise([JobState.QUEUED, *steps, JobState.SUCCEEDED])}
+    unhappy = {JobState.FAILED, JobState.CANCELLED, JobState.LOST}
+    assert taken == {(state, to) for state, after in NEXT.items() for to in after - unhappy}
+
+
+@pytest.mark.parametrize(
+    ("kind", "conflicts", "state"),
+    [
+        (JobKind.AGENT, None, JobState.RUNNING),
+        (JobKind.VERIFY, None, JobState.VERIFYING),
+        (JobKind.REBASE, (), JobState.COLLECTING),
+        (JobKind.REBASE, ("a.py",), JobState.RUNNING),
+        (JobKind.WORKTREE, None, JobState.SUCCEEDED),
+        (JobKind.TASK, None, JobState.RUNNING),
+        (JobKind.RELEASE, ("a.py",), JobState.COLLECTING),
+    ],
+)
+def test_what_follows_the_preparation_depends_on_the_kind(
+    kind: JobKind, conflicts: tuple[str, ...] | None, state: JobState
+) -> None:
+    without_issue = {"series": 1} if KINDS[kind].has_thread is False else {}
+    job = make_job(kind=kind, conflicts=conflicts, **without_issue)
+    assert (job.after_preparing, job.has_agent) == (state, state is JobState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"thread": None},
+        {"thread": 7, "series": 1},
+        {"kind": JobKind.AGENT, "series": 1},
+        {"kind": JobKind.TASK, "thread": 7},
+        {"kind": JobKind.WORKTREE, "thread": 7},
+    ],
+)
+def test_a_job_has_either_a_thread_or_a_series_as_its_kind_wants(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a job of kind"):
+        make_job(**values)
+
+
+def test_a_release_belongs_to_an_issue_or_to_a_series() -> None:
+    assert make_job(kind=JobKind.RELEASE).case_key == "octo/widgets#7"
+    assert make_job(kind=JobKind.RELEASE, series=2, name="wt").case_key == "octo/widgets~wt"
+
+
+def test_a_new_job_has_what_was_asked_for_and_nothing_of_an_earlier_run() -> None:
+    lost = make_job(state=JobState.LOST, attempt=2, machine="gpu-1", skills=("review",), failure="it is away")
+    again = queue_job(ask_again(lost, id="aaaaaaaaaa", replaces=lost.id), 3, NOON)
+    assert again == make_job(id="aaaaaaaaaa", attempt=3, skills=("review",), replaces=lost.id)
 
 
 def test_active_is_what_can_still_move() -> None:

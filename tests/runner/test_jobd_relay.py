@@ -226,7 +226,7 @@ async def test_the_relay_of_another_job_is_of_no_use_without_its_token(jobd: Job
     victim, attacker = jobd, jobd.beside()
     for one in (victim, attacker):
         await asyncio.to_thread(one.prepare)
-    job, other = make_job(), make_job(id="aaaaaaaaaa", issue_number=8)
+    job, other = make_job(), make_job(id="aaaaaaaaaa", thread=8)
     async with open_floor(tmp_path, Say("Well")) as floor:
         floor.wire = RelayWire(tmp_path, victim.call("relay")["path"])
         for each in (job, other):

@@ -57,7 +57,7 @@ class Floor:
         (self.folder / machine / "gone").rename(self.python(machine))
 
     async def queue(self, number: int = 7, **changes: Any) -> Job:
-        job = make_job(id=f"{number:010}", issue_number=number, **changes)
+        job = make_job(id=f"{number:010}", thread=number, **changes)
         async with self.db.write() as connection:
             assert await job_rows.insert_job(connection, job)
         return job

@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from runner.model.environment import Profile
-from runner.model.job import JobState
+from runner.model.job import JobKind, JobState
 from runner.model.jobd_answers import StageState
 from runner.model.machines import Machine
 from runner.rows import job_rows
@@ -114,7 +114,13 @@ async def test_a_base_gets_one_more_layer_once_a_day(tmp_path: Path, repository:
 async def test_where_a_worktree_began_is_nobodys_base(tmp_path: Path, repository: Repository) -> None:
     async with open_floor(tmp_path, repository) as floor:
         await floor.make_base()
-        stray = {"id": "aaaaaaaaaa", "issue_number": -1, "base_branch": "elsewhere", "state": JobState.SUCCEEDED}
+        stray = {
+            "id": "aaaaaaaaaa",
+            "kind": JobKind.WORKTREE,
+            "series": 1,
+            "base_branch": "elsewhere",
+            "state": JobState.SUCCEEDED,
+        }
         async with floor.bench.db.write() as connection:
             made_at = NOON - timedelta(hours=14)
             await job_rows.insert_job(connection, make_job(clone_url=repository.url, created_at=made_at, **stray))
@@ -217,7 +223,7 @@ async def test_a_machine_that_serves_only_public_repositories_refreshes_no_priva
         floor.bench = replace(floor.bench, gateway=gateway, clients=clients)
         async with floor.bench.db.write() as connection:
             job = make_job(id="a" * 10, private=True, clone_url=repository.url, created_at=NOON - timedelta(hours=20))
-            await job_rows.insert_job(connection, replace(job, issue_number=8))
+            await job_rows.insert_job(connection, replace(job, thread=8))
         floor.machine = replace(floor.machine, serves=frozenset({"private"}))
         machines = {"public": Machine("public", "/srv"), "here": floor.machine}
         floor.refresher = Refresher(floor.bench, machines)

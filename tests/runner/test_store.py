@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError, StatementError
 from runner.db.database import Database
 from runner.db.schema import jobs
 from runner.model.caps import Scope, Spent
-from runner.model.job import FileChange, IllegalMove, JobState, Report
+from runner.model.job import FileChange, IllegalMove, Job, JobKind, JobRequest, JobState, Report, ask_again
 from runner.model.machines import Lease
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -32,8 +32,35 @@ async def test_an_issue_has_at_most_one_active_job(database_url: str) -> None:
         assert await job_rows.insert_job(connection, make_job(id="aaaaaaaaaa", attempt=2))
 
 
-async def test_a_job_comes_back_as_it_was_stored(database_url: str) -> None:
-    job = make_job(machine="gpu-1", cancel_requested_at=NOON, failure="no luck", exit_status=3)
+async def test_a_series_counts_its_own_attempts_and_has_at_most_one_active_job(database_url: str) -> None:
+    def ask(job_id: str, series: int) -> JobRequest:
+        return ask_again(make_job(kind=JobKind.TASK, series=series), id=job_id)
+
+    async with open_database(database_url) as database, database.write() as connection:
+        await job_rows.insert_job(connection, make_job(attempt=5))
+        assert await job_rows.find_unused_series(connection, "octo/widgets") == 1
+        first = await job_rows.create_job(connection, ask("a" * 10, 1), NOON)
+        assert first
+        assert (first.attempt, first.state) == (1, JobState.QUEUED)
+        assert await job_rows.create_job(connection, ask("b" * 10, 1), NOON) is None
+        assert await job_rows.find_unused_series(connection, "octo/widgets") == 2
+        other = await job_rows.create_job(connection, ask("b" * 10, 2), NOON)
+        await job_rows.move_job(connection, first, JobState.CANCELLED, NOON)
+        second = await job_rows.create_job(connection, ask("c" * 10, 1), NOON)
+        assert [job and job.attempt for job in (other, second)] == [1, 2]
+        assert await job_rows.find_unused_series(connection, "octo/gadgets") == 1
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        make_job(machine="gpu-1", cancel_requested_at=NOON, failure="no luck", exit_status=3),
+        make_job(kind=JobKind.WORKTREE, series=3, name="wt"),
+        make_job(preset="rebase", conflicts=("a.py",), skills=("review",)),
+    ],
+    ids=lambda job: job.kind,
+)
+async def test_a_job_comes_back_as_it_was_stored(database_url: str, job: Job) -> None:
     async with open_database(database_url) as database:
         async with database.write() as connection:
             await job_rows.insert_job(connection, job)
@@ -74,7 +101,7 @@ async def test_a_slot_is_leased_once(database_url: str) -> None:
     async with open_database(database_url) as database:
         async with database.write() as connection:
             await job_rows.insert_job(connection, make_job())
-            await job_rows.insert_job(connection, make_job(id="aaaaaaaaaa", issue_number=8))
+            await job_rows.insert_job(connection, make_job(id="aaaaaaaaaa", thread=8))
             await job_rows.insert_lease(connection, Lease("gpu-1", 0, "0123456789"), NOON)
         with pytest.raises(IntegrityError):
             async with database.write() as connection:
@@ -107,7 +134,7 @@ async def test_a_log_is_kept_and_replaced(database_url: str) -> None:
 
 
 async def test_jobs_that_wait_longer_are_counted(database_url: str) -> None:
-    later = make_job(id="aaaaaaaaaa", issue_number=8, created_at=NOON + timedelta(seconds=1))
+    later = make_job(id="aaaaaaaaaa", thread=8, created_at=NOON + timedelta(seconds=1))
     async with open_database(database_url) as database, database.write() as connection:
         await job_rows.insert_job(connection, make_job())
         await job_rows.insert_job(connection, later)
@@ -119,7 +146,7 @@ async def test_many_writers_at_once_wait_for_each_other(database_url: str) -> No
     async def read_then_write(database: Database, number: int) -> None:
         async with database.write() as connection:
             await job_rows.fetch_active_jobs(connection)
-            await job_rows.insert_job(connection, make_job(id=f"{number:010x}", issue_number=number))
+            await job_rows.insert_job(connection, make_job(id=f"{number:010x}", thread=number))
 
     async with open_database(database_url) as database:
         await asyncio.gather(*(read_then_write(database, number) for number in range(1, 20)))
@@ -157,9 +184,11 @@ async def test_the_secret_of_a_database_stays_the_same(database_url: str) -> Non
 
 async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repository(database_url: str) -> None:
     jobs_made = [
-        make_job(id="a" * 10, issue_number=1, requested_by="ada"),
-        make_job(id="b" * 10, issue_number=2, requested_by="ada"),
-        make_job(id="c" * 10, issue_number=3, requested_by="ada", created_at=NOON - timedelta(days=40)),
+        make_job(id="a" * 10, thread=1, requested_by="ada"),
+        make_job(id="b" * 10, thread=2, requested_by="ada"),
+        make_job(id="c" * 10, thread=3, requested_by="ada", created_at=NOON - timedelta(days=40)),
+        make_job(id="d" * 10, kind=JobKind.TASK, series=1, requested_by="bob", repository="octo/gadgets"),
+        make_job(id="e" * 10, kind=JobKind.WORKTREE, series=2, requested_by="bob", repository="octo/gadgets"),
     ]
     async with open_database(database_url) as database:
         async with database.write() as connection:
@@ -170,8 +199,15 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
             await job_rows.save_meter(connection, Meter("a" * 10, turns=3))
         async with database.read() as connection:
             spent = await job_rows.fetch_spent(
-                connection, repository=jobs_made[0].repository, issue_number=1, requested_by="ada", now=NOON
+                connection, repository=jobs_made[0].repository, thread=1, requested_by="ada", now=NOON
             )
+            in_series = [
+                await job_rows.fetch_spent(
+                    connection, repository="octo/gadgets", thread=None, series=series, requested_by="bob", now=NOON
+                )
+                for series in (1, 2, None)
+            ]
     assert spent[Scope.ISSUE] == Spent(jobs=1, turns=3)
     assert spent[Scope.USER_DAY] == Spent(jobs=2, turns=5, tokens=11, cost_usd=0.5, run_s=3.0)
     assert spent[Scope.REPOSITORY_MONTH] == spent[Scope.USER_DAY], "the third job was another month's"
+    assert [spent[Scope.ISSUE].jobs for spent in in_series] == [1, 0, 0], "a person's worktree is no run of an agent"

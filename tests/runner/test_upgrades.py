@@ -96,7 +96,7 @@ async def test_a_database_of_an_earlier_version_is_upgraded_and_keeps_its_rows(e
     async with database.write() as connection:
         assert (await connection.execute(text("SELECT id, colour FROM jobs"))).one() == (job.id, None)
         assert await job_rows.fetch_job(connection, job.id) == job
-        same_issue = make_job(id="aaaaaaaaaa", repository=job.repository, issue_number=job.issue_number)
+        same_issue = make_job(id="aaaaaaaaaa", repository=job.repository, thread=job.thread)
         assert not await job_rows.insert_job(connection, same_issue), "an issue has one active job, as before"
     with pytest.raises(IntegrityError):  # Foreign keys are looked at again.
         async with database.write() as connection:

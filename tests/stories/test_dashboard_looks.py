@@ -54,14 +54,14 @@ async def fill(dashboard: Dashboard) -> None:
     """Somebody's jobs, running, waiting and ended, on a machine in trouble; and deliveries."""
     now = dashboard.clock()
     await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
-    await dashboard.add(id="waits00001", issue_number=2, trouble="its machine is out: " + REASON)
-    await dashboard.add(id=RUNNING, issue_number=3, state=JobState.RUNNING, machine="gpu-1", skills=("review", "bench"))
-    await dashboard.add(id="failed0001", issue_number=4, state=JobState.FAILED, failure="the agent stopped: " + REASON)
+    await dashboard.add(id="waits00001", thread=2, trouble="its machine is out: " + REASON)
+    await dashboard.add(id=RUNNING, thread=3, state=JobState.RUNNING, machine="gpu-1", skills=("review", "bench"))
+    await dashboard.add(id="failed0001", thread=4, state=JobState.FAILED, failure="the agent stopped: " + REASON)
     report = make_report(
         job_id=ENDED, body=REPORT, worklog="- I looked.\n", repro="print(chunks([1], 2))\n", refusals=(REASON,)
     )
     report = replace(report, patch=PATCH.replace("items = 5", f"items = 5  # {'so ' * 60}"), warnings=(REASON,))
-    await dashboard.add(report, id=ENDED, issue_number=1, state=JobState.SUCCEEDED, machine="gpu-1", ended_at=now)
+    await dashboard.add(report, id=ENDED, thread=1, state=JobState.SUCCEEDED, machine="gpu-1", ended_at=now)
     dashboard.spool.append(RUNNING, "agent", LOG)
     row = {"lane": f"{NAME}#7", "body": b"{}", "received_at": now, "next_attempt_at": now}
     has = Inventory((GPU,), None, free_bytes=10**12, total_bytes=2 * 10**12, free_inodes=None, sealed=True)

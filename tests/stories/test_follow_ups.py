@@ -160,7 +160,7 @@ async def test_what_only_the_operator_may_know_is_not_carried_on(tmp_path: Path)
 
 async def add_ended_job(world: World, report: str) -> None:
     rules = world.playground.service.context.repositories["octo/widgets"]
-    job = make_job(repository=rules.name, issue_number=world.number, agent=rules.agent, state=JobState.SUCCEEDED)
+    job = make_job(repository=rules.name, thread=world.number, agent=rules.agent, state=JobState.SUCCEEDED)
     async with world.playground.service.context.db.write() as connection:
         await job_rows.insert_job(connection, job)
         await job_rows.insert_report(connection, Report(job.id, report, "", "", "", "", (), None))

@@ -73,7 +73,7 @@ async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own(world: World
     assert "octo/widgets~try, worktree, attempt 1, asked for by @casey" in seen
     said = await release(settings, "try")
     job = await end(world)
-    assert (job.state, job.by_hand, job.preset) == ("succeeded", True, "worktree")
+    assert (job.state, job.kind, job.preset) == ("succeeded", "release", "worktree")
     assert f"ptq-bot report {job.id}" in said
     report = await read_report(settings, job.id)
     assert "+by hand" in report
@@ -94,7 +94,7 @@ async def test_an_agent_goes_on_where_a_person_left_off(world: World, key: Path)
         await give_task(settings, "try", "  ", agent=None, model=None)
     said = await give_task(settings, "try", "Say in HAND.md that you were here.", agent=None, model=None)
     job = await end(world)
-    assert (job.state, job.failure, job.preset, job.by_hand) == ("succeeded", None, "task", False)
+    assert (job.state, job.failure, job.preset, job.kind) == ("succeeded", None, "task", "task")
     assert f"script goes on in try as job {job.id}" in said
     report = await read_report(settings, job.id)
     assert "+by hand\n+and by an agent" in report

@@ -57,7 +57,7 @@ class Office:
         now = self.clock()
         async with self.databases[0].write() as connection:
             for number in range(JOBS):
-                job = make_job(id=f"job{number}", issue_number=number + 1)
+                job = make_job(id=f"job{number}", thread=number + 1)
                 await job_rows.insert_job(connection, job)
                 await casebook.insert_reply(connection, casebook.draft_reply(f"{kind}{number}", kind, job, body, now))
 

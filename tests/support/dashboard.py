@@ -27,7 +27,7 @@ from github_standin.standin import CLIENT_ID, CLIENT_SECRET
 from handlers.cases import casebook
 from handlers.cases.case import end_job
 from handlers.context import Context
-from handlers.jobs.start import open_job
+from handlers.jobs.start import open_case
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
 from runner.db.database import Database
@@ -137,10 +137,9 @@ class Dashboard:
         """A job with its case; the case waits for a note where there is a diff."""
         job = make_job(created_at=self.clock(), changed_at=self.clock(), **changes)
         async with self.database.write() as connection:
-            if job.has_thread:
-                await open_job(connection, self.url, job, "It is <b>broken</b>")
-            else:
-                await job_rows.insert_job(connection, job)
+            await job_rows.insert_job(connection, job)
+            if job.thread is not None:
+                await open_case(connection, self.url, job, "It is <b>broken</b>")
             if report:
                 await job_rows.insert_report(connection, report)
             case = await casebook.fetch_case(connection, job.case_key)

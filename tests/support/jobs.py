@@ -16,19 +16,22 @@ from sqlalchemy import create_engine
 from runner.db import upgrades
 from runner.db.database import Database
 from runner.db.schema import installation
-from runner.model.job import Job, JobState
+from runner.model.job import Job, JobKind, JobState
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 def make_job(**changes: Any) -> Job:
+    """A job of an issue, of the kind that its preset has; with a `series`, one without an issue."""
+    preset = str(changes.get("preset", "fix"))
     values: dict[str, Any] = {
         "id": "0123456789",
         "repository": "octo/widgets",
         "private": False,
-        "issue_number": 7,
+        "kind": JobKind(preset) if preset in set(JobKind) else JobKind.AGENT,
+        "thread": None if "series" in changes else 7,
         "attempt": 1,
-        "preset": "fix",
+        "preset": preset,
         "may_change": True,
         "agent": "mine",
         "requested_by": "maintainer",

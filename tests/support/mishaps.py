@@ -59,7 +59,7 @@ class Counter:
     waits_s: list[float] = field(default_factory=list)
 
     async def add_job(self) -> Job:
-        job = make_job(issue_number=1, state=JobState.SUCCEEDED, base_commit=self.base, created_at=self.clock())
+        job = make_job(thread=1, state=JobState.SUCCEEDED, base_commit=self.base, created_at=self.clock())
         changes = (FileChange("new.py", "100644", b"new = 1\n"),)
         patch, digest = render_patch(changes), digest_of(self.base, changes, b"secret")
         report = Report(job.id, "fix staged\n\n## Summary\nMended.\n", "", "Mend it", "", patch, changes, digest)

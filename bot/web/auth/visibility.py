@@ -60,7 +60,7 @@ class Sight:
             return True
         if visit.login is None:
             return False
-        least = Role.READ if job.has_thread else self._find_least(job)
+        least = Role.READ if job.thread is not None else self._find_least(job)
         return await self.find_role(visit.login, job.repository) >= least
 
     async def reads_log(self, visit: Visit, job: Job) -> bool:

@@ -17,9 +17,8 @@ from handlers.commands.options import Options
 from handlers.commands.table import Right
 from handlers.events import Repository
 from handlers.jobs.start import RETRY, StartRequest, start_unheard
-from handlers.rules import RepositoryRules
+from handlers.rules import REBASE, RepositoryRules
 from handlers.triggers.comments import ask_to_end
-from runner.model.job import REBASE
 
 log = structlog.get_logger()
 
@@ -105,9 +104,9 @@ class Actions:
     async def _go_on(self, request: web.Request, visit: Visit, fields: Fields, preset: str) -> str:
         job = await self._desk.find_job(request, visit)
         rules, repository = await admit(self._desk, visit, job.repository, Right.START)
-        if not job.has_thread:
+        if job.thread is None:
             raise Denied("This job belongs to no issue, so nothing carries on from it.", 409)
-        return await self._start(visit, fields, rules, repository, job.issue_number, preset)
+        return await self._start(visit, fields, rules, repository, job.thread, preset)
 
     async def _start(
         self,

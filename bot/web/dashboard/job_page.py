@@ -87,8 +87,8 @@ async def look_around(desk: Desk, visit: Visit, job: Job) -> Around:
         events = await job_rows.fetch_events(connection, job.id)
         hold = await fetch_hold(connection, job.id)
         attempts = await _fetch_attempts(connection, job)
-        case = await casebook.fetch_case(connection, job.case_key) if job.has_thread else None
-        rules = desk.context.rules_for(job.repository) if may_open and job.has_thread else None
+        case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
+        rules = desk.context.rules_for(job.repository) if may_open and job.thread is not None else None
         may_take_over = rules is not None and await would_take_over(connection, desk.context, rules, job)
     machine = desk.context.machines.get(job.machine or "")
     return Around(
@@ -115,9 +115,9 @@ async def _find_rights(desk: Desk, visit: Visit, job: Job) -> tuple[bool, bool]:
 
 async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:
     """Every job of the same issue, the newest first."""
-    if not job.has_thread:
+    if job.thread is None:
         return [job]
-    which = (jobs.c.repository == job.repository, jobs.c.issue_number == job.issue_number)
+    which = (jobs.c.repository == job.repository, jobs.c.thread == job.thread)
     return sorted(
         await job_rows.fetch_recent_jobs(connection, MAX_ATTEMPTS, *which), key=lambda one: one.attempt, reverse=True
     )

@@ -38,7 +38,7 @@ _IN_CONFIDENTIAL = "ecurity"
 """In every report that names a concern, without the letter that Unicode has twice."""
 
 _SHOWN = (
-    *("id", "repository", "issue_number", "attempt", "preset", "agent", "machine", "requested_by", "state"),
+    *("id", "repository", "thread", "attempt", "preset", "agent", "machine", "requested_by", "state"),
     *("created_at", "trouble", "name"),
 )
 """What a list needs of a job: not its brief, which is long."""
@@ -118,7 +118,7 @@ def choose(scope: Scope, wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def _show(scope: Scope) -> ColumnElement[bool]:
-    has_thread, name = jobs.c.issue_number > 0, func.lower(jobs.c.repository)
+    has_thread, name = jobs.c.thread.is_not(None), func.lower(jobs.c.repository)
     return or_(
         jobs.c.id == "" if not scope.everything else jobs.c.id != "",
         *([and_(~jobs.c.private, has_thread)] if scope.public else []),
@@ -130,10 +130,10 @@ def _show(scope: Scope) -> ColumnElement[bool]:
 def _search(words: str) -> ColumnElement[bool]:
     """Jobs whose issue's title, repository, name, person or id has these words in it; or whose issue has the number."""
     columns = (jobs.c.repository, jobs.c.requested_by, jobs.c.id, jobs.c.name)
-    same_issue = and_(cases.c.repository == jobs.c.repository, cases.c.issue_number == jobs.c.issue_number)
+    same_issue = and_(cases.c.repository == jobs.c.repository, cases.c.issue_number == jobs.c.thread)
     repository, _, number = words.rpartition("#")
     if number.isascii() and number.isdecimal() and len(number) < 10:
-        about = jobs.c.issue_number == int(number)
+        about = jobs.c.thread == int(number)
         return and_(about, jobs.c.repository.icontains(repository, autoescape=True)) | (jobs.c.id == words)
     return or_(
         *(column.icontains(words, autoescape=True) for column in columns),
@@ -160,7 +160,7 @@ async def fetch_page(connection: AsyncConnection, scope: Scope, wanted: Filter) 
     query = (
         select(*(jobs.c[name] for name in _SHOWN), cases.c.title, *(c.label(name) for name, c in readings.items()))
         .outerjoin(meters, meters.c.job_id == jobs.c.id)
-        .outerjoin(cases, and_(cases.c.repository == jobs.c.repository, cases.c.issue_number == jobs.c.issue_number))
+        .outerjoin(cases, and_(cases.c.repository == jobs.c.repository, cases.c.issue_number == jobs.c.thread))
         .where(jobs.c.id.in_(ids[:PAGE]))
         .order_by(*order)
     )
@@ -185,11 +185,10 @@ def _list(row: Mapping[str, object], report: Report | None, *, is_operator: bool
     is_hidden = is_withheld(report)
     if is_hidden and not is_operator and values["state"] in FINAL:
         values["state"] = ENDED
-    number, repository, name = values.pop("issue_number"), values.pop("repository"), values.pop("name")
+    thread, repository, name = values.pop("thread"), values.pop("repository"), values.pop("name")
     shows_cost = meter is not None and meter.cost_usd is not None and not is_hidden
     cost = describe_cost(meter) if meter and shows_cost else ""
-    has_thread = isinstance(number, int) and number > 0
-    key = f"{repository}#{number}" if has_thread else f"{repository}~{name}"
+    key = f"{repository}~{name}" if thread is None else f"{repository}#{thread}"
     title = values.pop("title") or ""
     return Listed(case_key=key, title=str(title), cost=cost, **values)  # type: ignore[arg-type]
 

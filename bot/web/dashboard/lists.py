@@ -133,7 +133,7 @@ def shows(scope: Scope, job: Job) -> bool:
     name = job.repository.lower()
     if scope.everything or name in scope.start:
         return True
-    return job.has_thread and ((scope.public and not job.private) or name in scope.read)
+    return job.thread is not None and ((scope.public and not job.private) or name in scope.read)
 
 
 def _shows_pause(scope: Scope, pause: Pause) -> bool:

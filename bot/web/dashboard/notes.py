@@ -141,7 +141,7 @@ class Notes:
     async def _find_standing(self, job: Job) -> Report | None:
         """The report of a job whose diff a note would approve."""
         async with self._desk.context.db.read() as connection:
-            case = await casebook.fetch_case(connection, job.case_key) if job.has_thread else None
+            case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
             report = await job_rows.fetch_report(connection, job.id)
             withheld = await fetch_withheld(connection, job.id)
         stands = case is not None and case.standing_job_id == job.id and report is not None and report.digest

@@ -99,7 +99,9 @@ def upgrade() -> None:
         sa.Column("id", sa.String(20), nullable=False),
         sa.Column("repository", sa.String(200), nullable=False),
         sa.Column("private", sa.Boolean(), nullable=False),
-        sa.Column("issue_number", INTEGER, nullable=False),
+        sa.Column("kind", sa.String(20), nullable=False),
+        sa.Column("thread", INTEGER),
+        sa.Column("series", INTEGER),
         sa.Column("attempt", INTEGER, nullable=False),
         sa.Column("preset", sa.String(50), nullable=False),
         sa.Column("may_change", sa.Boolean(), nullable=False),
@@ -124,7 +126,6 @@ def upgrade() -> None:
         sa.Column("conflicts", sa.JSON(none_as_null=True)),
         sa.Column("replaces", sa.String(20)),
         sa.Column("adopts", sa.String(20)),
-        sa.Column("by_hand", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("name", sa.String(50)),
         sa.Column("pinned_to", sa.String(100)),
         sa.Column("posts", sa.String(20), server_default="all", nullable=False),
@@ -158,7 +159,7 @@ def upgrade() -> None:
             "id",
             "repository",
             "private",
-            "issue_number",
+            "thread",
             "state",
             "preset",
             "agent",
@@ -167,11 +168,19 @@ def upgrade() -> None:
             "name",
         ],
     )
-    op.create_index("jobs_by_case", "jobs", ["repository", "issue_number"])
+    op.create_index("jobs_by_thread_and_series", "jobs", ["repository", "thread", "series"])
     op.create_index(
-        "one_active_job_per_case",
+        "one_active_job_per_thread",
         "jobs",
-        ["repository", "issue_number"],
+        ["repository", "thread"],
+        unique=True,
+        sqlite_where=sa.text("state IN ('collecting', 'preparing', 'queued', 'running', 'verifying')"),
+        postgresql_where=sa.text("state IN ('collecting', 'preparing', 'queued', 'running', 'verifying')"),
+    )
+    op.create_index(
+        "one_active_job_per_series",
+        "jobs",
+        ["repository", "series"],
         unique=True,
         sqlite_where=sa.text("state IN ('collecting', 'preparing', 'queued', 'running', 'verifying')"),
         postgresql_where=sa.text("state IN ('collecting', 'preparing', 'queued', 'running', 'verifying')"),
