@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.agents.events import WHOLE, AgentEvent, Ending, EventKind, Usage
+from runner.agents.events import WHOLE, AgentEvent, EventKind, Usage
 from runner.agents.lines import count_of, money_of, parse_line, part, parts, show, text_of, texts_in
 from runner.agents.protocol import AgentSpec, Launch, Run
+from runner.model.ending import Ending
 
 SILENT = ("user_prompt", "status", "compact_boundary", "hook_started", "hook_response", "post_turn_summary")
 

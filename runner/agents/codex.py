@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.agents.events import THREAD, AgentEvent, Ending, EventKind, Usage
+from runner.agents.events import THREAD, AgentEvent, EventKind, Usage
 from runner.agents.lines import count_of, parse_line, part, show, text_of
 from runner.agents.protocol import TOKEN_VARIABLE, AgentSpec, Launch, Run, Tail
+from runner.model.ending import Ending
 
 TOOLS = {
     "command_execution": ("command", "aggregated_output"),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.agents.events import WHOLE, AgentEvent, Ending, EventKind, Usage
+from runner.agents.events import WHOLE, AgentEvent, EventKind, Usage
 from runner.agents.lines import count_of, parse_line, part, show, text_of, texts_in
 from runner.agents.protocol import AgentSpec, Launch, Run
+from runner.model.ending import Ending
 
 SILENT = ("user", "thinking", "connection")
 

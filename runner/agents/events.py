@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from runner.model.ending import Ending
+
 MAX_TEXT = 4_000
 """Characters of one event's text that are kept: it is for people, and the raw line is stored beside it."""
 
@@ -40,20 +42,6 @@ class EventKind(StrEnum):
     END = "end"
     UNKNOWN = "unknown"
     """Something that this version does not know: kept and counted, never fatal."""
-
-
-class Ending(StrEnum):
-    """How a run ended."""
-
-    FINISHED = "finished"
-    GAVE_UP = "gave up"
-    MODEL_FAILED = "model failed"
-    CAPPED = "capped"
-    STUCK = "stuck"
-    DENIED = "denied"
-    CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"
-    KILLED = "killed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.agents.events import AgentEvent, Ending, EventKind, Usage
+from runner.agents.events import AgentEvent, EventKind, Usage
 from runner.agents.lines import count_of, money_of, parse_line, part, parts, show, text_of, texts_in
 from runner.agents.protocol import TOKEN_VARIABLE, AgentSpec, Launch, Run
+from runner.model.ending import Ending
 
 REPEATS = ('{"type":"message_update"', '{"type":"tool_execution_update"')
 """How lines begin that repeat a whole message for each of its words: a log of them grows with the square."""

@@ -32,7 +32,7 @@ class Meter:
     heading: str = ""
     """The last one of its worklog: a stranger's text, which may tell what only the operator should know."""
     ending: str | None = None
-    """One of `runner.agents.events.Ending` once the run has ended."""
+    """One of `runner.model.ending.Ending` once the run has ended."""
 
     @property
     def tokens(self) -> int:

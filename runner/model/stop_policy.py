@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from runner.agents.events import Ending
-from runner.agents.verdict import Verdict
 from runner.model.caps import WARN_FROM, Caps, Scope, Spent, Use, find_tightest
+from runner.model.ending import Ending, RunVerdict
 from runner.model.environment import Limits
 from runner.model.job import Job, JobState
 from runner.model.meter import Meter
@@ -60,17 +59,17 @@ def is_worth_writing(stored: Meter | None, meter: Meter) -> bool:
     return replace(meter, run_s=stored.run_s) != stored
 
 
-def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> Verdict | None:
+def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> RunVerdict | None:
     """Why the agent has to end now; None while it may go on."""
     job = watched.job
     if job.cancel_requested_at:
-        return Verdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
+        return RunVerdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
     if watched.idle_s > limits.stuck_after_s:
         silence = f"nothing had been heard of it for {limits.stuck_after_s} seconds"
-        return Verdict(Ending.STUCK, f"the agent was ended, for {silence}")
+        return RunVerdict(Ending.STUCK, f"the agent was ended, for {silence}")
     use = find_use(watched, caps)
     if use and use.share >= 1:
-        return Verdict(Ending.CAPPED, f"the agent was ended at {use.describe(job.requested_by)}")
+        return RunVerdict(Ending.CAPPED, f"the agent was ended at {use.describe(job.requested_by)}")
     return None
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import structlog
 
 from runner.agents import Run
-from runner.agents.events import Ending
 from runner.agents.skills import lay_out
-from runner.agents.verdict import Verdict, judge
+from runner.agents.verdict import judge
 from runner.model.caps import Caps, Scope, Spent
+from runner.model.ending import Ending, RunVerdict
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.model.meter import Meter
@@ -133,7 +133,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
         # What it had done by then may still be worth reading.
         exit_status = None
         reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
-        verdict = _told(bench, job, {}, account) or Verdict(Ending.KILLED, reason)
+        verdict = _told(bench, job, {}, account) or RunVerdict(Ending.KILLED, reason)
     async with bench.db.write() as connection:
         await job_rows.save_meter(connection, replace(meter, ending=str(verdict.ending)))
         failure = None if verdict.finished else verdict.reason
@@ -160,26 +160,26 @@ def _read_exit_status(result: Mapping[str, Any]) -> int | None:
     return status if type(status) is int and -MAX_EXIT_STATUS <= status <= MAX_EXIT_STATUS else None
 
 
-def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> Verdict | None:
+def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> RunVerdict | None:
     """Why the agent was told to end, by a person, by us or by its machine; None when it ended by itself."""
     if job.cancel_requested_at:
-        return Verdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
+        return RunVerdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
     if job.stopped_as:
-        return Verdict(Ending(job.stopped_as), job.stop_reason or "")
+        return RunVerdict(Ending(job.stopped_as), job.stop_reason or "")
     if verdict := _find_refusal(account):
         return verdict
     if objection := read_text(result.get("objection")):
-        return Verdict(Ending.CAPPED, objection)
+        return RunVerdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
         limit_s = bench.profiles[job.repository].limits.timeout_s
-        return Verdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")
+        return RunVerdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")
     return None
 
 
-def _find_refusal(account: Account | None) -> Verdict | None:
+def _find_refusal(account: Account | None) -> RunVerdict | None:
     """What became of a run whose model was not asked again."""
     refusal = account and account.refusal
-    return Verdict(Ending.CAPPED, f"the agent was ended at {refusal}") if refusal else None
+    return RunVerdict(Ending.CAPPED, f"the agent was ended at {refusal}") if refusal else None
 
 
 async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Job:

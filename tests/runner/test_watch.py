@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from runner.agents.events import AgentEvent, Ending, EventKind, Tally
-from runner.agents.verdict import Verdict, judge
+from runner.agents.events import AgentEvent, EventKind, Tally
+from runner.agents.verdict import judge
 from runner.model.caps import Caps, Scope, Spent
+from runner.model.ending import Ending, RunVerdict
 from runner.model.environment import Limits
 from runner.model.meter import Meter
 from runner.model.stop_policy import Watched, bound, find_end, find_warning, is_worth_writing
@@ -23,7 +24,7 @@ def watch(meter: Meter = METER, idle_s: float = 0, spent: dict[Scope, Spent] | N
     return Watched(make_job(requested_by="ada"), meter, idle_s, spent or {})
 
 
-def end_of(watched: Watched, caps: dict[Scope, Caps] | None = None) -> Verdict | None:
+def end_of(watched: Watched, caps: dict[Scope, Caps] | None = None) -> RunVerdict | None:
     return find_end(watched, bound(caps or {}, LIMITS), LIMITS)
 
 
@@ -66,7 +67,7 @@ def test_an_agent_that_prints_nothing_for_too_long_is_stuck() -> None:
 def test_a_persons_wish_comes_before_any_cap() -> None:
     cancelled = replace(make_job(), cancel_requested_at=NOON, cancelled_by="ada")
     verdict = end_of(Watched(cancelled, METER, 9999, {}))
-    assert verdict == Verdict(Ending.CANCELLED, "cancelled by @ada")
+    assert verdict == RunVerdict(Ending.CANCELLED, "cancelled by @ada")
 
 
 def test_an_agent_is_warned_before_the_end_and_not_from_the_start() -> None:
@@ -96,7 +97,7 @@ def test_a_reading_is_written_when_it_says_something_new() -> None:
 
 
 FINISHED = Tally().add([AgentEvent(EventKind.END, ending=Ending.FINISHED)])
-TOLD = Verdict(Ending.CAPPED, "it was told")
+TOLD = RunVerdict(Ending.CAPPED, "it was told")
 
 
 def test_what_was_told_to_end_has_ended_for_that_reason() -> None:
@@ -109,4 +110,4 @@ def test_what_had_finished_by_then_has_finished() -> None:
 
 
 def test_what_a_person_cancelled_is_cancelled_even_if_it_had_finished() -> None:
-    assert judge(FINISHED, 0, speaks=True, told=Verdict(Ending.CANCELLED, "by @ada")).ending is Ending.CANCELLED
+    assert judge(FINISHED, 0, speaks=True, told=RunVerdict(Ending.CANCELLED, "by @ada")).ending is Ending.CANCELLED

@@ -20,7 +20,7 @@ FLOORS = ("bot", "handlers", "runner")
 STANDIN = "github_standin"
 PRODUCT = (*FLOORS, STANDIN)
 PACKAGES = {
-    "runner": "agents model changes checks db rows transport steps scheduler",
+    "runner": "model agents changes checks db rows transport steps scheduler",
     "runner.jobd": "sandbox stages proxy environment access verbs",
     "handlers": "text cases words effects inbox commands jobs pulls holds triggers recovery notices",
     "bot": "github gateway config observability operations web.auth web.dashboard web . doctor setup demo cli",

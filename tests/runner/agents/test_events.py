@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.agents.events import THREAD, WHOLE, AgentEvent, Ending, EventKind, Tally, Usage
+from runner.agents.events import THREAD, WHOLE, AgentEvent, EventKind, Tally, Usage
 from runner.agents.verdict import judge
+from runner.model.ending import Ending
 from tests.support.agent_runs import build, read_lines
 
 usages = st.builds(
