@@ -35,9 +35,10 @@ from bot.gateway.requests import find_api, read_request
 from bot.gateway.transport import StreamTransport
 from runner.agents.prices import Price
 from runner.db.database import Database
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.jobd_answers import JobdError
+from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account, Ledger
 from runner.steps.gateway import Access, Reader, Way
@@ -108,7 +109,7 @@ class ModelGateway:
         return Access(self._make_token(job.id), self._url)
 
     async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
     ) -> Account | None:
         """See `runner.steps.gateway.Gateway`."""
         if job.agent not in self._upstreams:

@@ -25,7 +25,8 @@ from bot.gateway.usage import UsageReader
 from bot.github.session import describe_failure
 from runner.agents.prices import Price, find_price
 from runner.model.job import Job
-from runner.rows.calls import Account, AtCap, Ledger, Taken
+from runner.model.usage import NOTHING
+from runner.rows.calls import Account, AtCap, Ledger
 from runner.rows.claims import ClaimLost
 
 log = structlog.get_logger()
@@ -249,7 +250,7 @@ class Proxy:
             call = await self._ledger.reserve(models.account, asked.model, most, self._now())
         if not door.is_open:
             if call:
-                await self._ledger.settle(models.account, call, asked.model, Taken(), self._now(), assumed=False)
+                await self._ledger.settle(models.account, call, asked.model, NOTHING, self._now(), assumed=False)
             raise NotAllowed(OVER)
         return call
 

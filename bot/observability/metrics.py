@@ -158,18 +158,18 @@ def _list_work(snapshot: Snapshot) -> Iterator[Metric]:
 def _list_taken(snapshot: Snapshot) -> Iterator[Metric]:
     labels = ["agent", "model"]
     families = {
-        "runs": CounterMetricFamily("ptq_runs", "Runs of agents.", labels=labels),
-        "unknown_costs": CounterMetricFamily(
+        "jobs": CounterMetricFamily("ptq_runs", "Runs of agents.", labels=labels),
+        "unpriced": CounterMetricFamily(
             "ptq_runs_of_unknown_cost", "Runs of which nobody knows the cost.", labels=labels
         ),
         "input_tokens": CounterMetricFamily("ptq_input_tokens", "Tokens that models have read.", labels=labels),
         "output_tokens": CounterMetricFamily("ptq_output_tokens", "Tokens that models have written.", labels=labels),
-        "cost_usd": CounterMetricFamily("ptq_cost_usd", "Money that is known to be spent, in USD.", labels=labels),
+        "known_usd": CounterMetricFamily("ptq_cost_usd", "Money that is known to be spent, in USD.", labels=labels),
         "run_s": CounterMetricFamily("ptq_agent_seconds", "How long agents have been at work.", labels=labels),
     }
-    for taken in snapshot.readings.taken:
+    for (agent, model), usage in snapshot.readings.taken.items():
         for name, family in families.items():
-            family.add_metric([taken.agent, taken.model], getattr(taken, name))
+            family.add_metric([agent, model], getattr(usage, name))
     yield from families.values()
 
 

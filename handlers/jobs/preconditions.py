@@ -22,7 +22,7 @@ from handlers.rules import Preset, RepositoryRules
 from handlers.text.report import has_words, is_withheld
 from handlers.words import replies
 from runner.checks.verification import Kind
-from runner.model.caps import Scope, Use, find_tightest
+from runner.model.caps import CapUse, Scope, find_tightest
 from runner.model.job import Job, JobState, Posts
 from runner.rows import job_rows
 from runner.rows.pauses import fetch_pauses, find_pause
@@ -142,7 +142,7 @@ async def check_caps(
 
 async def _find_used_up(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int, requested_by: str
-) -> Use | None:
+) -> CapUse | None:
     spent = await job_rows.fetch_spent(
         connection, repository=rules.name, issue_number=number, requested_by=requested_by, now=context.now()
     )

@@ -15,7 +15,7 @@ from handlers.context import Context
 from handlers.text.report import is_withheld
 from handlers.words.notifications import BACK, OUT, draft_concern, draft_machine
 from runner.db.schema import jobs, reports
-from runner.model.caps import Caps, Scope, Use, find_uses
+from runner.model.caps import Caps, CapUse, Scope, find_uses
 from runner.model.job import FINAL
 from runner.model.machines import USABLE, MachineState
 from runner.rows import job_rows
@@ -109,7 +109,7 @@ def find_news(
     return draft_machine(name, OUT, outage.since, {"reason": outage.reason, "permanent": outage.permanent}, now)
 
 
-def draft_cap(about: str, use: Use, now: datetime) -> Notification:
+def draft_cap(about: str, use: CapUse, now: datetime) -> Notification:
     """That a cap is used up; told again when it is raised and used up once more. Pure."""
     occasion = f"{use.scope} {use.kind} {use.limit:g} {now.astimezone(UTC).strftime(PERIODS[use.scope])}"
     facts = {
@@ -122,7 +122,7 @@ def draft_cap(about: str, use: Use, now: datetime) -> Notification:
     return draft(Kind.CAP, about, occasion, facts, now)
 
 
-async def _find_used_up(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, Use]]:
+async def _find_used_up(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, CapUse]]:
     """Every cap of a day or a month of which nothing is left, with the repository or the person."""
     found = []
     for rules in context.repositories.values():

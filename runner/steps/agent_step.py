@@ -15,12 +15,13 @@ import structlog
 from runner.agents import Run
 from runner.agents.skills import lay_out
 from runner.agents.verdict import judge
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.ending import Ending, RunVerdict
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.model.meter import Meter
-from runner.model.stop_policy import KILL_PATIENCE, Watched, bound, find_end, find_warning, is_worth_writing, spent_by
+from runner.model.stop_policy import KILL_PATIENCE, Watched, bound, find_end, find_warning, is_worth_writing
+from runner.model.usage import NOTHING, Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.steps.gateway import Reader
@@ -76,14 +77,14 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     return await move_on(bench, job, JobState.RUNNING, started_at=bench.now())
 
 
-async def _open_account(bench: Bench, job: Job, stored: Meter | None, spent: Mapping[Scope, Spent]) -> Account | None:
+async def _open_account(bench: Bench, job: Job, stored: Meter | None, spent: Mapping[Scope, Usage]) -> Account | None:
     """The job's account with the gateway, with what may be taken just now; None for an agent that does not ask it."""
-    profile, own = bench.profiles[job.repository], spent_by(stored) if stored else Spent()
-    others = {scope: taken.without(own) for scope, taken in spent.items()}
+    profile, own = bench.profiles[job.repository], stored.usage if stored else NOTHING
+    others = {scope: usage - own for scope, usage in spent.items()}
     return await bench.gateway.open(job, bound(profile.caps, profile.limits), others, own)
 
 
-async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope, Spent]]:
+async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope, Usage]]:
     """What the job has taken, as it was written down last, and what all that belongs together has, with it."""
     async with bench.db.read() as connection:
         spent = await job_rows.fetch_spent(
@@ -124,7 +125,8 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     if poll.state is StageState.FAILED:
         return await end(bench, job, JobState.FAILED, explain(poll, "the agent could not be started"))
     tally, meter, _ = await asyncio.to_thread(bench.gauge.read, job, agent, whole=True)
-    meter = replace(meter, run_s=min(meter.run_s, _read_run_s(poll.result, meter.run_s)))
+    run_s = min(meter.usage.run_s, _read_run_s(poll.result, meter.usage.run_s))
+    meter = replace(meter, usage=replace(meter.usage, run_s=run_s))
     meter = account.correct(meter) if account else meter
     if poll.state is StageState.DONE:
         exit_status = _read_exit_status(poll.result)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from runner.agents import Launch
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
+from runner.model.usage import Usage
 from runner.rows.calls import Account
 from runner.transport.jobd_client import JobdClient
 
@@ -71,7 +72,7 @@ class Gateway(Protocol):
         """How the job's agent asks; None when it has a key of its own."""
 
     async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
     ) -> Account | None:
         """The job's account, with what may be taken from now on; None when it has none.
 

@@ -13,13 +13,13 @@ import structlog
 from runner.agents import Agent
 from runner.agents.skills import Skill
 from runner.db.database import Database
-from runner.model.caps import Spent
 from runner.model.environment import Profile
 from runner.model.history import History
 from runner.model.job import Job, JobState, Report
 from runner.model.jobd_answers import JobdError, Poll, StageState
 from runner.model.meter import Meter
 from runner.model.stop_policy import KILL_PATIENCE, find_overdue
+from runner.model.usage import NOTHING
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.steps.gateway import Gateway, Reader
@@ -90,7 +90,7 @@ async def end(
 
 async def _close_account(bench: Bench, job: Job) -> Account | None:
     """What a run has taken whose machine will not say that it has ended; from here on it takes nothing."""
-    account = await bench.gateway.open(job, {}, {}, Spent())
+    account = await bench.gateway.open(job, {}, {}, NOTHING)
     await bench.gateway.close(job.id)
     return account
 

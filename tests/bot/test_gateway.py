@@ -17,8 +17,8 @@ from bot.gateway.proxy import MAX_REFUSALS, Upstream
 from bot.gateway.requests import Rule
 from bot.github.session import Proxy as ForwardingProxy
 from bot.github.session import WayOut
-from runner.model.caps import Spent
 from runner.model.job import Job
+from runner.model.usage import NOTHING
 from runner.transport.jobd_client import JobdClient
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.gateway import BODIES, KEY, open_floor, serving
@@ -292,8 +292,8 @@ async def test_when_a_run_is_over_its_access_is(tmp_path: Path, job: Job) -> Non
     async with open_floor(tmp_path, Say("Well")) as floor:
         await floor.begin(job)
         stopped = make_job(stopped_at=NOON)
-        await floor.gateway.open(stopped, {}, {}, Spent())
-        await floor.gateway.open(stopped, {}, {}, Spent())
+        await floor.gateway.open(stopped, {}, {}, NOTHING)
+        await floor.gateway.open(stopped, {}, {}, NOTHING)
         async with floor.ask(job, "/v1/messages") as answer:
             assert answer.status == 400
             assert "the run is over" in (await answer.json())["error"]["message"]
@@ -311,7 +311,7 @@ async def test_a_request_that_was_begun_before_the_end_of_a_run_is_not_passed_on
         head = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nx-api-key: {access.token}\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:-1])
         await asyncio.sleep(0.1)
-        await floor.gateway.open(make_job(cancel_requested_at=NOON), {}, {}, Spent())
+        await floor.gateway.open(make_job(cancel_requested_at=NOON), {}, {}, NOTHING)
         writer.write(body[-1:])
         with suppress(ConnectionResetError):
             assert await reader.read() == b""

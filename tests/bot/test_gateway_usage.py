@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bot.gateway.usage import MAX_LINE, Count, UsageReader
 from runner.agents.prices import Price
-from runner.rows.calls import Taken
+from tests.support.meters import make_usage
 from tests.support.model_endpoint import Say, Sse, chat_events, messages_events, responses_events
 
 TAKEN = Count(1000, output_tokens=100)
@@ -127,6 +127,6 @@ def test_money_is_reckoned_with_what_a_cache_saves_and_what_it_costs_to_fill() -
     count = Count(input_tokens=1_000, cached_tokens=300, written_tokens=100, written_hour_tokens=50, output_tokens=20)
     dollars = (550 * 10 + 300 * 1 + 100 * 12.5 + 50 * 20 + 20 * 50) / 1e6
     taken = count.take(price)
-    assert taken == Taken(1_000, 300, 20, taken.cost_usd)
+    assert taken == make_usage(1_000, 300, 20, taken.cost_usd)
     assert taken.cost_usd == pytest.approx(dollars)
-    assert count.take(None) == Taken(1_000, 300, 20, None)
+    assert count.take(None) == make_usage(1_000, 300, 20, None)

@@ -22,12 +22,12 @@ from bot.operations.jobs import (
 )
 from bot.operations.reports import UnknownJob
 from runner.model.job import JobState
-from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.steps.spool import Spool
 from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.meters import make_meter
 
 EVENT = {"type": "assistant", "message": {"content": [{"type": "text", "text": f"I see {AGENT_VALUE}."}]}}
 
@@ -46,7 +46,19 @@ async def fill(folder: Path) -> Path:
         await job_rows.save_log(
             connection, ended.id, "prepare", job_rows.compress_log(b"cloning\n\x1b[31mno such host\x1b[0m\n")
         )
-        await job_rows.save_meter(connection, Meter(ended.id, "opus", 12, 34, 0, 0, 1000, 200, 50, 0.4242))
+        await job_rows.save_meter(
+            connection,
+            make_meter(
+                ended.id,
+                model="opus",
+                turns=12,
+                tool_calls=34,
+                input_tokens=1000,
+                cached_tokens=200,
+                output_tokens=50,
+                cost_usd=0.4242,
+            ),
+        )
         running = make_job(id="1123456789", issue_number=8, machine="gpu-1", created_at=NOON + timedelta(hours=1))
         await job_rows.insert_job(connection, running)
         await job_rows.move_job(connection, running, JobState.PREPARING, NOON + timedelta(hours=1), machine="gpu-1")

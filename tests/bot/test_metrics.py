@@ -91,7 +91,7 @@ async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> 
 
 NOTHING_YET = Snapshot(
     NOON,
-    Readings(dict.fromkeys(map(str, NEXT), 0), {}, None, {}, None, {}, 0, 0, (), {}),
+    Readings(dict.fromkeys(map(str, NEXT), 0), {}, None, {}, None, {}, 0, 0, {}, {}),
     Backlog(0, 0, {}),
     *({"gpu-1": 1}, (), {}, {}, 0, 0),
     *(LogCounter(DOCUMENTED).read(), (), {}, {}, {}),

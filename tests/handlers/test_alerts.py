@@ -18,12 +18,12 @@ from runner.db.database import Database
 from runner.model.caps import Caps, Scope
 from runner.model.job import JobState, Report
 from runner.model.machines import Machine, Outage
-from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.machine_states import drain, forget_outage, resume, save_outage
 from runner.rows.notifications import change_notification, fetch_waiting
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.meters import make_meter
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ async def run(watch: Watch, job_id: str, issue_number: int = 7, body: str = "", 
     states = {"state": JobState.SUCCEEDED, "created_at": now, "ended_at": now, "name": "task1"}
     async with watch.db.write() as connection:
         await job_rows.insert_job(connection, make_job(id=job_id, issue_number=issue_number, **states))
-        await job_rows.save_meter(connection, Meter(job_id, **taken))
+        await job_rows.save_meter(connection, make_meter(job_id, **taken))
         if body:
             await job_rows.insert_report(connection, Report(job_id, body, "", "", "", "", (), None))
 

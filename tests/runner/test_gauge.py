@@ -43,8 +43,8 @@ def test_a_log_is_read_to_the_same_end_however_it_arrives(tmp_path: Path) -> Non
         in_pieces.add(log[start : start + 1000])
         in_pieces.meter()
     assert at_once.meter() == in_pieces.meter()
-    assert at_once.meter().tokens == 2200
-    assert at_once.meter().cost_usd == pytest.approx(0.015)
+    assert at_once.meter().usage.tokens == 2200
+    assert at_once.meter().usage.cost_usd == pytest.approx(0.015)
 
 
 def test_a_restart_reads_the_log_again_and_comes_to_the_same(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_money_is_reckoned_from_the_price_table_where_the_agent_is_silent(tmp_pa
     bench = Bench(tmp_path, "codex")
     usage = {"input_tokens": 1_000_000, "cached_input_tokens": 500_000, "output_tokens": 100_000}
     bench.add(json.dumps({"type": "turn.completed", "usage": usage}) + "\n")
-    assert bench.meter().cost_usd == pytest.approx(0.5 * 1.0 + 0.5 * 0.5 + 0.1 * 10.0)
+    assert bench.meter().usage.cost_usd == pytest.approx(0.5 * 1.0 + 0.5 * 0.5 + 0.1 * 10.0)
     assert bench.meter().cost_is_estimate
 
 
@@ -76,7 +76,7 @@ def test_a_model_without_a_price_costs_nobody_knows_what(tmp_path: Path) -> None
     bench = Bench(tmp_path, "codex")
     bench.add(json.dumps({"type": "turn.completed", "usage": {"input_tokens": 10}}) + "\n")
     job = replace(JOB, model="of our own")
-    assert bench.gauge.read(job, bench.agent)[1].cost_usd is None
+    assert bench.gauge.read(job, bench.agent)[1].usage.cost_usd is None
 
 
 def test_silence_is_measured_from_the_last_event(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_silence_is_measured_from_the_last_event(tmp_path: Path) -> None:
 def test_what_is_no_line_of_json_and_what_has_no_end_is_borne(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add(b"\xff\xfe\0garbage\n" + b"x" * 5_000_000)
-    assert bench.meter().tokens == 0
+    assert bench.meter().usage.tokens == 0

@@ -9,18 +9,20 @@ import pytest
 
 from runner.agents.events import AgentEvent, EventKind, Tally
 from runner.agents.verdict import judge
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.ending import Ending, RunVerdict
 from runner.model.environment import Limits
 from runner.model.meter import Meter
 from runner.model.stop_policy import Watched, bound, find_end, find_warning, is_worth_writing
+from runner.model.usage import Usage
 from tests.support.jobs import NOON, make_job
+from tests.support.meters import make_meter
 
 LIMITS = Limits(timeout_s=1000, max_log_bytes=10_000, stuck_after_s=300)
 METER = Meter("0123456789")
 
 
-def watch(meter: Meter = METER, idle_s: float = 0, spent: dict[Scope, Spent] | None = None) -> Watched:
+def watch(meter: Meter = METER, idle_s: float = 0, spent: dict[Scope, Usage] | None = None) -> Watched:
     return Watched(make_job(requested_by="ada"), meter, idle_s, spent or {})
 
 
@@ -29,17 +31,17 @@ def end_of(watched: Watched, caps: dict[Scope, Caps] | None = None) -> RunVerdic
 
 
 def test_an_agent_within_its_caps_goes_on() -> None:
-    assert end_of(watch(replace(METER, turns=3)), {Scope.JOB: Caps(turns=4)}) is None
+    assert end_of(watch(make_meter("0123456789", turns=3)), {Scope.JOB: Caps(turns=4)}) is None
 
 
 @pytest.mark.parametrize(
     ("meter", "words"),
     [
-        (replace(METER, turns=4), "4 turns"),
-        (replace(METER, input_tokens=60, output_tokens=40), "100 tokens"),
-        (replace(METER, cost_usd=2.0), "$2.00"),
-        (replace(METER, run_s=1000), "1,000 seconds"),
-        (replace(METER, output_bytes=10_000), "10,000 bytes of output"),
+        (make_meter("0123456789", turns=4), "4 turns"),
+        (make_meter("0123456789", input_tokens=60, output_tokens=40), "100 tokens"),
+        (make_meter("0123456789", cost_usd=2.0), "$2.00"),
+        (make_meter("0123456789", run_s=1000), "1,000 seconds"),
+        (make_meter("0123456789", output_bytes=10_000), "10,000 bytes of output"),
     ],
 )
 def test_every_cap_of_a_run_ends_it(meter: Meter, words: str) -> None:
@@ -51,7 +53,7 @@ def test_every_cap_of_a_run_ends_it(meter: Meter, words: str) -> None:
 
 @pytest.mark.parametrize("scope", [Scope.ISSUE, Scope.USER_DAY, Scope.REPOSITORY_MONTH])
 def test_what_belongs_together_has_caps_of_its_own(scope: Scope) -> None:
-    spent = {scope: Spent(jobs=9, cost_usd=5.0)}
+    spent = {scope: Usage(jobs=9, known_usd=5.0)}
     verdict = end_of(watch(spent=spent), {scope: Caps(cost_usd=5.0, jobs=2)})
     assert verdict
     assert "$5.00" in verdict.reason
@@ -72,15 +74,15 @@ def test_a_persons_wish_comes_before_any_cap() -> None:
 
 def test_an_agent_is_warned_before_the_end_and_not_from_the_start() -> None:
     caps = bound({Scope.JOB: Caps(turns=10)}, LIMITS)
-    assert find_warning(watch(replace(METER, turns=7)), caps) is None
-    warning = find_warning(watch(replace(METER, turns=8)), caps)
+    assert find_warning(watch(make_meter("0123456789", turns=7)), caps) is None
+    warning = find_warning(watch(make_meter("0123456789", turns=8)), caps)
     assert warning
     assert "80% of your cap of 10 turns" in warning
 
 
 def test_a_warning_is_the_same_to_a_shell_and_in_json() -> None:
     caps = bound({Scope.USER_DAY: Caps(cost_usd=1.0)}, LIMITS)
-    warning = find_warning(watch(spent={Scope.USER_DAY: Spent(cost_usd=0.9)}), caps)
+    warning = find_warning(watch(spent={Scope.USER_DAY: Usage(known_usd=0.9)}), caps)
     assert warning
     assert json.loads(f'"{warning}"') == warning
     shown = subprocess.run(["sh", "-c", f"printf '%s' '{warning}'"], capture_output=True, text=True, check=True)
@@ -89,11 +91,11 @@ def test_a_warning_is_the_same_to_a_shell_and_in_json() -> None:
 
 
 def test_a_reading_is_written_when_it_says_something_new() -> None:
-    stored = replace(METER, run_s=10.0)
+    stored = make_meter("0123456789", run_s=10.0)
     assert is_worth_writing(None, METER)
-    assert not is_worth_writing(stored, replace(stored, run_s=12.0))
-    assert is_worth_writing(stored, replace(stored, run_s=41.0))
-    assert is_worth_writing(stored, replace(stored, turns=1))
+    assert not is_worth_writing(stored, make_meter("0123456789", run_s=12.0))
+    assert is_worth_writing(stored, make_meter("0123456789", run_s=41.0))
+    assert is_worth_writing(stored, make_meter("0123456789", turns=1))
 
 
 FINISHED = Tally().add([AgentEvent(EventKind.END, ending=Ending.FINISHED)])

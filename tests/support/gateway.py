@@ -20,9 +20,10 @@ from bot.gateway.requests import Rule, read_request
 from bot.github.session import WayOut, open_session
 from runner.agents.prices import Price
 from runner.db.database import Database
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.machines import Machine
+from runner.model.usage import NOTHING
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.transport.jobd_client import JobdClient
@@ -90,7 +91,7 @@ class Floor:
     async def begin(self, job: Job, **caps: Any) -> Account:
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
-        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {}, Spent())
+        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {}, NOTHING)
         assert account
         await self.gateway.connect(job, cast(JobdClient, self.wire))
         return account

@@ -10,7 +10,7 @@ from runner.rows.stats import Readings
 from tests.support.jobs import NOON
 
 UNITS = {"_seconds": "seconds", "_bytes": "bytes", "_usd": "USD", "_tokens": "tokens"}
-NOTHING = Readings({}, {}, None, {}, None, {}, 0, 0, [], {})
+NOTHING = Readings({}, {}, None, {}, None, {}, 0, 0, {}, {})
 EMPTY = Snapshot(NOON, NOTHING, Backlog(0, 0, {}), {}, (), {}, {}, 0, 0, {}, [], {}, {}, {}, {}, {}, {})
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
+from runner.model.usage import Usage
 from runner.rows.calls import Account
 from runner.steps.gateway import Access, Reader, Way
 from runner.transport.jobd_client import JobdClient
@@ -16,7 +17,7 @@ class NoGateway:
         return None
 
     async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
     ) -> Account | None:
         return None
 

@@ -175,7 +175,7 @@ async def fetch_page(connection: AsyncConnection, scope: Scope, wanted: Filter) 
 def _read_meter(values: dict[str, object]) -> Meter | None:
     """Take the meter out of a row, where there is one."""
     reading = {name.removeprefix("meter_"): values.pop(name) for name in [*values] if name.startswith("meter_")}
-    return Meter(**reading) if reading["job_id"] else None  # type: ignore[arg-type]
+    return job_rows.read_meter(reading) if reading["job_id"] else None
 
 
 def _list(row: Mapping[str, object], report: Report | None, *, is_operator: bool) -> Listed:
@@ -186,7 +186,7 @@ def _list(row: Mapping[str, object], report: Report | None, *, is_operator: bool
     if is_hidden and not is_operator and values["state"] in FINAL:
         values["state"] = ENDED
     number, repository, name = values.pop("issue_number"), values.pop("repository"), values.pop("name")
-    shows_cost = meter is not None and meter.cost_usd is not None and not is_hidden
+    shows_cost = meter is not None and meter.usage.cost_usd is not None and not is_hidden
     cost = describe_cost(meter) if meter and shows_cost else ""
     has_thread = isinstance(number, int) and number > 0
     key = f"{repository}#{number}" if has_thread else f"{repository}~{name}"
