@@ -23,9 +23,9 @@ from bot.gateway.proxy import (
     OVER,
     STOPS,
     WRONG_TOKEN,
-    Door,
+    JobEndpoint,
+    ModelProxy,
     Models,
-    Proxy,
     Reads,
     Upstream,
     read_token,
@@ -41,7 +41,7 @@ from runner.model.jobd_answers import JobdError
 from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account, Ledger
-from runner.steps.gateway import Access, Reader, Way
+from runner.steps.gateway import Fetcher, ModelAccess, Way
 from runner.transport.jobd_client import JobdClient
 from runner.transport.listening import Listening, Stream, begin
 
@@ -94,19 +94,19 @@ class ModelGateway:
         self._packages = packages
         self._db = db
         self._ledger = Ledger(db)
-        self._proxy = Proxy(session, self._ledger, prices, now, read)
+        self._proxy = ModelProxy(session, self._ledger, prices, now, read)
         self._upstreams = upstreams
         self._now = now
         self._url = url
-        self._doors: dict[str, Door] = {}
+        self._doors: dict[str, JobEndpoint] = {}
         self._accounts: dict[str, Account] = {}
         self._ways: dict[str, Listening] = {}
 
-    def grant(self, job: Job) -> Access | None:
+    def grant(self, job: Job) -> ModelAccess | None:
         """See `runner.steps.gateway.Gateway`."""
         if job.agent not in self._upstreams:
             return None
-        return Access(self._make_token(job.id), self._url)
+        return ModelAccess(self._make_token(job.id), self._url)
 
     async def open(
         self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
@@ -132,7 +132,7 @@ class ModelGateway:
         """See `runner.steps.gateway.Gateway`."""
         await self._connect(job.id, client)
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_git(self, reader: Fetcher, client: JobdClient) -> Way:
         """See `runner.steps.gateway.Gateway`."""
         repositories = self._git.find_repositories(reader) if self._git else ()
         if not self._git or not repositories:
@@ -144,7 +144,7 @@ class ModelGateway:
         await self._connect(reader.id, client)
         return self._git.lead(reader, door, self._url)
 
-    async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_packages(self, reader: Fetcher, client: JobdClient) -> Way:
         """See `runner.steps.gateway.Gateway`."""
         hosts = self._packages.find_hosts(reader) if self._packages and not self._url else ()
         if not self._packages or not hosts:
@@ -184,10 +184,10 @@ class ModelGateway:
         finally:
             del door.answering[task]
 
-    def _find_door(self, job_id: str, context: Mapping[str, object]) -> Door:
+    def _find_door(self, job_id: str, context: Mapping[str, object]) -> JobEndpoint:
         """A job's door, which is made where there is none."""
         if job_id not in self._doors:
-            self._doors[job_id] = Door(context, self._make_token(job_id))
+            self._doors[job_id] = JobEndpoint(context, self._make_token(job_id))
         return self._doors[job_id]
 
     async def _connect(self, job_id: str, client: JobdClient) -> None:
@@ -198,7 +198,7 @@ class ModelGateway:
         log.info("gateway.connected", **door.context)
 
     async def _answer_by_relay(
-        self, door: Door, task: asyncio.Task[Any], request: web.BaseRequest
+        self, door: JobEndpoint, task: asyncio.Task[Any], request: web.BaseRequest
     ) -> web.StreamResponse:
         """Answer a request if it has the job's token. Neighbours of the job may reach its relay."""
         if not door.knows(request):
@@ -207,7 +207,7 @@ class ModelGateway:
         door.trust(task)
         return await self._answer(door, request)
 
-    async def _answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer(self, door: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request that has the job's token, whatever it asks for."""
         if self._git and request.path.startswith(ROOT):
             return await self._git.answer(door, request)
@@ -234,7 +234,7 @@ class ModelGateway:
         mac = hmac.digest(self._db.secret, f"gateway {job_id}".encode(), "sha256").hex()[:40]
         return TOKEN.format(job_id=job_id, mac=mac)
 
-    async def _accept(self, door: Door, stream: Stream) -> None:
+    async def _accept(self, door: JobEndpoint, stream: Stream) -> None:
         """Answer what comes by one connection."""
         task = asyncio.current_task()
         assert task
@@ -256,7 +256,7 @@ class ModelGateway:
             door.strangers.pop(task, None)
             del door.answering[task]
 
-    async def _serve(self, door: Door, task: asyncio.Task[Any], stream: Stream) -> None:
+    async def _serve(self, door: JobEndpoint, task: asyncio.Task[Any], stream: Stream) -> None:
         """Answer the requests that come by one connection. Raises `OSError`."""
         server = web.Server(
             partial(self._answer_by_relay, door, task),

@@ -30,13 +30,13 @@ from bot.gateway.fetches import (
     list_addresses,
     read_fetch,
 )
-from bot.gateway.proxy import BODY_S, CONNECT_S, MAX_BODY, SILENCE_S, Door
+from bot.gateway.proxy import BODY_S, CONNECT_S, MAX_BODY, SILENCE_S, JobEndpoint
 from bot.github.session import describe_failure
 from bot.github.tokens import Grant
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.model.environment import Profile
 from runner.rows.claims import ClaimLost
-from runner.steps.gateway import Reader, Way
+from runner.steps.gateway import Fetcher, Way
 
 log = structlog.get_logger()
 
@@ -84,7 +84,7 @@ class GitProxy:
         self._profiles = profiles
         self._moved: LRUCache[str, str] = LRUCache(MAX_MOVED)
 
-    def find_repositories(self, reader: Reader) -> tuple[str, ...]:
+    def find_repositories(self, reader: Fetcher) -> tuple[str, ...]:
         """What is fetched by the gateway; nothing for a public repository, or where its table says where from."""
         profile = self._profiles.get(reader.repository)
         if not profile or not profile.by_gateway or not reader.private:
@@ -93,12 +93,12 @@ class GitProxy:
             return ()
         return (reader.repository, *profile.private_repositories)
 
-    def lead(self, reader: Reader, door: Door, url: str) -> Way:
+    def lead(self, reader: Fetcher, door: JobEndpoint, url: str) -> Way:
         """What git on the machine has to be told; `url` is where machines reach us, where not by a relay."""
         addresses = list_addresses(door.repositories, self._web_url, reader.clone_url)
         return Way(lead_git(url or "{gateway}", door.token, addresses, by_relay=not url), by_relay=not url)
 
-    async def answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
+    async def answer(self, door: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. What is not passed on is refused in words that git shows behind `remote:`."""
         if not door.repositories:
             return await _turn_down(door, "this job fetches nothing by the gateway")
@@ -116,7 +116,7 @@ class GitProxy:
                 return await _turn_down(door, "the run is over: its access to the repository has ended")
             return await self._pass_on(door, request, fetch)
 
-    async def _pass_on(self, door: Door, request: web.BaseRequest, fetch: Fetch) -> web.StreamResponse:
+    async def _pass_on(self, door: JobEndpoint, request: web.BaseRequest, fetch: Fetch) -> web.StreamResponse:
         passed, began = _Passed(), time.monotonic()
         try:
             await self._stream(door, request, fetch, passed)
@@ -138,7 +138,7 @@ class GitProxy:
         assert passed.response
         return passed.response
 
-    async def _stream(self, door: Door, request: web.BaseRequest, fetch: Fetch, passed: _Passed) -> None:
+    async def _stream(self, door: JobEndpoint, request: web.BaseRequest, fetch: Fetch, passed: _Passed) -> None:
         """Pass an answer back as it comes. Raises `Unanswered`, and what a broken connection does."""
         why = ""
         for _ in range(1 if fetch.takes_pack else TRIES):
@@ -240,14 +240,14 @@ def explain(status: int, repository: str) -> Unanswered:
     return Unanswered(503 if status >= 500 or status == 429 else 502, f"GitHub answered {status}")
 
 
-def _note(door: Door, say: Callable[..., object], event: str, **facts: object) -> None:
+def _note(door: JobEndpoint, say: Callable[..., object], event: str, **facts: object) -> None:
     """Say in the log how a fetch went, so long as a job makes no habit of it."""
     door.fetches += 1
     if door.fetches <= MAX_LOGGED:
         say(event, **door.context, **facts)
 
 
-async def _turn_down(door: Door, reason: str) -> web.Response:
+async def _turn_down(door: JobEndpoint, reason: str) -> web.Response:
     await door.note_refusal(reason)
     return refuse_git(403, reason)
 

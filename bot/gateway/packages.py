@@ -21,10 +21,10 @@ from functools import partial
 
 import structlog
 
-from bot.gateway.proxy import WRONG_TOKEN, Door
+from bot.gateway.proxy import WRONG_TOKEN, JobEndpoint
 from bot.gateway.threads import run_in_turn
 from runner.model.environment import Profile
-from runner.steps.gateway import Reader, Way
+from runner.steps.gateway import Fetcher, Way
 from runner.transport.listening import LocalStream, Stream, join
 
 log = structlog.get_logger()
@@ -114,18 +114,18 @@ class PackageProxy:
         self._look_up = look_up
         self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "gateway-names")
 
-    def find_hosts(self, reader: Reader) -> tuple[str, ...]:
+    def find_hosts(self, reader: Fetcher) -> tuple[str, ...]:
         """The hosts that a job's agent reaches by us; none where it has a network."""
         profile = self._profiles.get(reader.repository)
         return profile.package_hosts if profile and profile.network == "none" else ()
 
-    def lead(self, door: Door) -> Way:
+    def lead(self, door: JobEndpoint) -> Way:
         """What the programs of a job have to be told, by variables that curl, pip, uv, npm and others read."""
         address = f"http://job:{door.token}@{{relay}}"
         env = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), address)
         return Way({**env, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}, by_relay=True)
 
-    async def answer(self, door: Door, stream: Stream) -> None:
+    async def answer(self, door: JobEndpoint, stream: Stream) -> None:
         """Connect what comes by a stream until either side ends it. Raises `OSError`."""
         try:
             async with asyncio.timeout(HEAD_S):
@@ -150,7 +150,7 @@ class PackageProxy:
         finally:
             theirs.abort()
 
-    async def _connect(self, door: Door, wanted: Wanted) -> Stream:
+    async def _connect(self, door: JobEndpoint, wanted: Wanted) -> Stream:
         if not hmac.compare_digest(wanted.token.encode(), door.token.encode()):
             raise NotConnected(407, WRONG_TOKEN)
         task = asyncio.current_task()
@@ -173,7 +173,7 @@ class PackageProxy:
             log.info("gateway.joined", **door.context, host=wanted.host)
         return theirs
 
-    async def _find_addresses(self, door: Door, wanted: Wanted, *, is_public: bool) -> Sequence[str]:
+    async def _find_addresses(self, door: JobEndpoint, wanted: Wanted, *, is_public: bool) -> Sequence[str]:
         """Where a host is. Whoever owns the end of a name decides where names with that end lead: not into our network.
 
         Raises `NotConnected`, and what a name raises that cannot be looked up.

@@ -75,7 +75,7 @@ def read_count(value: Mapping[str, Any]) -> Count | None:
     return Count(count_of(usage, "input_tokens") + cached + written, cached, written - hour, hour, output)
 
 
-class UsageReader:
+class AnswerReader:
     """Reads an answer in pieces, whatever their bounds are. What it has read so far is always there."""
 
     def __init__(self, *, streams: bool) -> None:

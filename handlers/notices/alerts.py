@@ -20,7 +20,14 @@ from runner.model.job import FINAL
 from runner.model.machines import USABLE, MachineState
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states
-from runner.rows.notifications import Kind, Notification, draft, drop_notification, fetch_newest, insert_notification
+from runner.rows.notifications import (
+    Notification,
+    NotificationKind,
+    draft,
+    drop_notification,
+    fetch_newest,
+    insert_notification,
+)
 
 HICCUP = timedelta(minutes=1)
 """An outage that ends by itself within this is nobody's business."""
@@ -57,7 +64,7 @@ class Alerts:
     async def _look_at_machines(self, now: datetime) -> None:
         async with self._context.db.write() as connection:
             states = await fetch_machine_states(connection)
-            told = await fetch_newest(connection, Kind.MACHINE)
+            told = await fetch_newest(connection, NotificationKind.MACHINE)
             for name in self._context.machines:
                 state, last = states.get(name, USABLE), told.get(name)
                 if last and is_outdated(last, state):
@@ -119,7 +126,7 @@ def draft_cap(about: str, use: CapUse, now: datetime) -> Notification:
         "spent": use.spent,
         "cap": use.describe(about),
     }
-    return draft(Kind.CAP, about, occasion, facts, now)
+    return draft(NotificationKind.CAP, about, occasion, facts, now)
 
 
 async def _find_used_up(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, CapUse]]:

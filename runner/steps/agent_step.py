@@ -24,7 +24,7 @@ from runner.model.stop_policy import KILL_PATIENCE, Watched, bound, find_end, fi
 from runner.model.usage import NOTHING, Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account
-from runner.steps.gateway import Reader
+from runner.steps.gateway import Fetcher
 from runner.steps.runtime import (
     Bench,
     bear_survivors,
@@ -58,7 +58,7 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     if access:
         await _open_account(bench, job, *await _fetch_taken(bench, job))
         await bench.gateway.connect(job, client)
-    ways = [await lead(Reader.of(job), client) for lead in (bench.gateway.lead_git, bench.gateway.lead_packages)]
+    ways = [await lead(Fetcher.of(job), client) for lead in (bench.gateway.lead_git, bench.gateway.lead_packages)]
     await client.start(
         job.id,
         replace(

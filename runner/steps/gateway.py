@@ -19,7 +19,7 @@ from runner.transport.jobd_client import JobdClient
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ModelAccess:
     """How an agent asks models."""
 
     token: str
@@ -42,7 +42,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class Fetcher:
     """Who fetches a repository: a job, or the refresh of a base, which has an id and no row."""
 
     id: str
@@ -51,7 +51,7 @@ class Reader:
     clone_url: str
 
     @classmethod
-    def of(cls, job: Job) -> Reader:
+    def of(cls, job: Job) -> Fetcher:
         """The job as one."""
         return cls(job.id, job.repository, job.private, job.clone_url)
 
@@ -68,7 +68,7 @@ class Way:
 class Gateway(Protocol):
     """What asks models and GitHub for machines. It does nothing where these have means of their own."""
 
-    def grant(self, job: Job) -> Access | None:
+    def grant(self, job: Job) -> ModelAccess | None:
         """How the job's agent asks; None when it has a key of its own."""
 
     async def open(
@@ -82,10 +82,10 @@ class Gateway(Protocol):
     async def connect(self, job: Job, client: JobdClient) -> None:
         """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_git(self, reader: Fetcher, client: JobdClient) -> Way:
         """Have the way be there by which a machine fetches a private repository. Raises `HostError` and `JobdError`."""
 
-    async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_packages(self, reader: Fetcher, client: JobdClient) -> Way:
         """Have the way be there by which a sealed agent comes to hosts of packages. Raises as `lead_git`."""
 
     async def close(self, job_id: str) -> None:

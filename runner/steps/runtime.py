@@ -22,9 +22,9 @@ from runner.model.stop_policy import KILL_PATIENCE, find_overdue
 from runner.model.usage import NOTHING
 from runner.rows import job_rows
 from runner.rows.calls import Account
-from runner.steps.gateway import Gateway, Reader
+from runner.steps.gateway import Fetcher, Gateway
 from runner.steps.spool import STAGES, Spool
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from runner.transport.jobd_client import JobdClient
 
 log = structlog.get_logger()
@@ -51,7 +51,7 @@ class Bench:
     agents: Mapping[str, Agent]
     skills: Mapping[str, Skill]
     spool: Spool
-    gauge: Gauge
+    gauge: UsageReader
     now: Callable[[], datetime]
     gateway: Gateway
     history: History
@@ -121,15 +121,15 @@ async def follow(
             return replace(poll, state=StageState.RUNNING)
 
 
-async def keep_way(bench: Bench, client: JobdClient, job: Job, reader: Reader | None = None) -> None:
+async def keep_way(bench: Bench, client: JobdClient, job: Job, reader: Fetcher | None = None) -> None:
     """See to it that a job's machine reaches us, where it has to: the service may be another than before.
 
     Raises `HostError`; where the machine does not let us listen, what git asks meanwhile is held for it.
     """
     try:
-        await bench.gateway.lead_git(reader or Reader.of(job), client)
+        await bench.gateway.lead_git(reader or Fetcher.of(job), client)
         if job.state is JobState.RUNNING:
-            await bench.gateway.lead_packages(Reader.of(job), client)
+            await bench.gateway.lead_packages(Fetcher.of(job), client)
     except JobdError as error:
         log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
 

@@ -37,7 +37,7 @@ class _Place:
     tally: Tally = field(default_factory=Tally)
 
 
-class Gauge:
+class UsageReader:
     """One for the service; `read` brings a job's reading up to date."""
 
     def __init__(self, spool: Spool, prices: Mapping[str, Price], now: Callable[[], datetime]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bot.web.dashboard.diffs import fold_diff
 from bot.web.dashboard.job_page import list_phases
-from bot.web.dashboard.listing import PAGE, Filter, read_filter
+from bot.web.dashboard.listing import PAGE, PageFilter, read_filter
 from bot.web.dashboard.spend import SpendRow, sum_all
 from runner.changes.patch import list_lines
 from runner.db.schema import deliveries
@@ -220,9 +220,9 @@ def test_phases_are_read_out_of_a_jobs_history() -> None:
 
 
 def test_a_filter_travels_in_an_address_and_back() -> None:
-    wanted = Filter(repository="octo/widgets", search="a&b #7", state="failed")
+    wanted = PageFilter(repository="octo/widgets", search="a&b #7", state="failed")
     assert wanted.query(before="x") == "repository=octo%2Fwidgets&state=failed&search=a%26b+%237&before=x"
-    assert read_filter({"search": " " + "x" * 1000, "other": "y"}) == Filter(search="x" * 200)
+    assert read_filter({"search": " " + "x" * 1000, "other": "y"}) == PageFilter(search="x" * 200)
     hostile = dict.fromkeys(("repository", "who", "search", "state", "before"), "a\0b")
     assert "\0" not in read_filter(hostile).query(), "PostgreSQL takes no NUL"
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from bot.gateway.doors import MAX_CONNECTIONS
 from bot.gateway.proxy import MAX_REFUSALS, Upstream
-from bot.gateway.requests import Rule
+from bot.gateway.requests import RequestRule
 from bot.github.session import Proxy as ForwardingProxy
 from bot.github.session import WayOut
 from runner.model.job import Job
@@ -121,7 +121,7 @@ async def test_at_a_cap_nothing_is_passed_on_and_the_answer_ends_the_agent(tmp_p
 async def test_a_request_that_is_not_allowed_is_refused_and_logged_without_its_words(
     tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with open_floor(tmp_path, Say("Well"), rule=Rule(models=("cheap",))) as floor:
+    async with open_floor(tmp_path, Say("Well"), rule=RequestRule(models=("cheap",))) as floor:
         await floor.begin(job)
         async with floor.ask(job, "/v1/messages") as answer:
             assert answer.status == 400
@@ -368,7 +368,7 @@ async def test_those_who_have_not_shown_the_token_make_room_for_others(tmp_path:
 async def test_those_without_the_token_do_not_use_up_the_lines_of_the_job(
     tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with open_floor(tmp_path, Say("Well"), rule=Rule(models=("cheap",))) as floor:
+    async with open_floor(tmp_path, Say("Well"), rule=RequestRule(models=("cheap",))) as floor:
         await floor.begin(job)
         for _ in range(MAX_REFUSALS):
             async with floor.ask(job, "/v1/messages", token="wrong") as answer:
@@ -419,4 +419,4 @@ async def test_a_way_that_is_gone_is_made_anew(tmp_path: Path, job: Job) -> None
 
 
 def test_no_key_is_in_what_is_shown_of_an_upstream() -> None:
-    assert KEY not in repr(Upstream("https://x", KEY, {"a": KEY}, Rule()))
+    assert KEY not in repr(Upstream("https://x", KEY, {"a": KEY}, RequestRule()))

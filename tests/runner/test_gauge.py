@@ -11,7 +11,7 @@ from runner.agents import Agent, AgentSpec, build_agent
 from runner.agents.prices import Price
 from runner.model.meter import Meter
 from runner.steps.spool import Spool
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from tests.support.jobs import NOON, make_job
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
@@ -25,8 +25,8 @@ class Bench:
         self.now = NOON
         self.gauge = self.new_gauge()
 
-    def new_gauge(self) -> Gauge:
-        return Gauge(self.spool, {"priced": Price(1.0, 0.5, 10.0)}, lambda: self.now)
+    def new_gauge(self) -> UsageReader:
+        return UsageReader(self.spool, {"priced": Price(1.0, 0.5, 10.0)}, lambda: self.now)
 
     def add(self, text: str | bytes) -> None:
         self.spool.append(JOB.id, "agent", text if isinstance(text, bytes) else text.encode())
@@ -95,3 +95,15 @@ def test_what_is_no_line_of_json_and_what_has_no_end_is_borne(tmp_path: Path) ->
     bench = Bench(tmp_path)
     bench.add(b"\xff\xfe\0garbage\n" + b"x" * 5_000_000)
     assert bench.meter().usage.tokens == 0
+
+
+def test_an_answer_of_unknown_cost_leaves_the_whole_run_to_the_price_table(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "pi")
+    for cost in ({"total": 5.0}, {}):
+        usage = {"input": 500_000, "output": 0, "cost": cost}
+        message = {"role": "assistant", "model": "m", "content": [], "usage": usage}
+        bench.add(json.dumps({"type": "message_end", "message": message}) + "\n")
+    meter = bench.meter()
+    assert (meter.usage.cost_usd, meter.cost_is_estimate) == (1.0, True)
+    unpriced = bench.gauge.read(replace(JOB, model="of our own"), bench.agent)[1]
+    assert unpriced.usage.cost_usd is None, "what is known of it is not its cost"

@@ -22,10 +22,10 @@ from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.machine_states import drain
 from runner.scheduler.refresh import Refresher, name_refresh
-from runner.steps.gateway import Reader, Way
+from runner.steps.gateway import Fetcher, Way
 from runner.steps.runtime import Bench
 from runner.steps.spool import Spool
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from runner.transport.jobd_client import JobdClient
 from tests.support.clock import Clock
 from tests.support.history import ModelHistory
@@ -84,7 +84,7 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
             agents={},
             skills={},
             spool=spool,
-            gauge=Gauge(spool, {}, clock),
+            gauge=UsageReader(spool, {}, clock),
             now=clock,
             gateway=NoGateway(),
             history=ModelHistory(),
@@ -170,10 +170,10 @@ class Leading(NoGateway):
     """A gateway that says how git is led, and remembers until when."""
 
     def __init__(self) -> None:
-        self.led: list[Reader] = []
+        self.led: list[Fetcher] = []
         self.closed: list[str] = []
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_git(self, reader: Fetcher, client: JobdClient) -> Way:
         self.led.append(reader)
         return Way({"GIT_CONFIG_COUNT": "0"})
 

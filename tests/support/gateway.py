@@ -16,7 +16,7 @@ from aiohttp import web
 
 from bot.gateway.doors import ModelGateway
 from bot.gateway.proxy import Reads, Upstream
-from bot.gateway.requests import Rule, read_request
+from bot.gateway.requests import RequestRule, read_request
 from bot.github.session import WayOut, open_session
 from runner.agents.prices import Price
 from runner.db.database import Database
@@ -128,7 +128,7 @@ async def open_floor(
     folder: Path,
     *script: Step,
     url: str = "",
-    rule: Rule | None = None,
+    rule: RequestRule | None = None,
     own_url: str = "",
     way: WayOut = DIRECT,
     read: Reads = read_request,
@@ -140,7 +140,7 @@ async def open_floor(
         open_database(folder) as db,
         open_session(way, auto_decompress=False) as session,
     ):
-        upstream = Upstream(url or model.url, KEY, {"x-team": "widgets"}, rule or Rule())
+        upstream = Upstream(url or model.url, KEY, {"x-team": "widgets"}, rule or RequestRule())
         prices = {"m": Price(10.0, 1.0, 50.0)}
         gateway = ModelGateway(session, db, {"mine": upstream}, prices, lambda: NOON, own_url, read=read)
         floor = Floor(gateway, model, db, Wire(folder / "w"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from bot.web.auth.auth_config import Door
+from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.cookies import Seal
 from bot.web.auth.oauth import GitHubOAuth
 from bot.web.auth.sessions import Visit, Visits
@@ -19,7 +19,7 @@ from runner.rows import job_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class DashboardDeps:
     """See the module."""
 
     context: Context
@@ -29,7 +29,7 @@ class Desk:
     oauth: GitHubOAuth | None
 
     @classmethod
-    def set_up(cls, context: Context, door: Door) -> Desk:
+    def set_up(cls, context: Context, door: AuthConfig) -> DashboardDeps:
         """The database is open already: what seals cookies is in it."""
         signs_in = door.oauth is not None
         visits = Visits(Seal(context.db.secret, context.now), context.public_url, door.operators, may_sign_in=signs_in)
