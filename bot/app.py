@@ -15,7 +15,7 @@ import structlog
 
 from bot.config.roster import Roster
 from bot.config.settings import Settings
-from bot.gateway.doors import PREFIX, ModelGateway
+from bot.gateway.endpoints import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
 from bot.github import AppGitHub
@@ -25,7 +25,7 @@ from bot.observability.metrics import Metrics
 from bot.observability.notify import Notifier
 from bot.operations.bases import find_web_url
 from bot.pace import Pace
-from bot.web.auth.auth_config import open_door
+from bot.web.auth.auth_config import build_auth_config
 from bot.web.pages import Pages
 from bot.webhook import Webhook, make_web_application
 from handlers.cases.retention import clean_database, clean_spool
@@ -271,7 +271,7 @@ class Service:
             agents=self._agents,
             skills={skill.name: skill for skill in settings.skill_list()},
             spool=spool,
-            gauge=UsageReader(spool, settings.price_list(), now),
+            usage_reader=UsageReader(spool, settings.price_list(), now),
             now=now,
             gateway=gateway,
             history=GitHubHistory(self.context.github, now),
@@ -297,7 +297,7 @@ class Service:
             lambda: recovery.held,
             max_pending=self._settings.server.max_pending_deliveries,
             follows=lambda job_id: claims.has(name_claim(job_id)),
-            door=open_door(session, self._settings),
+            auth=build_auth_config(session, self._settings),
         )
 
     async def _listen(

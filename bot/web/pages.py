@@ -85,12 +85,12 @@ class Pages:
         max_pending: int = MAX_PENDING,
         follows: Callable[[str], bool] = lambda job_id: True,
         max_streams: int = MAX_STREAMS,
-        door: AuthConfig | None = None,
+        auth: AuthConfig | None = None,
         max_under_way: int = MAX_UNDER_WAY,
     ) -> None:
         """`count_held` says how many missed labels wait for the operator (`handlers.recovery`).
 
-        `follows` says of an active job whether this replica is the one that reads its logs; without a `door` nobody can
+        `follows` says of an active job whether this replica is the one that reads its logs; without `auth` nobody can
         sign in.
         """
         self._context = context
@@ -98,7 +98,7 @@ class Pages:
         self._slots = machines
         self._follows = follows
         self._max_pending = max_pending
-        self._desk = DashboardDeps.set_up(context, door or AuthConfig())
+        self._desk = DashboardDeps.set_up(context, auth or AuthConfig())
         drawing = self._desk.drawing
         self._logs = JobLogs(context.db, spool, agents, drawing.secrets)
         self._clean_logs = CleanLogs(self._logs.clean)

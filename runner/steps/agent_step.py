@@ -124,7 +124,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     await bench.gateway.close(job.id)
     if poll.state is StageState.FAILED:
         return await end(bench, job, JobState.FAILED, explain(poll, "the agent could not be started"))
-    tally, meter, _ = await asyncio.to_thread(bench.gauge.read, job, agent, whole=True)
+    tally, meter, _ = await asyncio.to_thread(bench.usage_reader.read, job, agent, whole=True)
     run_s = min(meter.usage.run_s, _read_run_s(poll.result, meter.usage.run_s))
     meter = replace(meter, usage=replace(meter.usage, run_s=run_s))
     meter = account.correct(meter) if account else meter
@@ -188,7 +188,7 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
     """Keep count of an agent at work; warn it before a cap, and end it at one, or when somebody asks for its end."""
     profile = bench.profiles[job.repository]
     await keep_way(bench, client, job)
-    _, meter, idle_s = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
+    _, meter, idle_s = await asyncio.to_thread(bench.usage_reader.read, job, bench.agents[job.agent])
     meter = replace(meter, heading=heading)
     stored, spent = await _fetch_taken(bench, job)
     if account := await _open_account(bench, job, stored, spent):
@@ -209,9 +209,9 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
         job = await update_job(bench, job, **stop)
     if job.stopped_at:
         return await _stop(bench, client, job)
-    if (warning := find_warning(watched, caps)) and not bench.gauge.was_warned(job.id):
+    if (warning := find_warning(watched, caps)) and not bench.usage_reader.was_warned(job.id):
         log.info("job.warned", **job.log_context(), warning=warning)
-        bench.gauge.note_warning(job.id)
+        bench.usage_reader.note_warning(job.id)
         with suppress(JobdError):  # It has to do without.
             await client.notify(job.id, warning)
     return job

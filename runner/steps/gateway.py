@@ -82,10 +82,10 @@ class Gateway(Protocol):
     async def connect(self, job: Job, client: JobdClient) -> None:
         """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
 
-    async def lead_git(self, reader: Fetcher, client: JobdClient) -> Way:
+    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
         """Have the way be there by which a machine fetches a private repository. Raises `HostError` and `JobdError`."""
 
-    async def lead_packages(self, reader: Fetcher, client: JobdClient) -> Way:
+    async def lead_packages(self, fetcher: Fetcher, client: JobdClient) -> Way:
         """Have the way be there by which a sealed agent comes to hosts of packages. Raises as `lead_git`."""
 
     async def close(self, job_id: str) -> None:

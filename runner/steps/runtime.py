@@ -51,7 +51,7 @@ class Bench:
     agents: Mapping[str, Agent]
     skills: Mapping[str, Skill]
     spool: Spool
-    gauge: UsageReader
+    usage_reader: UsageReader
     now: Callable[[], datetime]
     gateway: Gateway
     history: History
@@ -83,7 +83,7 @@ async def end(
         if report:
             await job_rows.insert_report(connection, report)
     bench.spool.drop(job.id)
-    bench.gauge.forget(job.id)
+    bench.usage_reader.forget(job.id)
     log.info("job.ended", **job.log_context(), state=str(to), failure=failure)
     return ended
 
@@ -121,13 +121,13 @@ async def follow(
             return replace(poll, state=StageState.RUNNING)
 
 
-async def keep_way(bench: Bench, client: JobdClient, job: Job, reader: Fetcher | None = None) -> None:
+async def keep_way(bench: Bench, client: JobdClient, job: Job, fetcher: Fetcher | None = None) -> None:
     """See to it that a job's machine reaches us, where it has to: the service may be another than before.
 
     Raises `HostError`; where the machine does not let us listen, what git asks meanwhile is held for it.
     """
     try:
-        await bench.gateway.lead_git(reader or Fetcher.of(job), client)
+        await bench.gateway.lead_git(fetcher or Fetcher.of(job), client)
         if job.state is JobState.RUNNING:
             await bench.gateway.lead_packages(Fetcher.of(job), client)
     except JobdError as error:

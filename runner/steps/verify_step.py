@@ -149,19 +149,19 @@ async def _finish(bench: Bench, job: Job) -> Job:
 async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -> Job:
     """Have the environment made; once it is there, start the checks. Raises `JobdError`."""
     poll = await client.poll(environment, "prepare", log_limit=0)
-    profile, reader = bench.profiles[job.repository], replace(Fetcher.of(job), id=environment)
+    profile, fetcher = bench.profiles[job.repository], replace(Fetcher.of(job), id=environment)
     async with bench.db.read() as connection:
         lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
     if poll.state is StageState.ABSENT:
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
         if profile.verification.network == "none":
             recipe = replace(recipe, network="none")
-        way = await bench.gateway.lead_git(reader, client)
+        way = await bench.gateway.lead_git(fetcher, client)
         await client.prepare(environment, replace(recipe, git=way.env, relay=way.by_relay), gpus=lease.gpus)
         return await note_begun(bench, job)
     if poll.state is StageState.RUNNING:
         require_in_time(bench, job)
-        await keep_way(bench, client, job, reader)
+        await keep_way(bench, client, job, fetcher)
     elif poll.state is StageState.DONE:
         await read_base_commit(bench, job, poll.result)
         await bench.gateway.close(environment)  # From here on nothing in it has to be fetched.

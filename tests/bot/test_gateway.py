@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bot.gateway.doors import MAX_CONNECTIONS
+from bot.gateway.endpoints import MAX_CONNECTIONS
 from bot.gateway.proxy import MAX_REFUSALS, Upstream
 from bot.gateway.requests import RequestRule
 from bot.github.session import Proxy as ForwardingProxy

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from bot.gateway.doors import MAX_CONNECTIONS
+from bot.gateway.endpoints import MAX_CONNECTIONS
 from bot.listener import HttpListener
 from runner.model.job import Job, JobState
 from runner.rows import job_rows

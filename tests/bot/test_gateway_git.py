@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bot.gateway.doors import PREFIX, ModelGateway
+from bot.gateway.endpoints import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy, Granting
 from bot.gateway.proxy import MAX_REFUSALS
 from bot.github import AppGitHub

@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from bot.gateway.doors import ModelGateway
+from bot.gateway.endpoints import ModelGateway
 from bot.gateway.packages import (
     LOOKUP_THREADS,
     MAX_HEAD,

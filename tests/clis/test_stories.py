@@ -89,9 +89,8 @@ async def test_a_second_attempt_carries_on_where_the_first_one_stopped(tmp_path:
         assert (second.attempt, second.follows, second.base_commit) == (2, one.id, one.base_commit)
         meter = await story.read_meter(second)
         assert meter.usage.input_tokens == 3000, "three requests of its own, without the two of the first attempt"
-        assert meter.usage.cost_usd == pytest.approx(1.5 * (await story.read_meter(one)).usage.cost_usd), (
-            "and its own money"
-        )
+        earlier = await story.read_meter(one)
+        assert meter.usage.cost_usd == pytest.approx(1.5 * earlier.usage.cost_usd), "and its own money"
         assert "went on" in await story.read_log(second)
         assert "went on" not in await story.read_log(one)
 

@@ -111,9 +111,9 @@ class Life(Process):
         spool, self.bell = Spool(folder), Bell()
         wires = {name: ModelWire(machine, self.stops.gate) for name, machine in machines.items()}
         clients = {name: JobdClient(MACHINES[name], wire) for name, wire in wires.items()}
-        gauge = UsageReader(spool, {}, context.now)
+        usage_reader = UsageReader(spool, {}, context.now)
         agents = {"mine": build_agent(AGENT)}
-        bench = Bench(self.db, clients, PROFILES, agents, {}, spool, gauge, context.now, NoGateway(), HISTORY)
+        bench = Bench(self.db, clients, PROFILES, agents, {}, spool, usage_reader, context.now, NoGateway(), HISTORY)
         self.supervisor = Supervisor(bench, MACHINES, self.bell, self.claims, HOUR_S)
         own = replace(context, db=self.db)
         self.loops = {

@@ -109,7 +109,7 @@ async def open_floor(folder: Path, *names: str) -> AsyncIterator[Floor]:
             agents={"mine": build_agent(AgentSpec("mine", "command", ("true",)))},
             skills={},
             spool=spool,
-            gauge=UsageReader(spool, {}, clock),
+            usage_reader=UsageReader(spool, {}, clock),
             now=clock,
             gateway=NoGateway(),
             history=ModelHistory(),

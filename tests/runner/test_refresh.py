@@ -84,7 +84,7 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
             agents={},
             skills={},
             spool=spool,
-            gauge=UsageReader(spool, {}, clock),
+            usage_reader=UsageReader(spool, {}, clock),
             now=clock,
             gateway=NoGateway(),
             history=ModelHistory(),
@@ -173,8 +173,8 @@ class Leading(NoGateway):
         self.led: list[Fetcher] = []
         self.closed: list[str] = []
 
-    async def lead_git(self, reader: Fetcher, client: JobdClient) -> Way:
-        self.led.append(reader)
+    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
+        self.led.append(fetcher)
         return Way({"GIT_CONFIG_COUNT": "0"})
 
     async def close(self, job_id: str) -> None:
@@ -195,7 +195,7 @@ async def test_a_refresh_fetches_by_the_gateway_until_it_is_over(tmp_path: Path,
         assert gateway.closed == []
         await floor.settle(job_id)
         await floor.refresher.step()
-        assert {reader.id for reader in gateway.led} == {job_id}
+        assert {fetcher.id for fetcher in gateway.led} == {job_id}
         assert gateway.led[0].clone_url == repository.url
         assert gateway.closed == [job_id]
         await floor.refresher.step()
@@ -222,7 +222,7 @@ async def test_a_machine_that_serves_only_public_repositories_refreshes_no_priva
         machines = {"public": Machine("public", "/srv"), "here": floor.machine}
         floor.refresher = Refresher(floor.bench, machines)
         await floor.refresh()
-        assert {reader.id for reader in gateway.led} == {name_refresh(floor.machine, PROFILE, floor.clock())}
+        assert {fetcher.id for fetcher in gateway.led} == {name_refresh(floor.machine, PROFILE, floor.clock())}
         assert floor.count_layers() == 2
 
 

@@ -187,10 +187,10 @@ async def open_dashboard(
             context = replace(make_context(client, database, url, clock), public_logs=public_logs)
             app = OAuthApp(CLIENT_ID, CLIENT_SECRET, github.url, github.api_url)
             oauth = GitHubOAuth(session, app, settles=timedelta(seconds=0.2)) if signs_in else None
-            door = AuthConfig(oauth, public, ("root",), github.url, role_lasts_s)
+            auth = AuthConfig(oauth, public, ("root",), github.url, role_lasts_s)
             application = web.Application()
             spool = Spool(folder / "spool")
-            pages = Pages(context, spool, {"gpu-1": 2}, AGENTS, max_streams=max_streams, door=door)
+            pages = Pages(context, spool, {"gpu-1": 2}, AGENTS, max_streams=max_streams, auth=auth)
             application.router.add_routes(pages.routes())
             application.on_shutdown.append(pages.live.close)
             runner = web.AppRunner(application)

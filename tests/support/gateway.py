@@ -14,7 +14,7 @@ from typing import Any, cast
 import aiohttp
 from aiohttp import web
 
-from bot.gateway.doors import ModelGateway
+from bot.gateway.endpoints import ModelGateway
 from bot.gateway.proxy import Reads, Upstream
 from bot.gateway.requests import RequestRule, read_request
 from bot.github.session import WayOut, open_session

@@ -24,10 +24,10 @@ class NoGateway:
     async def connect(self, job: Job, client: JobdClient) -> None:
         raise AssertionError("nobody asks for it")
 
-    async def lead_git(self, reader: Fetcher, client: JobdClient) -> Way:
+    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
         return Way()
 
-    async def lead_packages(self, reader: Fetcher, client: JobdClient) -> Way:
+    async def lead_packages(self, fetcher: Fetcher, client: JobdClient) -> Way:
         return Way()
 
     async def close(self, job_id: str) -> None:

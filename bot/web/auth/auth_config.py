@@ -27,7 +27,7 @@ class AuthConfig:
     """How long an answer of GitHub's is good for looking, in seconds."""
 
 
-def open_door(session: aiohttp.ClientSession, settings: Settings) -> AuthConfig:
+def build_auth_config(session: aiohttp.ClientSession, settings: Settings) -> AuthConfig:
     """The `[dashboard]` table. The session keeps no cookies."""
     table, web_url = settings.dashboard, find_web_url(settings.github.api_url)
     if table.client_id is None:
