@@ -15,17 +15,17 @@ import structlog
 
 from bot.config.roster import Roster
 from bot.config.settings import Settings
-from bot.gateway.doors import PREFIX, ModelGateway
+from bot.gateway.endpoints import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
 from bot.github import AppGitHub
 from bot.github.session import open_session
-from bot.listener import Listener, raise_file_limit
+from bot.listener import HttpListener, raise_file_limit
 from bot.observability.metrics import Metrics
 from bot.observability.notify import Notifier
 from bot.operations.bases import find_web_url
 from bot.pace import Pace
-from bot.web.auth.auth_config import open_door
+from bot.web.auth.auth_config import build_auth_config
 from bot.web.pages import Pages
 from bot.webhook import Webhook, make_web_application
 from handlers.cases.retention import clean_database, clean_spool
@@ -49,7 +49,7 @@ from runner.scheduler.supervisor import Supervisor, name_claim
 from runner.steps.loops import Bell, Loop
 from runner.steps.runtime import Bench
 from runner.steps.spool import Spool
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from runner.transport.hosts import HostOpener, open_host
 
 log = structlog.get_logger()
@@ -271,7 +271,7 @@ class Service:
             agents=self._agents,
             skills={skill.name: skill for skill in settings.skill_list()},
             spool=spool,
-            gauge=Gauge(spool, settings.price_list(), now),
+            usage_reader=UsageReader(spool, settings.price_list(), now),
             now=now,
             gateway=gateway,
             history=GitHubHistory(self.context.github, now),
@@ -297,29 +297,29 @@ class Service:
             lambda: recovery.held,
             max_pending=self._settings.server.max_pending_deliveries,
             follows=lambda job_id: claims.has(name_claim(job_id)),
-            door=open_door(session, self._settings),
+            auth=build_auth_config(session, self._settings),
         )
 
     async def _listen(
         self, stack: AsyncExitStack, webhook: Webhook, pages: Pages, metrics: Metrics, gateway: ModelGateway
-    ) -> Listener:
+    ) -> HttpListener:
         application = make_web_application()
         application.router.add_post("/webhook", webhook.handle)
         application.router.add_routes(pages.routes())
         application.on_shutdown.append(pages.live.close)
         if self._settings.gateway.url:
             application.router.add_route("*", f"{PREFIX}/{{path:.*}}", gateway.answer_by_url)
-        listener = Listener(application, self._pace.grace_s)
+        listener = HttpListener(application, self._pace.grace_s)
         stack.push_async_callback(listener.close)
         server = self._settings.server
         self.url = await listener.open(server.host, server.port)
         if server.metrics_port is not None:
-            watching = Listener(metrics.make_application(), self._pace.grace_s)
+            watching = HttpListener(metrics.make_application(), self._pace.grace_s)
             stack.push_async_callback(watching.close)
             self.metrics_url = await watching.open(server.metrics_host, server.metrics_port)
         return listener
 
-    async def _finish(self, listener: Listener, inbox: Inbox, loops: Sequence[Loop]) -> None:
+    async def _finish(self, listener: HttpListener, inbox: Inbox, loops: Sequence[Loop]) -> None:
         """Take no more deliveries, and bring to its end what is in hand, for as long as the grace lasts."""
         log.info("service.stopping", grace_s=self._pace.grace_s)
         await asyncio.gather(listener.close(), self._drain(inbox, loops))

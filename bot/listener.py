@@ -58,7 +58,7 @@ def _count_allowed() -> int:
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
 
 
-class Listener:
+class HttpListener:
     """Listens from `open` on; `close` may be called again."""
 
     def __init__(
@@ -157,7 +157,7 @@ class _Arriving(asyncio.Protocol):
     aiohttp bounds the time between two requests (`keepalive_timeout`), but not the time before the first one.
     """
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
         self._head = bytearray()
         self._transport: asyncio.Transport | None = None

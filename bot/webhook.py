@@ -48,7 +48,7 @@ PLACES = ((1024 * 1024, 4), (64 * 1024, 128))
 RETRY_AFTER_S = 10
 
 
-class Refused(Exception):  # noqa: N818
+class DeliveryRefused(Exception):  # noqa: N818
     """The request is not a delivery that we take; `status` and the message are the answer."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -86,7 +86,7 @@ class Webhook:
             body = await self._read_signed(request, signature)
             subject = read_subject(body)
             check_age(subject, self._now())
-        except Refused as refusal:
+        except DeliveryRefused as refusal:
             log.warning("delivery.refused", status=refusal.status, reason=str(refusal))
             return _answer(refusal.status, error=str(refusal))
         if event == "ping":
@@ -106,7 +106,7 @@ class Webhook:
         return _answer(202 if stored else 200, message=message, delivery=delivery_id)
 
     async def _read_signed(self, request: web.Request, signature: str) -> bytes:
-        """The body, which one of the secrets has signed. Raises `Refused`."""
+        """The body, which one of the secrets has signed. Raises `DeliveryRefused`."""
         length = MAX_BODY if request.content_length is None else request.content_length
         place = next((places for size, places in self._places if length > size), None)
         if place is None:
@@ -115,7 +115,7 @@ class Webhook:
             async with asyncio.timeout(self._body_s):
                 await place.acquire()
         except TimeoutError:
-            raise Refused(503, "too many large bodies come in at once: send it again later") from None
+            raise DeliveryRefused(503, "too many large bodies come in at once: send it again later") from None
         try:
             return await self._read(request, signature)
         finally:
@@ -133,29 +133,29 @@ def _answer(status: int, **words: str) -> web.Response:
 
 
 def read_headers(request: web.Request) -> tuple[str, str, str]:
-    """The event, the delivery id and the signature of a request. Raises `Refused`."""
+    """The event, the delivery id and the signature of a request. Raises `DeliveryRefused`."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise Refused(415, "compressed bodies are not taken: GitHub sends none")
+        raise DeliveryRefused(415, "compressed bodies are not taken: GitHub sends none")
     if request.content_type != "application/json":
-        raise Refused(415, "the content type must be application/json: set it in the App's webhook settings")
+        raise DeliveryRefused(415, "the content type must be application/json: set it in the App's webhook settings")
     if (request.content_length or 0) > MAX_BODY:
-        raise Refused(413, f"the body is larger than {MAX_BODY} bytes")
+        raise DeliveryRefused(413, f"the body is larger than {MAX_BODY} bytes")
     event = _read_header(request, "X-GitHub-Event", 400)
     delivery_id = _read_header(request, "X-GitHub-Delivery", 400)
     if not _ID.fullmatch(delivery_id):
-        raise Refused(400, "the X-GitHub-Delivery header must be at most 80 letters, digits and any of - _ . :")
+        raise DeliveryRefused(400, "the X-GitHub-Delivery header must be at most 80 letters, digits and any of - _ . :")
     if "X-Hub-Signature-256" not in request.headers and "X-Hub-Signature" in request.headers:
-        raise Refused(401, "the SHA-1 signature alone is not enough: X-Hub-Signature-256 is missing")
+        raise DeliveryRefused(401, "the SHA-1 signature alone is not enough: X-Hub-Signature-256 is missing")
     return event, delivery_id, _read_header(request, "X-Hub-Signature-256", 401)
 
 
 def _read_header(request: web.Request, name: str, status: int) -> str:
     values = request.headers.getall(name, [])
     if len(values) != 1 or not values[0]:
-        raise Refused(status, f"exactly one {name} header is needed")
+        raise DeliveryRefused(status, f"exactly one {name} header is needed")
     value = values[0]
     if not (value.isascii() and value.isprintable()) or len(value) > MAX_HEADER:
-        raise Refused(status, f"the {name} header must be at most {MAX_HEADER} printable ASCII characters")
+        raise DeliveryRefused(status, f"the {name} header must be at most {MAX_HEADER} printable ASCII characters")
     return value
 
 
@@ -166,29 +166,29 @@ async def _read_body(request: web.Request, patience_s: float) -> bytes:
         async with asyncio.timeout(patience_s):
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
-        raise Refused(413, f"the body is larger than {MAX_BODY} bytes") from None
+        raise DeliveryRefused(413, f"the body is larger than {MAX_BODY} bytes") from None
     except TimeoutError:
-        raise Refused(408, f"the body did not arrive within {patience_s:g} seconds") from None
+        raise DeliveryRefused(408, f"the body did not arrive within {patience_s:g} seconds") from None
     except (ConnectionError, web.RequestPayloadError):
         # Hardly anybody is left to hear it; but the log has a line, and no accident.
-        raise Refused(400, "the body was cut off") from None
+        raise DeliveryRefused(400, "the body was cut off") from None
 
 
 def check_signature(body: bytes, signature: str, secrets: Sequence[bytes]) -> None:
-    """Raise `Refused` unless one of the secrets signs exactly these bytes. Takes the same time wherever it differs."""
+    """Raise `DeliveryRefused` unless a secret signs exactly these bytes. Takes the same time wherever it differs."""
     wanted = [f"sha256={hmac.digest(secret, body, 'sha256').hex()}" for secret in secrets]
     if not sum(hmac.compare_digest(signature, one) for one in wanted):
-        raise Refused(401, "the signature does not match: check the webhook secret on both sides")
+        raise DeliveryRefused(401, "the signature does not match: check the webhook secret on both sides")
 
 
 def check_age(subject: Mapping[str, Any], now: datetime) -> None:
-    """Raise `Refused` for an event that is older than GitHub can redeliver: somebody else kept it and sends it again.
+    """Raise `DeliveryRefused` for an event older than GitHub can redeliver: somebody else kept it and sends it again.
 
     Not 410: some forwarders end a subscription at that.
     """
     at = find_time(subject)
     if at and now - at > KEPT:
-        raise Refused(
+        raise DeliveryRefused(
             422,
             f"this event is from {at:%F %R} UTC, and GitHub sends nothing older than {KEPT.days} days: "
             "ptq-bot replay works a stored delivery again",
@@ -224,8 +224,9 @@ _DECODER = msgspec.json.Decoder(_Subject)
 
 
 def read_subject(body: bytes) -> Mapping[str, Any]:
-    """What a delivery is about, and when that was: the payload, or that part of it. Raises `Refused` when the body is
-    not a JSON object.
+    """What a delivery is about, and when that was: the payload, or that part of it.
+
+    Raises `DeliveryRefused` when the body is not a JSON object.
 
     The usual shape is read without building the rest of it; everything else goes the long way.
     """
@@ -237,13 +238,13 @@ def read_subject(body: bytes) -> Mapping[str, Any]:
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """The payload. Raises `Refused` when it is no JSON object."""
+    """The payload. Raises `DeliveryRefused` when it is no JSON object."""
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refused(400, "the body is not JSON") from None
+        raise DeliveryRefused(400, "the body is not JSON") from None
     if not isinstance(payload, dict):
-        raise Refused(400, "the body is not a JSON object")
+        raise DeliveryRefused(400, "the body is not a JSON object")
     return payload
 
 

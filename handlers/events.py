@@ -46,7 +46,7 @@ class Repository(_Value):
     clone_url: str
 
 
-class Label(_Value):
+class IssueLabel(_Value):
     """A label of an issue."""
 
     name: str
@@ -59,7 +59,7 @@ class Issue(_Value):
     title: str
     body: str | None = None
     user: User | None = None
-    labels: tuple[Label, ...] = ()
+    labels: tuple[IssueLabel, ...] = ()
     created_at: datetime
     updated_at: datetime
     state: str = "open"
@@ -83,7 +83,7 @@ class IssueLabeled(_Value):
     """`issues` with action `labeled`."""
 
     issue: Issue
-    label: Label
+    label: IssueLabel
     repository: Repository
     sender: User
 

@@ -42,6 +42,7 @@ def report(complaints: Sequence[str]) -> str:
         (house.find_imports_in_functions, PRODUCT),
         (house.find_missing_docstrings, PRODUCT),
         (house.find_vague_names, EVERYTHING),
+        (house.find_shared_class_names, PRODUCT),
         (house.find_normalisations, PRODUCT),
         (house.find_parsers, PRODUCT),
         (house.find_mocks, TESTS),
@@ -208,6 +209,15 @@ def test_a_vague_name_is_found() -> None:
     sources = made_up(bot__utils="", bot__github__="", runner__job_manager="", handlers__helpers__x="")
     complaints = [complaint.partition(":")[0] for complaint in house.find_vague_names(sources)]
     assert complaints == ["bot.utils", "runner.job_manager", "handlers.helpers.x"]
+
+
+def test_two_classes_with_one_name_are_found() -> None:
+    text = "class Usage: ..."
+    sources = made_up(
+        runner__model__usage=text, bot__spend=f"def f():\n    {text}", github_standin__x=text, handlers__x=""
+    )
+    (complaint,) = house.find_shared_class_names(sources)
+    assert complaint.startswith("Usage is the name of 2 classes: runner.model.usage:1, bot.spend:2; ")
 
 
 @pytest.mark.parametrize("text", ["unicodedata.normalize('NFKC', x)", "from unicodedata import normalize"])

@@ -25,9 +25,9 @@ def list_jobs_(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the newest jobs."""
-    from bot.operations.jobs import Filter, list_jobs
+    from bot.operations.jobs import JobFilter, list_jobs
 
-    print_answer(list_jobs(load(config), Filter(repo, state, active, limit), as_json=as_json))
+    print_answer(list_jobs(load(config), JobFilter(repo, state, active, limit), as_json=as_json))
 
 
 @app.command("show")

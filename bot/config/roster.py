@@ -1,8 +1,8 @@
 """What of the configuration may change while the service runs: machines and repositories, as everybody reads them.
 
-Everybody holds a `View`, and the views show whatever stands now: a new file takes effect between two awaits, in one
-assignment. Machines and repositories are known by their names. What is gone from the file takes nothing new, and stays
-known to the jobs that have it. Everything else in the file needs a restart.
+Everybody holds a `LiveMapping`, which shows the newest configuration: a new file takes effect between two awaits, in
+one assignment. Machines and repositories are known by their names. What is gone from the file takes nothing new, and
+stays known to the jobs that have it. Everything else in the file needs a restart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RELOADED = ("machines", "repos")
 Value = TypeVar("Value")
 
 
-class View(Mapping[str, Value]):
+class LiveMapping(Mapping[str, Value]):
     """A mapping that is looked up anew each time."""
 
     def __init__(self, look: Callable[[], Mapping[str, Value]]) -> None:
@@ -87,12 +87,12 @@ class Roster:
         self._clients: dict[str, JobdClient] = {}
         self._replaced: list[Host] = []
         self._standing = self._draw_up(settings, {})
-        self.repositories = View(lambda: self._standing.repositories)
-        self.caps = View(lambda: self._standing.caps)
-        self.machines = View(lambda: self._standing.machines)
-        self.profiles = View(lambda: self._standing.profiles)
-        self.clients = View(lambda: self._standing.clients)
-        self.slots = View(lambda: {name: machine.slots for name, machine in self._standing.machines.items()})
+        self.repositories = LiveMapping(lambda: self._standing.repositories)
+        self.caps = LiveMapping(lambda: self._standing.caps)
+        self.machines = LiveMapping(lambda: self._standing.machines)
+        self.profiles = LiveMapping(lambda: self._standing.profiles)
+        self.clients = LiveMapping(lambda: self._standing.clients)
+        self.slots = LiveMapping(lambda: {name: machine.slots for name, machine in self._standing.machines.items()})
 
     def reload(self, read: Callable[[], Settings]) -> None:
         """Take over what `read` gives. A file that cannot be used changes nothing, and the log has every problem."""

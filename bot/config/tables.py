@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from sqlalchemy import make_url
 
 from bot.gateway.proxy import Upstream
-from bot.gateway.requests import Rule
+from bot.gateway.requests import RequestRule
 from bot.github.session import Proxy, check_authorities
 from handlers.inbox.receiving import MAX_PENDING
 from runner.agents import BACKENDS, AgentSpec
@@ -272,7 +272,7 @@ class AgentGatewayTable(Table):
         """The plain value."""
         headers = {name.lower(): value.get_secret_value() for name, value in self.headers.items()}
         key = self.key.get_secret_value() if self.key else ""
-        return Upstream(self.url, key, headers, Rule(self.models, self.server_tools, self.max_output_tokens))
+        return Upstream(self.url, key, headers, RequestRule(self.models, self.server_tools, self.max_output_tokens))
 
 
 class AgentTable(Table):

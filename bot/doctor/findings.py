@@ -14,7 +14,7 @@ MAX_WORDS = 400
 """Characters of a finding, or of its fix, that are shown."""
 
 
-class Verdict(StrEnum):
+class DoctorVerdict(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
@@ -30,7 +30,7 @@ class Finding:
     """The part that it belongs to: `GitHub App`, `machine gpu-1`."""
     check: str
     """What was looked at, in a word or two."""
-    verdict: Verdict
+    verdict: DoctorVerdict
     words: str
     """What is the case, as a clause. It may hold a stranger's words."""
     fix: str = ""
@@ -45,20 +45,20 @@ class Part:
 
     def ok(self, check: str, words: str) -> Finding:
         """All is well."""
-        return Finding(self.about, check, Verdict.OK, words)
+        return Finding(self.about, check, DoctorVerdict.OK, words)
 
     def warn(self, check: str, words: str, fix: str) -> Finding:
         """Jobs run, and yet an operator should know."""
-        return Finding(self.about, check, Verdict.WARNING, words, fix)
+        return Finding(self.about, check, DoctorVerdict.WARNING, words, fix)
 
     def fail(self, check: str, words: str, fix: str) -> Finding:
         """Something that the product promises cannot work."""
-        return Finding(self.about, check, Verdict.FAILED, words, fix)
+        return Finding(self.about, check, DoctorVerdict.FAILED, words, fix)
 
 
 def has_failed(findings: Iterable[Finding]) -> bool:
     """Whether anything has to be mended."""
-    return any(finding.verdict is Verdict.FAILED for finding in findings)
+    return any(finding.verdict is DoctorVerdict.FAILED for finding in findings)
 
 
 def render_findings(findings: Sequence[Finding]) -> str:
@@ -68,7 +68,7 @@ def render_findings(findings: Sequence[Finding]) -> str:
     for about, group in groupby(findings, lambda finding: finding.about):
         lines.append(one_line(about, MAX_WORDS))
         for finding in group:
-            verdict = f"{finding.verdict:<{len(Verdict.WARNING)}}"
+            verdict = f"{finding.verdict:<{len(DoctorVerdict.WARNING)}}"
             lines.append(f"  {verdict}  {finding.check:<{width}}  {one_line(finding.words, MAX_WORDS)}")
             if finding.fix:
                 lines.append(f"  {'':<{len(verdict)}}  {'':<{width}}  -> {one_line(finding.fix, MAX_WORDS)}")
@@ -78,7 +78,7 @@ def render_findings(findings: Sequence[Finding]) -> str:
 def _count(findings: Sequence[Finding]) -> str:
     failed, warnings, ok = (
         sum(finding.verdict is verdict for finding in findings)
-        for verdict in (Verdict.FAILED, Verdict.WARNING, Verdict.OK)
+        for verdict in (DoctorVerdict.FAILED, DoctorVerdict.WARNING, DoctorVerdict.OK)
     )
     return f"{failed} failed, {warnings} warning{'s' * (warnings != 1)}, {ok} ok"
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from bot.config.settings import Settings
-from bot.doctor.findings import Finding, Part, Verdict
+from bot.doctor.findings import DoctorVerdict, Finding, Part
 from bot.doctor.github_checks import judge_skew
 from bot.doctor.machine_trial import GIT, judge_git, try_job
 from runner.agents import AgentSpec, Run, build_agent
@@ -35,7 +35,7 @@ async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[F
         found = list(judge_programs(part, agents, programs))
         for finding in found:
             yield finding
-        if not any(finding.check == GIT and finding.verdict is Verdict.FAILED for finding in found):
+        if not any(finding.check == GIT and finding.verdict is DoctorVerdict.FAILED for finding in found):
             for create_venv in dict.fromkeys(profile.create_venv for profile in _list_profiles(settings, machine)):
                 yield await try_job(part, machine, host, create_venv)
     except (HostError, JobdError) as error:

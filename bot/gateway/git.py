@@ -30,13 +30,13 @@ from bot.gateway.fetches import (
     list_addresses,
     read_fetch,
 )
-from bot.gateway.proxy import BODY_S, CONNECT_S, MAX_BODY, SILENCE_S, Door
+from bot.gateway.proxy import BODY_S, CONNECT_S, MAX_BODY, SILENCE_S, JobEndpoint
 from bot.github.session import describe_failure
 from bot.github.tokens import Grant
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.model.environment import Profile
 from runner.rows.claims import ClaimLost
-from runner.steps.gateway import Reader, Way
+from runner.steps.gateway import Fetcher, Way
 
 log = structlog.get_logger()
 
@@ -72,7 +72,7 @@ class Unanswered(Exception):  # noqa: N818 - an answer to git
 
 
 class GitProxy:
-    """Answers git, each time for the job through whose door it came."""
+    """Answers git, each time for the job through whose endpoint it came."""
 
     def __init__(
         self, session: aiohttp.ClientSession, web_url: str, github: Granting, profiles: Mapping[str, Profile]
@@ -84,49 +84,49 @@ class GitProxy:
         self._profiles = profiles
         self._moved: LRUCache[str, str] = LRUCache(MAX_MOVED)
 
-    def find_repositories(self, reader: Reader) -> tuple[str, ...]:
+    def find_repositories(self, fetcher: Fetcher) -> tuple[str, ...]:
         """What is fetched by the gateway; nothing for a public repository, or where its table says where from."""
-        profile = self._profiles.get(reader.repository)
-        if not profile or not profile.by_gateway or not reader.private:
+        profile = self._profiles.get(fetcher.repository)
+        if not profile or not profile.by_gateway or not fetcher.private:
             return ()
-        if not reader.clone_url.startswith(f"{self._web_url}/"):
+        if not fetcher.clone_url.startswith(f"{self._web_url}/"):
             return ()
-        return (reader.repository, *profile.private_repositories)
+        return (fetcher.repository, *profile.private_repositories)
 
-    def lead(self, reader: Reader, door: Door, url: str) -> Way:
+    def lead(self, fetcher: Fetcher, endpoint: JobEndpoint, url: str) -> Way:
         """What git on the machine has to be told; `url` is where machines reach us, where not by a relay."""
-        addresses = list_addresses(door.repositories, self._web_url, reader.clone_url)
-        return Way(lead_git(url or "{gateway}", door.token, addresses, by_relay=not url), by_relay=not url)
+        addresses = list_addresses(endpoint.repositories, self._web_url, fetcher.clone_url)
+        return Way(lead_git(url or "{gateway}", endpoint.token, addresses, by_relay=not url), by_relay=not url)
 
-    async def answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
+    async def answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. What is not passed on is refused in words that git shows behind `remote:`."""
-        if not door.repositories:
-            return await _turn_down(door, "this job fetches nothing by the gateway")
+        if not endpoint.repositories:
+            return await _turn_down(endpoint, "this job fetches nothing by the gateway")
         try:
             path, query = request.rel_url.raw_path, request.rel_url.raw_query_string
-            fetch = read_fetch(request.method, path, query, request.headers, door.repositories)
+            fetch = read_fetch(request.method, path, query, request.headers, endpoint.repositories)
         except NotFetched as refusal:
             if LFS in path:
-                return _as_json(await _turn_down(door, str(refusal)))
-            return await _turn_down(door, str(refusal))
+                return _as_json(await _turn_down(endpoint, str(refusal)))
+            return await _turn_down(endpoint, str(refusal))
         if (request.content_length or 0) > MAX_BODY:
             return refuse_git(413, f"the request is larger than {MAX_BODY} bytes")
-        async with door.fetching:
-            if not door.is_open:
-                return await _turn_down(door, "the run is over: its access to the repository has ended")
-            return await self._pass_on(door, request, fetch)
+        async with endpoint.fetching:
+            if not endpoint.is_open:
+                return await _turn_down(endpoint, "the run is over: its access to the repository has ended")
+            return await self._pass_on(endpoint, request, fetch)
 
-    async def _pass_on(self, door: Door, request: web.BaseRequest, fetch: Fetch) -> web.StreamResponse:
+    async def _pass_on(self, endpoint: JobEndpoint, request: web.BaseRequest, fetch: Fetch) -> web.StreamResponse:
         passed, began = _Passed(), time.monotonic()
         try:
-            await self._stream(door, request, fetch, passed)
+            await self._stream(endpoint, request, fetch, passed)
         except Unanswered as refusal:
-            _note(door, log.warning, "gateway.not_fetched", asked=fetch.repository, reason=str(refusal))
+            _note(endpoint, log.warning, "gateway.not_fetched", asked=fetch.repository, reason=str(refusal))
             return refuse_git(refusal.status, str(refusal))
         except ClaimLost:
             return refuse_git(503, "another replica of the service answers now")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            _note(door, log.warning, "gateway.broken", asked=fetch.repository, reason=describe_failure(error))
+            _note(endpoint, log.warning, "gateway.broken", asked=fetch.repository, reason=describe_failure(error))
             if not passed.response:
                 return refuse_git(502, "GitHub cannot be reached just now")
             if request.transport:
@@ -134,11 +134,11 @@ class GitProxy:
             return passed.response
         if fetch.takes_pack:
             took_s = round(time.monotonic() - began, 3)
-            _note(door, log.info, "gateway.fetched", asked=fetch.repository, bytes=passed.size, took_s=took_s)
+            _note(endpoint, log.info, "gateway.fetched", asked=fetch.repository, bytes=passed.size, took_s=took_s)
         assert passed.response
         return passed.response
 
-    async def _stream(self, door: Door, request: web.BaseRequest, fetch: Fetch, passed: _Passed) -> None:
+    async def _stream(self, endpoint: JobEndpoint, request: web.BaseRequest, fetch: Fetch, passed: _Passed) -> None:
         """Pass an answer back as it comes. Raises `Unanswered`, and what a broken connection does."""
         why = ""
         for _ in range(1 if fetch.takes_pack else TRIES):
@@ -148,7 +148,7 @@ class GitProxy:
                     await passed.take(request, theirs)
                     return
                 if grant is None and theirs.status in NOT_PUBLIC:
-                    raise Unanswered(403, explain_unnamed(fetch.repository, door.repositories))
+                    raise Unanswered(403, explain_unnamed(fetch.repository, endpoint.repositories))
                 if grant and theirs.status == 401:
                     self._github.forget_grant(grant)
                     why = f"GitHub does not take the token that it gave for {fetch.repository}: fetch again"
@@ -240,15 +240,15 @@ def explain(status: int, repository: str) -> Unanswered:
     return Unanswered(503 if status >= 500 or status == 429 else 502, f"GitHub answered {status}")
 
 
-def _note(door: Door, say: Callable[..., object], event: str, **facts: object) -> None:
+def _note(endpoint: JobEndpoint, say: Callable[..., object], event: str, **facts: object) -> None:
     """Say in the log how a fetch went, so long as a job makes no habit of it."""
-    door.fetches += 1
-    if door.fetches <= MAX_LOGGED:
-        say(event, **door.context, **facts)
+    endpoint.fetches += 1
+    if endpoint.fetches <= MAX_LOGGED:
+        say(event, **endpoint.context, **facts)
 
 
-async def _turn_down(door: Door, reason: str) -> web.Response:
-    await door.note_refusal(reason)
+async def _turn_down(endpoint: JobEndpoint, reason: str) -> web.Response:
+    await endpoint.note_refusal(reason)
     return refuse_git(403, reason)
 
 

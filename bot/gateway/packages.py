@@ -21,10 +21,10 @@ from functools import partial
 
 import structlog
 
-from bot.gateway.proxy import WRONG_TOKEN, Door
+from bot.gateway.proxy import WRONG_TOKEN, JobEndpoint
 from bot.gateway.threads import run_in_turn
 from runner.model.environment import Profile
-from runner.steps.gateway import Reader, Way
+from runner.steps.gateway import Fetcher, Way
 from runner.transport.listening import LocalStream, Stream, join
 
 log = structlog.get_logger()
@@ -114,29 +114,29 @@ class PackageProxy:
         self._look_up = look_up
         self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "gateway-names")
 
-    def find_hosts(self, reader: Reader) -> tuple[str, ...]:
+    def find_hosts(self, fetcher: Fetcher) -> tuple[str, ...]:
         """The hosts that a job's agent reaches by us; none where it has a network."""
-        profile = self._profiles.get(reader.repository)
+        profile = self._profiles.get(fetcher.repository)
         return profile.package_hosts if profile and profile.network == "none" else ()
 
-    def lead(self, door: Door) -> Way:
+    def lead(self, endpoint: JobEndpoint) -> Way:
         """What the programs of a job have to be told, by variables that curl, pip, uv, npm and others read."""
-        address = f"http://job:{door.token}@{{relay}}"
+        address = f"http://job:{endpoint.token}@{{relay}}"
         env = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), address)
         return Way({**env, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}, by_relay=True)
 
-    async def answer(self, door: Door, stream: Stream) -> None:
+    async def answer(self, endpoint: JobEndpoint, stream: Stream) -> None:
         """Connect what comes by a stream until either side ends it. Raises `OSError`."""
         try:
             async with asyncio.timeout(HEAD_S):
                 head, rest = await _read_head(stream)
             wanted = read_wanted(head)
-            theirs = await self._connect(door, wanted)
+            theirs = await self._connect(endpoint, wanted)
         except TimeoutError:
             stream.abort()
             return
         except NotConnected as refusal:
-            await door.note_refusal(str(refusal), has_token=asyncio.current_task() not in door.strangers)
+            await endpoint.note_refusal(str(refusal), has_token=asyncio.current_task() not in endpoint.strangers)
             await _turn_away(stream, _say(refusal.status, str(refusal)))
             return
         try:
@@ -145,40 +145,42 @@ class PackageProxy:
             await theirs.write(first)
             await join(stream, theirs)
         except (NoHello, TimeoutError) as refusal:
-            await door.note_refusal(f"{wanted.host}: {refusal or 'it said nothing'}")
+            await endpoint.note_refusal(f"{wanted.host}: {refusal or 'it said nothing'}")
             stream.abort()
         finally:
             theirs.abort()
 
-    async def _connect(self, door: Door, wanted: Wanted) -> Stream:
-        if not hmac.compare_digest(wanted.token.encode(), door.token.encode()):
+    async def _connect(self, endpoint: JobEndpoint, wanted: Wanted) -> Stream:
+        if not hmac.compare_digest(wanted.token.encode(), endpoint.token.encode()):
             raise NotConnected(407, WRONG_TOKEN)
         task = asyncio.current_task()
         assert task
-        door.trust(task)
-        if not door.is_open:
+        endpoint.trust(task)
+        if not endpoint.is_open:
             raise NotConnected(403, "the run is over")
-        entry = find_host(wanted, door.package_hosts)
+        entry = find_host(wanted, endpoint.package_hosts)
         if not entry:
             words = f"{wanted.host}:{wanted.port} is not among the package_hosts of the repository's table"
             raise NotConnected(403, words)
         try:
             async with asyncio.timeout(CONNECT_S):
-                addresses = await self._find_addresses(door, wanted, is_public=entry.startswith("*"))
+                addresses = await self._find_addresses(endpoint, wanted, is_public=entry.startswith("*"))
                 theirs = await connect_first(addresses, wanted.port)
         except (OSError, TimeoutError, UnicodeError):
             raise NotConnected(502, f"{wanted.host} cannot be reached just now") from None
-        if door.connections < MAX_LOGGED:
-            door.connections += 1
-            log.info("gateway.joined", **door.context, host=wanted.host)
+        if endpoint.connections < MAX_LOGGED:
+            endpoint.connections += 1
+            log.info("gateway.joined", **endpoint.context, host=wanted.host)
         return theirs
 
-    async def _find_addresses(self, door: Door, wanted: Wanted, *, is_public: bool) -> Sequence[str]:
+    async def _find_addresses(self, endpoint: JobEndpoint, wanted: Wanted, *, is_public: bool) -> Sequence[str]:
         """Where a host is. Whoever owns the end of a name decides where names with that end lead: not into our network.
 
         Raises `NotConnected`, and what a name raises that cannot be looked up.
         """
-        addresses = await run_in_turn(self._threads, door.looking_up, partial(self._look_up, wanted.host, wanted.port))
+        addresses = await run_in_turn(
+            self._threads, endpoint.looking_up, partial(self._look_up, wanted.host, wanted.port)
+        )
         if is_public and not all(map(is_public_address, addresses)):
             raise NotConnected(403, f"{wanted.host} leads to no public address")
         return addresses

@@ -19,13 +19,14 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from bot.gateway.requests import Api, Asked, NotAllowed, Rule, choose_betas, find_api, is_light, read_request
+from bot.gateway.requests import Api, Asked, NotAllowed, RequestRule, choose_betas, find_api, is_light, read_request
 from bot.gateway.threads import run_in_turn
-from bot.gateway.usage import UsageReader
+from bot.gateway.usage import AnswerReader
 from bot.github.session import describe_failure
 from runner.agents.prices import Price, find_price
 from runner.model.job import Job
-from runner.rows.calls import Account, AtCap, Ledger, Taken
+from runner.model.usage import NOTHING
+from runner.rows.calls import Account, AtCap, Ledger
 from runner.rows.claims import ClaimLost
 
 log = structlog.get_logger()
@@ -83,7 +84,7 @@ class Upstream:
     url: str
     key: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
-    rule: Rule
+    rule: RequestRule
 
     def sign(self, api: Api) -> dict[str, str]:
         """The headers that say who asks."""
@@ -107,7 +108,7 @@ class Models:
 
 
 @dataclass(eq=False, slots=True)
-class Door:
+class JobEndpoint:
     """One job's way in."""
 
     context: Mapping[str, object]
@@ -175,12 +176,12 @@ class Door:
             connection.abort()
 
 
-Reads = Callable[[str, str, str, bytes, Rule], Asked]
+Reads = Callable[[str, str, str, bytes, RequestRule], Asked]
 """See `bot.gateway.requests.read_request`."""
 
 
-class Proxy:
-    """Answers requests, each for the job through whose door it came."""
+class ModelProxy:
+    """Answers requests, each for the job through whose endpoint it came."""
 
     def __init__(
         self,
@@ -197,28 +198,28 @@ class Proxy:
         self._prices = prices
         self._now = now
 
-    async def answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
+    async def answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. What is not passed on is refused in words that the agent prints."""
         if (MAX_BODY if request.content_length is None else request.content_length) <= LIGHT:
-            return await self._answer(door, request)
-        async with door.heavy:
-            return await self._answer(door, request)
+            return await self._answer(endpoint, request)
+        async with endpoint.heavy:
+            return await self._answer(endpoint, request)
 
-    async def _answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         api = find_api(request.path)
-        if (models := door.models) is None:
-            return await self._turn_down(door, api, STOPS, "this job asks no models by the gateway")
+        if (models := endpoint.models) is None:
+            return await self._turn_down(endpoint, api, STOPS, "this job asks no models by the gateway")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            return await self._turn_down(door, api, STOPS, "compressed requests are not passed on")
+            return await self._turn_down(endpoint, api, STOPS, "compressed requests are not passed on")
         try:
             async with asyncio.timeout(BODY_S):
                 body = await request.read()
-            asked = await self._read(door, request, body, models.upstream.rule)
+            asked = await self._read(endpoint, request, body, models.upstream.rule)
             # What costs nothing is in no account, and passes all the same only while the run goes on.
-            call = await self._reserve(door, models, asked)
+            call = await self._reserve(endpoint, models, asked)
         except (NotAllowed, AtCap) as refusal:
-            door.denials += 1
-            door.log_refusal(str(refusal))
+            endpoint.denials += 1
+            endpoint.log_refusal(str(refusal))
             return refuse(api, STOPS, str(refusal))
         except TimeoutError:
             return refuse(api, 408, f"the request did not arrive within {BODY_S:g} seconds")
@@ -228,35 +229,35 @@ class Proxy:
             return refuse(api, 503, "another replica of the service answers now")
         return await self._pass_on(models, request, asked, call)
 
-    async def _turn_down(self, door: Door, api: Api, status: int, reason: str) -> web.Response:
-        await door.note_refusal(reason)
+    async def _turn_down(self, endpoint: JobEndpoint, api: Api, status: int, reason: str) -> web.Response:
+        await endpoint.note_refusal(reason)
         return refuse(api, status, reason)
 
-    async def _read(self, door: Door, request: web.BaseRequest, body: bytes, rule: Rule) -> Asked:
+    async def _read(self, endpoint: JobEndpoint, request: web.BaseRequest, body: bytes, rule: RequestRule) -> Asked:
         """What a request asks for. Raises `NotAllowed`. Of one job one request is read at a time."""
         read = partial(self._read_request, request.method, request.path, request.query_string, body, rule)
         if not is_light(body):
-            return await run_in_turn(self._threads, door.reading, read, door.pause)
-        async with door.reading:
-            await door.pause()
+            return await run_in_turn(self._threads, endpoint.reading, read, endpoint.pause)
+        async with endpoint.reading:
+            await endpoint.pause()
             return read()
 
-    async def _reserve(self, door: Door, models: Models, asked: Asked) -> str | None:
+    async def _reserve(self, endpoint: JobEndpoint, models: Models, asked: Asked) -> str | None:
         """The id of the call, once it is written down; None for one that costs nothing. Raises what answers instead."""
         call = None
-        if door.is_open and not asked.is_free:
+        if endpoint.is_open and not asked.is_free:
             most = asked.most.take(find_price(asked.model, self._prices))
             call = await self._ledger.reserve(models.account, asked.model, most, self._now())
-        if not door.is_open:
+        if not endpoint.is_open:
             if call:
-                await self._ledger.settle(models.account, call, asked.model, Taken(), self._now(), assumed=False)
+                await self._ledger.settle(models.account, call, asked.model, NOTHING, self._now(), assumed=False)
             raise NotAllowed(OVER)
         return call
 
     async def _pass_on(
         self, models: Models, request: web.BaseRequest, asked: Asked, call: str | None
     ) -> web.StreamResponse:
-        answer, began = _Answer(UsageReader(streams=asked.streams)), time.monotonic()
+        answer, began = _Answer(AnswerReader(streams=asked.streams)), time.monotonic()
         try:
             await self._stream(models, request, asked, answer)
         finally:
@@ -325,7 +326,7 @@ class Proxy:
 class _Answer:
     """What has come back so far."""
 
-    def __init__(self, reader: UsageReader) -> None:
+    def __init__(self, reader: AnswerReader) -> None:
         self.reader = reader
         self.response: web.StreamResponse | None = None
         self.status = 0

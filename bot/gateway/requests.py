@@ -165,7 +165,7 @@ class NotAllowed(Exception):  # noqa: N818 - an answer to the agent
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RequestRule:
     """What the operator allows an agent to ask for."""
 
     models: tuple[str, ...] = ("*",)
@@ -203,7 +203,7 @@ def choose_betas(header: str) -> str:
     return ",".join(name for name in named if name.startswith(BETAS))
 
 
-def read_request(method: str, path: str, query: str, body: bytes, rule: Rule) -> Asked:
+def read_request(method: str, path: str, query: str, body: bytes, rule: RequestRule) -> Asked:
     """Read a request. Raises `NotAllowed`."""
     api = PATHS.get(path)
     if api is None or method != "POST" or query not in QUERIES:
@@ -279,7 +279,7 @@ def _parse(body: bytes) -> Mapping[str, Any]:
     return asked
 
 
-def _rewrite(api: Api, asked: Mapping[str, Any], bounds: Mapping[str, int], rule: Rule) -> dict[str, Any]:
+def _rewrite(api: Api, asked: Mapping[str, Any], bounds: Mapping[str, int], rule: RequestRule) -> dict[str, Any]:
     """What is passed on: what may be, and what makes the vendor keep to what was reserved, and say what it took."""
     allowed = {*PASSED[api], *(field for field, name in ELSEWHERE.items() if name in rule.server_tools)}
     passed: dict[str, Any] = {name: value for name, value in asked.items() if name in allowed}
@@ -297,7 +297,7 @@ def _rewrite(api: Api, asked: Mapping[str, Any], bounds: Mapping[str, int], rule
     return passed
 
 
-def _read_bounds(api: Api, asked: Mapping[str, Any], rule: Rule) -> dict[str, int]:
+def _read_bounds(api: Api, asked: Mapping[str, Any], rule: RequestRule) -> dict[str, int]:
     """The fields that say how many output tokens an answer may have at most. Raises `NotAllowed`.
 
     The vendor is told one, also where the request names none; where it names two, vendors differ in which one counts.

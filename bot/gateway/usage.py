@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from runner.agents.lines import count_of, parse_line, part
-from runner.agents.prices import Price
-from runner.rows.calls import Taken
+from runner.agents.prices import Price, reckon_cost
+from runner.model.usage import Usage
 
 MAX_LINE = 32 * 1024 * 1024
 """Bytes of a line, or of an answer that is no stream, that are read; of a longer one nothing is known."""
@@ -26,8 +26,8 @@ END_LINES = (b"event: message_stop", b"data: [DONE]")
 LAST = ("message_delta", *ENDS)
 """Events that say the final count. Chat names none: there the count itself comes last."""
 
-WRITTEN_FACTOR, WRITTEN_HOUR_FACTOR = 1.25, 2.0
-"""What Anthropic takes for a token that it writes into a cache, for five minutes and for an hour, by its input price.
+WRITTEN_SURCHARGE, WRITTEN_HOUR_SURCHARGE = 0.25, 1.0
+"""What Anthropic adds for a token that it writes into a cache, for five minutes and for an hour, by its input price.
 https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching#pricing"""
 
 FREQUENT = b"abcdefghijklmnopqrstuvwxyz "
@@ -46,14 +46,15 @@ class Count:
     written_hour_tokens: int = 0
     output_tokens: int = 0
 
-    def take(self, price: Price | None) -> Taken:
-        """With what it costs; None for money where nobody knows the price."""
+    def take(self, price: Price | None) -> Usage:
+        """With what it costs, which is unknown where nobody knows the price."""
+        usage = Usage(
+            input_tokens=self.input_tokens, cached_tokens=self.cached_tokens, output_tokens=self.output_tokens
+        )
         if price is None:
-            return Taken(self.input_tokens, self.cached_tokens, self.output_tokens, None)
-        fresh = max(self.input_tokens - self.cached_tokens - self.written_tokens - self.written_hour_tokens, 0)
-        written = WRITTEN_FACTOR * self.written_tokens + WRITTEN_HOUR_FACTOR * self.written_hour_tokens
-        cost = price.input * (fresh + written) + price.cached * self.cached_tokens + price.output * self.output_tokens
-        return Taken(self.input_tokens, self.cached_tokens, self.output_tokens, cost / 1e6)
+            return usage.with_cost(None)
+        surcharges = WRITTEN_SURCHARGE * self.written_tokens + WRITTEN_HOUR_SURCHARGE * self.written_hour_tokens
+        return usage.with_cost(reckon_cost(usage, price) + surcharges * price.input / 1e6)
 
 
 def bound_tokens(text: bytes) -> int:
@@ -84,7 +85,7 @@ def read_count(value: Mapping[str, Any]) -> Count | None:
     return Count(count_of(usage, "input_tokens") + cached + written, cached, written - hour, hour, output)
 
 
-class UsageReader:
+class AnswerReader:
     """Reads an answer in pieces, whatever their bounds are. What it has read so far is always there."""
 
     def __init__(self, *, streams: bool) -> None:

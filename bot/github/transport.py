@@ -49,7 +49,7 @@ class Unauthorized(GitHubUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CallFailure:
     """What the caller gets when no further attempt is made, and whether one may be made."""
 
     error: GitHubError | GitHubUnavailable
@@ -58,7 +58,7 @@ class Failure:
     """What GitHub asked for; our own back-off may be longer."""
 
 
-def classify_failure(method: str, path: str, error: Exception, *, is_harmless: bool = False) -> Failure:
+def classify_failure(method: str, path: str, error: Exception, *, is_harmless: bool = False) -> CallFailure:
     """Put a failed request into the port's words.
 
     A request that changes nothing for anybody (`is_harmless`, and every GET) may be repeated. Any other is repeated
@@ -68,19 +68,19 @@ def classify_failure(method: str, path: str, error: Exception, *, is_harmless: b
     if isinstance(error, gidgethub.HTTPException):
         return _classify_answer(method, path, error, is_harmless=is_harmless)
     unavailable = GitHubUnavailable(f"no usable answer to {method} {path} ({describe_failure(error)})")
-    return Failure(unavailable, may_repeat=is_harmless or isinstance(error, _NEVER_SENT))
+    return CallFailure(unavailable, may_repeat=is_harmless or isinstance(error, _NEVER_SENT))
 
 
-def _classify_answer(method: str, path: str, error: gidgethub.HTTPException, *, is_harmless: bool) -> Failure:
+def _classify_answer(method: str, path: str, error: gidgethub.HTTPException, *, is_harmless: bool) -> CallFailure:
     status = int(error.status_code)
     if status >= 500:
         wait_s = parse_retry_after_s(error.headers) or 0.0
         unavailable = GitHubUnavailable(f"GitHub answered {status} to {method} {path}", wait_s)
-        return Failure(unavailable, is_harmless and status in _TRANSIENT, wait_s)
+        return CallFailure(unavailable, is_harmless and status in _TRANSIENT, wait_s)
     if status == 401:
-        return Failure(Unauthorized(f"GitHub does not take our credentials ({method} {path})"), may_repeat=False)
+        return CallFailure(Unauthorized(f"GitHub does not take our credentials ({method} {path})"), may_repeat=False)
     kind = NotFound if status in (404, 410) else GitHubError
-    return Failure(kind(status, f"{error} ({method} {path})"), may_repeat=False)
+    return CallFailure(kind(status, f"{error} ({method} {path})"), may_repeat=False)
 
 
 def choose_backoff_s(attempt: int, first_s: float, chance: float) -> float:
@@ -151,14 +151,14 @@ class Line(GitHubAPI):
                 answer, more, _ = await self._make_request(method, url, url_vars, data, ACCEPT, jwt=bearer.secret)
                 return answer, more
             except (GitHubError, GitHubUnavailable) as error:
-                failure = Failure(error, may_repeat=False)
+                failure = CallFailure(error, may_repeat=False)
             except _FAILURES as error:
                 GITHUB_ERRORS.count(find_kind(error))
                 # On the App's own line nothing is created but tokens, and one too many does no harm.
                 failure = classify_failure(method, path, error, is_harmless=self._pace is None)
             await self._pause_or_raise(failure, attempt)
 
-    async def _pause_or_raise(self, failure: Failure, attempt: int) -> None:
+    async def _pause_or_raise(self, failure: CallFailure, attempt: int) -> None:
         jitter = random.random()  # noqa: S311 - spreads load, guards nothing
         wait_s = max(failure.wait_s, choose_backoff_s(attempt, self._timings.backoff_s, jitter))
         if not failure.may_repeat or attempt >= self._timings.attempts or wait_s > self._timings.max_wait_s:

@@ -36,7 +36,7 @@ QUANTILES = (0.5, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MetricsSnapshot:
     """Everything that is shown, as of one moment."""
 
     now: datetime
@@ -104,7 +104,7 @@ class Metrics:
         seen = (leases, states, sightings, pauses, held, events)
         traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures(), TRAFFIC.read_rests())
         rest = (GITHUB_ERRORS.read(), TRAFFIC.read_steps(), claims)
-        snapshot = Snapshot(now, readings, backlog, dict(self._slots), *seen, *traffic, *rest)
+        snapshot = MetricsSnapshot(now, readings, backlog, dict(self._slots), *seen, *traffic, *rest)
         return web.Response(body=render(snapshot), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
@@ -119,20 +119,20 @@ class _Once:
         return self._metrics
 
 
-def render(snapshot: Snapshot) -> bytes:
+def render(snapshot: MetricsSnapshot) -> bytes:
     """The numbers as text. Pure."""
     registry = CollectorRegistry()
     registry.register(_Once(collect(snapshot)))
     return generate_latest(registry)
 
 
-def collect(snapshot: Snapshot) -> list[Metric]:
+def collect(snapshot: MetricsSnapshot) -> list[Metric]:
     """All that there is, also where it has no number yet. Pure."""
     families = (_list_work, _list_taken, _list_machines, _list_waiting, _list_traffic)
     return [metric for family in families for metric in family(snapshot)]
 
 
-def _list_work(snapshot: Snapshot) -> Iterator[Metric]:
+def _list_work(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     readings = snapshot.readings
     yield _gauge("ptq_jobs", "Jobs that are under way, by state.", ["state"], _by_one(readings.active))
     ended = CounterMetricFamily(
@@ -155,25 +155,25 @@ def _list_work(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("ptq_job_phases", "Phases of jobs that ended within the last hour.", ["phase"], _by_one(counts))
 
 
-def _list_taken(snapshot: Snapshot) -> Iterator[Metric]:
+def _list_taken(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     labels = ["agent", "model"]
     families = {
-        "runs": CounterMetricFamily("ptq_runs", "Runs of agents.", labels=labels),
-        "unknown_costs": CounterMetricFamily(
+        "jobs": CounterMetricFamily("ptq_runs", "Runs of agents.", labels=labels),
+        "unpriced": CounterMetricFamily(
             "ptq_runs_of_unknown_cost", "Runs of which nobody knows the cost.", labels=labels
         ),
         "input_tokens": CounterMetricFamily("ptq_input_tokens", "Tokens that models have read.", labels=labels),
         "output_tokens": CounterMetricFamily("ptq_output_tokens", "Tokens that models have written.", labels=labels),
-        "cost_usd": CounterMetricFamily("ptq_cost_usd", "Money that is known to be spent, in USD.", labels=labels),
+        "known_usd": CounterMetricFamily("ptq_cost_usd", "Money that is known to be spent, in USD.", labels=labels),
         "run_s": CounterMetricFamily("ptq_agent_seconds", "How long agents have been at work.", labels=labels),
     }
-    for taken in snapshot.readings.taken:
+    for (agent, model), usage in snapshot.readings.taken.items():
         for name, family in families.items():
-            family.add_metric([taken.agent, taken.model], getattr(taken, name))
+            family.add_metric([agent, model], getattr(usage, name))
     yield from families.values()
 
 
-def _list_machines(snapshot: Snapshot) -> Iterator[Metric]:
+def _list_machines(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     leased = Counter(lease.machine for lease in snapshot.leases)
     names = [*snapshot.slots, *(name for name in leased if name not in snapshot.slots)]
     states = {name: snapshot.states.get(name, USABLE) for name in names}
@@ -196,7 +196,7 @@ def _list_machines(snapshot: Snapshot) -> Iterator[Metric]:
         yield _gauge(metric, words, ["machine"], _by_one(values))
 
 
-def _list_waiting(snapshot: Snapshot) -> Iterator[Metric]:
+def _list_waiting(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     readings, backlog = snapshot.readings, snapshot.backlog
     kept = {state: readings.deliveries.get(state, 0) for state in ("pending", "done", "failed")}
     yield _gauge("ptq_deliveries", "Deliveries that are kept, by state.", ["state"], _by_one(kept))
@@ -216,7 +216,7 @@ def _list_waiting(snapshot: Snapshot) -> Iterator[Metric]:
     yield events
 
 
-def _list_traffic(snapshot: Snapshot) -> Iterator[Metric]:
+def _list_traffic(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     """What this replica has seen of GitHub and of machines since it started."""
     labels = ["account", "bucket"]
     left = {(account, left.bucket): left for account, left in snapshot.left}

@@ -19,7 +19,7 @@ from bot.github.session import describe_failure
 from handlers.context import Context
 from handlers.notices.alerts import Alerts
 from handlers.words.notifications import render_for_slack, render_payload
-from runner.rows.notifications import Kind, Notification, change_notification, fetch_waiting
+from runner.rows.notifications import Notification, NotificationKind, change_notification, fetch_waiting
 
 log = structlog.get_logger()
 
@@ -54,7 +54,7 @@ class Notifier:
 
     async def _complain(self, notification: Notification, payload: Mapping[str, Any]) -> None:
         """Without an address: confidential words stay out of the log and wait; all else has been said there."""
-        if notification.kind is not Kind.CONCERN:
+        if notification.kind is not NotificationKind.CONCERN:
             async with self._db.write() as connection:
                 await change_notification(connection, notification, delivered_at=self._now())
             log.error("notification.for_the_log", kind=str(notification.kind), text=payload["text"])

@@ -29,7 +29,7 @@ class NotReplayed(Exception):  # noqa: N818 - what is the case
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedDelivery:
     """A delivery as the operator sees it; never its body, which holds private data."""
 
     id: str
@@ -48,15 +48,15 @@ async def read_deliveries(settings: Settings, *, failed: bool) -> str:
     return redact(render_deliveries(rows), settings.secret_values(), shapes=())
 
 
-async def fetch_deliveries(connection: AsyncConnection, *, failed: bool) -> list[Listed]:
+async def fetch_deliveries(connection: AsyncConnection, *, failed: bool) -> list[ListedDelivery]:
     """The newest deliveries, newest first; with `failed`, those of them that were set aside."""
-    columns = [deliveries.c[name] for name in Listed.__dataclass_fields__]
+    columns = [deliveries.c[name] for name in ListedDelivery.__dataclass_fields__]
     query = select(*columns).order_by(deliveries.c.sequence.desc()).limit(LISTED)
     found = await connection.execute(query.where(deliveries.c.state == "failed") if failed else query)
-    return [Listed(**{**row._mapping, "error": row.error or ""}) for row in found]
+    return [ListedDelivery(**{**row._mapping, "error": row.error or ""}) for row in found]
 
 
-def render_deliveries(rows: Sequence[Listed]) -> str:
+def render_deliveries(rows: Sequence[ListedDelivery]) -> str:
     """Deliveries as a table for a terminal, oldest first. Pure."""
     if not rows:
         return "There are none.\n"
@@ -64,7 +64,7 @@ def render_deliveries(rows: Sequence[Listed]) -> str:
     return render_table([head, *(_cells(row) for row in reversed(rows))])
 
 
-def _cells(row: Listed) -> tuple[str, ...]:
+def _cells(row: ListedDelivery) -> tuple[str, ...]:
     error = show_for_terminal(row.error.replace("\n", " "))[:SHOWN_ERROR]
     about = show_for_terminal(row.lane.removesuffix(CANCEL_LANE))
     return row.id, f"{row.received_at:%Y-%m-%d %H:%M:%S}", row.state, str(row.attempts), row.event, about, error

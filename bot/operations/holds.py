@@ -21,7 +21,7 @@ from bot.operations.machines import find_login
 from bot.operations.reports import UnknownJob
 from handlers.addresses import find_page_root
 from handlers.holds import takeover
-from handlers.holds.manual_jobs import Person
+from handlers.holds.manual_jobs import KeyHolder
 from handlers.holds.takeover import HoldRefused
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
@@ -58,14 +58,14 @@ async def take_over(
         return await wait_for_way_in(settings, database, taken.hold, key_file, wait_s)
 
 
-def read_person(key_file: Path, *, hours: float, by: str) -> Person:
+def read_person(key_file: Path, *, hours: float, by: str) -> KeyHolder:
     """Who wants to be let in. Raises `HoldRefused`."""
     name, key = by or find_login(), read_public_key(key_file)
     if not NAME.fullmatch(name):
         raise HoldRefused("a person's name has letters, digits, dots, dashes and underscores")
     if not 0 < hours <= MAX_HOURS:
         raise HoldRefused(f"a job is held for up to {MAX_HOURS} hours")
-    return Person(name, key, timedelta(hours=hours))
+    return KeyHolder(name, key, timedelta(hours=hours))
 
 
 def read_public_key(file: Path) -> str:

@@ -40,7 +40,7 @@ NO_LOG = "There is no such log: that stage has not begun, or its log was deleted
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class JobFilter:
     """Which jobs are listed."""
 
     repository: str | None = None
@@ -60,7 +60,7 @@ class Filter:
         return conditions
 
 
-async def list_jobs(settings: Settings, wanted: Filter, *, as_json: bool = False) -> str:
+async def list_jobs(settings: Settings, wanted: JobFilter, *, as_json: bool = False) -> str:
     """The newest jobs, as a table or as JSON. Raises `DatabaseError`."""
     async with open_beside(settings.server.database_url) as database, database.read() as connection:
         found = await job_rows.fetch_recent_jobs(connection, wanted.limit, *wanted.conditions())

@@ -11,7 +11,7 @@ from pathlib import Path
 from bot.doctor.findings import Finding
 from bot.setup.answers import Answers
 from bot.setup.github_app import Installed, NotMade, find_form_address, list_installed, make_manifest
-from bot.setup.notes import Notes
+from bot.setup.notes import SetupFiles
 from bot.setup.steps import Form
 from bot.setup.trial import Trial
 
@@ -26,7 +26,7 @@ class Desk:
 
     def __init__(self, config: Path) -> None:
         """Go on with the answers that are there. Raises `Unusable` where they cannot be read."""
-        self.notes = Notes(config)
+        self.notes = SetupFiles(config)
         self.answers = self.notes.load()
         self.our_url = ""
         self._state = ""

@@ -20,7 +20,7 @@ TOKEN, WORD = "token", "csrf"
 STATIC = "/static/"
 
 
-class Refused(Exception):  # noqa: N818 - what is the case
+class SetupRefused(Exception):  # noqa: N818 - what is the case
     """A request that is not for us to answer. The message is a sentence for people."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -54,22 +54,22 @@ class Door:
         return f"http://127.0.0.1:{port}"
 
     def check_host(self, request: web.Request) -> None:
-        """Raises `Refused` for a request that was sent to another name: that of a site which points at us."""
+        """Raises `SetupRefused` for a request that was sent to another name: that of a site which points at us."""
         if request.host not in self._hosts:
-            raise Refused(421, "This page is at 127.0.0.1, and answers to no other name.")
+            raise SetupRefused(421, "This page is at 127.0.0.1, and answers to no other name.")
 
     def enter(self, request: web.Request) -> web.Response | None:
-        """The answer to who comes by the address of the terminal, or None to who is in. Raises `Refused`."""
+        """The answer to who comes by the address of the terminal, or None to who is in. Raises `SetupRefused`."""
         token = request.query.get(TOKEN)
         if request.path.startswith(STATIC) or (token is None and self.is_inside(request)):
             return None
         if token is None:
-            raise Refused(403, f"This browser has not been let in. {AGAIN}")
+            raise SetupRefused(403, f"This browser has not been let in. {AGAIN}")
         if not self.is_inside(request):
             if not _is_same(token, self.token):
-                raise Refused(403, "The address is not the one that the terminal shows: its token is another.")
+                raise SetupRefused(403, "The address is not the one that the terminal shows: its token is another.")
             if self._is_used:
-                raise Refused(403, f"This address was used already, by another browser or window. {AGAIN}")
+                raise SetupRefused(403, f"This address was used already, by another browser or window. {AGAIN}")
         self._is_used = True
         answer = web.Response(status=303, headers={"Location": "/"})
         # Lax: GitHub leads back to us, and that must count as being inside.
@@ -77,16 +77,18 @@ class Door:
         return answer
 
     async def check_form(self, request: web.Request) -> None:
-        """Raises `Refused` for a form that another site has sent."""
+        """Raises `SetupRefused` for a form that another site has sent."""
         origin = request.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in self._hosts}:
-            raise Refused(403, "This form was sent by another site.")
+            raise SetupRefused(403, "This form was sent by another site.")
         try:
             word = dict(await read_fields(request)).get(WORD, "")
         except Unreadable as error:
-            raise Refused(400, str(error)) from error
+            raise SetupRefused(400, str(error)) from error
         if not _is_same(word, self.word):
-            raise Refused(403, "This form is not of this set-up, or of one that was started anew: load its page again.")
+            raise SetupRefused(
+                403, "This form is not of this set-up, or of one that was started anew: load its page again."
+            )
 
     def is_inside(self, request: web.Request) -> bool:
         """Whether a request is of the browser that was let in."""

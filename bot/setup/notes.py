@@ -22,7 +22,7 @@ class Unusable(Exception):  # noqa: N818 - what is the case
     """Something on the disk is not as it has to be. The message is a sentence for people."""
 
 
-class Notes:
+class SetupFiles:
     """The files of one set-up, beside the configuration that is to be."""
 
     def __init__(self, config: Path) -> None:

@@ -18,7 +18,7 @@ from bot.doctor.examination import examine
 from bot.setup import steps
 from bot.setup.answers import MachineAnswer, find_next
 from bot.setup.desk import Desk, now
-from bot.setup.door import STATIC, Door, Handler, Refused
+from bot.setup.door import STATIC, Door, Handler, SetupRefused
 from bot.setup.github_app import CREATED, NotMade, complete, convert
 from bot.setup.notes import Unusable
 from bot.setup.steps import Wrong
@@ -86,7 +86,7 @@ class Setup:
             if request.method == "POST":
                 await self.door.check_form(request)
             return await handler(request)
-        except Refused as error:
+        except SetupRefused as error:
             return self._views.refuse(error.status, str(error), inside=self.door.is_inside(request))
         except web.HTTPClientError as error:
             return self._views.refuse(error.status, "There is no such page.", inside=True)
@@ -124,7 +124,7 @@ class Setup:
         """How pages look."""
         if path := STYLES.get(request.match_info["name"]):
             return web.FileResponse(path)
-        raise Refused(404, "There is no such page.")
+        raise SetupRefused(404, "There is no such page.")
 
     # The App
 
@@ -137,7 +137,7 @@ class Setup:
         """GitHub leads back: have the App's secrets, once."""
         async with self._one_at_a_time:
             if not self.desk.take_state(request.query.get("state", "")):
-                raise Refused(403, "This is no answer to a question of ours, or one that was taken already.")
+                raise SetupRefused(403, "This is no answer to a question of ours, or one that was taken already.")
             try:
                 app = await convert(self.desk.answers.place, request.query.get("code", ""))
                 self.desk.keep(replace(self.desk.answers, app=app))

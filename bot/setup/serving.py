@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bot.listener import Listener
+from bot.listener import HttpListener
 from bot.setup.server import Setup
 
 GRACE_S = 2.0
@@ -25,7 +25,7 @@ async def set_up(config: Path, show: Callable[[str], None], port: int = 0) -> No
     setup = Setup(config)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, setup.ended.set)
-    listener = Listener(setup.application(), GRACE_S)
+    listener = HttpListener(setup.application(), GRACE_S)
     try:
         address = await listener.open("127.0.0.1", port)
         show(render_welcome(config, setup.stand_at(urlsplit(address).port or 0)))

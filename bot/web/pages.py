@@ -18,15 +18,15 @@ from typing import Any
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bot.web.auth.auth_config import Door
+from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.sessions import Visit
 from bot.web.dashboard.actions import Actions
-from bot.web.dashboard.deps import Desk
+from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.drawing import HEADERS
 from bot.web.dashboard.job_page import look_around
 from bot.web.dashboard.lists import Lists
 from bot.web.dashboard.machines import describe_machines
-from bot.web.dashboard.notes import Notes
+from bot.web.dashboard.notes import NotePages
 from bot.web.dashboard.sign_in import SignIn
 from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, End, JobLogs, TooMany
 from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
@@ -41,7 +41,7 @@ from handlers.text.report import has_words, is_withheld
 from handlers.words.costs import describe_meter
 from handlers.words.report_comment import render_duration
 from runner.agents import Agent
-from runner.checks.verification import Kind, Side
+from runner.checks.verification import CheckKind, Side
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -61,9 +61,9 @@ REFRESH_S = 5
 """How often the page of an active job loads itself anew, where scripts do not run."""
 
 TITLES = {
-    Kind.ISSUE: "the script of",
-    Kind.AGENT: "the agent's",
-    Kind.TESTS: "the tests in",
+    CheckKind.ISSUE: "the script of",
+    CheckKind.AGENT: "the agent's",
+    CheckKind.TESTS: "the tests in",
 }
 SIDES = {
     Side.BASE: "On base",
@@ -85,12 +85,12 @@ class Pages:
         max_pending: int = MAX_PENDING,
         follows: Callable[[str], bool] = lambda job_id: True,
         max_streams: int = MAX_STREAMS,
-        door: Door | None = None,
+        auth: AuthConfig | None = None,
         max_under_way: int = MAX_UNDER_WAY,
     ) -> None:
         """`count_held` says how many missed labels wait for the operator (`handlers.recovery`).
 
-        `follows` says of an active job whether this replica is the one that reads its logs; without a `door` nobody can
+        `follows` says of an active job whether this replica is the one that reads its logs; without `auth` nobody can
         sign in.
         """
         self._context = context
@@ -98,7 +98,7 @@ class Pages:
         self._slots = machines
         self._follows = follows
         self._max_pending = max_pending
-        self._desk = Desk.set_up(context, door or Door())
+        self._desk = DashboardDeps.set_up(context, auth or AuthConfig())
         drawing = self._desk.drawing
         self._logs = JobLogs(context.db, spool, agents, drawing.secrets)
         self._clean_logs = CleanLogs(self._logs.clean)
@@ -115,7 +115,7 @@ class Pages:
         routes = [
             *Lists(desk, self._slots).routes(),
             *([*signs_in.routes(), *Actions(desk).routes()] if signs_in else []),
-            *(Notes(desk, oauth, signs_in).routes() if oauth and signs_in else []),
+            *(NotePages(desk, oauth, signs_in).routes() if oauth and signs_in else []),
             web.get("/healthz", self.show_health),
             web.get("/readyz", self.show_readiness),
             web.get("/status", self.show_status),

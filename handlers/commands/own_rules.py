@@ -27,11 +27,11 @@ MAX_SHOWN = 200
 Jobs = Annotated[int, Field(ge=0)]
 
 
-class _Table(BaseModel):
+class _RulesTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class _Quotas(_Table):
+class _Quotas(_RulesTable):
     """Jobs, at most."""
 
     issue: Jobs | None = None
@@ -40,7 +40,7 @@ class _Quotas(_Table):
     repository_month: Jobs | None = None
 
 
-class _OwnRules(_Table):
+class _OwnRules(_RulesTable):
     """The file; `docs/commands.md` describes it."""
 
     labels: dict[str, str] | None = None

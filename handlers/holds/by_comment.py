@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.holds import takeover
-from handlers.holds.manual_jobs import Person
+from handlers.holds.manual_jobs import KeyHolder
 from handlers.holds.takeover import HoldRefused
 from handlers.rules import RepositoryRules
 from handlers.words import hold_replies, replies
@@ -78,7 +78,7 @@ async def take_over(
         taken = await takeover.take_over(
             connection,
             job,
-            Person(login, "\n".join(keys), LASTS),
+            KeyHolder(login, "\n".join(keys), LASTS),
             agent=rules.agent,
             machine=await _find_sealing(connection, context, rules, job),
             secret=context.db.secret,

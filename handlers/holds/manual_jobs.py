@@ -28,7 +28,7 @@ AT_LEAST = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class KeyHolder:
     """Who is to be let in, by which key, and for how long."""
 
     name: str
@@ -58,7 +58,7 @@ class Source:
 
 async def start_worktree(
     connection: AsyncConnection,
-    person: Person,
+    person: KeyHolder,
     source: Source,
     name: str,
     *,

@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.withheld import fetch_withheld
-from handlers.holds.manual_jobs import Person, Source, find_origin, start_collecting, start_worktree
+from handlers.holds.manual_jobs import KeyHolder, Source, find_origin, start_collecting, start_worktree
 from handlers.jobs.preconditions import NotStarted
 from handlers.text.sanitize import one_line
 from runner.model.job import Job, JobKind, JobState
@@ -52,7 +52,7 @@ async def is_gone(connection: AsyncConnection, job: Job) -> bool:
 async def take_over(
     connection: AsyncConnection,
     job: Job,
-    person: Person,
+    person: KeyHolder,
     *,
     agent: str,
     secret: bytes,
@@ -93,7 +93,7 @@ def _sign(hold: Hold, *, waits: bool, by_comment: bool) -> Hold:
 async def _start_again(
     connection: AsyncConnection,
     ended: Job,
-    person: Person,
+    person: KeyHolder,
     agent: str,
     machine: str | None,
     secret: bytes,

@@ -21,7 +21,7 @@ PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingDelivery:
     """A delivery that is to be worked."""
 
     sequence: int
@@ -30,7 +30,7 @@ class Waiting:
 
 
 @dataclass
-class Choice:
+class LanePicker:
     """Picks the first of each lane among those that wait, which are shown to it oldest first, in one part or many."""
 
     busy: Mapping[str, int]
@@ -43,7 +43,7 @@ class Choice:
     closed: set[str] = field(default_factory=set)
     """Lanes of which the first has been seen."""
 
-    def look_at(self, waiting: Iterable[Waiting]) -> None:
+    def look_at(self, waiting: Iterable[WaitingDelivery]) -> None:
         """Choose among these, which are younger than all before."""
         for one in waiting:
             if one.lane in self.closed or self._is_held_up(one):
@@ -59,7 +59,7 @@ class Choice:
         """Whether no more are wanted."""
         return len(self.chosen) >= self.most
 
-    def _is_held_up(self, one: Waiting) -> bool:
+    def _is_held_up(self, one: WaitingDelivery) -> bool:
         """Whether something that came before it on its issue is being worked."""
         return one.lane in self.busy or self.busy.get(one.lane + CANCEL_LANE, one.sequence) < one.sequence
 
@@ -84,10 +84,10 @@ async def find_due(
     connection: AsyncConnection, busy: Mapping[str, int], now: datetime, *, cancels: bool, most: int
 ) -> Collection[int]:
     """The sequences of at most so many deliveries that may be worked now: cancels, or all others."""
-    choice, after = Choice(busy, now, cancels, most), 0
+    choice, after = LanePicker(busy, now, cancels, most), 0
     while not choice.is_done:
         rows = (await connection.execute(_OLDEST[cancels], {"busy": [*busy], "after": after})).all()
-        choice.look_at(Waiting(*row) for row in rows)
+        choice.look_at(WaitingDelivery(*row) for row in rows)
         if len(rows) < PAGE:
             break
         after = rows[-1].sequence

@@ -21,8 +21,8 @@ from handlers.ports import GitHubError, MentioningPull
 from handlers.rules import Preset, RepositoryRules
 from handlers.text.report import has_words, is_withheld
 from handlers.words import replies
-from runner.checks.verification import Kind
-from runner.model.caps import Scope, Use, find_tightest
+from runner.checks.verification import CheckKind
+from runner.model.caps import CapUse, Scope, find_tightest
 from runner.model.job import Job, JobState, Posts
 from runner.rows import job_rows
 from runner.rows.pauses import fetch_pauses, find_pause
@@ -142,7 +142,7 @@ async def check_caps(
 
 async def _find_used_up(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, thread: int | None, requested_by: str
-) -> Use | None:
+) -> CapUse | None:
     spent = await job_rows.fetch_spent(
         connection, repository=rules.name, thread=thread, requested_by=requested_by, now=context.now()
     )
@@ -196,7 +196,9 @@ async def find_simplifiable(
     return earlier
 
 
-async def find_earlier_repro(connection: AsyncConnection, repository: str, number: int) -> list[tuple[Kind, str, str]]:
+async def find_earlier_repro(
+    connection: AsyncConnection, repository: str, number: int
+) -> list[tuple[CheckKind, str, str]]:
     """The repro that the last attempt on an issue has left, as a check, for the thread shows what comes of it.
 
     None where that attempt left no report, or one for the operator alone.
@@ -205,4 +207,4 @@ async def find_earlier_repro(connection: AsyncConnection, repository: str, numbe
     report = await job_rows.fetch_report(connection, job.id) if job else None
     if job is None or report is None or not report.repro.strip() or not has_words(report) or is_withheld(report):
         return []
-    return [(Kind.AGENT, f"attempt {job.attempt}", report.repro)]
+    return [(CheckKind.AGENT, f"attempt {job.attempt}", report.repro)]

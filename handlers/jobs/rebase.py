@@ -15,8 +15,8 @@ from handlers.jobs.previous_attempts import EarlierAttempt, recall
 from handlers.rules import REBASE, RepositoryRules
 from handlers.text.report import has_words, is_withheld
 from handlers.words import replies
-from runner.agents.events import Ending
 from runner.changes.rebase import find_unresolved
+from runner.model.ending import Ending
 from runner.model.job import Job, JobKind, JobState, Report
 from runner.model.meter import Meter
 from runner.rows import job_rows

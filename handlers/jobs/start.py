@@ -40,7 +40,7 @@ from handlers.jobs.snapshot import Snapshot, freeze_issue
 from handlers.rules import REBASE, Preset, RepositoryRules, find_command
 from handlers.words import replies, status_comment
 from runner.agents.skills import choose_skills
-from runner.checks.verification import Kind
+from runner.checks.verification import CheckKind
 from runner.model.job import Job, JobKind, JobRequest, JobState, Posts, ask_again, derive_job_id
 from runner.rows import job_rows
 from runner.rows.check_rows import add_checks, copy_checks
@@ -216,9 +216,9 @@ async def _create(
 
 async def list_scripts(
     connection: AsyncConnection, snapshot: Snapshot, *, with_earlier: bool
-) -> list[tuple[Kind, str, str]]:
+) -> list[tuple[CheckKind, str, str]]:
     """The scripts that are known of an issue: kind, origin and code. With that of the last attempt, if it left one."""
-    scripts = [(Kind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
+    scripts = [(CheckKind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
     if with_earlier:
         scripts += await find_earlier_repro(connection, snapshot.repository, snapshot.issue_number)
     return scripts

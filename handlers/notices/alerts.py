@@ -15,12 +15,19 @@ from handlers.context import Context
 from handlers.text.report import is_withheld
 from handlers.words.notifications import BACK, OUT, draft_concern, draft_machine
 from runner.db.schema import jobs, reports
-from runner.model.caps import Caps, Scope, Use, find_uses
+from runner.model.caps import Caps, CapUse, Scope, find_uses
 from runner.model.job import FINAL
 from runner.model.machines import USABLE, MachineState
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states
-from runner.rows.notifications import Kind, Notification, draft, drop_notification, fetch_newest, insert_notification
+from runner.rows.notifications import (
+    Notification,
+    NotificationKind,
+    draft,
+    drop_notification,
+    fetch_newest,
+    insert_notification,
+)
 
 HICCUP = timedelta(minutes=1)
 """An outage that ends by itself within this is nobody's business."""
@@ -57,7 +64,7 @@ class Alerts:
     async def _look_at_machines(self, now: datetime) -> None:
         async with self._context.db.write() as connection:
             states = await fetch_machine_states(connection)
-            told = await fetch_newest(connection, Kind.MACHINE)
+            told = await fetch_newest(connection, NotificationKind.MACHINE)
             for name in self._context.machines:
                 state, last = states.get(name, USABLE), told.get(name)
                 if last and is_outdated(last, state):
@@ -109,7 +116,7 @@ def find_news(
     return draft_machine(name, OUT, outage.since, {"reason": outage.reason, "permanent": outage.permanent}, now)
 
 
-def draft_cap(about: str, use: Use, now: datetime) -> Notification:
+def draft_cap(about: str, use: CapUse, now: datetime) -> Notification:
     """That a cap is used up; told again when it is raised and used up once more. Pure."""
     occasion = f"{use.scope} {use.kind} {use.limit:g} {now.astimezone(UTC).strftime(PERIODS[use.scope])}"
     facts = {
@@ -119,10 +126,10 @@ def draft_cap(about: str, use: Use, now: datetime) -> Notification:
         "spent": use.spent,
         "cap": use.describe(about),
     }
-    return draft(Kind.CAP, about, occasion, facts, now)
+    return draft(NotificationKind.CAP, about, occasion, facts, now)
 
 
-async def _find_used_up(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, Use]]:
+async def _find_used_up(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, CapUse]]:
     """Every cap of a day or a month of which nothing is left, with the repository or the person."""
     found = []
     for rules in context.repositories.values():

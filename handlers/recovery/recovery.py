@@ -22,7 +22,7 @@ from handlers.commands.own_rules import narrow
 from handlers.commands.permissions import admit
 from handlers.commands.table import Right
 from handlers.context import Context
-from handlers.events import Issue, IssueLabeled, Label, Repository, find_lane, is_routed
+from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, find_lane, is_routed
 from handlers.inbox.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
 from handlers.jobs.start import start_job, was_decided
 from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling, NotFound
@@ -48,7 +48,7 @@ from handlers.triggers.labels import (
 )
 from handlers.words.notifications import NAMED, draft_held
 from runner.rows.claims import ClaimLost
-from runner.rows.notifications import Kind, Notification, draft, insert_notification
+from runner.rows.notifications import Notification, NotificationKind, draft, insert_notification
 from runner.rows.pauses import OPERATOR, fetch_pauses
 
 log = structlog.get_logger()
@@ -250,22 +250,22 @@ class Recovery:
 
     async def _list_labelled(
         self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
-    ) -> list[tuple[Issue, Label, Labelling]]:
+    ) -> list[tuple[Issue, IssueLabel, Labelling]]:
         """The open issues on which a person has lately put a label that stands, each with the last time."""
         github, until = self._context.github, this.until - self._in_flight
         since = find_labels_start(enabled.enabled_at, enabled.looked_at)
-        found: list[tuple[Issue, Label, Labelling]] = []
+        found: list[tuple[Issue, IssueLabel, Labelling]] = []
         for issue in await github.list_labelled_issues(rules.name, label, since):
             if issue.pull_request:
                 continue
             name = next((on.name for on in issue.labels if on.name.lower() == label.lower()), label)
             labellings = await github.list_labellings(rules.name, issue.number, name)
             if last := choose_due(labellings, since, until):
-                found.append((issue, Label(name=name), last))
+                found.append((issue, IssueLabel(name=name), last))
         return found
 
     async def _admit(
-        self, this: _Pass, rules: RepositoryRules, issue: Issue, label: Label, last: Labelling
+        self, this: _Pass, rules: RepositoryRules, issue: Issue, label: IssueLabel, last: Labelling
     ) -> DueLabel | None:
         """What the label asks for, if it has had no answer and whoever put it on may ask."""
         if await self._was_decided(rules.name, issue.number, label.name, last.at):
@@ -373,7 +373,7 @@ class Recovery:
         facts = {"recovered": this.recovered, "lost": this.lost, "labels": this.labels}
         times = {"since": since and f"{since:%F %R} UTC", "until": f"{this.until:%F %R} UTC"}
         occasion = f"{since:%F %T}" if since else f"{this.until:%F %H}"
-        return draft(Kind.RECOVERY, "deliveries", occasion, {**facts, **times}, this.until)
+        return draft(NotificationKind.RECOVERY, "deliveries", occasion, {**facts, **times}, this.until)
 
     def _complain(self, about: str, error: Exception | str) -> None:
         """Say once what GitHub refuses, until it no longer does or says something else."""

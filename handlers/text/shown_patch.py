@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from handlers.text.sanitize import KEY_SHAPES, REDACTED, Rule
 from handlers.text.secret_forms import find_forms, find_spans
-from runner.changes.patch import Line, list_lines
+from runner.changes.patch import PatchLine, list_lines
 from runner.characters import escape_invisible, show_path
 
 MAX_KEPT = 4
@@ -34,7 +34,7 @@ class MaskedLine:
     number: int
     """Which line of the patch it is, from 0."""
     kind: str
-    """What it is, as `runner.changes.patch.Line` says it."""
+    """What it is, as `runner.changes.patch.PatchLine` says it."""
     file: str
 
     @property
@@ -97,7 +97,7 @@ _LAST_RETURN = re.compile(r"\r(?=\n\\ No newline at end of file)")
 """In the file itself no line feed follows this one."""
 
 
-def _find_returns(lines: Sequence[Line]) -> tuple[list[str], list[int]]:
+def _find_returns(lines: Sequence[PatchLine]) -> tuple[list[str], list[int]]:
     """The files whose every line ends with a carriage return, and the numbers of the lines that do so in others.
 
     Pages and comments drop a carriage return at the end of a line, and to a shell it is a part of the line.
@@ -121,12 +121,12 @@ def _find_returns(lines: Sequence[Line]) -> tuple[list[str], list[int]]:
     return files, odd
 
 
-_AT_END = Line("header", "", "diff --git ")
+_AT_END = PatchLine("header", "", "diff --git ")
 
 _HEAD = re.compile(r"(?:(?:diff --git|---|\+\+\+|rename from|rename to) |@@ [^@\n]* @@ ?)?")
 
 
-def _mask(line: Line) -> str:
+def _mask(line: PatchLine) -> str:
     mark = _HEAD.match(line.text) if line.kind in ("header", "hunk") else None
     return f"{mark[0] if mark else line.text[:1]}{REDACTED}"
 
@@ -134,7 +134,7 @@ def _mask(line: Line) -> str:
 # Where the secrets are
 
 
-def _find_masked(patch: str, lines: Sequence[Line], secrets: Collection[str], shapes: Sequence[Rule]) -> set[int]:
+def _find_masked(patch: str, lines: Sequence[PatchLine], secrets: Collection[str], shapes: Sequence[Rule]) -> set[int]:
     """The numbers of the lines that hold a secret, on either side of the change or across its marks."""
     masked = set(_find_lines(patch, range(len(lines)), find_spans(patch, secrets, ())))
     plain = [shape.pattern for shape in shapes if shape.pattern not in _KEY_BLOCKS]
@@ -150,7 +150,7 @@ _BETWEEN = -1
 """In place of a line's number, between two hunks: nothing goes on across it."""
 
 
-def _read_sides(lines: Sequence[Line]) -> Sequence[tuple[list[int], list[str]]]:
+def _read_sides(lines: Sequence[PatchLine]) -> Sequence[tuple[list[int], list[str]]]:
     """Which lines make up the old side and the new one, and their contents without diff marks and carriage returns.
 
     Each header is in both, by itself.

@@ -14,8 +14,9 @@ from enum import StrEnum
 from itertools import groupby, islice
 
 from runner.agents import Agent
-from runner.agents.events import MAX_TEXT, AgentEvent, Ending, EventKind
+from runner.agents.events import MAX_TEXT, AgentEvent, EventKind
 from runner.agents.lines import parse_line
+from runner.model.ending import Ending
 
 SHOWN_LINES = 12
 """Lines that are shown of what a tool was asked, and of what came of it: there the last, where errors are."""

@@ -7,11 +7,12 @@ from runner.model.meter import Meter
 
 def describe_cost(meter: Meter) -> str:
     """The money: `$0.42`, `about $0.42` where it is reckoned from tokens, or that nobody knows it."""
-    if meter.cost_usd is None:
+    cost_usd = meter.usage.cost_usd
+    if cost_usd is None:
         return "cost unknown"
-    if 0 < meter.cost_usd < 0.01:
+    if 0 < cost_usd < 0.01:
         return "less than $0.01"
-    return f"{'about ' * meter.cost_is_estimate}${meter.cost_usd:,.2f}"
+    return f"{'about ' * meter.cost_is_estimate}${cost_usd:,.2f}"
 
 
 def describe_tokens(count: int) -> str:
@@ -32,11 +33,12 @@ def describe_meter(meter: Meter) -> str:
 
     An agent that says nothing about itself has no turns and no tokens: then there is nothing to say but that.
     """
-    if not meter.tokens and not meter.turns:
+    usage = meter.usage
+    if not usage.tokens and not usage.turns:
         return "tokens and cost unknown"
     counts = [
         f"{count} {what}{'s' * (count != 1)}"
-        for count, what in ((meter.turns, "turn"), (meter.tool_calls, "tool call"))
+        for count, what in ((usage.turns, "turn"), (meter.tool_calls, "tool call"))
         if count
     ]
-    return ", ".join([*counts, describe_tokens(meter.tokens), describe_cost(meter)])
+    return ", ".join([*counts, describe_tokens(usage.tokens), describe_cost(meter)])

@@ -14,7 +14,7 @@ from typing import Any
 from handlers.text.report import parse_report
 from handlers.text.sanitize import make_safe_title
 from runner.model.job import Job, Report
-from runner.rows.notifications import Facts, Kind, Notification, draft
+from runner.rows.notifications import Facts, Notification, NotificationKind, draft
 
 MAX_WORDS = 1_000
 """Characters of what somebody else has written."""
@@ -36,12 +36,14 @@ def draft_concern(job: Job, report: Report, now: datetime) -> Notification:
     """What the operator is told of a run whose report is withheld. A job has one."""
     facts = {"job": job.id, "repository": job.repository, "issue": job.logged_issue}
     facts["summary"] = parse_report(report.body).summary
-    return Notification(f"{Kind.CONCERN} {job.id}", Kind.CONCERN, job.case_key, facts, now, now)
+    return Notification(f"{NotificationKind.CONCERN} {job.id}", NotificationKind.CONCERN, job.case_key, facts, now, now)
 
 
 def draft_machine(name: str, standing: str, occasion: datetime, facts: Facts, now: datetime) -> Notification:
     """That a machine is out since then, or back from that outage."""
-    return draft(Kind.MACHINE, name, f"{standing} {occasion.isoformat()}", {"standing": standing, **facts}, now)
+    return draft(
+        NotificationKind.MACHINE, name, f"{standing} {occasion.isoformat()}", {"standing": standing, **facts}, now
+    )
 
 
 def draft_held(issues: Iterable[str], labels: int, sweep_max: int, now: datetime) -> Notification:
@@ -50,7 +52,7 @@ def draft_held(issues: Iterable[str], labels: int, sweep_max: int, now: datetime
     which = hashlib.sha256("\n".join(listed).encode()).hexdigest()[:16]
     more = max(len(listed) - NAMED, 0)
     facts = {"labels": labels, "sweep_max": sweep_max, "issues": listed[:NAMED], "more": more}
-    return draft(Kind.HELD, "labels", f"{which} {now:%F}", facts, now)
+    return draft(NotificationKind.HELD, "labels", f"{which} {now:%F}", facts, now)
 
 
 def clean_for_chat(text: str, secrets: Collection[str]) -> str:
@@ -69,7 +71,11 @@ def render_payload(notification: Notification, secrets: Collection[str]) -> Mapp
     facts = {**notification.facts}
     facts |= {name: clean_for_chat(str(facts[name]), secrets) for name in FOREIGN if name in facts}
     text = _WORDS[notification.kind](notification.about, facts).strip()
-    look = {"command": f"ptq-bot report {facts['job']} --config ptq.toml"} if notification.kind is Kind.CONCERN else {}
+    look = (
+        {"command": f"ptq-bot report {facts['job']} --config ptq.toml"}
+        if notification.kind is NotificationKind.CONCERN
+        else {}
+    )
     return {"text": text, "kind": str(notification.kind), **facts, **look}
 
 
@@ -117,11 +123,11 @@ def _say_recovery(about: str, facts: Facts) -> str:
     return f"{away}{found}, deliveries that GitHub no longer has: {facts['lost']}."
 
 
-_WORDS: Mapping[Kind, Callable[[str, Facts], str]] = {
-    Kind.CONCERN: _say_concern,
-    Kind.MACHINE: _say_machine,
-    Kind.BASE: _say_base,
-    Kind.CAP: _say_cap,
-    Kind.HELD: _say_held,
-    Kind.RECOVERY: _say_recovery,
+_WORDS: Mapping[NotificationKind, Callable[[str, Facts], str]] = {
+    NotificationKind.CONCERN: _say_concern,
+    NotificationKind.MACHINE: _say_machine,
+    NotificationKind.BASE: _say_base,
+    NotificationKind.CAP: _say_cap,
+    NotificationKind.HELD: _say_held,
+    NotificationKind.RECOVERY: _say_recovery,
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from handlers.addresses import link_job
 from handlers.rules import Preset, Role
 from handlers.text.sanitize import make_plain_line, show_code
-from runner.model.caps import Scope, Use
+from runner.model.caps import CapUse, Scope
 from runner.model.job import Job, Posts
 from runner.rows.pauses import Pause
 
@@ -96,7 +96,7 @@ def render_retry_refused() -> str:
     return "The operator of this App decides about further runs on this issue."
 
 
-def render_capped(use: Use, requested_by: str) -> str:
+def render_capped(use: CapUse, requested_by: str) -> str:
     """A request while a cap is used up, and when it will not be."""
     return f"No job was started: {use.describe(requested_by)} is used up. {_FREE_AGAIN[use.scope]}"
 

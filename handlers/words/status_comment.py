@@ -74,7 +74,7 @@ def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
     for secret in secrets:
         before, head, _ = words.partition(secret[:_SECRET_HEAD]) if len(secret) > _SECRET_HEAD else (words, "", "")
         words = before + REDACTED * bool(head)
-    counts = [describe_meter(meter)] if meter.turns or meter.tokens else []
+    counts = [describe_meter(meter)] if meter.usage.turns or meter.usage.tokens else []
     return " · ".join([*counts, *([show_words(words, (), MAX_LAST_STEP)] if words.strip() else [])])
 
 

@@ -10,7 +10,7 @@ from handlers.text.repros import THE_ISSUE
 from handlers.text.sanitize import redact
 from handlers.text.voice import Headline, Label, Mark, show_words
 from runner.checks.new_names import find_new_names
-from runner.checks.verification import Check, Finding, Kind, Side, Verdict, judge
+from runner.checks.verification import Check, CheckFinding, CheckKind, CheckVerdict, Side, judge
 from runner.model.job import Job, JobState, Report
 
 MAX_ORIGIN = 120
@@ -41,30 +41,30 @@ _HEADLINES = {
     Outcome.NOT_VERIFIED: Headline.NOT_VERIFIED,
 }
 
-GOOD = frozenset({Verdict.VERIFIED, Verdict.REPRODUCED})
-OPEN = frozenset({Verdict.NAMES_PATCH, Verdict.UNTRIED})
+GOOD = frozenset({CheckVerdict.VERIFIED, CheckVerdict.REPRODUCED})
+OPEN = frozenset({CheckVerdict.NAMES_PATCH, CheckVerdict.UNTRIED})
 """Nothing that we saw speaks against it, and it may look for the patch all the same."""
 
 MAX_NAMES = 3
 """That are quoted of those that only the change has."""
 
 _DOUBTS = {
-    Verdict.SHOWS_NOTHING: "it does not fail on base, so it shows nothing",
-    Verdict.NOT_ALWAYS: "it does not fail on base in the same way each time",
-    Verdict.STILL_FAILS: "with the change it fails as before",
-    Verdict.FAILS_OTHERWISE: "with the change it fails in another way",
-    Verdict.LOOKS_FOR_PATCH: (
+    CheckVerdict.SHOWS_NOTHING: "it does not fail on base, so it shows nothing",
+    CheckVerdict.NOT_ALWAYS: "it does not fail on base in the same way each time",
+    CheckVerdict.STILL_FAILS: "with the change it fails as before",
+    CheckVerdict.FAILS_OTHERWISE: "with the change it fails in another way",
+    CheckVerdict.LOOKS_FOR_PATCH: (
         "it passes as soon as the change stands in the files, although the base's code still runs: "
         "it looks for the patch, not for the bug (or reads the source for another reason)"
     ),
-    Verdict.LOOKS_AT_PATCH: (
+    CheckVerdict.LOOKS_AT_PATCH: (
         "it fails in another way once the change stands in the files, although the base's code still runs"
     ),
-    Verdict.NAMES_PATCH: "it asks for what only comes with the change, and is not in the issue either",
-    Verdict.UNTRIED: "whether it looks for the patch could not be tried",
-    Verdict.NOT_ALL_FAIL: "not all of them fail on base",
-    Verdict.SKIPPED: "with the change some are skipped",
-    Verdict.NOT_RUN: "it was not run",
+    CheckVerdict.NAMES_PATCH: "it asks for what only comes with the change, and is not in the issue either",
+    CheckVerdict.UNTRIED: "whether it looks for the patch could not be tried",
+    CheckVerdict.NOT_ALL_FAIL: "not all of them fail on base",
+    CheckVerdict.SKIPPED: "with the change some are skipped",
+    CheckVerdict.NOT_RUN: "it was not run",
 }
 
 
@@ -87,9 +87,9 @@ def find_outcome(job: Job, checks: Sequence[Check]) -> Outcome:
     if job.state is not JobState.SUCCEEDED:
         return Outcome.NOT_VERIFIED
     found = {judge(check, has_change=False).verdict for check in checks}
-    if Verdict.REPRODUCED in found:
+    if CheckVerdict.REPRODUCED in found:
         return Outcome.REPRODUCES
-    return Outcome.GONE if found == {Verdict.SHOWS_NOTHING} else Outcome.UNSETTLED
+    return Outcome.GONE if found == {CheckVerdict.SHOWS_NOTHING} else Outcome.UNSETTLED
 
 
 def name_outcome(job: Job, checks: Sequence[Check]) -> str:
@@ -111,18 +111,18 @@ def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str])
     return "; ".join(dict.fromkeys(said))
 
 
-def _judge(job: Job, check: Check, report: Report | None) -> Finding:
+def _judge(job: Job, check: Check, report: Report | None) -> CheckFinding:
     if report is None or report.digest is None:
         return judge(check, has_change=False)
-    if check.kind is not Kind.AGENT:
+    if check.kind is not CheckKind.AGENT:
         return judge(check, has_change=True)
     # The prompt has all that the issue says.
     names = find_new_names(check.script, report.changes, report.patch, job.prompt)
     return judge(check, has_change=True, new_names=names)
 
 
-def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: Collection[str]) -> str:
-    words = "tests" if check.kind is Kind.TESTS else "script"
+def _render(job: Job, check: Check, finding: CheckFinding, public_url: str, secrets: Collection[str]) -> str:
+    words = "tests" if check.kind is CheckKind.TESTS else "script"
     link = f" ({link_job(public_url, job.id, words, f'#check-{check.number}')})" if public_url else ""
     said = "; ".join(_say(check, finding, secrets))
     mark = Mark.GOOD if finding.verdict in GOOD else Mark.OPEN if finding.verdict in OPEN else Mark.DOUBT
@@ -130,17 +130,17 @@ def _render(job: Job, check: Check, finding: Finding, public_url: str, secrets: 
 
 
 def _name(check: Check, secrets: Collection[str]) -> str:
-    if check.kind is Kind.ISSUE:
+    if check.kind is CheckKind.ISSUE:
         where = "" if check.origin == THE_ISSUE else f", {show_words(check.origin, secrets, MAX_ORIGIN)}"
         return f"**the issue's repro**{where}"
-    if check.kind is Kind.AGENT:
+    if check.kind is CheckKind.AGENT:
         return "**the agent's repro**"
     names = check.script.split("\n")
     where = show_words(check.origin, secrets, MAX_ORIGIN)
     return f"**{len(names)} regression test{'s' * (len(names) != 1)}** in {where}"
 
 
-def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[str]:
+def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Iterator[str]:
     """The counts, then what speaks against it."""
     if total := finding.total.get(Side.BASE):
         how = f" ({show_words(finding.failure, secrets, MAX_FAILURE)})" if finding.failure else ""
@@ -150,8 +150,8 @@ def _say(check: Check, finding: Finding, secrets: Collection[str]) -> Iterator[s
         yield f"passes with the change {total - finding.failed[Side.CHANGED]} of {total}{how}"
     if finding.verdict not in GOOD:
         reason = f": {show_words(check.trouble, secrets, MAX_FAILURE)}" if check.trouble else ""
-        if finding.verdict is Verdict.NAMES_PATCH:
+        if finding.verdict is CheckVerdict.NAMES_PATCH:
             names = (show_words(name, secrets, MAX_FAILURE) for name in finding.new_names[:MAX_NAMES])
             reason = f": {', '.join(names)}"
-        is_part = finding.verdict is Verdict.NOT_RUN and any(finding.total.values())
+        is_part = finding.verdict is CheckVerdict.NOT_RUN and any(finding.total.values())
         yield f"**not verified**: {'not all of it was run' if is_part else _DOUBTS[finding.verdict]}{reason}"

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.agents.events import WHOLE, AgentEvent, Ending, EventKind, Usage
+from runner.agents.events import WHOLE, AgentEvent, EventKind
 from runner.agents.lines import count_of, money_of, parse_line, part, parts, show, text_of, texts_in
 from runner.agents.protocol import AgentSpec, Launch, Run
+from runner.model.ending import Ending
+from runner.model.usage import Usage
 
 SILENT = ("user_prompt", "status", "compact_boundary", "hook_started", "hook_response", "post_turn_summary")
 
@@ -124,7 +126,8 @@ def _show_input(arguments: Mapping[str, Any]) -> str:
 def _read_usage(usage: Mapping[str, Any]) -> Usage:
     cached = count_of(usage, "cache_read_input_tokens")
     read = count_of(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    return Usage(read, cached, count_of(usage, "output_tokens"))
+    written = count_of(usage, "output_tokens")
+    return Usage(input_tokens=read, cached_tokens=cached, output_tokens=written, unpriced=1)
 
 
 def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
@@ -149,8 +152,7 @@ def _read_total(entry: Mapping[str, Any]) -> Usage:
     models = [model for model in part(entry, "modelUsage").values() if isinstance(model, dict)]
     read = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
     return Usage(
-        sum(count_of(model, *read) for model in models),
-        sum(count_of(model, "cacheReadInputTokens") for model in models),
-        sum(count_of(model, "outputTokens") for model in models),
-        money_of(entry, "total_cost_usd"),
-    )
+        input_tokens=sum(count_of(model, *read) for model in models),
+        cached_tokens=sum(count_of(model, "cacheReadInputTokens") for model in models),
+        output_tokens=sum(count_of(model, "outputTokens") for model in models),
+    ).with_cost(money_of(entry, "total_cost_usd"))

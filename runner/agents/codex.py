@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.agents.events import THREAD, AgentEvent, Ending, EventKind, Usage
+from runner.agents.events import THREAD, AgentEvent, EventKind
 from runner.agents.lines import count_of, parse_line, part, show, text_of
 from runner.agents.protocol import TOKEN_VARIABLE, AgentSpec, Launch, Run, Tail
+from runner.model.ending import Ending
+from runner.model.usage import Usage
 
 TOOLS = {
     "command_execution": ("command", "aggregated_output"),
@@ -118,5 +120,8 @@ def _read_tail(payload: Mapping[str, Any]) -> Iterator[AgentEvent]:
 
 def _read_usage(usage: Mapping[str, Any]) -> Usage:
     return Usage(
-        count_of(usage, "input_tokens"), count_of(usage, "cached_input_tokens"), count_of(usage, "output_tokens")
+        input_tokens=count_of(usage, "input_tokens"),
+        cached_tokens=count_of(usage, "cached_input_tokens"),
+        output_tokens=count_of(usage, "output_tokens"),
+        unpriced=1,
     )

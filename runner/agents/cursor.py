@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.agents.events import WHOLE, AgentEvent, Ending, EventKind, Usage
+from runner.agents.events import WHOLE, AgentEvent, EventKind
 from runner.agents.lines import count_of, parse_line, part, show, text_of, texts_in
 from runner.agents.protocol import AgentSpec, Launch, Run
+from runner.model.ending import Ending
+from runner.model.usage import Usage
 
 SILENT = ("user", "thinking", "connection")
 
@@ -108,4 +110,5 @@ def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
 def _read_usage(usage: Mapping[str, Any]) -> Usage:
     """What came out of a cache or went into one stands beside the input, not in it."""
     read = count_of(usage, "inputTokens", "cacheReadTokens", "cacheWriteTokens")
-    return Usage(read, count_of(usage, "cacheReadTokens"), count_of(usage, "outputTokens"))
+    cached, written = count_of(usage, "cacheReadTokens"), count_of(usage, "outputTokens")
+    return Usage(input_tokens=read, cached_tokens=cached, output_tokens=written, unpriced=1)

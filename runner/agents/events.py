@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from runner.model.ending import Ending
+from runner.model.usage import NOTHING, Usage
+
 MAX_TEXT = 4_000
 """Characters of one event's text that are kept: it is for people, and the raw line is stored beside it."""
 
@@ -40,52 +43,6 @@ class EventKind(StrEnum):
     END = "end"
     UNKNOWN = "unknown"
     """Something that this version does not know: kept and counted, never fatal."""
-
-
-class Ending(StrEnum):
-    """How a run ended."""
-
-    FINISHED = "finished"
-    GAVE_UP = "gave up"
-    MODEL_FAILED = "model failed"
-    CAPPED = "capped"
-    STUCK = "stuck"
-    DENIED = "denied"
-    CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"
-    KILLED = "killed"
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens, and the money that the backend itself says they cost."""
-
-    input_tokens: int = 0
-    """All that the model read, what came out of a cache included."""
-
-    cached_tokens: int = 0
-    """How many of them came out of a cache."""
-
-    output_tokens: int = 0
-    cost_usd: float | None = None
-    """None when the backend does not say, which is not nothing."""
-
-    def __add__(self, other: Usage) -> Usage:
-        known = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_tokens + other.output_tokens,
-            sum(known) if known else None,
-        )
-
-    def __sub__(self, other: Usage) -> Usage:
-        return Usage(
-            max(self.input_tokens - other.input_tokens, 0),
-            max(self.cached_tokens - other.cached_tokens, 0),
-            max(self.output_tokens - other.output_tokens, 0),
-            self.cost_usd,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +89,7 @@ class Tally:
     last_error: str = ""
     ending: Ending | None = None
     denials: int = 0
-    _settled: Usage = Usage()
+    _settled: Usage = NOTHING
     _scopes: Mapping[str, Usage] = field(default_factory=dict)
     _before: Usage | None = None
     _turn: str = ""
@@ -143,9 +100,9 @@ class Tally:
         if WHOLE in self._scopes:
             # The larger: a last word that says less than was counted is wrong, or forged.
             counted = sum((usage for scope, usage in self._scopes.items() if scope != WHOLE), self._settled)
-            return max(self._scopes[WHOLE], counted, key=lambda usage: usage.input_tokens + usage.output_tokens)
+            return max(self._scopes[WHOLE], counted, key=lambda usage: usage.tokens)
         if THREAD in self._scopes:
-            return self._scopes[THREAD] - (self._before or Usage())
+            return self._scopes[THREAD] - (self._before or NOTHING)
         return sum(self._scopes.values(), self._settled)
 
     def add(self, events: Iterable[AgentEvent]) -> Tally:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.agents.events import AgentEvent, Ending, EventKind, Usage
+from runner.agents.events import AgentEvent, EventKind
 from runner.agents.lines import count_of, money_of, parse_line, part, parts, show, text_of, texts_in
 from runner.agents.protocol import TOKEN_VARIABLE, AgentSpec, Launch, Run
+from runner.model.ending import Ending
+from runner.model.usage import Usage
 
 REPEATS = ('{"type":"message_update"', '{"type":"tool_execution_update"')
 """How lines begin that repeat a whole message for each of its words: a log of them grows with the square."""
@@ -105,17 +107,18 @@ def _read_message(message: Mapping[str, Any]) -> Iterator[AgentEvent]:
         yield AgentEvent(EventKind.TEXT, text=text, turn=turn)
     if message.get("stopReason") == "error":
         yield AgentEvent(EventKind.ERROR, text=text_of(message, "errorMessage"))
-    usage = _read_usage(part(message, "usage"))
-    yield AgentEvent(EventKind.USAGE, usage=usage, turn=turn, model=text_of(message, "model"))
+    usage = part(message, "usage")
+    yield AgentEvent(
+        EventKind.USAGE, usage=_read_usage(usage) if usage else None, turn=turn, model=text_of(message, "model")
+    )
 
 
 def _read_usage(usage: Mapping[str, Any]) -> Usage:
     return Usage(
-        count_of(usage, "input", "cacheRead", "cacheWrite"),
-        count_of(usage, "cacheRead"),
-        count_of(usage, "output"),
-        money_of(part(usage, "cost"), "total"),
-    )
+        input_tokens=count_of(usage, "input", "cacheRead", "cacheWrite"),
+        cached_tokens=count_of(usage, "cacheRead"),
+        output_tokens=count_of(usage, "output"),
+    ).with_cost(money_of(part(usage, "cost"), "total"))
 
 
 def _read_end(messages: list[Mapping[str, Any]]) -> Iterator[AgentEvent]:

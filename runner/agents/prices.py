@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 
-from runner.agents.events import Usage
+from runner.model.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from runner.agents.events import Ending, Tally
+from runner.agents.events import Tally
+from runner.model.ending import Ending, RunVerdict
 
 KILLED_FROM = 128
 """Exit statuses from here on name a signal, as a shell gives them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How it ended, and for anything but a finished run why, as a clause for people."""
-
-    ending: Ending
-    reason: str = ""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the agent did what it set out to do."""
-        return self.ending is Ending.FINISHED
-
-
-def judge(tally: Tally, exit_status: int | None, *, speaks: bool, told: Verdict | None = None) -> Verdict:
+def judge(tally: Tally, exit_status: int | None, *, speaks: bool, told: RunVerdict | None = None) -> RunVerdict:
     """The verdict on a run that is over.
 
     `exit_status` is None when nobody saw it end; `speaks` says whether its backend tells in its own words that it is
@@ -34,18 +20,18 @@ def judge(tally: Tally, exit_status: int | None, *, speaks: bool, told: Verdict 
     if told and (told.ending is Ending.CANCELLED or not finished):
         return told
     if tally.ending is Ending.FINISHED and tally.denials and tally.denials >= tally.tool_calls:
-        return Verdict(Ending.DENIED, f"the agent was not permitted any of its {tally.tool_calls} tool calls")
+        return RunVerdict(Ending.DENIED, f"the agent was not permitted any of its {tally.tool_calls} tool calls")
     if tally.ending is not None:
-        return Verdict(tally.ending, _explain(tally.ending, tally))
+        return RunVerdict(tally.ending, _explain(tally.ending, tally))
     if exit_status is None:
-        return Verdict(Ending.KILLED, "the agent was killed from outside, or its machine was restarted")
+        return RunVerdict(Ending.KILLED, "the agent was killed from outside, or its machine was restarted")
     if exit_status > KILLED_FROM:
-        return Verdict(Ending.KILLED, f"the agent was killed by signal {exit_status - KILLED_FROM}")
+        return RunVerdict(Ending.KILLED, f"the agent was killed by signal {exit_status - KILLED_FROM}")
     if exit_status:
-        return Verdict(Ending.GAVE_UP, f"the agent exited with status {exit_status}{_quote(tally.last_error)}")
+        return RunVerdict(Ending.GAVE_UP, f"the agent exited with status {exit_status}{_quote(tally.last_error)}")
     if speaks:
-        return Verdict(Ending.GAVE_UP, f"the agent ended without saying that it was done{_quote(tally.last_error)}")
-    return Verdict(Ending.FINISHED)
+        return RunVerdict(Ending.GAVE_UP, f"the agent ended without saying that it was done{_quote(tally.last_error)}")
+    return RunVerdict(Ending.FINISHED)
 
 
 def _explain(ending: Ending, tally: Tally) -> str:

@@ -36,7 +36,7 @@ from runner.model.job import FileChange
 LINK, SUBMODULE = "120000", "160000"
 
 
-class Line(NamedTuple):
+class PatchLine(NamedTuple):
     """A line of a patch, what it is, and the file that it belongs to (empty before the first one)."""
 
     kind: Literal["header", "hunk", "added", "removed", "context", "remark"]
@@ -45,21 +45,21 @@ class Line(NamedTuple):
     text: str
 
 
-def list_lines(patch: str) -> Iterator[Line]:
+def list_lines(patch: str) -> Iterator[PatchLine]:
     """Every line of any text, read as a patch."""
     file, in_hunk = "", False
     for text in patch.removesuffix("\n").split("\n") if patch else ():
         if in_hunk and (kind := _KINDS.get(text[:1])):
-            yield Line(kind, file, text)
+            yield PatchLine(kind, file, text)
         elif text.startswith("@@ "):
             in_hunk = True
-            yield Line("hunk", file, text)
+            yield PatchLine("hunk", file, text)
         elif in_hunk and text == NO_NEWLINE:
-            yield Line("remark", file, text)
+            yield PatchLine("remark", file, text)
         else:
             if text.startswith("diff --git "):
                 file, in_hunk = _name_file(text), False
-            yield Line("header", file, text)
+            yield PatchLine("header", file, text)
 
 
 _KINDS: Mapping[str, Literal["added", "removed", "context"]] = {

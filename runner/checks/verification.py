@@ -37,7 +37,7 @@ READS_SOURCE = re.compile(
 """Python that goes by its text as well."""
 
 
-class Kind(StrEnum):
+class CheckKind(StrEnum):
     """Whose word a check tests."""
 
     ISSUE = "issue"
@@ -59,7 +59,7 @@ class Side(StrEnum):
     whoever looks for the patch takes it for gone."""
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """What a check has shown."""
 
     VERIFIED = "verified"
@@ -86,7 +86,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CheckRun:
     """How one run ended."""
 
     status: int
@@ -117,21 +117,21 @@ class Check:
 
     job_id: str
     number: int
-    kind: Kind
+    kind: CheckKind
     origin: str
     """Where the script stood, such as `comment by alice`; or the path of the tests."""
     script: str
     """The script itself; or the names of the tests, one a line."""
-    runs: Mapping[Side, Sequence[Run]] = field(default_factory=dict)
+    runs: Mapping[Side, Sequence[CheckRun]] = field(default_factory=dict)
     trouble: str | None = None
     """Why some of it was not run, as a clause."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """What a check has shown, and the counts behind it."""
 
-    verdict: Verdict
+    verdict: CheckVerdict
     failed: Mapping[Side, int]
     total: Mapping[Side, int]
     failure: str = ""
@@ -142,10 +142,10 @@ class Finding:
     """Names that its script asks for and that only the change has."""
 
 
-def list_sides(kind: Kind, *, has_change: bool, has_text: bool) -> tuple[Side, ...]:
+def list_sides(kind: CheckKind, *, has_change: bool, has_text: bool) -> tuple[Side, ...]:
     """What a check of a kind is run on, in this order: where it can be, what is run last is again the base's code."""
     if not has_change:
-        return () if kind is Kind.TESTS else (Side.BASE,)
+        return () if kind is CheckKind.TESTS else (Side.BASE,)
     return (Side.BASE, Side.CHANGED, Side.TEXT) if has_text else (Side.BASE, Side.CHANGED)
 
 
@@ -189,15 +189,15 @@ def name_environment(job_id: str) -> str:
     return hashlib.sha256(f"checks of {job_id}".encode()).hexdigest()[:10]
 
 
-def judge(check: Check, *, has_change: bool, new_names: Sequence[str] = ()) -> Finding:
+def judge(check: Check, *, has_change: bool, new_names: Sequence[str] = ()) -> CheckFinding:
     """What a check has shown; of `new_names` the finding speaks."""
     sides = list_sides(check.kind, has_change=has_change, has_text=Side.TEXT in check.runs)
     failed = {side: sum(run.failed for run in check.runs.get(side, ())) for side in sides}
     total = {side: len(check.runs.get(side, ())) for side in sides}
     before, after = _sign(check, Side.BASE), _sign(check, Side.CHANGED)
     verdict = _judge(check, sides, failed, total, before, after)
-    return Finding(
-        _doubt(check.kind, sides, new_names) if verdict is Verdict.VERIFIED else verdict,
+    return CheckFinding(
+        _doubt(check.kind, sides, new_names) if verdict is CheckVerdict.VERIFIED else verdict,
         failed,
         total,
         _first_failure(check.runs.get(Side.BASE, ()), before),
@@ -213,43 +213,43 @@ def _judge(
     total: Mapping[Side, int],
     before: set[str],
     after: set[str],
-) -> Verdict:
+) -> CheckVerdict:
     """The first thing that speaks against it; or that nothing does."""
     was_run = all(total[side] and _was_run(check.kind, check.runs[side]) for side in sides)
     if check.trouble or not sides or not was_run:
-        return Verdict.NOT_RUN
+        return CheckVerdict.NOT_RUN
     if not failed[Side.BASE]:
-        return Verdict.SHOWS_NOTHING
+        return CheckVerdict.SHOWS_NOTHING
     if failed[Side.BASE] < total[Side.BASE] or len(before) > 1:
-        return Verdict.NOT_ALWAYS
+        return CheckVerdict.NOT_ALWAYS
     if Side.CHANGED not in sides:
-        return Verdict.REPRODUCED
-    if check.kind is Kind.TESTS and any(count_tests(run.words).passed for run in check.runs[Side.BASE]):
-        return Verdict.NOT_ALL_FAIL
+        return CheckVerdict.REPRODUCED
+    if check.kind is CheckKind.TESTS and any(count_tests(run.words).passed for run in check.runs[Side.BASE]):
+        return CheckVerdict.NOT_ALL_FAIL
     if before & after:
-        return Verdict.STILL_FAILS
+        return CheckVerdict.STILL_FAILS
     if after:
-        return Verdict.FAILS_OTHERWISE
+        return CheckVerdict.FAILS_OTHERWISE
     if failed.get(Side.TEXT, 1) < total.get(Side.TEXT, 1):
-        return Verdict.LOOKS_FOR_PATCH
+        return CheckVerdict.LOOKS_FOR_PATCH
     if Side.TEXT in sides and _sign(check, Side.TEXT) != before:
-        return Verdict.LOOKS_AT_PATCH
-    if check.kind is Kind.TESTS and any(count_tests(run.words).skipped for run in check.runs[Side.CHANGED]):
-        return Verdict.SKIPPED
-    return Verdict.VERIFIED
+        return CheckVerdict.LOOKS_AT_PATCH
+    if check.kind is CheckKind.TESTS and any(count_tests(run.words).skipped for run in check.runs[Side.CHANGED]):
+        return CheckVerdict.SKIPPED
+    return CheckVerdict.VERIFIED
 
 
-def _doubt(kind: Kind, sides: Sequence[Side], new_names: Collection[str]) -> Verdict:
+def _doubt(kind: CheckKind, sides: Sequence[Side], new_names: Collection[str]) -> CheckVerdict:
     """What stays open of a check that saw the difference. The issue's script was there before there was a patch."""
-    if kind is Kind.ISSUE:
-        return Verdict.VERIFIED
+    if kind is CheckKind.ISSUE:
+        return CheckVerdict.VERIFIED
     if new_names:
-        return Verdict.NAMES_PATCH
-    return Verdict.VERIFIED if Side.TEXT in sides else Verdict.UNTRIED
+        return CheckVerdict.NAMES_PATCH
+    return CheckVerdict.VERIFIED if Side.TEXT in sides else CheckVerdict.UNTRIED
 
 
-def _was_run(kind: Kind, runs: Iterable[Run]) -> bool:
-    idle = (*NOT_RUNNABLE, *(NO_TESTS if kind is Kind.TESTS else ()))
+def _was_run(kind: CheckKind, runs: Iterable[CheckRun]) -> bool:
+    idle = (*NOT_RUNNABLE, *(NO_TESTS if kind is CheckKind.TESTS else ()))
     return not any(run.status in idle and not run.timed_out for run in runs)
 
 
@@ -257,5 +257,5 @@ def _sign(check: Check, side: Side) -> set[str]:
     return {run.signature for run in check.runs.get(side, ()) if run.failed}
 
 
-def _first_failure(runs: Iterable[Run], signatures: set[str]) -> str:
+def _first_failure(runs: Iterable[CheckRun], signatures: set[str]) -> str:
     return next((run.failure for run in runs if run.signature in signatures and run.failed), "")

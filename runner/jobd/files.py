@@ -58,7 +58,7 @@ def respond(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         return refuse(error)
 
 
-class Job:
+class JobPaths:
     """The paths of one job."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ def is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def require_worktree(job: Job) -> None:
+def require_worktree(job: JobPaths) -> None:
     """Raises `Failure` when there is no worktree any more; what a link leads to is none of ours."""
     if not is_folder(job.worktree):
         raise Failure("worktree_gone", "the agent deleted its worktree, or put something else in its place")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .files import RESERVE, Failure, Job, read_json
+from .files import RESERVE, Failure, JobPaths, read_json
 
 GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"),
@@ -45,18 +45,18 @@ def git_environment(**more: str) -> dict[str, str]:
     return {**host, **SETTINGS, **more}
 
 
-def find_clone(job: Job, clone_url: str) -> Path:
+def find_clone(job: JobPaths, clone_url: str) -> Path:
     """Where the machine's clone of a repository lies; its jobs share it."""
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(clone_url.lower().split("/")[-2:])).strip("-")
     return job.workspace / "repos" / f"{name[:60]}-{hashlib.sha256(clone_url.encode()).hexdigest()[:12]}"
 
 
-def find_own_clone(job: Job) -> Path:
+def find_own_clone(job: JobPaths) -> Path:
     """The clone from which the job was prepared."""
     return find_clone(job, str(find_recipe(job).get("clone_url")))
 
 
-def find_recipe(job: Job) -> dict[str, Any]:
+def find_recipe(job: JobPaths) -> dict[str, Any]:
     """The request with which the job's environment was made; or, where a base was, that base."""
     return read_json(job.of_stage("prepare", "request")) or read_json(job.of_stage("base", "request"))
 
@@ -64,7 +64,7 @@ def find_recipe(job: Job) -> dict[str, Any]:
 class Git:
     """A throw-away repository that sees the worktree, the objects of the machine's clone, and nothing else."""
 
-    def __init__(self, folder: Path, job: Job, timeout_s: float) -> None:
+    def __init__(self, folder: Path, job: JobPaths, timeout_s: float) -> None:
         self.folder = folder
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
@@ -126,7 +126,7 @@ class Git:
 
 
 @contextmanager
-def open_throwaway(job: Job, clone: Path, base: str, timeout_s: float) -> Iterator[Git]:
+def open_throwaway(job: JobPaths, clone: Path, base: str, timeout_s: float) -> Iterator[Git]:
     """A throw-away repository for objects as the commit `base` has them."""
     with tempfile.TemporaryDirectory(prefix="git-", dir=job.control) as folder:
         git = Git(Path(folder), job, timeout_s)

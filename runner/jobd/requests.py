@@ -55,44 +55,44 @@ def is_run(value: object) -> bool:
     return all(kind.fits(value[name]) for name, kind in RUN.items())
 
 
-class Kind(NamedTuple):
+class FieldKind(NamedTuple):
     """What a field of a request may hold."""
 
     description: str
     fits: Callable[[Any], bool]
 
 
-TEXT = Kind("a text", is_text)
-TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(map(is_text, value)))
+TEXT = FieldKind("a text", is_text)
+TEXTS = FieldKind("a list of texts", lambda value: isinstance(value, list) and all(map(is_text, value)))
 # Without `=`, for a program could not tell where the name ends.
-VARIABLES = Kind("an object of texts", lambda value: is_object(value, lambda name: "=" not in name, is_text))
-NUMBER = Kind("a number, 0 or more", lambda value: type(value) is int and 0 <= value <= MAX_NUMBER)
-SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
-COMMIT = Kind(
+VARIABLES = FieldKind("an object of texts", lambda value: is_object(value, lambda name: "=" not in name, is_text))
+NUMBER = FieldKind("a number, 0 or more", lambda value: type(value) is int and 0 <= value <= MAX_NUMBER)
+SWITCH = FieldKind("true or false", lambda value: isinstance(value, bool))
+COMMIT = FieldKind(
     "a commit by its full name, or an empty text",
     lambda value: is_text(value) and re.fullmatch(r"([0-9a-f]{40}|[0-9a-f]{64})?", value) is not None,
 )
-CONTENTS = Kind("an object of paths with contents in Base64", lambda value: is_object(value, is_path, is_base64))
-SETTINGS = Kind("an object of paths with texts", lambda value: is_object(value, is_path, is_text))
-FOLDERS = Kind("an object of paths with paths", lambda value: is_object(value, is_path, is_path))
-CHANGES = Kind(
+CONTENTS = FieldKind("an object of paths with contents in Base64", lambda value: is_object(value, is_path, is_base64))
+SETTINGS = FieldKind("an object of paths with texts", lambda value: is_object(value, is_path, is_text))
+FOLDERS = FieldKind("an object of paths with paths", lambda value: is_object(value, is_path, is_path))
+CHANGES = FieldKind(
     "a list of edits to files and links, with contents in Base64",
     lambda value: isinstance(value, list) and all(map(is_change, value)),
 )
-RUN: Mapping[str, Kind] = {
+RUN: Mapping[str, FieldKind] = {
     **{"name": TEXT, "script": TEXT, "words": TEXTS},  # A script, or else what stands behind the tests' command.
     **{"changed": SWITCH, "edits": CHANGES, "frozen": TEXTS},
 }
-RUNS = Kind(
+RUNS = FieldKind(
     "a list of lists of what is to be run in turn",
     lambda value: (
         isinstance(value, list) and all(isinstance(turns, list) and all(map(is_run, turns)) for turns in value)
     ),
 )
 
-_JOB: Mapping[str, Kind] = {"workspace": TEXT, "job_id": TEXT}
-_LIMITS: Mapping[str, Kind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
-_RECIPE: Mapping[str, Kind] = {
+_JOB: Mapping[str, FieldKind] = {"workspace": TEXT, "job_id": TEXT}
+_LIMITS: Mapping[str, FieldKind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
+_RECIPE: Mapping[str, FieldKind] = {
     **{"clone_url": TEXT, "trunk": TEXT, "base_branch": TEXT, "base_commit": COMMIT},
     **{"submodules": SWITCH, "network": TEXT},
     **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS},
@@ -101,7 +101,7 @@ _RECIPE: Mapping[str, Kind] = {
     "gpus": VARIABLES,  # Those of the job's slot: the number of each one's device file, and the name that CUDA knows.
 }
 
-REQUESTS: Mapping[str, Mapping[str, Kind]] = {
+REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "version": {},
     "capabilities": {"workspace": TEXT},
     "inventory": {"workspace": TEXT},

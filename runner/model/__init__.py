@@ -1,4 +1,4 @@
-"""Plain values and the rules over them: jobs and their states, machines, environments, caps and fair shares.
+"""Plain values and the rules over them: jobs and their states, machines, environments, usage, caps, fair shares.
 
 Everything here is pure. It knows neither the database nor how machines are reached.
 """

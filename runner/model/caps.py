@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from runner.model.usage import NOTHING, Usage
+
 WARN_FROM = 0.8
 """The share of a cap from which on an agent is told to come to an end."""
 
@@ -45,23 +47,7 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """What has been taken. Money that nobody knows counts for nothing: a cap on it needs a price."""
-
-    jobs: int = 0
-    turns: int = 0
-    tokens: int = 0
-    cost_usd: float = 0.0
-    run_s: float = 0.0
-    output_bytes: int = 0
-
-    def without(self, other: Spent) -> Spent:
-        """What is left of it when that is taken away, which is among it."""
-        return Spent(*(max(getattr(self, one.name) - getattr(other, one.name), 0) for one in fields(Spent)))
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
+class CapUse:
     """How far one cap is used up."""
 
     scope: Scope
@@ -88,16 +74,22 @@ _UNITS = {
 }
 
 
-def find_uses(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Spent]) -> Iterator[Use]:
+def find_uses(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Usage]) -> Iterator[CapUse]:
     """Every cap there is, and what has been taken of it."""
     for scope, of_scope in caps.items():
         for field in fields(Caps):
             limit = getattr(of_scope, field.name)
             if limit is not None:
-                yield Use(scope, field.name, limit, getattr(spent.get(scope, Spent()), field.name))
+                yield CapUse(scope, field.name, limit, _count(spent.get(scope, NOTHING), field.name))
 
 
-def find_tightest(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Spent], *, starting: bool = False) -> Use | None:
+def _count(usage: Usage, kind: str) -> float:
+    """What of a usage counts for a cap of this kind. Money that nobody knows does not: a cap on it needs a price."""
+    taken: float = usage.known_usd if kind == "cost_usd" else getattr(usage, kind)
+    return taken
+
+
+def find_tightest(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Usage], *, starting: bool = False) -> CapUse | None:
     """The cap that is used up most. None when there is none.
 
     The number of jobs holds back only those that are `starting`: one that runs counts among them.

@@ -192,7 +192,7 @@ class Job(JobRequest):
     cancel_requested_at: datetime | None = None
     cancelled_by: str | None = None
     stopped_as: str | None = None
-    """How the run will have ended, if the service has told the agent to end (`runner.agents.events.Ending`)."""
+    """How the run will have ended, if the service has told the agent to end (`runner.model.ending.Ending`)."""
     stopped_at: datetime | None = None
     stop_reason: str | None = None
     """Why the service has told the agent to end, as a clause for the report; None while it may go on."""

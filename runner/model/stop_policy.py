@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from runner.agents.events import Ending
-from runner.agents.verdict import Verdict
-from runner.model.caps import WARN_FROM, Caps, Scope, Spent, Use, find_tightest
+from runner.model.caps import WARN_FROM, Caps, CapUse, Scope, find_tightest
+from runner.model.ending import Ending, RunVerdict
 from runner.model.environment import Limits
 from runner.model.job import Job, JobState
 from runner.model.meter import Meter
+from runner.model.usage import Usage
 
 KILL_PATIENCE = timedelta(minutes=10)
 """How long a machine may take to end a job's processes before the job ends without that. A process that hangs in a
@@ -31,7 +31,7 @@ class Watched:
     job: Job
     meter: Meter
     idle_s: float
-    spent: Mapping[Scope, Spent]
+    spent: Mapping[Scope, Usage]
     """What all that belongs together has taken, this run among it."""
 
 
@@ -43,34 +43,29 @@ def bound(caps: Mapping[Scope, Caps], limits: Limits) -> dict[Scope, Caps]:
     return {**caps, Scope.JOB: replace(job, run_s=run_s, output_bytes=output_bytes)}
 
 
-def find_use(watched: Watched, caps: Mapping[Scope, Caps]) -> Use | None:
+def find_use(watched: Watched, caps: Mapping[Scope, Caps]) -> CapUse | None:
     """The cap that is nearest to its end."""
-    return find_tightest(caps, {**watched.spent, Scope.JOB: spent_by(watched.meter)})
-
-
-def spent_by(meter: Meter) -> Spent:
-    """One run in the terms of caps."""
-    return Spent(1, meter.turns, meter.tokens, meter.cost_usd or 0.0, meter.run_s, meter.output_bytes)
+    return find_tightest(caps, {**watched.spent, Scope.JOB: watched.meter.usage})
 
 
 def is_worth_writing(stored: Meter | None, meter: Meter) -> bool:
     """Whether a reading says more than what is stored: time alone does so only after a while."""
-    if stored is None or meter.run_s - stored.run_s >= MAX_STALE_S:
+    if stored is None or meter.usage.run_s - stored.usage.run_s >= MAX_STALE_S:
         return True
-    return replace(meter, run_s=stored.run_s) != stored
+    return replace(meter, usage=replace(meter.usage, run_s=stored.usage.run_s)) != stored
 
 
-def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> Verdict | None:
+def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> RunVerdict | None:
     """Why the agent has to end now; None while it may go on."""
     job = watched.job
     if job.cancel_requested_at:
-        return Verdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
+        return RunVerdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
     if watched.idle_s > limits.stuck_after_s:
         silence = f"nothing had been heard of it for {limits.stuck_after_s} seconds"
-        return Verdict(Ending.STUCK, f"the agent was ended, for {silence}")
+        return RunVerdict(Ending.STUCK, f"the agent was ended, for {silence}")
     use = find_use(watched, caps)
     if use and use.share >= 1:
-        return Verdict(Ending.CAPPED, f"the agent was ended at {use.describe(job.requested_by)}")
+        return RunVerdict(Ending.CAPPED, f"the agent was ended at {use.describe(job.requested_by)}")
     return None
 
 

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Iterator, Mapping
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -20,10 +20,12 @@ from sqlalchemy import func, insert, literal, select, true
 from runner.db.batches import Batches
 from runner.db.database import Database
 from runner.db.schema import model_calls
-from runner.model.caps import Caps, Scope, Spent, Use, find_uses
+from runner.model.caps import Caps, CapUse, Scope, find_uses
 from runner.model.job import Job
 from runner.model.meter import Meter
+from runner.model.usage import NOTHING, Usage
 from runner.rows.claims import ClaimLost, require_claim
+from runner.rows.usage_columns import sum_usage, write_usage
 
 OPEN, SETTLED, ASSUMED = "open", "settled", "assumed"
 
@@ -37,34 +39,6 @@ MAX_BATCH = 200
 class AtCap(Exception):  # noqa: N818 - what is the case
     """A call does not fit under a cap any more. The message is a clause for people and agents."""
 
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a call takes, or may take at most."""
-
-    input_tokens: int = 0
-    """Cached ones included."""
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = 0.0
-    """None when nobody knows the price."""
-
-    def __add__(self, other: Taken) -> Taken:
-        costs = (self.cost_usd, other.cost_usd)
-        return Taken(
-            self.input_tokens + other.input_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.output_tokens + other.output_tokens,
-            None if None in costs else sum(cost for cost in costs if cost is not None),
-        )
-
-    @property
-    def tokens(self) -> int:
-        """All of them."""
-        return self.input_tokens + self.output_tokens
-
-
-_TAKEN = tuple(field.name for field in fields(Taken))
 
 _SHARED: Mapping[Scope, tuple[str, ...]] = {
     Scope.ISSUE: ("repository", "thread", "series"),
@@ -81,30 +55,30 @@ class Account:
 
     job: Job
     caps: Mapping[Scope, Caps]
-    others: Mapping[Scope, Spent]
+    others: Mapping[Scope, Usage]
     """What all that belongs together has taken beside this job, as it is written down."""
-    stored: Spent = field(default_factory=Spent)
+    stored: Usage = NOTHING
     """What is written down of this one, where others read it."""
     beside: Mapping[str, Account] = field(default_factory=dict)
     """The accounts of all jobs that this replica looks after, as they come and go."""
     claim: Context = field(default_factory=copy_context)
     """Under which claim calls are made."""
-    settled: Taken = Taken()
+    settled: Usage = NOTHING
     assumed: int = 0
     """How many calls nobody saw the end of; they count among the settled ones as they were reserved."""
     calls: int = 0
-    open: dict[str, Taken] = field(default_factory=dict)
+    open: dict[str, Usage] = field(default_factory=dict)
     refusal: str | None = None
     """Why a call was refused at a cap. The run has ended with it, whatever the agent says."""
-    _read: Mapping[str, Spent] = field(default_factory=dict)
+    _read: Mapping[str, Usage] = field(default_factory=dict)
     """What of each of those is among `others` for certain."""
 
-    def renew(self, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent) -> None:
+    def renew(self, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage) -> None:
         """Go by what was read just now."""
         self.caps, self.others, self.stored = caps, others, stored
         self._read = {job_id: one.stored for job_id, one in self.beside.items()}
 
-    def check(self, wanted: Taken) -> None:
+    def check(self, wanted: Usage) -> None:
         """Raise `AtCap` unless this fits too, with all that is under way."""
         if self.calls >= MAX_CALLS:
             self.refusal = f"its {MAX_CALLS:,} calls of models"
@@ -113,25 +87,19 @@ class Account:
         for scope, caps in self.caps.items():
             if caps.cost_usd is not None and total.cost_usd is None:
                 raise AtCap("nobody knows the price of every model that it asked, and there is a cap on money")
-            before = [self.others.get(scope, Spent()), *self._find_unread(scope)]
-            spent = Spent(
-                tokens=total.tokens + sum(one.tokens for one in before),
-                cost_usd=(total.cost_usd or 0.0) + sum(one.cost_usd for one in before),
-            )
+            spent = sum(self._find_unread(scope), total + self.others.get(scope, NOTHING))
             for use in find_uses({scope: Caps(tokens=caps.tokens, cost_usd=caps.cost_usd)}, {scope: spent}):
                 if use.share > 1:
                     raise AtCap(self._explain(use))
 
-    def _find_unread(self, scope: Scope) -> Iterator[Spent]:
+    def _find_unread(self, scope: Scope) -> Iterator[Usage]:
         """What jobs beside this one have taken under the same cap, or may take at most, and have not written down."""
         names = _SHARED.get(scope)
         for job_id, one in self.beside.items() if names else ():
             if one is not self and all(getattr(one.job, name) == getattr(self.job, name) for name in names or ()):
-                total = sum(one.open.values(), one.settled)
-                spent = Spent(tokens=total.tokens, cost_usd=total.cost_usd or 0.0)
-                yield spent.without(self._read.get(job_id, Spent()))
+                yield sum(one.open.values(), one.settled) - self._read.get(job_id, NOTHING)
 
-    def _explain(self, use: Use) -> str:
+    def _explain(self, use: CapUse) -> str:
         self.refusal = use.describe(self.job.requested_by)
         return f"the model was not asked again at {self.refusal}: what the next answer may take at most is beyond it"
 
@@ -140,14 +108,13 @@ class Account:
         if not self.calls:
             return meter
         taken = self.settled
-        return replace(
-            meter,
+        usage = replace(
+            meter.usage.with_cost(taken.cost_usd),
             input_tokens=taken.input_tokens,
             cached_tokens=taken.cached_tokens,
             output_tokens=taken.output_tokens,
-            cost_usd=taken.cost_usd,
-            cost_is_estimate=taken.cost_usd is not None,
         )
+        return replace(meter, usage=usage, cost_is_estimate=taken.cost_usd is not None)
 
 
 class Ledger:
@@ -164,18 +131,15 @@ class Ledger:
         has_end = select(end.c.id).where(end.c.id == model_calls.c.id, end.c.ended).exists()
         given = {"ended": true(), "state": literal(ASSUMED), "at": literal(now, model_calls.c.at.type)}
         left = select(*(given.get(column.name, column) for column in model_calls.c)).where(mine, ~has_end)
-        columns = (model_calls.c.input_tokens, model_calls.c.cached_tokens, model_calls.c.output_tokens)
-        sums = [func.coalesce(func.sum(column), 0).cast(column.type) for column in (*columns, model_calls.c.cost_usd)]
-        counts = (func.count(), func.count(model_calls.c.cost_usd))
-        assumed = func.count().filter(model_calls.c.state == ASSUMED)
+        counts = (func.count(), func.count().filter(model_calls.c.state == ASSUMED))
         async with self._db.write() as connection:
             await connection.execute(insert(model_calls).from_select([*model_calls.c], left))
-            ends = select(*sums, *counts, assumed).where(mine, model_calls.c.ended)
-            row: tuple[Any, ...] = tuple((await connection.execute(ends)).one())
-        account.calls, account.assumed = row[4], row[6]
-        account.settled = Taken(row[0], row[1], row[2], row[3] if row[5] == row[4] else None)
+            ended = mine, model_calls.c.ended
+            account.calls, account.assumed = (await connection.execute(select(*counts).where(*ended))).one()
+            settled = (await connection.execute(select(*sum_usage(model_calls)).where(*ended))).one()
+        account.settled = Usage(**settled._mapping)
 
-    async def reserve(self, account: Account, model: str, most: Taken, now: datetime) -> str:
+    async def reserve(self, account: Account, model: str, most: Usage, now: datetime) -> str:
         """Write down that the model will be asked: the call's id. Raises `AtCap`, and `ClaimLost`."""
         account.claim.run(require_claim, 0)
         account.check(most)
@@ -202,10 +166,10 @@ class Ledger:
         if writing.exception():
             del account.open[call_id]
         else:
-            await self.settle(account, call_id, model, Taken(), now, assumed=False)
+            await self.settle(account, call_id, model, NOTHING, now, assumed=False)
 
     async def settle(
-        self, account: Account, call_id: str, model: str, taken: Taken, now: datetime, *, assumed: bool
+        self, account: Account, call_id: str, model: str, taken: Usage, now: datetime, *, assumed: bool
     ) -> None:
         """Write down what a call took. `assumed` where nobody saw its end."""
         del account.open[call_id]
@@ -215,6 +179,6 @@ class Ledger:
         await self._batches.add(_make_row(account, call_id, ASSUMED if assumed else SETTLED, model, taken, now))
 
 
-def _make_row(account: Account, call_id: str, state: str, model: str, taken: Taken, now: datetime) -> dict[str, Any]:
+def _make_row(account: Account, call_id: str, state: str, model: str, taken: Usage, now: datetime) -> dict[str, Any]:
     row = {"id": call_id, "ended": state != OPEN, "job_id": account.job.id, "model": model, "state": state, "at": now}
-    return {**row, **{name: getattr(taken, name) for name in _TAKEN}}
+    return row | write_usage(taken, model_calls)

@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner.checks.verification import Check, Kind, Run, Side
+from runner.checks.verification import Check, CheckKind, CheckRun, Side
 from runner.db.schema import checks
 
 
-async def add_checks(connection: AsyncConnection, job_id: str, found: Sequence[tuple[Kind, str, str]]) -> None:
+async def add_checks(connection: AsyncConnection, job_id: str, found: Sequence[tuple[CheckKind, str, str]]) -> None:
     """Store what is to be checked, each as kind, origin and script, behind what is there."""
     query = select(func.count()).where(checks.c.job_id == job_id)
     first = (await connection.execute(query)).scalar_one()
@@ -29,7 +29,9 @@ async def copy_checks(connection: AsyncConnection, source: str, job_id: str) -> 
     """Let a job that takes another's place have the scripts of its issue."""
     found = await fetch_checks(connection, source)
     await add_checks(
-        connection, job_id, [(check.kind, check.origin, check.script) for check in found if check.kind is Kind.ISSUE]
+        connection,
+        job_id,
+        [(check.kind, check.origin, check.script) for check in found if check.kind is CheckKind.ISSUE],
     )
 
 
@@ -47,5 +49,5 @@ async def save_runs(connection: AsyncConnection, check: Check) -> None:
 
 
 def _read(row: Mapping[str, Any]) -> Check:
-    runs = {Side(side): tuple(Run(**run) for run in runs) for side, runs in row["runs"].items()}
-    return Check(**{**row, "kind": Kind(row["kind"]), "runs": runs})
+    runs = {Side(side): tuple(CheckRun(**run) for run in runs) for side, runs in row["runs"].items()}
+    return Check(**{**row, "kind": CheckKind(row["kind"]), "runs": runs})

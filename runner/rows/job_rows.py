@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, turns
 from runner.db.sql import insert_new, upsert
-from runner.model.caps import Scope, Spent
+from runner.model.caps import Scope
 from runner.model.fair_share import Turns
 from runner.model.job import (
     ACTIVE,
@@ -36,6 +36,8 @@ from runner.model.job import (
 )
 from runner.model.machines import Holder, Lease
 from runner.model.meter import Meter
+from runner.model.usage import Usage
+from runner.rows.usage_columns import COLUMNS, read_usage, sum_usage, write_usage
 
 _ACTIVE = [str(state) for state in ACTIVE]
 _ENDABLE = [*_ACTIVE, str(JobState.LOST)]
@@ -309,13 +311,21 @@ async def fetch_texts(connection: AsyncConnection, job_ids: Collection[str], par
 
 async def save_meter(connection: AsyncConnection, meter: Meter) -> None:
     """Write down what a job has taken by now."""
-    await upsert(connection, meters, asdict(meter))
+    values = asdict(meter) | write_usage(meter.usage, meters)
+    del values["usage"]
+    await upsert(connection, meters, values)
 
 
 async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
     """What a job has taken; None when its agent never started."""
     row = (await connection.execute(select(meters).where(meters.c.job_id == job_id))).one_or_none()
-    return Meter(**row._mapping) if row else None
+    return read_meter(row._asdict()) if row else None
+
+
+def read_meter(row: Mapping[str, Any]) -> Meter:
+    """The meter in a row of its table."""
+    others = {name: value for name, value in row.items() if name not in COLUMNS}
+    return Meter(usage=read_usage(row), **others)
 
 
 BILL = (
@@ -350,7 +360,7 @@ async def fetch_spent(
     series: int | None = None,
     requested_by: str,
     now: datetime,
-) -> dict[Scope, Spent]:
+) -> dict[Scope, Usage]:
     """What has been taken by all that belongs together with a job of this issue or series, asked for by this person,
     now. A job that begins a series belongs together with none."""
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -364,18 +374,11 @@ async def fetch_spent(
     }
 
 
-async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> Spent:
-    # PostgreSQL adds whole numbers up to a decimal: the cast keeps them what they were.
-    totals = [
-        func.coalesce(func.sum(column), 0).cast(column.type)
-        for column in (
-            *(meters.c.turns, meters.c.input_tokens + meters.c.output_tokens),
-            *(meters.c.cost_usd, meters.c.run_s, meters.c.output_bytes),
-        )
-    ]
-    query = select(func.count(), *totals).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
+async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> Usage:
+    query = select(func.count().label("jobs"), *sum_usage(meters))
+    query = query.select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
     # What people did by hand was no run of an agent.
-    return Spent(*(await connection.execute(query.where(_BY_AGENTS, *which))).one())
+    return Usage(**(await connection.execute(query.where(_BY_AGENTS, *which))).one()._mapping)
 
 
 def compress_log(log: bytes) -> bytes:

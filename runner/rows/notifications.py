@@ -21,7 +21,7 @@ Facts = Mapping[str, Any]
 """What the words are made of, as JSON has it."""
 
 
-class Kind(StrEnum):
+class NotificationKind(StrEnum):
     """What operators are told of."""
 
     CONCERN = "concern"
@@ -44,7 +44,7 @@ class Notification:
 
     key: str
     """Names the occasion, alike for every replica and after every restart."""
-    kind: Kind
+    kind: NotificationKind
     about: str
     """The machine, the repository, the issue or the person."""
     facts: Facts
@@ -54,7 +54,7 @@ class Notification:
     delivered_at: datetime | None = None
 
 
-def draft(kind: Kind, about: str, occasion: str, facts: Facts, now: datetime) -> Notification:
+def draft(kind: NotificationKind, about: str, occasion: str, facts: Facts, now: datetime) -> Notification:
     """A notification that is to be told at once. Pure."""
     return Notification(f"{kind} {about} {occasion}"[:500], kind, about, facts, now, now)
 
@@ -62,7 +62,7 @@ def draft(kind: Kind, about: str, occasion: str, facts: Facts, now: datetime) ->
 def draft_broken_base(machine: str, repository: str, reason: str, now: datetime) -> Notification:
     """That a base cannot be made, which an operator hears at most once a day. Pure."""
     facts = {"machine": machine, "repository": repository, "reason": reason}
-    return draft(Kind.BASE, repository, f"{machine} {now:%F}", facts, now)
+    return draft(NotificationKind.BASE, repository, f"{machine} {now:%F}", facts, now)
 
 
 async def insert_notification(connection: AsyncConnection, notification: Notification) -> bool:
@@ -76,7 +76,7 @@ async def fetch_waiting(connection: AsyncConnection) -> list[Notification]:
     return [_notification(row._mapping) for row in await connection.execute(query)]
 
 
-async def fetch_newest(connection: AsyncConnection, kind: Kind) -> dict[str, Notification]:
+async def fetch_newest(connection: AsyncConnection, kind: NotificationKind) -> dict[str, Notification]:
     """What was last written down of this kind, by what it is about."""
     of_kind = notifications.c.kind == kind
     newest = select(notifications.c.about, func.max(notifications.c.created_at).label("at")).where(of_kind)
@@ -99,4 +99,4 @@ async def drop_notification(connection: AsyncConnection, notification: Notificat
 
 
 def _notification(values: Mapping[Any, Any]) -> Notification:
-    return Notification(**{**values, "kind": Kind(values["kind"])})
+    return Notification(**{**values, "kind": NotificationKind(values["kind"])})

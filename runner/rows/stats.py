@@ -17,27 +17,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import deliveries, holds, job_events, jobs, meters, notifications, pulls
 from runner.model.job import FINAL, NEXT, JobState
+from runner.model.usage import Usage
+from runner.rows.usage_columns import sum_usage
 
 WINDOW = timedelta(hours=1)
 """How far back it is looked how long the phases of jobs took."""
 
 MAX_EVENTS = 20_000
 """Steps of jobs that are looked at; of more, the newest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What all runs of an agent and a model have taken together."""
-
-    agent: str
-    model: str
-    runs: int
-    unknown_costs: int
-    """Runs of which nobody knows the cost."""
-    input_tokens: int
-    output_tokens: int
-    cost_usd: float
-    run_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +43,8 @@ class Readings:
     holds: int
     notifications: int
     """What the operator has not been told yet."""
-    taken: Sequence[Taken]
+    taken: Mapping[tuple[str, str], Usage]
+    """What all runs have taken together, by agent and model."""
     phases: Mapping[str, Sequence[float]]
     """How many seconds each phase of a job took that ended within the window."""
 
@@ -105,16 +93,12 @@ async def _count_pulls(connection: AsyncConnection) -> Mapping[str, int]:
     return {state: await _count(connection, pulls.c.job_id, where) for state, where in counted.items()}
 
 
-async def _sum_up(connection: AsyncConnection) -> list[Taken]:
-    sums = [func.sum(meters.c[name]) for name in ("input_tokens", "output_tokens", "cost_usd", "run_s")]
-    known = func.count(meters.c.cost_usd)
-    model = func.coalesce(meters.c.model, jobs.c.model, "")
-    query = select(jobs.c.agent, model, func.count(), known, *sums).join(jobs, jobs.c.id == meters.c.job_id)
-    rows = await connection.execute(query.group_by(jobs.c.agent, model))
-    return [
-        Taken(agent, name, runs, runs - known, int(read or 0), int(written or 0), float(cost or 0), float(run_s or 0))
-        for agent, name, runs, known, read, written, cost, run_s in rows
-    ]
+async def _sum_up(connection: AsyncConnection) -> Mapping[tuple[str, str], Usage]:
+    model = func.coalesce(meters.c.model, jobs.c.model, "").label("by_model")
+    query = select(jobs.c.agent, model, func.count().label("jobs"), *sum_usage(meters))
+    query = query.join(jobs, jobs.c.id == meters.c.job_id).group_by(jobs.c.agent, model)
+    rows = [dict(row._mapping) for row in await connection.execute(query)]
+    return {(row.pop("agent"), row.pop("by_model")): Usage(**row) for row in rows}
 
 
 async def _fetch_steps(connection: AsyncConnection, since: datetime) -> list[tuple[str, datetime, str]]:

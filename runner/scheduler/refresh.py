@@ -20,7 +20,7 @@ from runner.model.machines import USABLE, Machine, eligible
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states
 from runner.rows.notifications import draft_broken_base, insert_notification
-from runner.steps.gateway import Reader
+from runner.steps.gateway import Fetcher
 from runner.steps.runtime import Bench
 from runner.transport.host_errors import HostError
 
@@ -109,8 +109,8 @@ class Refresher:
         poll = await client.poll(job_id, "base", log_limit=0)
         if poll.state in (StageState.ABSENT, StageState.RUNNING):
             self._led.add(job_id)
-            reader = replace(Reader.of(newest), id=job_id)
-            way = await self._bench.gateway.lead_git(reader, client)
+            fetcher = replace(Fetcher.of(newest), id=job_id)
+            way = await self._bench.gateway.lead_git(fetcher, client)
         if poll.state is StageState.ABSENT:
             recipe = profile.recipe(newest.clone_url, newest.base_branch)
             await client.make_base(job_id, replace(recipe, git=way.env, relay=way.by_relay), only_existing=True)

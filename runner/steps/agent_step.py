@@ -13,17 +13,18 @@ from typing import Any
 import structlog
 
 from runner.agents import Run
-from runner.agents.events import Ending
 from runner.agents.skills import lay_out
-from runner.agents.verdict import Verdict, judge
-from runner.model.caps import Caps, Scope, Spent
+from runner.agents.verdict import judge
+from runner.model.caps import Caps, Scope
+from runner.model.ending import Ending, RunVerdict
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.model.meter import Meter
-from runner.model.stop_policy import KILL_PATIENCE, Watched, bound, find_end, find_warning, is_worth_writing, spent_by
+from runner.model.stop_policy import KILL_PATIENCE, Watched, bound, find_end, find_warning, is_worth_writing
+from runner.model.usage import NOTHING, Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account
-from runner.steps.gateway import Reader
+from runner.steps.gateway import Fetcher
 from runner.steps.runtime import (
     Bench,
     bear_survivors,
@@ -57,7 +58,7 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     if access:
         await _open_account(bench, job, *await _fetch_taken(bench, job))
         await bench.gateway.connect(job, client)
-    ways = [await lead(Reader.of(job), client) for lead in (bench.gateway.lead_git, bench.gateway.lead_packages)]
+    ways = [await lead(Fetcher.of(job), client) for lead in (bench.gateway.lead_git, bench.gateway.lead_packages)]
     await client.start(
         job.id,
         replace(
@@ -76,14 +77,14 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     return await move_on(bench, job, JobState.RUNNING, started_at=bench.now())
 
 
-async def _open_account(bench: Bench, job: Job, stored: Meter | None, spent: Mapping[Scope, Spent]) -> Account | None:
+async def _open_account(bench: Bench, job: Job, stored: Meter | None, spent: Mapping[Scope, Usage]) -> Account | None:
     """The job's account with the gateway, with what may be taken just now; None for an agent that does not ask it."""
-    profile, own = bench.profiles[job.repository], spent_by(stored) if stored else Spent()
-    others = {scope: taken.without(own) for scope, taken in spent.items()}
+    profile, own = bench.profiles[job.repository], stored.usage if stored else NOTHING
+    others = {scope: usage - own for scope, usage in spent.items()}
     return await bench.gateway.open(job, bound(profile.caps, profile.limits), others, own)
 
 
-async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope, Spent]]:
+async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope, Usage]]:
     """What the job has taken, as it was written down last, and what all that belongs together has, with it."""
     async with bench.db.read() as connection:
         spent = await job_rows.fetch_spent(
@@ -124,8 +125,9 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     await bench.gateway.close(job.id)
     if poll.state is StageState.FAILED:
         return await end(bench, job, JobState.FAILED, explain(poll, "the agent could not be started"))
-    tally, meter, _ = await asyncio.to_thread(bench.gauge.read, job, agent, whole=True)
-    meter = replace(meter, run_s=min(meter.run_s, _read_run_s(poll.result, meter.run_s)))
+    tally, meter, _ = await asyncio.to_thread(bench.usage_reader.read, job, agent, whole=True)
+    run_s = min(meter.usage.run_s, _read_run_s(poll.result, meter.usage.run_s))
+    meter = replace(meter, usage=replace(meter.usage, run_s=run_s))
     meter = account.correct(meter) if account else meter
     if poll.state is StageState.DONE:
         exit_status = _read_exit_status(poll.result)
@@ -134,7 +136,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
         # What it had done by then may still be worth reading.
         exit_status = None
         reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
-        verdict = _told(bench, job, {}, account) or Verdict(Ending.KILLED, reason)
+        verdict = _told(bench, job, {}, account) or RunVerdict(Ending.KILLED, reason)
     async with bench.db.write() as connection:
         await job_rows.save_meter(connection, replace(meter, ending=str(verdict.ending)))
         failure = None if verdict.finished else verdict.reason
@@ -161,33 +163,33 @@ def _read_exit_status(result: Mapping[str, Any]) -> int | None:
     return status if type(status) is int and -MAX_EXIT_STATUS <= status <= MAX_EXIT_STATUS else None
 
 
-def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> Verdict | None:
+def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> RunVerdict | None:
     """Why the agent was told to end, by a person, by us or by its machine; None when it ended by itself."""
     if job.cancel_requested_at:
-        return Verdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
+        return RunVerdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
     if job.stopped_as:
-        return Verdict(Ending(job.stopped_as), job.stop_reason or "")
+        return RunVerdict(Ending(job.stopped_as), job.stop_reason or "")
     if verdict := _find_refusal(account):
         return verdict
     if objection := read_text(result.get("objection")):
-        return Verdict(Ending.CAPPED, objection)
+        return RunVerdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
         limit_s = bench.profiles[job.repository].limits.timeout_s
-        return Verdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")
+        return RunVerdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")
     return None
 
 
-def _find_refusal(account: Account | None) -> Verdict | None:
+def _find_refusal(account: Account | None) -> RunVerdict | None:
     """What became of a run whose model was not asked again."""
     refusal = account and account.refusal
-    return Verdict(Ending.CAPPED, f"the agent was ended at {refusal}") if refusal else None
+    return RunVerdict(Ending.CAPPED, f"the agent was ended at {refusal}") if refusal else None
 
 
 async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Job:
     """Keep count of an agent at work; warn it before a cap, and end it at one, or when somebody asks for its end."""
     profile = bench.profiles[job.repository]
     await keep_way(bench, client, job)
-    _, meter, idle_s = await asyncio.to_thread(bench.gauge.read, job, bench.agents[job.agent])
+    _, meter, idle_s = await asyncio.to_thread(bench.usage_reader.read, job, bench.agents[job.agent])
     meter = replace(meter, heading=heading)
     stored, spent = await _fetch_taken(bench, job)
     if account := await _open_account(bench, job, stored, spent):
@@ -208,9 +210,9 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
         job = await update_job(bench, job, **stop)
     if job.stopped_at:
         return await _stop(bench, client, job)
-    if (warning := find_warning(watched, caps)) and not bench.gauge.was_warned(job.id):
+    if (warning := find_warning(watched, caps)) and not bench.usage_reader.was_warned(job.id):
         log.info("job.warned", **job.log_context(), warning=warning)
-        bench.gauge.note_warning(job.id)
+        bench.usage_reader.note_warning(job.id)
         with suppress(JobdError):  # It has to do without.
             await client.notify(job.id, warning)
     return job

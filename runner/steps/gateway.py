@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from runner.agents import Launch
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
+from runner.model.usage import Usage
 from runner.rows.calls import Account
 from runner.transport.jobd_client import JobdClient
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ModelAccess:
     """How an agent asks models."""
 
     token: str
@@ -41,7 +42,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class Fetcher:
     """Who fetches a repository: a job, or the refresh of a base, which has an id and no row."""
 
     id: str
@@ -50,7 +51,7 @@ class Reader:
     clone_url: str
 
     @classmethod
-    def of(cls, job: Job) -> Reader:
+    def of(cls, job: Job) -> Fetcher:
         """The job as one."""
         return cls(job.id, job.repository, job.private, job.clone_url)
 
@@ -67,11 +68,11 @@ class Way:
 class Gateway(Protocol):
     """What asks models and GitHub for machines. It does nothing where these have means of their own."""
 
-    def grant(self, job: Job) -> Access | None:
+    def grant(self, job: Job) -> ModelAccess | None:
         """How the job's agent asks; None when it has a key of its own."""
 
     async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
     ) -> Account | None:
         """The job's account, with what may be taken from now on; None when it has none.
 
@@ -81,10 +82,10 @@ class Gateway(Protocol):
     async def connect(self, job: Job, client: JobdClient) -> None:
         """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
         """Have the way be there by which a machine fetches a private repository. Raises `HostError` and `JobdError`."""
 
-    async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_packages(self, fetcher: Fetcher, client: JobdClient) -> Way:
         """Have the way be there by which a sealed agent comes to hosts of packages. Raises as `lead_git`."""
 
     async def close(self, job_id: str) -> None:

@@ -13,18 +13,18 @@ import structlog
 from runner.agents import Agent
 from runner.agents.skills import Skill
 from runner.db.database import Database
-from runner.model.caps import Spent
 from runner.model.environment import Profile
 from runner.model.history import History
 from runner.model.job import Job, JobState, Report
 from runner.model.jobd_answers import JobdError, Poll, StageState
 from runner.model.meter import Meter
 from runner.model.stop_policy import KILL_PATIENCE, find_overdue
+from runner.model.usage import NOTHING
 from runner.rows import job_rows
 from runner.rows.calls import Account
-from runner.steps.gateway import Gateway, Reader
+from runner.steps.gateway import Fetcher, Gateway
 from runner.steps.spool import STAGES, Spool
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from runner.transport.jobd_client import JobdClient
 
 log = structlog.get_logger()
@@ -51,7 +51,7 @@ class Bench:
     agents: Mapping[str, Agent]
     skills: Mapping[str, Skill]
     spool: Spool
-    gauge: Gauge
+    usage_reader: UsageReader
     now: Callable[[], datetime]
     gateway: Gateway
     history: History
@@ -83,14 +83,14 @@ async def end(
         if report:
             await job_rows.insert_report(connection, report)
     bench.spool.drop(job.id)
-    bench.gauge.forget(job.id)
+    bench.usage_reader.forget(job.id)
     log.info("job.ended", **job.log_context(), state=str(to), failure=failure)
     return ended
 
 
 async def _close_account(bench: Bench, job: Job) -> Account | None:
     """What a run has taken whose machine will not say that it has ended; from here on it takes nothing."""
-    account = await bench.gateway.open(job, {}, {}, Spent())
+    account = await bench.gateway.open(job, {}, {}, NOTHING)
     await bench.gateway.close(job.id)
     return account
 
@@ -121,15 +121,15 @@ async def follow(
             return replace(poll, state=StageState.RUNNING)
 
 
-async def keep_way(bench: Bench, client: JobdClient, job: Job, reader: Reader | None = None) -> None:
+async def keep_way(bench: Bench, client: JobdClient, job: Job, fetcher: Fetcher | None = None) -> None:
     """See to it that a job's machine reaches us, where it has to: the service may be another than before.
 
     Raises `HostError`; where the machine does not let us listen, what git asks meanwhile is held for it.
     """
     try:
-        await bench.gateway.lead_git(reader or Reader.of(job), client)
+        await bench.gateway.lead_git(fetcher or Fetcher.of(job), client)
         if job.state is JobState.RUNNING:
-            await bench.gateway.lead_packages(Reader.of(job), client)
+            await bench.gateway.lead_packages(Fetcher.of(job), client)
     except JobdError as error:
         log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
 

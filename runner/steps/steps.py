@@ -27,7 +27,7 @@ from runner.model.stop_policy import KILL_PATIENCE
 from runner.rows import job_rows
 from runner.steps.agent_step import follow_agent, start_agent
 from runner.steps.base_commit import NoBaseCommit, choose_base_commit, read_base_commit
-from runner.steps.gateway import Reader
+from runner.steps.gateway import Fetcher
 from runner.steps.preparations import note_prepared, note_unprepared
 from runner.steps.runtime import (
     Bench,
@@ -126,7 +126,7 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         trunk = job.base_branch if job.thread is not None and not job.follows else profile.base_branch
         begun_at = (earlier and earlier.base_commit) or ""
         job = await choose_base_commit(bench, job, "" if job.kind is JobKind.REBASE else begun_at)
-        way = await bench.gateway.lead_git(Reader.of(job), client)
+        way = await bench.gateway.lead_git(Fetcher.of(job), client)
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, trunk)
         await client.prepare(
             job.id,

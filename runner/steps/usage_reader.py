@@ -14,6 +14,7 @@ from runner.agents.events import Tally
 from runner.agents.prices import Price, find_price, reckon_cost
 from runner.model.job import Job
 from runner.model.meter import Meter
+from runner.model.usage import Usage
 from runner.steps.spool import Spool
 
 CHUNK = 262_144
@@ -36,7 +37,7 @@ class _Place:
     tally: Tally = field(default_factory=Tally)
 
 
-class Gauge:
+class UsageReader:
     """One for the service; `read` brings a job's reading up to date."""
 
     def __init__(self, spool: Spool, prices: Mapping[str, Price], now: Callable[[], datetime]) -> None:
@@ -88,22 +89,17 @@ class Gauge:
         # An agent may know its model by another name than we asked for.
         models = (tally.model, job.model or agent.spec.model) if said is None else ()
         price = next((price for model in models if (price := find_price(model, self._prices))), None)
-        taken = usage.input_tokens + usage.output_tokens
-        reckoned = reckon_cost(usage, price) if price and taken else None
+        reckoned = reckon_cost(usage, price) if price and usage.tokens else None
+        run_s = (now - job.started_at).total_seconds() if job.started_at else 0.0
+        run = Usage(jobs=1, turns=tally.turns, run_s=run_s, output_bytes=place.offset)
         return Meter(
             job_id=job.id,
+            usage=run + usage.with_cost(reckoned if said is None else said),
             model=tally.model or None,
-            turns=tally.turns,
             tool_calls=tally.tool_calls,
             retries=tally.retries,
             unknown_events=tally.unknown,
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens,
-            cost_usd=reckoned if said is None else said,
             cost_is_estimate=said is None and reckoned is not None,
-            output_bytes=place.offset,
-            run_s=(now - job.started_at).total_seconds() if job.started_at else 0.0,
             last_tool=" ".join(tally.last_tool.split())[:MAX_TOOL],
             ending=None,
         )

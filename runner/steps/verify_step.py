@@ -16,7 +16,16 @@ import structlog
 
 from runner.characters import make_storable
 from runner.checks.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
-from runner.checks.verification import MAX_WORDS, Check, Kind, Run, Side, find_text, list_sides, name_environment
+from runner.checks.verification import (
+    MAX_WORDS,
+    Check,
+    CheckKind,
+    CheckRun,
+    Side,
+    find_text,
+    list_sides,
+    name_environment,
+)
 from runner.model.environment import Profile, Verification
 from runner.model.job import FileChange, Job, JobState, Report
 from runner.model.jobd_answers import JobdError, StageState, read_text
@@ -25,7 +34,7 @@ from runner.rows import job_rows
 from runner.rows.check_rows import add_checks, fetch_checks, save_runs
 from runner.rows.holds import fetch_holds
 from runner.steps.base_commit import read_base_commit
-from runner.steps.gateway import Reader
+from runner.steps.gateway import Fetcher
 from runner.steps.runtime import Bench, end, explain, follow, keep_way, log_move, note_begun, require_in_time
 from runner.transport.host_errors import HostError
 from runner.transport.jobd_client import JobdClient
@@ -56,7 +65,7 @@ class Subject:
         return list_sides(check.kind, has_change=bool(self.changes), has_text=bool(self.text))
 
 
-async def _plan(job: Job, report: Report) -> list[tuple[Kind, str, str]]:
+async def _plan(job: Job, report: Report) -> list[tuple[CheckKind, str, str]]:
     """What there is to check, beside the issue's own scripts; less, where a diff makes us stumble."""
     try:
         return await asyncio.to_thread(plan_checks, report)
@@ -65,11 +74,11 @@ async def _plan(job: Job, report: Report) -> list[tuple[Kind, str, str]]:
         return []
 
 
-def plan_checks(report: Report) -> list[tuple[Kind, str, str]]:
+def plan_checks(report: Report) -> list[tuple[CheckKind, str, str]]:
     """What of an agent's result is to be checked, beside the issue's own scripts: kind, origin and script of each."""
-    found = [(Kind.AGENT, "repro.py", report.repro)] if report.repro.strip() else []
+    found = [(CheckKind.AGENT, "repro.py", report.repro)] if report.repro.strip() else []
     tests = find_tests(report.changes, report.patch) if report.digest else ()
-    return [*found, *((Kind.TESTS, path, "\n".join(names)) for path, names in islice(tests, MAX_TEST_FILES))]
+    return [*found, *((CheckKind.TESTS, path, "\n".join(names)) for path, names in islice(tests, MAX_TEST_FILES))]
 
 
 async def begin_verification(bench: Bench, job: Job, report: Report) -> Job | None:
@@ -141,19 +150,19 @@ async def _finish(bench: Bench, job: Job) -> Job:
 async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -> Job:
     """Have the environment made; once it is there, start the checks. Raises `JobdError`."""
     poll = await client.poll(environment, "prepare", log_limit=0)
-    profile, reader = bench.profiles[job.repository], replace(Reader.of(job), id=environment)
+    profile, fetcher = bench.profiles[job.repository], replace(Fetcher.of(job), id=environment)
     async with bench.db.read() as connection:
         lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
     if poll.state is StageState.ABSENT:
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
         if profile.verification.network == "none":
             recipe = replace(recipe, network="none")
-        way = await bench.gateway.lead_git(reader, client)
+        way = await bench.gateway.lead_git(fetcher, client)
         await client.prepare(environment, replace(recipe, git=way.env, relay=way.by_relay), gpus=lease.gpus)
         return await note_begun(bench, job)
     if poll.state is StageState.RUNNING:
         require_in_time(bench, job)
-        await keep_way(bench, client, job, reader)
+        await keep_way(bench, client, job, fetcher)
     elif poll.state is StageState.DONE:
         await read_base_commit(bench, job, poll.result)
         await bench.gateway.close(environment)  # From here on nothing in it has to be fetched.
@@ -172,10 +181,10 @@ async def _leave_strangers_out(bench: Bench, job: Job, subject: Subject) -> Subj
     """What is verified on a machine that seals no jobs: there anybody's script would have all that the account has."""
     async with bench.db.write() as connection:
         for check in subject.checks:
-            if check.kind is Kind.ISSUE:
+            if check.kind is CheckKind.ISSUE:
                 await save_runs(connection, replace(check, trouble=NOT_SEALED))
     log.info("job.strangers_scripts_left_out", **job.log_context())
-    return replace(subject, checks=[check for check in subject.checks if check.kind is not Kind.ISSUE])
+    return replace(subject, checks=[check for check in subject.checks if check.kind is not CheckKind.ISSUE])
 
 
 async def _put_away(client: JobdClient, job: Job) -> None:
@@ -191,8 +200,8 @@ async def _fetch_subject(bench: Bench, job: Job) -> Subject:
         found = await fetch_checks(connection, job.id)
         report = await job_rows.fetch_report(connection, job.id)
     is_built = bool(bench.profiles[job.repository].verification.rebuild)
-    scripts = [check for check in found if check.kind is Kind.ISSUE][:MAX_SCRIPTS]
-    others = [check for check in found if check.kind is not Kind.ISSUE]
+    scripts = [check for check in found if check.kind is CheckKind.ISSUE][:MAX_SCRIPTS]
+    others = [check for check in found if check.kind is not CheckKind.ISSUE]
     changes = report.changes if report and report.digest else ()
     # Not on the event loop: a diff may have megabytes.
     text = await asyncio.to_thread(find_text, changes, report.patch, is_built=is_built) if report else ()
@@ -207,7 +216,7 @@ def _list_runs(subject: Subject, profile: Profile) -> list[list[dict[str, Any]]]
 
 
 def _describe_run(check: Check, side: Side, subject: Subject, profile: Profile) -> dict[str, Any]:
-    is_tests = check.kind is Kind.TESTS
+    is_tests = check.kind is CheckKind.TESTS
     own = [change for change in subject.changes if is_tests and is_for_tests(change.path)]
     edits: Mapping[Side, Sequence[FileChange]] = {Side.BASE: own, Side.TEXT: [*own, *subject.text], Side.CHANGED: ()}
     frozen = [change.path for change in subject.text if change.path.endswith(".py")]
@@ -244,10 +253,10 @@ def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -
     return read
 
 
-def _read_run(row: Any) -> Run:
+def _read_run(row: Any) -> CheckRun:
     """One run; what makes no sense is a failure that says so."""
     values = row if isinstance(row, Mapping) else {}
     status, words = values.get("status"), values.get("words")
     if type(status) is not int or not 0 <= status <= 255 or not isinstance(words, str):
-        return Run(255, timed_out=False, words="the machine's answer about this run makes no sense")
-    return Run(status, values.get("timed_out") is True, make_storable(words[-MAX_WORDS:]))
+        return CheckRun(255, timed_out=False, words="the machine's answer about this run makes no sense")
+    return CheckRun(status, values.get("timed_out") is True, make_storable(words[-MAX_WORDS:]))

@@ -11,17 +11,17 @@ import pytest
 
 from bot.web.dashboard.diffs import fold_diff
 from bot.web.dashboard.job_page import list_phases
-from bot.web.dashboard.listing import PAGE, Filter, read_filter
-from bot.web.dashboard.spend import Run, sum_all
+from bot.web.dashboard.listing import PAGE, PageFilter, read_filter
+from bot.web.dashboard.spend import SpendRow, sum_all
 from runner.changes.patch import list_lines
 from runner.db.schema import deliveries
 from runner.model.job import JobKind, JobState
 from runner.model.machines import Lease
-from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.holds import Hold, save_hold
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON, make_job
+from tests.support.meters import make_meter, make_usage
 from tests.support.site import PATCH, make_report
 
 CONFIDENTIAL = "**Outcome:** security concern\n\nAnybody may read the words of others."
@@ -93,7 +93,7 @@ async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard
         await connection.execute(deliveries.insert().values(id="../d-2", state="done", attempts=1, **row))
     job = await dashboard.add()
     async with dashboard.database.write() as connection:
-        await job_rows.save_meter(connection, Meter(job.id, turns=1, cost_usd=1.5))
+        await job_rows.save_meter(connection, make_meter(job.id, turns=1, cost_usd=1.5))
     for login in (None, "alice"):
         async with dashboard.browser(login) as browser:
             for path in ("/deliveries", "/spend"):
@@ -220,14 +220,15 @@ def test_phases_are_read_out_of_a_jobs_history() -> None:
 
 
 def test_a_filter_travels_in_an_address_and_back() -> None:
-    wanted = Filter(repository="octo/widgets", search="a&b #7", state="failed")
+    wanted = PageFilter(repository="octo/widgets", search="a&b #7", state="failed")
     assert wanted.query(before="x") == "repository=octo%2Fwidgets&state=failed&search=a%26b+%237&before=x"
-    assert read_filter({"search": " " + "x" * 1000, "other": "y"}) == Filter(search="x" * 200)
+    assert read_filter({"search": " " + "x" * 1000, "other": "y"}) == PageFilter(search="x" * 200)
     hostile = dict.fromkeys(("repository", "who", "search", "state", "before"), "a\0b")
     assert "\0" not in read_filter(hostile).query(), "PostgreSQL takes no NUL"
 
 
 def test_money_that_nobody_knows_is_in_no_sum() -> None:
-    runs = [Run("2026-03-01", "a/b", "mine", cost, 10, 5, 60.0) for cost in (1.0, None, 2.0)]
-    (day,) = sum_all(runs)["Day"]
-    assert (day.runs, day.cost_usd, day.unknown_costs, day.tokens) == (3, 3.0, 1, 45)
+    runs = [SpendRow("2026-03-01", "a/b", "mine", make_usage(10, 0, 5, cost)) for cost in (1.0, None, 2.0)]
+    (day,) = sum_all(runs)["Day"].values()
+    assert (day.known_usd, day.unpriced, day.tokens) == (3.0, 1, 45)
+    assert day.cost_usd is None

@@ -20,7 +20,7 @@ from bot.demo.loopback import find_free_port
 from bot.demo.playground import SECRET
 from bot.demo.repository import NAME
 from bot.doctor.examination import examine
-from bot.doctor.findings import Finding, Verdict, has_failed
+from bot.doctor.findings import DoctorVerdict, Finding, has_failed
 from github_standin.model.registration import make_key
 from runner.db.schema import enabled_repositories
 from tests.support import program
@@ -44,7 +44,7 @@ class Broken:
     edits: tuple[tuple[str, str], ...] = ()
     """Of `ptq.toml`; PORT stands for one on which nobody listens."""
     breaks: Callable[[World], Awaitable[None] | None] = field(default=lambda world: None)
-    verdict: Verdict = Verdict.FAILED
+    verdict: DoctorVerdict = DoctorVerdict.FAILED
     follows: tuple[tuple[str, str], ...] = ()
     """What else fails by it, as part and check."""
     private: bool = False
@@ -157,7 +157,7 @@ BROKEN = {
         "GitHub App", "permissions", "contents: write", breaks=lacks_contents, follows=NOT_INSTALLED
     ),
     "a permission more": Broken(
-        "GitHub App", "permissions", "administration: write", breaks=may_administrate, verdict=Verdict.WARNING
+        "GitHub App", "permissions", "administration: write", breaks=may_administrate, verdict=DoctorVerdict.WARNING
     ),
     "an event less": Broken("GitHub App", "events", "issue_comment", breaks=hears_no_comments),
     "an old webhook": Broken("GitHub App", "webhook", "https://old.example/webhook", breaks=is_sent_elsewhere),
@@ -179,20 +179,20 @@ BROKEN = {
         "labels",
         "no label perf, so",
         edit("labels = { ", 'labels = { "perf" = "fix", '),
-        verdict=Verdict.WARNING,
+        verdict=DoctorVerdict.WARNING,
     ),
     "few calls left": Broken(
         f"repository {NAME}",
         "rate limit",
         "of 5,000 calls are left",
         breaks=has_few_calls_left,
-        verdict=Verdict.WARNING,
+        verdict=DoctorVerdict.WARNING,
     ),
     "no calls left": Broken(
         f"repository {NAME}", "rate limit", "0 of 5,000 calls", breaks=has_no_calls_left, follows=NOT_LOOKED_AT
     ),
     "CI with secrets": Broken(
-        f"repository {NAME}", "CI secrets", "deploy.yml", breaks=has_open_workflow, verdict=Verdict.WARNING
+        f"repository {NAME}", "CI secrets", "deploy.yml", breaks=has_open_workflow, verdict=DoctorVerdict.WARNING
     ),
     "no App in the fork": Broken(
         f"repository {NAME}", "push_to", "octo/fork", edit("import_names", 'push_to = "octo/fork"\nimport_names')
@@ -201,7 +201,7 @@ BROKEN = {
         f"repository {NAME}", "machines", "public repositories", edit('["public"]', '["private"]')
     ),
     "a private repository where nobody signs in": Broken(
-        f"repository {NAME}", "pages", "its jobs have no pages", verdict=Verdict.WARNING, private=True
+        f"repository {NAME}", "pages", "its jobs have no pages", verdict=DoctorVerdict.WARNING, private=True
     ),
     "nobody at the port": Broken("machine gpu-1", "connection", "could not be made", edit("port = SSH", "port = PORT")),
     "another host key": Broken("machine gpu-1", "host key", "known_hosts", breaks=has_another_host_key),
@@ -214,7 +214,7 @@ BROKEN = {
         "GPUs",
         "it has none",
         edit("min_free_gb", "gpus_per_slot = 1\nmin_free_gb"),
-        verdict=Verdict.WARNING,
+        verdict=DoctorVerdict.WARNING,
     ),
     "no way to make virtual environments": Broken(
         "machine gpu-1", "first job", "No module named no_venv", edit('"-m", "venv"', '"-m", "no_venv"')
@@ -242,7 +242,7 @@ BROKEN = {
         "public_url",
         "does not answer",
         edit('public_url = "', 'public_url = "http://127.0.0.1:PORT" # "'),
-        verdict=Verdict.WARNING,
+        verdict=DoctorVerdict.WARNING,
         follows=(("GitHub App", "webhook"),),
     ),
     "models that are not there": Broken(
@@ -259,7 +259,7 @@ BROKEN = {
         "key",
         "on machines",
         edit(AGENT, '[agents.models]\nkind = "claude"\nenv = { ANTHROPIC_API_KEY = "k3y-k3y-k3y" }\n\n' + AGENT),
-        verdict=Verdict.WARNING,
+        verdict=DoctorVerdict.WARNING,
     ),
 }
 
@@ -321,15 +321,15 @@ async def test_what_is_broken_is_named(tmp_path: Path, names: tuple[str, ...]) -
         (found,) = [finding for finding in findings if (finding.about, finding.check) == (broken.about, broken.check)]
         assert (found.verdict, broken.words in found.words) == (broken.verdict, True), found.words
         assert found.fix
-    named = {(broken.about, broken.check) for broken in faults if broken.verdict is Verdict.FAILED}
-    failed = {(finding.about, finding.check) for finding in findings if finding.verdict is Verdict.FAILED}
+    named = {(broken.about, broken.check) for broken in faults if broken.verdict is DoctorVerdict.FAILED}
+    failed = {(finding.about, finding.check) for finding in findings if finding.verdict is DoctorVerdict.FAILED}
     assert failed == named.union(*(broken.follows for broken in faults))
     assert "k3y-k3y-k3y" not in str(findings)
     assert "hunter2" not in str(findings)
 
 
 def not_well(findings: list[Finding]) -> list[tuple[str, str]]:
-    return [(finding.about, finding.check) for finding in findings if finding.verdict is not Verdict.OK]
+    return [(finding.about, finding.check) for finding in findings if finding.verdict is not DoctorVerdict.OK]
 
 
 async def test_an_installation_that_is_well_is_left_alone(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:
         assert [delivery.status_code for delivery in world.github.deliveries] == [200, 200]
         findings = await examine(world.playground.config)
     (found,) = [finding for finding in findings if finding.check == "deliveries"]
-    assert found.verdict is Verdict.FAILED
+    assert found.verdict is DoctorVerdict.FAILED
     assert "says that 1 were taken, and 1 did not come here" in found.words
     assert "is the forwarder running" in found.fix
 

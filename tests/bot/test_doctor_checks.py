@@ -8,21 +8,21 @@ import aiohttp
 import pytest
 
 from bot.doctor.examination import clean, look_at
-from bot.doctor.findings import MAX_WORDS, Finding, Part, Verdict
+from bot.doctor.findings import MAX_WORDS, DoctorVerdict, Finding, Part
 from bot.doctor.host_checks import check_agent
 from bot.gateway.proxy import Upstream
-from bot.gateway.requests import Rule
+from bot.gateway.requests import RequestRule
 from runner.agents import AgentSpec
 from tests.support.doctor_models import make_models
 
 ANSWERED = {
-    200: (Verdict.OK, "takes the key", ""),
-    302: (Verdict.FAILED, "answers 302, and so leads elsewhere", "the address that it leads to"),
-    400: (Verdict.FAILED, "answers 400", "mend [agents.models.gateway]"),
-    401: (Verdict.FAILED, "does not take the key (401)", "mend [agents.models.gateway] key"),
-    404: (Verdict.FAILED, "answers 404", "leave /v1 out of it"),
-    429: (Verdict.WARNING, "no room for more just now", "wait"),
-    503: (Verdict.WARNING, "answers 503", "try again"),
+    200: (DoctorVerdict.OK, "takes the key", ""),
+    302: (DoctorVerdict.FAILED, "answers 302, and so leads elsewhere", "the address that it leads to"),
+    400: (DoctorVerdict.FAILED, "answers 400", "mend [agents.models.gateway]"),
+    401: (DoctorVerdict.FAILED, "does not take the key (401)", "mend [agents.models.gateway] key"),
+    404: (DoctorVerdict.FAILED, "answers 404", "leave /v1 out of it"),
+    429: (DoctorVerdict.WARNING, "no room for more just now", "wait"),
+    503: (DoctorVerdict.WARNING, "answers 503", "try again"),
 }
 
 
@@ -30,7 +30,7 @@ ANSWERED = {
 async def test_models_are_well_only_when_they_say_which_there_are(status: int) -> None:
     verdict, words, fix = ANSWERED[status]
     async with make_models() as models, aiohttp.ClientSession() as session:
-        upstream = Upstream(str(models.make_url(f"/{status}")), "k3y-k3y-k3y", {}, Rule())
+        upstream = Upstream(str(models.make_url(f"/{status}")), "k3y-k3y-k3y", {}, RequestRule())
         (found,) = [one async for one in check_agent(session, AgentSpec("models", "claude"), upstream)]
     assert found.verdict is verdict
     assert words in found.words
@@ -44,8 +44,8 @@ async def stumble(said: str) -> AsyncIterator[Finding]:
 
 async def test_a_check_that_stumbles_says_over_what_and_where() -> None:
     before, found = await look_at("machine gpu-1", stumble("free_gb"))
-    assert before.verdict is Verdict.OK
-    assert (found.about, found.verdict) == ("machine gpu-1", Verdict.FAILED)
+    assert before.verdict is DoctorVerdict.OK
+    assert (found.about, found.verdict) == ("machine gpu-1", DoctorVerdict.FAILED)
     line = stumble.__code__.co_firstlineno + 2
     assert f"the check itself failed: KeyError (test_doctor_checks.py:{line}): 'free_gb'" in found.words
     assert "log" not in found.fix

@@ -12,7 +12,7 @@ from bot.config.manifest import load_manifest
 from bot.config.settings import load_settings
 from bot.doctor.delivery_checks import Received, judge_deliveries
 from bot.doctor.file_checks import check_files, judge_file
-from bot.doctor.findings import Finding, Part, Verdict, has_failed, render_findings
+from bot.doctor.findings import DoctorVerdict, Finding, Part, has_failed, render_findings
 from bot.doctor.github_checks import (
     judge_hook,
     judge_installation,
@@ -33,14 +33,14 @@ UNSEALED = Capabilities(False, "not sealed: no user namespaces", "copy", [])
 PART = Part("part")
 URL = "https://ptq.example/webhook"
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
-FAILED, WARNING, OK = Verdict.FAILED, Verdict.WARNING, Verdict.OK
+FAILED, WARNING, OK = DoctorVerdict.FAILED, DoctorVerdict.WARNING, DoctorVerdict.OK
 
 
 @pytest.mark.parametrize(
     ("skew_s", "verdict", "words"),
     [(0.4, OK, "agree"), (-29.0, OK, "agree"), (31.0, FAILED, "31 s ahead of"), (-4000.0, FAILED, "4,000 s behind")],
 )
-def test_a_clock_that_is_far_off_is_named(skew_s: float, verdict: Verdict, words: str) -> None:
+def test_a_clock_that_is_far_off_is_named(skew_s: float, verdict: DoctorVerdict, words: str) -> None:
     found = judge_skew(PART, "clock", "GitHub's", skew_s)
     assert (found.verdict, words in found.words) == (verdict, True)
 
@@ -61,7 +61,7 @@ def test_a_clock_that_was_read_between_two_moments_of_ours_may_be_right() -> Non
         (HookFacts(URL, "json", insecure=True, has_secret=True), WARNING, "certificate"),
     ],
 )
-def test_how_the_webhook_is_set_up_is_judged(hook: HookFacts, verdict: Verdict, words: str) -> None:
+def test_how_the_webhook_is_set_up_is_judged(hook: HookFacts, verdict: DoctorVerdict, words: str) -> None:
     (found,) = judge_hook(hook, URL)
     assert (found.verdict, words in found.words) == (verdict, True)
 
@@ -117,7 +117,7 @@ def test_what_was_lost_before_the_newest_delivery_is_a_warning() -> None:
 )
 @pytest.mark.parametrize(("is_relayed", "fix"), [(True, "forwarder"), (False, "let POST /webhook through")])
 def test_what_somebody_took_and_did_not_pass_on_at_once_is_named(
-    received: Received, verdict: Verdict, is_relayed: bool, fix: str
+    received: Received, verdict: DoctorVerdict, is_relayed: bool, fix: str
 ) -> None:
     found = judge(sent("new", 2, 200), sent("old", 60, 200), received=received, is_relayed=is_relayed)
     assert found.verdict is verdict, found
@@ -148,7 +148,7 @@ def test_without_the_inbox_nothing_is_said_of_what_a_forwarder_took() -> None:
     ],
 )
 def test_what_is_left_of_the_rate_limit_is_judged_and_what_cannot_be_read_is_not(
-    said: list[tuple[str, str]], verdict: Verdict, words: str
+    said: list[tuple[str, str]], verdict: DoctorVerdict, words: str
 ) -> None:
     read = [parse_left({"x-ratelimit-remaining": calls, "x-ratelimit-limit": limit}) for calls, limit in said]
     found = judge_left(PART, [left for left in read if isinstance(left, Left)])
@@ -216,7 +216,7 @@ def room(**values: object) -> Inventory:
         (room(gpus=()), [OK, WARNING]),
     ],
 )
-def test_disk_and_gpus_are_judged(inventory: Inventory, expected: list[Verdict]) -> None:
+def test_disk_and_gpus_are_judged(inventory: Inventory, expected: list[DoctorVerdict]) -> None:
     machine = Machine("gpu-1", "/srv", labels=frozenset({"gpu"}))
     assert [found.verdict for found in judge_room(PART, machine, inventory)] == expected
 
@@ -248,7 +248,7 @@ def test_a_host_of_our_own_that_seals_no_jobs_is_a_failure() -> None:
     ],
 )
 def test_a_file_with_secrets_is_judged_by_who_else_may_read_or_change_it(
-    mode: int, owner: int, verdict: Verdict
+    mode: int, owner: int, verdict: DoctorVerdict
 ) -> None:
     found = judge_file(Path("/etc/ptq/a key.pem"), stat.S_IFREG | mode, owner)
     assert found.verdict is verdict, found.words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 from aiohttp import web
 
-from bot.listener import Listener
+from bot.listener import HttpListener
 from bot.web.auth.form_fields import read_fields
 
 
@@ -15,7 +15,7 @@ async def test_texts_are_what_a_database_takes_and_files_are_left_out() -> None:
 
     application = web.Application()
     application.router.add_post("/", show)
-    listener = Listener(application, grace_s=1.0)
+    listener = HttpListener(application, grace_s=1.0)
     url = await listener.open("127.0.0.1", 0)
     form = aiohttp.FormData([("one", "a\0b"), ("one", "c")])
     form.add_field("file", b"content", filename="x.txt")

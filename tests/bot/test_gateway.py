@@ -12,13 +12,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bot.gateway.doors import MAX_CONNECTIONS
+from bot.gateway.endpoints import MAX_CONNECTIONS
 from bot.gateway.proxy import MAX_REFUSALS, Upstream
-from bot.gateway.requests import Rule
+from bot.gateway.requests import RequestRule
 from bot.github.session import Proxy as ForwardingProxy
 from bot.github.session import WayOut
-from runner.model.caps import Spent
 from runner.model.job import Job
+from runner.model.usage import NOTHING
 from runner.transport.jobd_client import JobdClient
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.gateway import BODIES, KEY, open_floor, serving
@@ -121,7 +121,7 @@ async def test_at_a_cap_nothing_is_passed_on_and_the_answer_ends_the_agent(tmp_p
 async def test_a_request_that_is_not_allowed_is_refused_and_logged_without_its_words(
     tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with open_floor(tmp_path, Say("Well"), rule=Rule(models=("cheap",))) as floor:
+    async with open_floor(tmp_path, Say("Well"), rule=RequestRule(models=("cheap",))) as floor:
         await floor.begin(job)
         async with floor.ask(job, "/v1/messages") as answer:
             assert answer.status == 400
@@ -292,8 +292,8 @@ async def test_when_a_run_is_over_its_access_is(tmp_path: Path, job: Job) -> Non
     async with open_floor(tmp_path, Say("Well")) as floor:
         await floor.begin(job)
         stopped = make_job(stopped_at=NOON)
-        await floor.gateway.open(stopped, {}, {}, Spent())
-        await floor.gateway.open(stopped, {}, {}, Spent())
+        await floor.gateway.open(stopped, {}, {}, NOTHING)
+        await floor.gateway.open(stopped, {}, {}, NOTHING)
         async with floor.ask(job, "/v1/messages") as answer:
             assert answer.status == 400
             assert "the run is over" in (await answer.json())["error"]["message"]
@@ -311,7 +311,7 @@ async def test_a_request_that_was_begun_before_the_end_of_a_run_is_not_passed_on
         head = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nx-api-key: {access.token}\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:-1])
         await asyncio.sleep(0.1)
-        await floor.gateway.open(make_job(cancel_requested_at=NOON), {}, {}, Spent())
+        await floor.gateway.open(make_job(cancel_requested_at=NOON), {}, {}, NOTHING)
         writer.write(body[-1:])
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
@@ -368,7 +368,7 @@ async def test_those_who_have_not_shown_the_token_make_room_for_others(tmp_path:
 async def test_those_without_the_token_do_not_use_up_the_lines_of_the_job(
     tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with open_floor(tmp_path, Say("Well"), rule=Rule(models=("cheap",))) as floor:
+    async with open_floor(tmp_path, Say("Well"), rule=RequestRule(models=("cheap",))) as floor:
         await floor.begin(job)
         for _ in range(MAX_REFUSALS):
             async with floor.ask(job, "/v1/messages", token="wrong") as answer:
@@ -419,4 +419,4 @@ async def test_a_way_that_is_gone_is_made_anew(tmp_path: Path, job: Job) -> None
 
 
 def test_no_key_is_in_what_is_shown_of_an_upstream() -> None:
-    assert KEY not in repr(Upstream("https://x", KEY, {"a": KEY}, Rule()))
+    assert KEY not in repr(Upstream("https://x", KEY, {"a": KEY}, RequestRule()))

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from bot.gateway.doors import MAX_CONNECTIONS
-from bot.listener import Listener
+from bot.gateway.endpoints import MAX_CONNECTIONS
+from bot.listener import HttpListener
 from runner.model.job import Job, JobState
 from runner.rows import job_rows
 from tests.support.gateway import BODIES, open_floor, serving
@@ -73,7 +73,7 @@ async def test_by_a_url_what_is_under_way_at_the_end_of_a_job_is_broken_off_and_
     async with open_floor(tmp_path, Hang(), own_url=OWN_URL) as floor:
         account, access = await floor.begin(job), floor.gateway.grant(job)
         application.router.add_post("/gateway/v1/messages", floor.gateway.answer_by_url)
-        listener = Listener(application, 5.0)
+        listener = HttpListener(application, 5.0)
         url = await listener.open("127.0.0.1", 0)
         assert access
         headers, body = (

@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bot.gateway.doors import PREFIX, ModelGateway
+from bot.gateway.endpoints import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy, Granting
 from bot.gateway.proxy import MAX_REFUSALS
 from bot.github import AppGitHub
@@ -26,7 +26,7 @@ from bot.github.tokens import Access, Grant
 from github_standin import StandIn
 from runner.model.environment import Profile
 from runner.model.jobd_answers import JobdError
-from runner.steps.gateway import Reader, Way
+from runner.steps.gateway import Fetcher, Way
 from runner.transport.jobd_client import JobdClient
 from tests.support.gateway import Wire
 from tests.support.jobs import NOON, make_job, open_database
@@ -62,10 +62,10 @@ class Floor:
     url: str
     folder: Path
 
-    def reader(self, job_id: str = "0123456789", repository: str = NAME, *, private: bool = True) -> Reader:
-        return Reader(job_id, repository, private, f"{self.web_url}/{repository}.git")
+    def reader(self, job_id: str = "0123456789", repository: str = NAME, *, private: bool = True) -> Fetcher:
+        return Fetcher(job_id, repository, private, f"{self.web_url}/{repository}.git")
 
-    async def lead(self, reader: Reader) -> Way:
+    async def lead(self, reader: Fetcher) -> Way:
         return await self.gateway.lead_git(reader, cast(JobdClient, self.wire))
 
     async def git(self, way: Way, *words: str) -> str:
@@ -401,4 +401,4 @@ async def test_who_is_refused_on_and_on_does_not_fill_the_log(
 
 def test_a_job_is_a_reader_of_its_own_repository() -> None:
     job = make_job(private=True)
-    assert Reader.of(job) == Reader(job.id, job.repository, True, job.clone_url)
+    assert Fetcher.of(job) == Fetcher(job.id, job.repository, True, job.clone_url)

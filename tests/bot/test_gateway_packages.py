@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from bot.gateway.doors import ModelGateway
+from bot.gateway.endpoints import ModelGateway
 from bot.gateway.packages import (
     LOOKUP_THREADS,
     MAX_HEAD,
@@ -32,13 +32,13 @@ from bot.gateway.packages import (
 )
 from bot.gateway.proxy import MAX_LOOKUPS
 from runner.model.environment import Profile
-from runner.steps.gateway import Reader
+from runner.steps.gateway import Fetcher
 from runner.transport.jobd_client import JobdClient
 from tests.support.gateway import Pieces, Wire
 from tests.support.jobs import NOON, open_database
 
-JOB = Reader("a" * 10, "octo/widgets", private=False, clone_url="https://github.com/octo/widgets.git")
-OTHER = Reader("b" * 10, "octo/widgets", private=False, clone_url="https://github.com/octo/widgets.git")
+JOB = Fetcher("a" * 10, "octo/widgets", private=False, clone_url="https://github.com/octo/widgets.git")
+OTHER = Fetcher("b" * 10, "octo/widgets", private=False, clone_url="https://github.com/octo/widgets.git")
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ class Floor:
     wire: Wire
     port: int
 
-    async def lead(self, reader: Reader) -> str:
+    async def lead(self, reader: Fetcher) -> str:
         """The address that a job's programs get."""
         return (await self.gateway.lead_packages(reader, cast(JobdClient, self.wire))).env["HTTPS_PROXY"]
 
-    async def connect(self, reader: Reader, host: str, port: int, token: str, said: bytes = b"") -> bytes:
+    async def connect(self, reader: Fetcher, host: str, port: int, token: str, said: bytes = b"") -> bytes:
         """All that comes back when a program of the job asks for a connection, and says something at once."""
         their_reader, writer = await asyncio.open_unix_connection(self.wire.paths[reader.id])
         credentials = base64.b64encode(f"job:{token}".encode()).decode()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bot.gateway.proxy import MAX_REFUSALS, PENALTY_S, READING_THREADS
-from bot.gateway.requests import LIGHT_BYTES, Asked, NotAllowed, Rule, read_request
+from bot.gateway.requests import LIGHT_BYTES, Asked, NotAllowed, RequestRule, read_request
 from runner.model.job import Job
 from tests.support.gateway import BODIES, Floor, open_floor
 from tests.support.jobs import make_job
@@ -30,7 +30,7 @@ class Reader:
         self.at_once: Counter[str] = Counter()
         self.most_at_once: Counter[str] = Counter()
 
-    def read(self, method: str, path: str, query: str, body: bytes, rule: Rule) -> Asked:
+    def read(self, method: str, path: str, query: str, body: bytes, rule: RequestRule) -> Asked:
         user = json.loads(body)["metadata"]["user_id"]
         self.begun.append(user)
         self.at_once[user] += 1
@@ -93,7 +93,7 @@ async def test_of_many_short_requests_one_is_read_in_a_turn_of_the_event_loop(tm
         turns[0] += 1
         loop.call_soon(count)
 
-    def read(method: str, path: str, query: str, body: bytes, rule: Rule) -> Asked:
+    def read(method: str, path: str, query: str, body: bytes, rule: RequestRule) -> Asked:
         read_in.append(turns[0])
         raise NotAllowed("not this one")
 
@@ -121,7 +121,7 @@ async def test_who_asks_on_and_on_waits_before_its_request_is_read(
 ) -> None:
     job, loop, read_at = make_job(), asyncio.get_running_loop(), list[float]()
 
-    def read(method: str, path: str, query: str, body: bytes, rule: Rule) -> Asked:
+    def read(method: str, path: str, query: str, body: bytes, rule: RequestRule) -> Asked:
         read_at.append(loop.time())
         raise NotAllowed("not this one")
 

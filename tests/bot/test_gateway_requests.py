@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bot.gateway.fetches import NotFetched, read_fetch
 from bot.gateway.packages import NoHello, NotConnected, read_hello, read_wanted
-from bot.gateway.requests import NotAllowed, Rule, choose_betas, is_light, read_request
+from bot.gateway.requests import NotAllowed, RequestRule, choose_betas, is_light, read_request
 from runner.agents.prices import Price
 from tests.support.gateway import Pieces
 
@@ -26,10 +26,10 @@ URL = "https://evil.example/x.png"
 HEADERS = st.sampled_from(["accept", "git-protocol", "content-encoding"])
 
 
-ANYTHING = Rule()
+ANYTHING = RequestRule()
 
 
-def read(path: str, rule: Rule = ANYTHING, **changes: Any) -> Any:
+def read(path: str, rule: RequestRule = ANYTHING, **changes: Any) -> Any:
     return read_request("POST", path, "", json.dumps({**PLAIN[path], **changes}).encode(), rule)
 
 
@@ -47,14 +47,14 @@ def test_a_plain_request_is_passed_on_with_its_own_maximum(path: str) -> None:
 
 def test_of_a_name_that_stands_twice_the_vendor_gets_the_one_that_was_checked() -> None:
     body = b'{"model": "dear", "model": "cheap", "input": "hello"}'
-    asked = read_request("POST", "/v1/responses", "", body, Rule(models=("cheap",)))
+    asked = read_request("POST", "/v1/responses", "", body, RequestRule(models=("cheap",)))
     assert json.loads(asked.body, object_pairs_hook=list)[:2] == [("model", "cheap"), ("input", "hello")]
 
 
 @pytest.mark.parametrize("path", PLAIN)
 def test_where_a_request_names_no_maximum_the_operators_counts(path: str) -> None:
     body = {name: value for name, value in PLAIN[path].items() if not name.startswith("max")}
-    asked = read_request("POST", path, "", json.dumps({**body, "n": 3}).encode(), Rule(max_output_tokens=1000))
+    asked = read_request("POST", path, "", json.dumps({**body, "n": 3}).encode(), RequestRule(max_output_tokens=1000))
     assert asked.most.output_tokens == 3000
     assert 1000 in json.loads(asked.body).values(), "and the vendor is told"
 
@@ -78,7 +78,7 @@ def test_of_two_maxima_the_larger_one_is_reserved() -> None:
 
 
 def test_a_maximum_of_another_api_is_none() -> None:
-    asked = read("/v1/responses", Rule(max_output_tokens=1000), max_output_tokens=None, max_tokens=1)
+    asked = read("/v1/responses", RequestRule(max_output_tokens=1000), max_output_tokens=None, max_tokens=1)
     assert asked.most.output_tokens == 1000
 
 
@@ -113,7 +113,7 @@ def test_a_refusal_is_short_whatever_was_asked() -> None:
     tools = [{"type": f"{'x' * 1000}{number}"} for number in range(1000)]
     for changes in ({"tools": tools}, {"model": "m" * 199}):
         with pytest.raises(NotAllowed) as refusal:
-            read("/v1/messages", Rule(models=("cheap",) if "model" in changes else ("*",)), **changes)
+            read("/v1/messages", RequestRule(models=("cheap",) if "model" in changes else ("*",)), **changes)
         assert len(str(refusal.value)) <= 300
 
 
@@ -176,17 +176,17 @@ def test_only_what_is_short_and_has_few_parts_is_light(body: bytes, expected: bo
 )
 def test_other_paths_are_refused(method: str, path: str, query: str) -> None:
     with pytest.raises(NotAllowed, match="not passed on"):
-        read_request(method, path, query, b"{}", Rule())
+        read_request(method, path, query, b"{}", RequestRule())
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b'{"a":' * 10**5, b'{"model": 3}', b"{}"])
 def test_what_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(NotAllowed):
-        read_request("POST", "/v1/messages", "beta=true", body, Rule())
+        read_request("POST", "/v1/messages", "beta=true", body, RequestRule())
 
 
 def test_other_models_are_refused() -> None:
-    rule = Rule(models=("claude-opus-*", "claude-haiku-4-5"))
+    rule = RequestRule(models=("claude-opus-*", "claude-haiku-4-5"))
     for model in ("claude-opus-5-5", "claude-haiku-4-5"):
         read("/v1/messages", rule, model=model)
     for model in ("claude-fable-5", "claude-haiku-4-5-evil", ""):
@@ -247,9 +247,9 @@ def test_what_the_vendor_would_do_beside_answering_is_refused_unless_the_operato
     with pytest.raises(NotAllowed, match=name):
         read(path, **changes)
     everything = {name for _, name, _ in FOREIGN}
-    read(path, Rule(server_tools=frozenset(everything)), **changes)
+    read(path, RequestRule(server_tools=frozenset(everything)), **changes)
     with pytest.raises(NotAllowed, match=name):
-        read(path, Rule(server_tools=frozenset(everything - {name})), **changes)
+        read(path, RequestRule(server_tools=frozenset(everything - {name})), **changes)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_text_reserves_all_the_tokens_that_it_can_take(letters: str, tokens_fo
 )
 def test_a_maximum_is_written_under_the_name_that_the_model_knows(model: str, name: str) -> None:
     body = json.dumps({"model": model, "messages": []}).encode()
-    asked = read_request("POST", "/v1/chat/completions", "", body, Rule(max_output_tokens=1000))
+    asked = read_request("POST", "/v1/chat/completions", "", body, RequestRule(max_output_tokens=1000))
     assert json.loads(asked.body) == {"model": model, "messages": [], name: 1000}
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.gateway.usage import MAX_LINE, Count, UsageReader
+from bot.gateway.usage import MAX_LINE, AnswerReader, Count
 from runner.agents.prices import Price
-from runner.rows.calls import Taken
+from tests.support.meters import make_usage
 from tests.support.model_endpoint import Say, Sse, chat_events, messages_events, responses_events
 
 TAKEN = Count(1000, output_tokens=100)
@@ -29,8 +29,8 @@ STREAMS = {
 }
 
 
-def read(stream: bytes, *, streams: bool = True, whole: bool = True) -> UsageReader:
-    reader = UsageReader(streams=streams)
+def read(stream: bytes, *, streams: bool = True, whole: bool = True) -> AnswerReader:
+    reader = AnswerReader(streams=streams)
     reader.feed(stream)
     if whole:
         reader.finish()
@@ -40,7 +40,7 @@ def read(stream: bytes, *, streams: bool = True, whole: bool = True) -> UsageRea
 @pytest.mark.parametrize("api", STREAMS)
 @given(cuts=st.lists(st.integers(0, 2000), max_size=8))
 def test_a_stream_says_the_same_in_whatever_pieces_it_comes(api: str, cuts: list[int]) -> None:
-    stream, reader = STREAMS[api], UsageReader(streams=True)
+    stream, reader = STREAMS[api], AnswerReader(streams=True)
     bounds = sorted({0, len(stream), *(cut % len(stream) for cut in cuts)})
     for begin, end in pairwise(bounds):
         reader.feed(stream[begin:end])
@@ -60,7 +60,7 @@ def test_of_a_stream_that_was_cut_all_is_assumed_that_it_could_have_said(api: st
 
 def test_an_answer_that_never_began_is_assumed_to_have_taken_all_that_was_asked_for() -> None:
     asked = Count(5000, output_tokens=32_000)
-    assert UsageReader(streams=True).reckon(asked) == asked
+    assert AnswerReader(streams=True).reckon(asked) == asked
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_answer_that_never_began_is_assumed_to_have_taken_all_that_was_asked_
 )
 def test_an_answer_that_is_no_stream_is_read_whole(answer: dict[str, object], count: Count) -> None:
     body = json.dumps(answer).encode()
-    reader = UsageReader(streams=False)
+    reader = AnswerReader(streams=False)
     reader.feed(body[:5])
     reader.feed(body[5:])
     assert not reader.is_final
@@ -114,7 +114,7 @@ def test_nonsense_counts_for_nothing(line: bytes) -> None:
 
 
 def test_a_line_without_end_takes_no_memory_without_end() -> None:
-    reader = UsageReader(streams=True)
+    reader = AnswerReader(streams=True)
     for _ in range(40):
         reader.feed(b"x" * 2**20)
     assert len(reader._rest) <= MAX_LINE + 2**20
@@ -127,6 +127,6 @@ def test_money_is_reckoned_with_what_a_cache_saves_and_what_it_costs_to_fill() -
     count = Count(input_tokens=1_000, cached_tokens=300, written_tokens=100, written_hour_tokens=50, output_tokens=20)
     dollars = (550 * 10 + 300 * 1 + 100 * 12.5 + 50 * 20 + 20 * 50) / 1e6
     taken = count.take(price)
-    assert taken == Taken(1_000, 300, 20, taken.cost_usd)
+    assert taken == make_usage(1_000, 300, 20, taken.cost_usd)
     assert taken.cost_usd == pytest.approx(dollars)
-    assert count.take(None) == Taken(1_000, 300, 20, None)
+    assert count.take(None) == make_usage(1_000, 300, 20, None)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import aiohttp
 
-from bot.web.auth.auth_config import Door
+from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.oauth import GitHubOAuth, OAuthApp
 from bot.web.pages import ARTIFACTS, Pages
 from handlers.context import Context
@@ -28,7 +28,7 @@ async def list_routes(folder: Path) -> set[str]:
         oauth = GitHubOAuth(session, OAuthApp("id", "a secret", "http://web", "http://api"))
         github = cast("Any", None)  # Nothing is asked.
         context = Context(github, database, {}, {}, "http://127.0.0.1", (), lambda: NOON, lambda: None)
-        pages = Pages(context, Spool(folder / "spool"), {}, AGENTS, door=Door(oauth))
+        pages = Pages(context, Spool(folder / "spool"), {}, AGENTS, auth=AuthConfig(oauth))
         return {
             f"{route.method} {re.sub(r'{(.+?)}', lambda part: part[1].upper(), route.path)}" for route in pages.routes()
         }

@@ -10,7 +10,7 @@ import pytest
 
 from bot.config.settings import load_settings
 from bot.operations.jobs import (
-    Filter,
+    JobFilter,
     NotDone,
     cancel_jobs,
     clean_job,
@@ -22,12 +22,12 @@ from bot.operations.jobs import (
 )
 from bot.operations.reports import UnknownJob
 from runner.model.job import JobKind, JobState
-from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.steps.spool import Spool
 from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.meters import make_meter
 
 EVENT = {"type": "assistant", "message": {"content": [{"type": "text", "text": f"I see {AGENT_VALUE}."}]}}
 
@@ -46,7 +46,19 @@ async def fill(folder: Path) -> Path:
         await job_rows.save_log(
             connection, ended.id, "prepare", job_rows.compress_log(b"cloning\n\x1b[31mno such host\x1b[0m\n")
         )
-        await job_rows.save_meter(connection, Meter(ended.id, "opus", 12, 34, 0, 0, 1000, 200, 50, 0.4242))
+        await job_rows.save_meter(
+            connection,
+            make_meter(
+                ended.id,
+                model="opus",
+                turns=12,
+                tool_calls=34,
+                input_tokens=1000,
+                cached_tokens=200,
+                output_tokens=50,
+                cost_usd=0.4242,
+            ),
+        )
         running = make_job(id="1123456789", thread=8, machine="gpu-1", created_at=NOON + timedelta(hours=1))
         await job_rows.insert_job(connection, running)
         await job_rows.move_job(connection, running, JobState.PREPARING, NOON + timedelta(hours=1), machine="gpu-1")
@@ -61,19 +73,19 @@ async def fill(folder: Path) -> Path:
 
 async def test_jobs_are_listed_newest_first_and_by_what_is_asked_for(tmp_path: Path) -> None:
     settings = load_settings(await fill(tmp_path))
-    listed = (await list_jobs(settings, Filter())).splitlines()
+    listed = (await list_jobs(settings, JobFilter())).splitlines()
     assert [line.split()[0] for line in listed] == ["job", "2123456789", "1123456789", "0123456789"]
     assert "no room" in listed[1]
     for wanted, expected in (
-        (Filter(only_active=True), ["2123456789", "1123456789"]),
-        (Filter(state=JobState.FAILED), ["0123456789"]),
-        (Filter(repository="Octo/Widgets", limit=1), ["1123456789"]),
-        (Filter(repository="octo/none"), []),
+        (JobFilter(only_active=True), ["2123456789", "1123456789"]),
+        (JobFilter(state=JobState.FAILED), ["0123456789"]),
+        (JobFilter(repository="Octo/Widgets", limit=1), ["1123456789"]),
+        (JobFilter(repository="octo/none"), []),
     ):
         rows = json.loads(await list_jobs(settings, wanted, as_json=True))
         assert [row["id"] for row in rows] == expected
         assert AGENT_VALUE not in str(rows)
-    assert await list_jobs(settings, Filter(repository="octo/none")) == "There are none.\n"
+    assert await list_jobs(settings, JobFilter(repository="octo/none")) == "There are none.\n"
 
 
 async def test_a_job_is_shown_with_its_steps_and_how_long_each_took(tmp_path: Path) -> None:
@@ -154,7 +166,7 @@ async def test_a_task_is_called_otherwise_and_a_job_of_an_issue_is_not(tmp_path:
             task = make_job(id=f"{number}aaaaaaaaa", kind=JobKind.TASK, series=number, name=f"task{number}")
             await job_rows.insert_job(connection, task)
     assert await rename_job(settings, "1aaaaaaaaa", "nans") == "octo/widgets~task1 is called nans from now on.\n"
-    assert "octo/widgets~nans" in await list_jobs(settings, Filter())
+    assert "octo/widgets~nans" in await list_jobs(settings, JobFilter())
     assert "renamed from task1 by the operator" in await show_job(settings, "1aaaaaaaaa")
     for job_id, name, words in (
         ("0123456789", "nans", "belongs to octo/widgets#7"),

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from bot.listener import Listener
+from bot.listener import HttpListener
 from bot.web.large_answers import PIECE, LargeAnswers
 from bot.web.shares import NoRoom, Shares
 from runner.model.job import JobState
@@ -56,7 +56,7 @@ async def open_hall(max_under_way: int) -> AsyncIterator[Hall]:
 
     application = web.Application()
     application.router.add_routes([large.guard(web.get("/", show))])
-    listener = Listener(application, grace_s=0.1)
+    listener = HttpListener(application, grace_s=0.1)
     try:
         yield Hall(URL(await listener.open("127.0.0.1", 0)), large, transports)
     finally:

@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
-from bot.listener import Listener
+from bot.listener import HttpListener
 
 PATIENCE_S = 20.0
 STALL_S = 0.4
@@ -26,13 +26,13 @@ async def _hello(_: web.Request) -> web.Response:
     return web.Response(text="hello")
 
 
-def _make_listener(max_connections: int | None = None, head_s: float = 10.0) -> Listener:
+def _make_listener(max_connections: int | None = None, head_s: float = 10.0) -> HttpListener:
     application = web.Application()
     application.router.add_get("/", _hello)
-    return Listener(application, grace_s=5.0, max_connections=max_connections, head_s=head_s)
+    return HttpListener(application, grace_s=5.0, max_connections=max_connections, head_s=head_s)
 
 
-def _make_large_listener(folder: Path, max_connections: int | None = None) -> Listener:
+def _make_large_listener(folder: Path, max_connections: int | None = None) -> HttpListener:
     """One whose answers are larger than what the sockets hold."""
     application, file = web.Application(), folder / "large"
     file.write_bytes(b"x" * LARGE)
@@ -46,7 +46,7 @@ def _make_large_listener(folder: Path, max_connections: int | None = None) -> Li
     application.router.add_get("/", _hello)
     application.router.add_get("/text", send_text)
     application.router.add_get("/file", send_file)
-    return Listener(application, grace_s=5.0, max_connections=max_connections, stall_s=STALL_S)
+    return HttpListener(application, grace_s=5.0, max_connections=max_connections, stall_s=STALL_S)
 
 
 @pytest.mark.parametrize("turns", range(6))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.doctor.findings import Part, Verdict
+from bot.doctor.findings import DoctorVerdict, Part
 from bot.doctor.machine_trial import judge_git, judge_job, try_job
 from runner.model.jobd_answers import Poll, StageState
 from runner.model.machines import Machine
@@ -23,15 +23,15 @@ VENV = (sys.executable, "-m", "venv", "--without-pip")
 @pytest.mark.parametrize(
     ("create_venv", "verdict", "words", "fix"),
     [
-        (VENV, Verdict.OK, "a virtual environment, a command in it", ""),
-        (("/bin/mkdir",), Verdict.OK, "ran there", ""),
-        ((sys.executable, "-m", "no_venv"), Verdict.FAILED, "No module named no_venv", "install python3-venv"),
-        (("/opt/none/uv", "venv"), Verdict.FAILED, "/opt/none/uv", "create_venv that works there"),
-        (("mkdir", "-p", "venv"), Verdict.FAILED, "bin/python", "can be used there"),
+        (VENV, DoctorVerdict.OK, "a virtual environment, a command in it", ""),
+        (("/bin/mkdir",), DoctorVerdict.OK, "ran there", ""),
+        ((sys.executable, "-m", "no_venv"), DoctorVerdict.FAILED, "No module named no_venv", "install python3-venv"),
+        (("/opt/none/uv", "venv"), DoctorVerdict.FAILED, "/opt/none/uv", "create_venv that works there"),
+        (("mkdir", "-p", "venv"), DoctorVerdict.FAILED, "bin/python", "can be used there"),
     ],
 )
 async def test_a_first_job_is_tried_and_nothing_of_it_stays(
-    tmp_path: Path, create_venv: tuple[str, ...], verdict: Verdict, words: str, fix: str
+    tmp_path: Path, create_venv: tuple[str, ...], verdict: DoctorVerdict, words: str, fix: str
 ) -> None:
     machine = Machine("gpu-1", str(tmp_path / "work space"), "local")
     host = open_host(machine)
@@ -59,27 +59,27 @@ async def test_a_first_job_whose_folder_somebody_deletes_ends(tmp_path: Path) ->
         found = await trial
     finally:
         await host.close()
-    assert (found.verdict, found.words) == (Verdict.FAILED, "somebody deleted its folder meanwhile")
+    assert (found.verdict, found.words) == (DoctorVerdict.FAILED, "somebody deleted its folder meanwhile")
 
 
 @pytest.mark.parametrize(
     ("said", "verdict"),
     [
-        ("git version 2.30.0", Verdict.OK),
-        ("git version 2.39.5 (Apple Git-154)", Verdict.OK),
-        ("git version 3.0.1", Verdict.OK),
-        ("", Verdict.OK),
-        ("git version 2.29.3", Verdict.FAILED),
-        ("git version 1.99", Verdict.FAILED),
-        (None, Verdict.FAILED),
+        ("git version 2.30.0", DoctorVerdict.OK),
+        ("git version 2.39.5 (Apple Git-154)", DoctorVerdict.OK),
+        ("git version 3.0.1", DoctorVerdict.OK),
+        ("", DoctorVerdict.OK),
+        ("git version 2.29.3", DoctorVerdict.FAILED),
+        ("git version 1.99", DoctorVerdict.FAILED),
+        (None, DoctorVerdict.FAILED),
     ],
 )
-def test_a_git_that_is_too_old_or_none_is_named(said: str | None, verdict: Verdict) -> None:
+def test_a_git_that_is_too_old_or_none_is_named(said: str | None, verdict: DoctorVerdict) -> None:
     found = judge_git(PART, said)
     assert found.verdict is verdict
-    assert ("install git 2.30 or newer" in found.fix) == (verdict is Verdict.FAILED)
+    assert ("install git 2.30 or newer" in found.fix) == (verdict is DoctorVerdict.FAILED)
 
 
 def test_a_machine_that_is_slow_is_no_broken_one() -> None:
     poll = Poll(StageState.FAILED, "timed_out", "it was stopped after 60 seconds", {}, b"", 0, "", "", "boot")
-    assert judge_job(PART, poll).verdict is Verdict.WARNING
+    assert judge_job(PART, poll).verdict is DoctorVerdict.WARNING

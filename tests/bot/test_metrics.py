@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bot.github.errors import KINDS, ErrorCounter
 from bot.observability.log_counter import COUNTED, DOCUMENTED, LogCounter
-from bot.observability.metrics import Snapshot, find_quantiles, render
+from bot.observability.metrics import MetricsSnapshot, find_quantiles, render
 from handlers.effects.outbox import Backlog
 from runner.model.job import NEXT
 from runner.rows.stats import Readings, measure_phases
@@ -89,9 +89,9 @@ async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> 
             assert got.status == 404, "what is public has none"
 
 
-NOTHING_YET = Snapshot(
+NOTHING_YET = MetricsSnapshot(
     NOON,
-    Readings(dict.fromkeys(map(str, NEXT), 0), {}, None, {}, None, {}, 0, 0, (), {}),
+    Readings(dict.fromkeys(map(str, NEXT), 0), {}, None, {}, None, {}, 0, 0, {}, {}),
     Backlog(0, 0, {}),
     *({"gpu-1": 1}, (), {}, {}, 0, 0),
     *(LogCounter(DOCUMENTED).read(), (), {}, {}, {}),

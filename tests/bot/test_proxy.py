@@ -14,7 +14,7 @@ from bot.config.settings import load_settings
 from bot.demo.playground import APP_ID
 from bot.demo.repository import NAME
 from bot.doctor.examination import examine
-from bot.doctor.findings import Finding, Verdict
+from bot.doctor.findings import DoctorVerdict, Finding
 from bot.setup.answers import App, Place
 from bot.setup.github_app import NotMade, list_installed
 from tests.support.certificates import COMPANY, encrypt, make_certificate
@@ -64,9 +64,9 @@ async def test_service_doctor_and_set_up_reach_github_by_the_proxy_alone(tmp_pat
             await world.comment("/ptq help")
             await world.wait_for_reply("/ptq fix")
             findings = await examine(world.playground.config)
-            assert pick(findings, "GitHub App")["permissions"].verdict is Verdict.OK
-            assert pick(findings, f"repository {NAME}")["labels"].verdict is Verdict.OK
-            assert pick(findings, "service")["running"].verdict is Verdict.OK, "this host is asked directly"
+            assert pick(findings, "GitHub App")["permissions"].verdict is DoctorVerdict.OK
+            assert pick(findings, f"repository {NAME}")["labels"].verdict is DoctorVerdict.OK
+            assert pick(findings, "service")["running"].verdict is DoctorVerdict.OK, "this host is asked directly"
             assert "does not take the key (401)" in pick(findings, "agent models")["models"].words
             asked = set(proxy.asked)
             assert asked == {f"CONNECT {COMPANY}:443 HTTP/1.1", "GET http://models.example/v1/models HTTP/1.1"}
@@ -89,7 +89,7 @@ async def expect_the_doctor_to_name_it(world: World, proxy: ForwardProxy) -> Non
     findings = await examine(world.playground.config)
     found = pick(findings, "GitHub App")["reachable"]
     assert (found.verdict, "the proxy answers 407" in found.words, "[proxy]" in found.fix) == (
-        Verdict.FAILED,
+        DoctorVerdict.FAILED,
         True,
         True,
     )

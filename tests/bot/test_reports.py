@@ -14,11 +14,11 @@ import pytest
 
 from bot.demo.loopback import find_free_port
 from runner.model.job import JobState, Report
-from runner.model.meter import Meter
 from runner.rows import job_rows
 from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.meters import make_meter
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,20 @@ REPORT = Report(
     changes=(),
     digest=None,
 )
-METER = Meter("0123456789", "=model()", 12, 34, 0, 0, 1000, 200, 50, 0.4242, True, 9, 61.5, ending="finished")
+METER = make_meter(
+    "0123456789",
+    model="=model()",
+    turns=12,
+    tool_calls=34,
+    input_tokens=1000,
+    cached_tokens=200,
+    output_tokens=50,
+    cost_usd=0.4242,
+    cost_is_estimate=True,
+    output_bytes=9,
+    run_s=61.5,
+    ending="finished",
+)
 
 
 async def fill(folder: Path) -> None:

@@ -18,7 +18,7 @@ from bot.setup import steps
 from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer, find_next
 from bot.setup.config_text import quote, render_config
 from bot.setup.github_app import find_form_address, make_manifest
-from bot.setup.notes import Notes, Unusable
+from bot.setup.notes import SetupFiles, Unusable
 from bot.setup.steps import Wrong
 from tests.support.scripted_github import app_key_pem
 
@@ -39,7 +39,7 @@ def complete(**changes: Any) -> Answers:
 
 
 def write(folder: Path, answers: Answers) -> Path:
-    notes = Notes(folder / "ptq.toml")
+    notes = SetupFiles(folder / "ptq.toml")
     notes.find_client_key()
     notes.write_config(answers, replace=True)
     return notes.config
@@ -139,7 +139,10 @@ def test_a_proxy_is_written_down_with_its_credentials_in_a_file_of_their_own(tmp
 
 
 def test_answers_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    notes, answers = Notes(tmp_path / "ptq.toml"), complete(looked_at=MachineAnswer("gpu-2", programs={"git": "2"}))
+    notes, answers = (
+        SetupFiles(tmp_path / "ptq.toml"),
+        complete(looked_at=MachineAnswer("gpu-2", programs={"git": "2"})),
+    )
     assert notes.load() == Answers()
     notes.save(answers)
     assert notes.load() == answers
@@ -150,7 +153,7 @@ def test_answers_are_the_same_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_is_there_is_replaced_only_when_that_is_said(tmp_path: Path) -> None:
-    notes = Notes(tmp_path / "ptq.toml")
+    notes = SetupFiles(tmp_path / "ptq.toml")
     notes.find_client_key()
     notes.config.write_text("mine")
     with pytest.raises(FileExistsError):

@@ -19,7 +19,7 @@ from gidgethub import sansio
 from gidgethub.routing import Router
 from sqlalchemy import func, select
 
-from bot.webhook import MAX_BODY, PLACES, Refused, Webhook, make_web_application, read_subject
+from bot.webhook import MAX_BODY, PLACES, DeliveryRefused, Webhook, make_web_application, read_subject
 from handlers.events import find_lane
 from handlers.inbox.inbox import Inbox
 from runner.db.database import Database
@@ -429,5 +429,5 @@ def test_a_lane_is_the_same_whichever_way_it_is_read(payload: dict[str, Any]) ->
 def test_what_is_no_json_object_has_no_lane(body: bytes) -> None:
     whole = b'{"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "z": %b}'
     for one in (body, whole % (body or b"?")) if body != b"[]" else (body,):
-        with pytest.raises(Refused):
+        with pytest.raises(DeliveryRefused):
             read_subject(one)

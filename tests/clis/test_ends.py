@@ -48,7 +48,7 @@ async def test_a_cancelled_agent_says_what_it_has_cost_and_leaves_nothing_alive(
         assert "2k tokens" in report or "2.2k tokens" in report
         assert "$0." in report or "less than $0.01" in report
         meter = await story.read_meter(job)
-        assert meter.input_tokens == 2000, "killed or not, what it took is known"
+        assert meter.usage.input_tokens == 2000, "killed or not, what it took is known"
         assert meter.ending == ENDS["cancelled"].ending
         assert processes_with(mark) == []
 

@@ -65,9 +65,9 @@ class Behind(Story):
         assert {call.state for call in calls} <= {"settled", "assumed"}
         assert len(calls) >= len(self.endpoint.requests)
         meter = await self.read_meter(job)
-        assert meter.input_tokens == sum(call.input_tokens for call in calls)
-        assert meter.cost_usd == pytest.approx(sum(call.cost_usd for call in calls))
-        assert meter.cost_usd > 0
+        assert meter.usage.input_tokens == sum(call.input_tokens for call in calls)
+        assert meter.usage.cost_usd == pytest.approx(sum(call.cost_usd for call in calls))
+        assert meter.usage.cost_usd > 0
 
 
 @asynccontextmanager
@@ -93,7 +93,7 @@ async def test_an_agent_without_a_key_and_without_a_network_does_its_work_and_ev
         (job,) = await story.world.jobs()
         await story.check_account(job)
         meter, count = await story.read_meter(job), len(story.endpoint.requests)
-        assert (meter.input_tokens, meter.output_tokens) == (count * TOKENS_IN, count * TOKENS_OUT)
+        assert (meter.usage.input_tokens, meter.usage.output_tokens) == (count * TOKENS_IN, count * TOKENS_OUT)
         assert found == story.world.find_secrets(KEY) == []
 
 
@@ -152,7 +152,7 @@ async def test_at_its_cap_an_agent_is_ended_at_once_and_no_answer_was_too_many(t
         assert "It is mended" in report
         meter = await story.read_meter(job)
         assert meter.ending == "capped"
-        assert 0.3 <= meter.cost_usd <= 0.6
+        assert 0.3 <= meter.usage.cost_usd <= 0.6
         await story.check_account(job)
 
 

@@ -31,8 +31,8 @@ async def test_a_real_agent_goes_from_label_to_draft_pull_request(tmp_path: Path
         assert "/venv" in log, "`python` is the job's own"
         assert "message_update" not in log
         meter = await story.read_meter(job)
-        assert (meter.input_tokens, meter.output_tokens, meter.ending) == (3000, 300, "finished")
-        assert meter.cost_usd > 0
+        assert (meter.usage.input_tokens, meter.usage.output_tokens, meter.ending) == (3000, 300, "finished")
+        assert meter.usage.cost_usd > 0
         assert meter.cost_is_estimate is (kind == "codex"), "it does not say it, and its model has a price"
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
         pull = await world.wait_for_pull()
@@ -88,8 +88,9 @@ async def test_a_second_attempt_carries_on_where_the_first_one_stopped(tmp_path:
         second, one = await world.jobs()
         assert (second.attempt, second.follows, second.base_commit) == (2, one.id, one.base_commit)
         meter = await story.read_meter(second)
-        assert meter.input_tokens == 3000, "three requests of its own, without the two of the first attempt"
-        assert meter.cost_usd == pytest.approx(1.5 * (await story.read_meter(one)).cost_usd), "and its own money"
+        assert meter.usage.input_tokens == 3000, "three requests of its own, without the two of the first attempt"
+        earlier = await story.read_meter(one)
+        assert meter.usage.cost_usd == pytest.approx(1.5 * earlier.usage.cost_usd), "and its own money"
         assert "went on" in await story.read_log(second)
         assert "went on" not in await story.read_log(one)
 

@@ -18,12 +18,12 @@ from runner.db.database import Database
 from runner.model.caps import Caps, Scope
 from runner.model.job import JobKind, JobState, Report
 from runner.model.machines import Machine, Outage
-from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.machine_states import drain, forget_outage, resume, save_outage
 from runner.rows.notifications import change_notification, fetch_waiting
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.meters import make_meter
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ async def run(watch: Watch, job_id: str, series: int | None = None, body: str = 
         states |= {"kind": JobKind.TASK, "series": series, "name": f"task{series}"}
     async with watch.db.write() as connection:
         await job_rows.insert_job(connection, make_job(id=job_id, **states))
-        await job_rows.save_meter(connection, Meter(job_id, **taken))
+        await job_rows.save_meter(connection, make_meter(job_id, **taken))
         if body:
             await job_rows.insert_report(connection, Report(job_id, body, "", "", "", "", (), None))
 

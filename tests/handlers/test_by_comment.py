@@ -12,7 +12,7 @@ from sqlalchemy import select
 from handlers.context import Context
 from handlers.holds.by_comment import LASTS, choose_keys, find_newest, take_over
 from handlers.holds.held import check_holds
-from handlers.holds.manual_jobs import Person
+from handlers.holds.manual_jobs import KeyHolder
 from handlers.holds.takeover import HoldRefused
 from handlers.holds.takeover import take_over as take_over_as_operator
 from handlers.jobs.outcomes import report_jobs
@@ -84,7 +84,7 @@ async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> 
         await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
         with pytest.raises(HoldRefused, match="its report is for you alone"):
             await take_over_as_operator(
-                connection, job, Person("casey", KEY, LASTS), agent="mine", secret=b"", now=NOON
+                connection, job, KeyHolder("casey", KEY, LASTS), agent="mine", secret=b"", now=NOON
             )
 
 

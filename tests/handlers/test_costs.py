@@ -4,16 +4,17 @@ import pytest
 
 from handlers.words.costs import describe_cost, describe_meter, describe_tokens
 from runner.model.meter import Meter
+from tests.support.meters import make_meter
 
 
 @pytest.mark.parametrize(
     ("meter", "words"),
     [
         (Meter("j"), "cost unknown"),
-        (Meter("j", cost_usd=0.0), "$0.00"),
-        (Meter("j", cost_usd=0.004), "less than $0.01"),
-        (Meter("j", cost_usd=0.424), "$0.42"),
-        (Meter("j", cost_usd=1234.5, cost_is_estimate=True), "about $1,234.50"),
+        (make_meter(cost_usd=0.0), "$0.00"),
+        (make_meter(cost_usd=0.004), "less than $0.01"),
+        (make_meter(cost_usd=0.424), "$0.42"),
+        (make_meter(cost_usd=1234.5, cost_is_estimate=True), "about $1,234.50"),
     ],
 )
 def test_money_is_said_with_how_well_it_is_known(meter: Meter, words: str) -> None:
@@ -32,9 +33,9 @@ def test_tokens_are_said_in_round_numbers(count: int, words: str) -> None:
 
 
 def test_a_meter_is_one_line() -> None:
-    meter = Meter("j", turns=12, tool_calls=1, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
+    meter = make_meter(turns=12, tool_calls=1, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
     assert describe_meter(meter) == "12 turns, 1 tool call, 120k tokens, $0.42"
 
 
 def test_an_agent_that_says_nothing_about_itself_is_said_to_be_unknown() -> None:
-    assert describe_meter(Meter("j", output_bytes=100)) == "tokens and cost unknown"
+    assert describe_meter(make_meter(output_bytes=100)) == "tokens and cost unknown"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers.events import CANCEL_LANE
-from handlers.inbox.lane_order import PAGE, Choice, Waiting, find_due
+from handlers.inbox.lane_order import PAGE, LanePicker, WaitingDelivery, find_due
 from runner.db.schema import deliveries
 from tests.support.jobs import open_database
 
@@ -19,8 +19,10 @@ def choose(
     *waiting: tuple[int, str], busy: Mapping[str, int] | None = None, cancels: bool = False, most: int = 8
 ) -> list[int]:
     """Choose among these, of which a lane with a question mark is not due."""
-    choice = Choice(busy or {}, NOW, cancels, most)
-    choice.look_at(Waiting(number, lane.rstrip("?"), LATER if lane.endswith("?") else NOW) for number, lane in waiting)
+    choice = LanePicker(busy or {}, NOW, cancels, most)
+    choice.look_at(
+        WaitingDelivery(number, lane.rstrip("?"), LATER if lane.endswith("?") else NOW) for number, lane in waiting
+    )
     return choice.chosen
 
 

@@ -34,7 +34,7 @@ from runner.scheduler.supervisor import Supervisor
 from runner.steps.loops import Bell
 from runner.steps.runtime import Bench
 from runner.steps.spool import Spool
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from runner.transport.jobd_client import JobdClient
 from tests.support.at_once import hasten
 from tests.support.clock import Clock
@@ -111,9 +111,9 @@ class Life(Process):
         spool, self.bell = Spool(folder), Bell()
         wires = {name: ModelWire(machine, self.stops.gate) for name, machine in machines.items()}
         clients = {name: JobdClient(MACHINES[name], wire) for name, wire in wires.items()}
-        gauge = Gauge(spool, {}, context.now)
+        usage_reader = UsageReader(spool, {}, context.now)
         agents = {"mine": build_agent(AGENT)}
-        bench = Bench(self.db, clients, PROFILES, agents, {}, spool, gauge, context.now, NoGateway(), HISTORY)
+        bench = Bench(self.db, clients, PROFILES, agents, {}, spool, usage_reader, context.now, NoGateway(), HISTORY)
         self.supervisor = Supervisor(bench, MACHINES, self.bell, self.claims, HOUR_S)
         own = replace(context, db=self.db)
         self.loops = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from handlers.events import Issue, IssueLabeled, Label, Repository, User
+from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, User
 from handlers.ports import DeliveryAttempt, Labelling
 from handlers.recovery.missed import (
     KEPT,
@@ -102,7 +102,7 @@ def labeled(**changes: Any) -> IssueLabeled:
     at = values["at"]
     return IssueLabeled(
         issue=Issue(number=values["number"], title="", created_at=at, updated_at=at),
-        label=Label(name=values["label"]),
+        label=IssueLabel(name=values["label"]),
         repository=Repository(full_name=values["name"], private=False, default_branch="main", clone_url=""),
         sender=ALICE,
     )

@@ -27,6 +27,7 @@ from runner.rows import job_rows
 from runner.rows.notifications import Notification, fetch_waiting
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.meters import make_meter
 
 SECRET = "hunter2-hunter2"
 URL = "https://ptq.example"
@@ -58,7 +59,7 @@ class Desk:
     async def count(self, turns: int, **changes: Any) -> str:
         """The status comment after the agent has taken so many turns."""
         async with self.db.write() as connection:
-            await job_rows.save_meter(connection, Meter("0123456789", turns=turns, **changes))
+            await job_rows.save_meter(connection, make_meter("0123456789", turns=turns, **changes))
         await report_jobs(self.context)
         return (await self.reply("status")).body
 

@@ -11,10 +11,11 @@ from handlers.words.status_comment import MAX_LAST_STEP, drop_progress, render_f
 from runner.model.job import JobState
 from runner.model.meter import Meter
 from tests.support.jobs import make_job
+from tests.support.meters import make_meter
 
 URL = "https://ptq.example"
 RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")
-METER = Meter("j", turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
+METER = make_meter(turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
 
 
 def render(last_tool: str = "", secrets: tuple[str, ...] = (), meter: Meter = METER) -> str:

@@ -27,6 +27,7 @@ from runner.characters import show_path
 from runner.model.job import FileChange, Job, JobState, Report
 from runner.model.meter import Meter
 from tests.support.jobs import NOON, make_job
+from tests.support.meters import make_meter
 
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n-one\n+two\n+three\n"
 BODY = "fix staged\n\n## Summary\nIt lost the last chunk.\n\n## Root cause\nThe range ended early.\n"
@@ -347,12 +348,12 @@ def test_a_confidential_report_says_nothing_of_what_was_found_or_how_the_run_end
     failure = None if state is JobState.SUCCEEDED else "the agent gave up: tokens are not checked"
     job = done(state=state, failure=failure, model="opus")
     report = result(body=f"security concern\n{BODY}", refusals=("`.ci/run` is protected",))
-    text = render(job, report, meter=Meter("j", turns=3, input_tokens=1000, cost_usd=0.42))
+    text = render(job, report, meter=make_meter(turns=3, input_tokens=1000, cost_usd=0.42))
     assert text == ("The run has ended. Its result is with the operator of this App, who decides what becomes of it.")
     assert not approvable(job, report, ())
 
 
-METER = Meter("j", turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
+METER = make_meter(turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
 
 
 def test_a_report_says_what_the_run_took() -> None:

@@ -20,8 +20,9 @@ from handlers.cases.retention import (
 from runner.db.database import Database
 from runner.db.schema import cases, deliveries, job_logs
 from runner.model.job import FileChange, JobState, Report
+from runner.model.usage import NOTHING
 from runner.rows import job_rows
-from runner.rows.calls import Account, Ledger, Taken
+from runner.rows.calls import Account, Ledger
 from runner.steps.spool import Spool
 from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, make_job, open_database
@@ -115,7 +116,7 @@ async def test_only_logs_of_jobs_that_no_case_needs_go_and_every_report_stays(tm
         await point(database, 7, standing_job_id=job_ids[1])
         other = await add_job(database, 1, thread=8)
         for job_id in (*job_ids, other):
-            await Ledger(database).reserve(Account(make_job(id=job_id), {}, {}), "m", Taken(), OLD)
+            await Ledger(database).reserve(Account(make_job(id=job_id), {}, {}), "m", NOTHING, OLD)
         await clean_database(database, RETENTION, lambda: NOON)
         assert {call.job_id for call in await fetch_calls(database)} == {job_ids[1], job_ids[3], other}
         async with database.read() as connection:

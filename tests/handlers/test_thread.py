@@ -17,13 +17,13 @@ from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules, Role
 from handlers.words import hold_replies, replies, status_comment
 from handlers.words.report_comment import draft_report
 from runner.changes.rebase import refuse_unresolved
-from runner.model.caps import Scope, Use
+from runner.model.caps import CapUse, Scope
 from runner.model.job import FileChange, JobKind, JobState, Posts
-from runner.model.meter import Meter
 from runner.rows.holds import Hold
 from runner.rows.pauses import OPERATOR, Pause
 from tests.handlers.test_report_comment import done, result
 from tests.support.jobs import NOON, make_job
+from tests.support.meters import make_meter
 
 THREAD = Path(__file__).with_name("thread.md")
 URL, REPOSITORY = "https://ptq.example", "octo/widgets"
@@ -31,7 +31,7 @@ LEFT = result(changes=(FileChange("a.py", "100644", b"<<<<<<< onto\none\n", "100
 UNRESOLVED = done(
     preset=REBASE, attempt=4, state=JobState.FAILED, failure="conflicts are left in 1 file", conflicts=("a.py",)
 )
-METER = Meter("j", turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
+METER = make_meter(turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
 RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")
 QUEUED, DONE, LOST = make_job(), done(), done(state=JobState.LOST, failure="machine gpu-1 can no longer be asked")
 SWEPT = done(preset=VERIFY, posts=Posts.FINDING, base_commit="b" * 40)
@@ -89,7 +89,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_option_refused: [replies.render_option_refused("`--model` lacks a name", OFFERS, ["gpu-1"])],
     replies.render_nothing_to_retry: [replies.render_nothing_to_retry()],
     replies.render_retry_refused: [replies.render_retry_refused()],
-    replies.render_capped: [replies.render_capped(Use(Scope.REPOSITORY_DAY, "jobs", 20, 20), "maintainer")],
+    replies.render_capped: [replies.render_capped(CapUse(Scope.REPOSITORY_DAY, "jobs", 20, 20), "maintainer")],
     replies.render_no_permission: [
         replies.render_no_permission("drive-by", REPOSITORY, Role.WRITE),
         replies.render_no_permission("helper", REPOSITORY, Role.WRITE, helps=True),

@@ -7,21 +7,21 @@ from dataclasses import replace
 from markdown_it import MarkdownIt
 
 from handlers.words.verified import render_checks
-from runner.checks.verification import Check, Kind, Run, Side
+from runner.checks.verification import Check, CheckKind, CheckRun, Side
 from runner.model.job import FileChange
 from tests.handlers.test_report_comment import done, render, result
 from tests.support.jobs import make_job
 
-GOOD = Run(0, timed_out=False, words="")
+GOOD = CheckRun(0, timed_out=False, words="")
 JOB = make_job()
 PAGE = f"https://ptq.example/jobs/{JOB.id}#check-"
 
 
-def fails(words: str) -> Run:
-    return Run(1, timed_out=False, words=words)
+def fails(words: str) -> CheckRun:
+    return CheckRun(1, timed_out=False, words=words)
 
 
-def check(kind: Kind = Kind.ISSUE, origin: str = "the issue", number: int = 1, **more: object) -> Check:
+def check(kind: CheckKind = CheckKind.ISSUE, origin: str = "the issue", number: int = 1, **more: object) -> Check:
     runs = {
         Side.BASE: [fails("ValueError: no")] * 3,
         Side.CHANGED: [GOOD] * 3,
@@ -37,7 +37,7 @@ def say(*checks: Check, secrets: tuple[str, ...] = (), digest: str | None = "ab"
 
 def test_each_check_is_a_line_with_its_counts_its_failure_and_its_script() -> None:
     counts = "fails on base 3 of 3 (`ValueError: no`); passes with the change 3 of 3"
-    assert say(check(), check(Kind.AGENT, number=2), check(Kind.TESTS, "tests/test_a.py", number=3)) == [
+    assert say(check(), check(CheckKind.AGENT, number=2), check(CheckKind.TESTS, "tests/test_a.py", number=3)) == [
         f"- ✅ **the issue's repro**: {counts} ([script]({PAGE}1))",
         f"- ✅ **the agent's repro**: {counts} ([script]({PAGE}2))",
         f"- ✅ **2 regression tests** in `tests/test_a.py`: {counts} ([tests]({PAGE}3))",
@@ -46,7 +46,9 @@ def test_each_check_is_a_line_with_its_counts_its_failure_and_its_script() -> No
 
 def test_what_could_not_be_tried_has_a_mark_of_its_own_but_for_the_issues_script() -> None:
     runs = {Side.BASE: [fails("ValueError: no")] * 3, Side.CHANGED: [GOOD] * 3}
-    issue, agent, tests = say(check(runs=runs), check(Kind.AGENT, runs=runs), check(Kind.TESTS, "a.py", runs=runs))
+    issue, agent, tests = say(
+        check(runs=runs), check(CheckKind.AGENT, runs=runs), check(CheckKind.TESTS, "a.py", runs=runs)
+    )
     assert issue.startswith("- ✅ **the issue's repro**")
     for line in (agent, tests):
         assert line.startswith("- ❔ ")
@@ -58,7 +60,7 @@ PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -0,0 +1 @@\n+_FIXE
 
 def test_a_name_that_only_the_change_has_is_quoted_unless_the_issue_has_it_too() -> None:
     report = replace(result(), patch=PATCH, changes=(FileChange("a.py", "100644", b"_FIXED = True\n", "100644"),))
-    seen = check(Kind.AGENT, script="import a\nassert hasattr(a, '_FIXED')")
+    seen = check(CheckKind.AGENT, script="import a\nassert hasattr(a, '_FIXED')")
     line = render_checks(JOB, [seen], report, "https://ptq.example", ())
     assert "- ❔ **the agent's repro**" in line
     assert (

@@ -17,7 +17,7 @@ from handlers.text.voice import SPEAKER, mark_forgery, quote, show_words
 from handlers.words.pull_body import render_commit_message
 from handlers.words.report_comment import HEADLINES
 from runner.characters import show_path
-from runner.checks.verification import Kind
+from runner.checks.verification import CheckKind
 from runner.model.job import FileChange, JobState
 from tests.fuzz.grammar import make_text
 from tests.handlers.test_report_comment import PULL, body_of, done, render, result
@@ -47,7 +47,7 @@ def list_own_lines() -> Iterator[str]:
     long = result(patch="+x\n" * 40_000)
     bodies = [body for bodies in SAYINGS.values() for body in bodies]
     bodies += [render(report=warned), render(report=long), body_of(), render_commit_message("", done(), PULL)]
-    bodies += ["\n".join(say(check(), check(Kind.AGENT), check(runs={}, trouble="no room")))]
+    bodies += ["\n".join(say(check(), check(CheckKind.AGENT), check(runs={}, trouble="no room")))]
     bodies += [render(done(state=state, failure="it broke")) for state in HEADLINES]
     for body in bodies:
         text = re.sub(r"^(`{3,}).*?^\1$", "", body, flags=re.MULTILINE | re.DOTALL)
@@ -280,7 +280,7 @@ def test_a_path_is_code_wherever_a_comment_names_it(path: str) -> None:
     comments = [
         render(report=result(digest=None, refusals=(sentence,), warnings=(sentence,), changes=(leaky,))),
         render(torn, result(changes=(left,))),
-        "\n".join(say(check(Kind.TESTS, path))),
+        "\n".join(say(check(CheckKind.TESTS, path))),
     ]
     for comment in comments:
         shown = render_github(comment)

@@ -20,7 +20,7 @@ from runner.rows.machine_states import fetch_machine_states
 from runner.steps.runtime import Bench
 from runner.steps.spool import Spool
 from runner.steps.steps import take_step
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from runner.transport.jobd_client import JobdClient
 from tests.support.clock import Clock
 from tests.support.history import ModelHistory
@@ -78,7 +78,7 @@ async def open_floor(folder: Path, *, by_gateway: bool = True) -> AsyncIterator[
             agents={"mine": build_agent(AgentSpec("mine", "command", ("true",)))},
             skills={},
             spool=spool,
-            gauge=Gauge(spool, {}, clock),
+            usage_reader=UsageReader(spool, {}, clock),
             now=clock,
             gateway=NoGateway(),
             history=history,

@@ -8,24 +8,25 @@ from collections.abc import AsyncIterator
 import pytest
 
 from runner.db.database import Database
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
-from runner.model.meter import Meter
+from runner.model.usage import NOTHING, Usage
 from runner.rows import job_rows
-from runner.rows.calls import ASSUMED, MAX_CALLS, SETTLED, Account, AtCap, Ledger, Taken
+from runner.rows.calls import ASSUMED, MAX_CALLS, SETTLED, Account, AtCap, Ledger
 from runner.rows.claims import ClaimLost, Claims
 from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.meters import make_meter, make_usage
 
-MOST = Taken(1_000, 0, 500, 0.30)
-REAL = Taken(900, 100, 50, 0.05)
+MOST = make_usage(1_000, 0, 500, 0.30)
+REAL = make_usage(900, 100, 50, 0.05)
 
 
 class Books:
     def __init__(self, db: Database, job: Job) -> None:
         self.db, self.job, self.ledger = db, job, Ledger(db)
 
-    async def open(self, others: dict[Scope, Spent] | None = None, **caps: Caps) -> Account:
+    async def open(self, others: dict[Scope, Usage] | None = None, **caps: Caps) -> Account:
         account = Account(self.job, {Scope(name): cap for name, cap in caps.items()}, others or {})
         await self.ledger.load(account, NOON)
         return account
@@ -62,7 +63,7 @@ async def test_calls_side_by_side_cannot_take_more_than_the_cap_together(books: 
     assert all(isinstance(one, AtCap) for one in done if not isinstance(one, str))
     assert account.refusal == "its cap of $1.00"
     await books.ledger.settle(account, granted[0], "m", REAL, NOON, assumed=False)
-    await books.ledger.reserve(account, "m", Taken(cost_usd=0.2), NOON)
+    await books.ledger.reserve(account, "m", Usage(known_usd=0.2), NOON)
 
 
 async def test_tokens_are_capped_likewise(books: Books) -> None:
@@ -73,7 +74,7 @@ async def test_tokens_are_capped_likewise(books: Books) -> None:
 
 
 async def test_what_others_have_taken_counts_where_it_belongs_together(books: Books) -> None:
-    account = await books.open({Scope.ISSUE: Spent(cost_usd=9.8)}, issue=Caps(cost_usd=10.0))
+    account = await books.open({Scope.ISSUE: Usage(known_usd=9.8)}, issue=Caps(cost_usd=10.0))
     with pytest.raises(AtCap, match="of all runs on this issue"):
         await books.ledger.reserve(account, "m", MOST, NOON)
     assert await books.states() == []
@@ -87,21 +88,21 @@ async def test_jobs_side_by_side_cannot_take_more_together_than_a_cap_of_both(bo
         async with books.db.write() as connection:
             assert await job_rows.insert_job(connection, job)
         beside[job.id] = Account(job, caps, {}, beside=beside)
-        beside[job.id].renew(caps, {}, Spent())
+        beside[job.id].renew(caps, {}, NOTHING)
     first, second, of_bob = beside.values()
     calls = [await books.ledger.reserve(account, "m", MOST, NOON) for account in (first, second, first)]
     with pytest.raises(AtCap, match="of what @alice asked for today"):
         await books.ledger.reserve(second, "m", MOST, NOON)
     await books.ledger.reserve(of_bob, "m", MOST, NOON)
     with pytest.raises(AtCap, match="of this repository today"):
-        await books.ledger.reserve(of_bob, "m", Taken(cost_usd=0.40), NOON)
+        await books.ledger.reserve(of_bob, "m", Usage(known_usd=0.40), NOON)
     await books.ledger.settle(first, calls[0], "m", REAL, NOON, assumed=False)
     # Once it is written down, others read it there, and it counts no more than once.
-    first.renew(caps, {}, Spent(cost_usd=0.05))
-    second.renew(caps, {Scope.USER_DAY: Spent(cost_usd=0.05)}, Spent())
-    await books.ledger.reserve(second, "m", Taken(cost_usd=0.34), NOON)
+    first.renew(caps, {}, Usage(known_usd=0.05))
+    second.renew(caps, {Scope.USER_DAY: Usage(known_usd=0.05)}, NOTHING)
+    await books.ledger.reserve(second, "m", Usage(known_usd=0.34), NOON)
     with pytest.raises(AtCap, match="of what @alice asked for today"):
-        await books.ledger.reserve(second, "m", Taken(cost_usd=0.02), NOON)
+        await books.ledger.reserve(second, "m", Usage(known_usd=0.02), NOON)
 
 
 async def test_a_job_has_no_calls_without_end(books: Books) -> None:
@@ -113,7 +114,7 @@ async def test_a_job_has_no_calls_without_end(books: Books) -> None:
 
 
 async def test_a_model_without_a_price_is_not_asked_where_money_is_capped(books: Books) -> None:
-    unpriced = Taken(1_000, 0, 500, None)
+    unpriced = make_usage(1_000, 0, 500, None)
     with pytest.raises(AtCap, match="nobody knows the price"):
         await books.ledger.reserve(await books.open(job=Caps(cost_usd=1.0)), "m", unpriced, NOON)
     account = await books.open(job=Caps(tokens=10_000))
@@ -143,8 +144,8 @@ async def test_a_call_whose_agent_has_gone_before_it_was_made_takes_nothing(book
         asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert (account.open, account.settled) == ({}, Taken())
-    assert (await books.open()).settled == Taken()
+    assert (account.open, account.settled) == ({}, NOTHING)
+    assert (await books.open()).settled == NOTHING
     assert await books.states() == [SETTLED]
 
 
@@ -161,10 +162,11 @@ async def test_a_replica_whose_claim_has_passed_on_asks_nothing(books: Books) ->
 
 async def test_what_was_counted_here_goes_before_what_an_agent_says(books: Books) -> None:
     account = await books.open()
-    said = Meter(books.job.id, turns=3, input_tokens=1, output_tokens=1, cost_usd=0.0)
+    said = make_meter(books.job.id, turns=3, input_tokens=1, output_tokens=1, cost_usd=0.0)
     assert account.correct(said) is said
     call = await books.ledger.reserve(account, "m", MOST, NOON)
     await books.ledger.settle(account, call, "m", REAL, NOON, assumed=False)
     meter = account.correct(said)
-    assert (meter.turns, meter.input_tokens, meter.cached_tokens, meter.output_tokens) == (3, 900, 100, 50)
-    assert (meter.cost_usd, meter.cost_is_estimate) == (0.05, True)
+    usage = meter.usage
+    assert (usage.turns, usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (3, 900, 100, 50)
+    assert (usage.cost_usd, meter.cost_is_estimate) == (0.05, True)

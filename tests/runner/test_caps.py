@@ -2,22 +2,23 @@ from __future__ import annotations
 
 import pytest
 
-from runner.model.caps import Caps, Scope, Spent, find_tightest
+from runner.model.caps import Caps, Scope, find_tightest
+from runner.model.usage import Usage
 
 
 def test_the_cap_that_is_used_up_most_is_the_one_that_counts() -> None:
     caps = {Scope.JOB: Caps(turns=10, tokens=1000), Scope.USER_DAY: Caps(cost_usd=5)}
-    use = find_tightest(caps, {Scope.JOB: Spent(turns=5, tokens=600), Scope.USER_DAY: Spent(cost_usd=4)})
+    use = find_tightest(caps, {Scope.JOB: Usage(turns=5, input_tokens=600), Scope.USER_DAY: Usage(known_usd=4)})
     assert use
     assert (use.scope, use.kind, use.share) == (Scope.USER_DAY, "cost_usd", 0.8)
 
 
 def test_without_caps_nothing_is_ever_used_up() -> None:
-    assert find_tightest({Scope.JOB: Caps()}, {Scope.JOB: Spent(turns=10**9)}) is None
+    assert find_tightest({Scope.JOB: Caps()}, {Scope.JOB: Usage(turns=10**9)}) is None
 
 
 def test_the_number_of_jobs_holds_back_only_those_that_have_not_started() -> None:
-    caps, spent = {Scope.ISSUE: Caps(jobs=2)}, {Scope.ISSUE: Spent(jobs=2)}
+    caps, spent = {Scope.ISSUE: Caps(jobs=2)}, {Scope.ISSUE: Usage(jobs=2)}
     assert find_tightest(caps, spent) is None
     use = find_tightest(caps, spent, starting=True)
     assert use

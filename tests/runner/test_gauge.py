@@ -11,7 +11,7 @@ from runner.agents import Agent, AgentSpec, build_agent
 from runner.agents.prices import Price
 from runner.model.meter import Meter
 from runner.steps.spool import Spool
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from tests.support.jobs import NOON, make_job
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
@@ -25,8 +25,8 @@ class Bench:
         self.now = NOON
         self.gauge = self.new_gauge()
 
-    def new_gauge(self) -> Gauge:
-        return Gauge(self.spool, {"priced": Price(1.0, 0.5, 10.0)}, lambda: self.now)
+    def new_gauge(self) -> UsageReader:
+        return UsageReader(self.spool, {"priced": Price(1.0, 0.5, 10.0)}, lambda: self.now)
 
     def add(self, text: str | bytes) -> None:
         self.spool.append(JOB.id, "agent", text if isinstance(text, bytes) else text.encode())
@@ -43,8 +43,8 @@ def test_a_log_is_read_to_the_same_end_however_it_arrives(tmp_path: Path) -> Non
         in_pieces.add(log[start : start + 1000])
         in_pieces.meter()
     assert at_once.meter() == in_pieces.meter()
-    assert at_once.meter().tokens == 2200
-    assert at_once.meter().cost_usd == pytest.approx(0.015)
+    assert at_once.meter().usage.tokens == 2200
+    assert at_once.meter().usage.cost_usd == pytest.approx(0.015)
 
 
 def test_a_restart_reads_the_log_again_and_comes_to_the_same(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_money_is_reckoned_from_the_price_table_where_the_agent_is_silent(tmp_pa
     bench = Bench(tmp_path, "codex")
     usage = {"input_tokens": 1_000_000, "cached_input_tokens": 500_000, "output_tokens": 100_000}
     bench.add(json.dumps({"type": "turn.completed", "usage": usage}) + "\n")
-    assert bench.meter().cost_usd == pytest.approx(0.5 * 1.0 + 0.5 * 0.5 + 0.1 * 10.0)
+    assert bench.meter().usage.cost_usd == pytest.approx(0.5 * 1.0 + 0.5 * 0.5 + 0.1 * 10.0)
     assert bench.meter().cost_is_estimate
 
 
@@ -76,7 +76,7 @@ def test_a_model_without_a_price_costs_nobody_knows_what(tmp_path: Path) -> None
     bench = Bench(tmp_path, "codex")
     bench.add(json.dumps({"type": "turn.completed", "usage": {"input_tokens": 10}}) + "\n")
     job = replace(JOB, model="of our own")
-    assert bench.gauge.read(job, bench.agent)[1].cost_usd is None
+    assert bench.gauge.read(job, bench.agent)[1].usage.cost_usd is None
 
 
 def test_silence_is_measured_from_the_last_event(tmp_path: Path) -> None:
@@ -94,4 +94,16 @@ def test_silence_is_measured_from_the_last_event(tmp_path: Path) -> None:
 def test_what_is_no_line_of_json_and_what_has_no_end_is_borne(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add(b"\xff\xfe\0garbage\n" + b"x" * 5_000_000)
-    assert bench.meter().tokens == 0
+    assert bench.meter().usage.tokens == 0
+
+
+def test_an_answer_of_unknown_cost_leaves_the_whole_run_to_the_price_table(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "pi")
+    for cost in ({"total": 5.0}, {}):
+        usage = {"input": 500_000, "output": 0, "cost": cost}
+        message = {"role": "assistant", "model": "m", "content": [], "usage": usage}
+        bench.add(json.dumps({"type": "message_end", "message": message}) + "\n")
+    meter = bench.meter()
+    assert (meter.usage.cost_usd, meter.cost_is_estimate) == (1.0, True)
+    unpriced = bench.gauge.read(replace(JOB, model="of our own"), bench.agent)[1]
+    assert unpriced.usage.cost_usd is None, "what is known of it is not its cost"

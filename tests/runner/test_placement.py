@@ -21,7 +21,7 @@ from runner.rows.machine_states import drain, fetch_machine_states, resume
 from runner.scheduler.placement import Placement
 from runner.steps.runtime import Bench
 from runner.steps.spool import Spool
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from runner.transport.host_errors import OutputTooLarge, Unreachable
 from runner.transport.hosts import Host
 from runner.transport.jobd_client import JobdClient
@@ -109,7 +109,7 @@ async def open_floor(folder: Path, *names: str) -> AsyncIterator[Floor]:
             agents={"mine": build_agent(AgentSpec("mine", "command", ("true",)))},
             skills={},
             spool=spool,
-            gauge=Gauge(spool, {}, clock),
+            usage_reader=UsageReader(spool, {}, clock),
             now=clock,
             gateway=NoGateway(),
             history=ModelHistory(),

@@ -22,10 +22,10 @@ from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.machine_states import drain
 from runner.scheduler.refresh import Refresher, name_refresh
-from runner.steps.gateway import Reader, Way
+from runner.steps.gateway import Fetcher, Way
 from runner.steps.runtime import Bench
 from runner.steps.spool import Spool
-from runner.steps.usage_reader import Gauge
+from runner.steps.usage_reader import UsageReader
 from runner.transport.jobd_client import JobdClient
 from tests.support.clock import Clock
 from tests.support.history import ModelHistory
@@ -84,7 +84,7 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
             agents={},
             skills={},
             spool=spool,
-            gauge=Gauge(spool, {}, clock),
+            usage_reader=UsageReader(spool, {}, clock),
             now=clock,
             gateway=NoGateway(),
             history=ModelHistory(),
@@ -176,11 +176,11 @@ class Leading(NoGateway):
     """A gateway that says how git is led, and remembers until when."""
 
     def __init__(self) -> None:
-        self.led: list[Reader] = []
+        self.led: list[Fetcher] = []
         self.closed: list[str] = []
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
-        self.led.append(reader)
+    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
+        self.led.append(fetcher)
         return Way({"GIT_CONFIG_COUNT": "0"})
 
     async def close(self, job_id: str) -> None:
@@ -201,7 +201,7 @@ async def test_a_refresh_fetches_by_the_gateway_until_it_is_over(tmp_path: Path,
         assert gateway.closed == []
         await floor.settle(job_id)
         await floor.refresher.step()
-        assert {reader.id for reader in gateway.led} == {job_id}
+        assert {fetcher.id for fetcher in gateway.led} == {job_id}
         assert gateway.led[0].clone_url == repository.url
         assert gateway.closed == [job_id]
         await floor.refresher.step()
@@ -228,7 +228,7 @@ async def test_a_machine_that_serves_only_public_repositories_refreshes_no_priva
         machines = {"public": Machine("public", "/srv"), "here": floor.machine}
         floor.refresher = Refresher(floor.bench, machines)
         await floor.refresh()
-        assert {reader.id for reader in gateway.led} == {name_refresh(floor.machine, PROFILE, floor.clock())}
+        assert {fetcher.id for fetcher in gateway.led} == {name_refresh(floor.machine, PROFILE, floor.clock())}
         assert floor.count_layers() == 2
 
 

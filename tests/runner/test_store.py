@@ -9,12 +9,13 @@ from sqlalchemy.exc import IntegrityError, StatementError
 
 from runner.db.database import Database
 from runner.db.schema import jobs
-from runner.model.caps import Scope, Spent
+from runner.model.caps import Scope
 from runner.model.job import FileChange, IllegalMove, Job, JobKind, JobRequest, JobState, Report, ask_again
 from runner.model.machines import Lease
-from runner.model.meter import Meter
+from runner.model.usage import Usage
 from runner.rows import job_rows
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.meters import make_meter
 
 
 async def test_a_trigger_that_comes_twice_makes_one_job(database_url: str) -> None:
@@ -194,9 +195,9 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
         async with database.write() as connection:
             for job in jobs_made:
                 await job_rows.insert_job(connection, job)
-                meter = Meter(job.id, turns=2, input_tokens=10, output_tokens=1, cost_usd=0.5, run_s=3.0)
+                meter = make_meter(job.id, turns=2, input_tokens=10, output_tokens=1, cost_usd=0.5, run_s=3.0)
                 await job_rows.save_meter(connection, meter)
-            await job_rows.save_meter(connection, Meter("a" * 10, turns=3))
+            await job_rows.save_meter(connection, make_meter("a" * 10, turns=3))
         async with database.read() as connection:
             spent = await job_rows.fetch_spent(
                 connection, repository=jobs_made[0].repository, thread=1, requested_by="ada", now=NOON
@@ -207,7 +208,10 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
                 )
                 for series in (1, 2, None)
             ]
-    assert spent[Scope.ISSUE] == Spent(jobs=1, turns=3)
-    assert spent[Scope.USER_DAY] == Spent(jobs=2, turns=5, tokens=11, cost_usd=0.5, run_s=3.0)
+    of_issue = Usage(jobs=1, turns=3, unpriced=1)
+    assert spent[Scope.ISSUE] == of_issue
+    assert spent[Scope.USER_DAY] == of_issue + Usage(
+        jobs=1, turns=2, input_tokens=10, output_tokens=1, known_usd=0.5, run_s=3.0
+    )
     assert spent[Scope.REPOSITORY_MONTH] == spent[Scope.USER_DAY], "the third job was another month's"
     assert [spent[Scope.ISSUE].jobs for spent in in_series] == [1, 0, 0], "a person's worktree is no run of an agent"

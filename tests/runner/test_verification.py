@@ -8,30 +8,30 @@ import pytest
 
 from runner.checks.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
 from runner.checks.signature import MAX_FAILURE, Counts, count_tests, find_signature, name_failure
-from runner.checks.verification import Check, Kind, Run, Side, Verdict, find_text, judge, list_sides
+from runner.checks.verification import Check, CheckKind, CheckRun, CheckVerdict, Side, find_text, judge, list_sides
 from runner.model.job import FileChange
 
-GOOD = Run(0, timed_out=False, words="fine")
-HANGS = Run(130, timed_out=True, words="")
-CRASH = Run(139, timed_out=False, words="")
-MISSING = Run(127, timed_out=False, words="sh: 1: python: not found")
-NO_TESTS = Run(5, timed_out=False, words="no tests ran in 0.01s")
+GOOD = CheckRun(0, timed_out=False, words="fine")
+HANGS = CheckRun(130, timed_out=True, words="")
+CRASH = CheckRun(139, timed_out=False, words="")
+MISSING = CheckRun(127, timed_out=False, words="sh: 1: python: not found")
+NO_TESTS = CheckRun(5, timed_out=False, words="no tests ran in 0.01s")
 
 
-def fails(words: str = "ValueError: 3 is wrong") -> Run:
-    return Run(1, timed_out=False, words=f"Traceback (most recent call last):\n{words}\n")
+def fails(words: str = "ValueError: 3 is wrong") -> CheckRun:
+    return CheckRun(1, timed_out=False, words=f"Traceback (most recent call last):\n{words}\n")
 
 
 OTHERWISE = fails("KeyError: 'x'")
 
 
 def judged(
-    kind: Kind,
-    base: list[Run],
-    changed: list[Run] | None = None,
-    text: list[Run] | None = None,
+    kind: CheckKind,
+    base: list[CheckRun],
+    changed: list[CheckRun] | None = None,
+    text: list[CheckRun] | None = None,
     new_names: Sequence[str] = (),
-) -> Verdict:
+) -> CheckVerdict:
     sides = {Side.BASE: base, Side.CHANGED: changed, Side.TEXT: text}
     runs = {side: runs for side, runs in sides.items() if runs is not None}
     check = Check("a" * 10, 1, kind, "the issue", "x", runs)
@@ -41,63 +41,65 @@ def judged(
 @pytest.mark.parametrize(
     ("base", "changed", "verdict"),
     [
-        ([fails()] * 3, [GOOD] * 3, Verdict.VERIFIED),
-        ([CRASH] * 3, [GOOD] * 3, Verdict.VERIFIED),
-        ([HANGS] * 3, [GOOD] * 3, Verdict.VERIFIED),
-        ([fails("ValueError: 1 at 0xfe"), fails("ValueError: 2 at 0x17")], [GOOD] * 2, Verdict.VERIFIED),
-        ([fails()] * 3, [GOOD, GOOD, fails()], Verdict.STILL_FAILS),
-        ([fails()] * 3, [GOOD, GOOD, OTHERWISE], Verdict.FAILS_OTHERWISE),
-        ([HANGS] * 3, [fails()] * 3, Verdict.FAILS_OTHERWISE),
-        ([fails(), GOOD, fails()], [GOOD] * 3, Verdict.NOT_ALWAYS),
-        ([fails(), OTHERWISE, fails()], [GOOD] * 3, Verdict.NOT_ALWAYS),
-        ([GOOD] * 3, [GOOD] * 3, Verdict.SHOWS_NOTHING),
-        ([MISSING] * 3, [MISSING] * 3, Verdict.NOT_RUN),
-        ([fails()] * 3, [], Verdict.NOT_RUN),
+        ([fails()] * 3, [GOOD] * 3, CheckVerdict.VERIFIED),
+        ([CRASH] * 3, [GOOD] * 3, CheckVerdict.VERIFIED),
+        ([HANGS] * 3, [GOOD] * 3, CheckVerdict.VERIFIED),
+        ([fails("ValueError: 1 at 0xfe"), fails("ValueError: 2 at 0x17")], [GOOD] * 2, CheckVerdict.VERIFIED),
+        ([fails()] * 3, [GOOD, GOOD, fails()], CheckVerdict.STILL_FAILS),
+        ([fails()] * 3, [GOOD, GOOD, OTHERWISE], CheckVerdict.FAILS_OTHERWISE),
+        ([HANGS] * 3, [fails()] * 3, CheckVerdict.FAILS_OTHERWISE),
+        ([fails(), GOOD, fails()], [GOOD] * 3, CheckVerdict.NOT_ALWAYS),
+        ([fails(), OTHERWISE, fails()], [GOOD] * 3, CheckVerdict.NOT_ALWAYS),
+        ([GOOD] * 3, [GOOD] * 3, CheckVerdict.SHOWS_NOTHING),
+        ([MISSING] * 3, [MISSING] * 3, CheckVerdict.NOT_RUN),
+        ([fails()] * 3, [], CheckVerdict.NOT_RUN),
     ],
 )
 def test_a_script_of_the_issue_is_verified_by_base_and_change(
-    base: list[Run], changed: list[Run], verdict: Verdict
+    base: list[CheckRun], changed: list[CheckRun], verdict: CheckVerdict
 ) -> None:
-    assert judged(Kind.ISSUE, base, changed) is verdict
+    assert judged(CheckKind.ISSUE, base, changed) is verdict
 
 
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ([fails()] * 3, Verdict.VERIFIED),
-        ([OTHERWISE] * 3, Verdict.LOOKS_AT_PATCH),
-        ([GOOD] * 3, Verdict.LOOKS_FOR_PATCH),
-        ([fails(), fails(), GOOD], Verdict.LOOKS_FOR_PATCH),
+        ([fails()] * 3, CheckVerdict.VERIFIED),
+        ([OTHERWISE] * 3, CheckVerdict.LOOKS_AT_PATCH),
+        ([GOOD] * 3, CheckVerdict.LOOKS_FOR_PATCH),
+        ([fails(), fails(), GOOD], CheckVerdict.LOOKS_FOR_PATCH),
     ],
 )
-def test_a_script_of_the_agent_must_not_be_content_with_the_text_of_a_change(text: list[Run], verdict: Verdict) -> None:
-    assert judged(Kind.AGENT, [fails()] * 3, [GOOD] * 3, text) is verdict
-    assert judged(Kind.TESTS, [fails()] * 3, [GOOD] * 3, text) is verdict
+def test_a_script_of_the_agent_must_not_be_content_with_the_text_of_a_change(
+    text: list[CheckRun], verdict: CheckVerdict
+) -> None:
+    assert judged(CheckKind.AGENT, [fails()] * 3, [GOOD] * 3, text) is verdict
+    assert judged(CheckKind.TESTS, [fails()] * 3, [GOOD] * 3, text) is verdict
 
 
 def test_what_nobody_could_try_on_the_text_of_a_change_is_verified_only_for_the_issues_own_script() -> None:
-    assert judged(Kind.AGENT, [fails()] * 3, [GOOD] * 3) is Verdict.UNTRIED
-    assert judged(Kind.TESTS, [fails()] * 3, [GOOD] * 3) is Verdict.UNTRIED
-    assert judged(Kind.ISSUE, [fails()] * 3, [GOOD] * 3) is Verdict.VERIFIED
+    assert judged(CheckKind.AGENT, [fails()] * 3, [GOOD] * 3) is CheckVerdict.UNTRIED
+    assert judged(CheckKind.TESTS, [fails()] * 3, [GOOD] * 3) is CheckVerdict.UNTRIED
+    assert judged(CheckKind.ISSUE, [fails()] * 3, [GOOD] * 3) is CheckVerdict.VERIFIED
 
 
 def test_a_script_that_asks_for_names_of_the_change_is_not_verified_and_a_plainer_doubt_comes_first() -> None:
     sides = [fails()] * 3, [GOOD] * 3
-    assert judged(Kind.AGENT, *sides, [fails()] * 3, ["_FIXED"]) is Verdict.NAMES_PATCH
-    assert judged(Kind.AGENT, *sides, [GOOD] * 3, ["_FIXED"]) is Verdict.LOOKS_FOR_PATCH
-    assert judged(Kind.AGENT, *sides, None, ["_FIXED"]) is Verdict.NAMES_PATCH
+    assert judged(CheckKind.AGENT, *sides, [fails()] * 3, ["_FIXED"]) is CheckVerdict.NAMES_PATCH
+    assert judged(CheckKind.AGENT, *sides, [GOOD] * 3, ["_FIXED"]) is CheckVerdict.LOOKS_FOR_PATCH
+    assert judged(CheckKind.AGENT, *sides, None, ["_FIXED"]) is CheckVerdict.NAMES_PATCH
 
 
 def test_without_a_change_a_failing_script_is_reproduced_and_tests_are_not_asked() -> None:
-    assert judged(Kind.AGENT, [fails()] * 3) is Verdict.REPRODUCED
-    assert judged(Kind.ISSUE, [GOOD] * 3) is Verdict.SHOWS_NOTHING
-    assert list_sides(Kind.TESTS, has_change=False, has_text=False) == ()
+    assert judged(CheckKind.AGENT, [fails()] * 3) is CheckVerdict.REPRODUCED
+    assert judged(CheckKind.ISSUE, [GOOD] * 3) is CheckVerdict.SHOWS_NOTHING
+    assert list_sides(CheckKind.TESTS, has_change=False, has_text=False) == ()
 
 
 def test_what_was_cut_short_is_not_verified() -> None:
     runs = {Side.BASE: [fails()] * 3, Side.CHANGED: [GOOD] * 3}
-    check = Check("a" * 10, 1, Kind.AGENT, "repro.py", "x", runs, trouble="the time was over")
-    assert judge(check, has_change=True).verdict is Verdict.NOT_RUN
+    check = Check("a" * 10, 1, CheckKind.AGENT, "repro.py", "x", runs, trouble="the time was over")
+    assert judge(check, has_change=True).verdict is CheckVerdict.NOT_RUN
 
 
 def test_text_that_is_read_at_each_run_stays_as_in_base() -> None:
@@ -130,12 +132,12 @@ def test_a_change_cannot_say_of_itself_that_its_source_is_read() -> None:
 
 
 def test_tests_that_nobody_found_were_not_run() -> None:
-    assert judged(Kind.TESTS, [NO_TESTS], [NO_TESTS], [NO_TESTS]) is Verdict.NOT_RUN
-    assert judged(Kind.ISSUE, [NO_TESTS], [GOOD]) is Verdict.VERIFIED
+    assert judged(CheckKind.TESTS, [NO_TESTS], [NO_TESTS], [NO_TESTS]) is CheckVerdict.NOT_RUN
+    assert judged(CheckKind.ISSUE, [NO_TESTS], [GOOD]) is CheckVerdict.VERIFIED
 
 
 def test_a_finding_quotes_both_failures_and_counts() -> None:
-    check = Check("a" * 10, 1, Kind.ISSUE, "", "", {Side.BASE: [fails()] * 2, Side.CHANGED: [GOOD, OTHERWISE]})
+    check = Check("a" * 10, 1, CheckKind.ISSUE, "", "", {Side.BASE: [fails()] * 2, Side.CHANGED: [GOOD, OTHERWISE]})
     finding = judge(check, has_change=True)
     assert (finding.failure, finding.other_failure) == ("ValueError: 3 is wrong", "KeyError: 'x'")
     assert (finding.failed[Side.CHANGED], finding.total[Side.CHANGED]) == (1, 2)
@@ -273,6 +275,6 @@ def test_runners_of_tests_say_how_many_ended_how(words: str, counts: Counts) -> 
 
 def test_tests_must_all_fail_before_and_none_be_skipped_after() -> None:
     some = fails("ValueError: no\n1 failed, 29 passed in 0.12s")
-    assert judged(Kind.TESTS, [some], [GOOD], [some]) is Verdict.NOT_ALL_FAIL
-    skipped = Run(0, timed_out=False, words="1 skipped in 0.12s")
-    assert judged(Kind.TESTS, [fails()], [skipped], [fails()]) is Verdict.SKIPPED
+    assert judged(CheckKind.TESTS, [some], [GOOD], [some]) is CheckVerdict.NOT_ALL_FAIL
+    skipped = CheckRun(0, timed_out=False, words="1 skipped in 0.12s")
+    assert judged(CheckKind.TESTS, [fails()], [skipped], [fails()]) is CheckVerdict.SKIPPED

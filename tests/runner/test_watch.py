@@ -7,38 +7,41 @@ from dataclasses import replace
 
 import pytest
 
-from runner.agents.events import AgentEvent, Ending, EventKind, Tally
-from runner.agents.verdict import Verdict, judge
-from runner.model.caps import Caps, Scope, Spent
+from runner.agents.events import AgentEvent, EventKind, Tally
+from runner.agents.verdict import judge
+from runner.model.caps import Caps, Scope
+from runner.model.ending import Ending, RunVerdict
 from runner.model.environment import Limits
 from runner.model.meter import Meter
 from runner.model.stop_policy import Watched, bound, find_end, find_warning, is_worth_writing
+from runner.model.usage import Usage
 from tests.support.jobs import NOON, make_job
+from tests.support.meters import make_meter
 
 LIMITS = Limits(timeout_s=1000, max_log_bytes=10_000, stuck_after_s=300)
 METER = Meter("0123456789")
 
 
-def watch(meter: Meter = METER, idle_s: float = 0, spent: dict[Scope, Spent] | None = None) -> Watched:
+def watch(meter: Meter = METER, idle_s: float = 0, spent: dict[Scope, Usage] | None = None) -> Watched:
     return Watched(make_job(requested_by="ada"), meter, idle_s, spent or {})
 
 
-def end_of(watched: Watched, caps: dict[Scope, Caps] | None = None) -> Verdict | None:
+def end_of(watched: Watched, caps: dict[Scope, Caps] | None = None) -> RunVerdict | None:
     return find_end(watched, bound(caps or {}, LIMITS), LIMITS)
 
 
 def test_an_agent_within_its_caps_goes_on() -> None:
-    assert end_of(watch(replace(METER, turns=3)), {Scope.JOB: Caps(turns=4)}) is None
+    assert end_of(watch(make_meter("0123456789", turns=3)), {Scope.JOB: Caps(turns=4)}) is None
 
 
 @pytest.mark.parametrize(
     ("meter", "words"),
     [
-        (replace(METER, turns=4), "4 turns"),
-        (replace(METER, input_tokens=60, output_tokens=40), "100 tokens"),
-        (replace(METER, cost_usd=2.0), "$2.00"),
-        (replace(METER, run_s=1000), "1,000 seconds"),
-        (replace(METER, output_bytes=10_000), "10,000 bytes of output"),
+        (make_meter("0123456789", turns=4), "4 turns"),
+        (make_meter("0123456789", input_tokens=60, output_tokens=40), "100 tokens"),
+        (make_meter("0123456789", cost_usd=2.0), "$2.00"),
+        (make_meter("0123456789", run_s=1000), "1,000 seconds"),
+        (make_meter("0123456789", output_bytes=10_000), "10,000 bytes of output"),
     ],
 )
 def test_every_cap_of_a_run_ends_it(meter: Meter, words: str) -> None:
@@ -50,7 +53,7 @@ def test_every_cap_of_a_run_ends_it(meter: Meter, words: str) -> None:
 
 @pytest.mark.parametrize("scope", [Scope.ISSUE, Scope.USER_DAY, Scope.REPOSITORY_MONTH])
 def test_what_belongs_together_has_caps_of_its_own(scope: Scope) -> None:
-    spent = {scope: Spent(jobs=9, cost_usd=5.0)}
+    spent = {scope: Usage(jobs=9, known_usd=5.0)}
     verdict = end_of(watch(spent=spent), {scope: Caps(cost_usd=5.0, jobs=2)})
     assert verdict
     assert "$5.00" in verdict.reason
@@ -66,20 +69,20 @@ def test_an_agent_that_prints_nothing_for_too_long_is_stuck() -> None:
 def test_a_persons_wish_comes_before_any_cap() -> None:
     cancelled = replace(make_job(), cancel_requested_at=NOON, cancelled_by="ada")
     verdict = end_of(Watched(cancelled, METER, 9999, {}))
-    assert verdict == Verdict(Ending.CANCELLED, "cancelled by @ada")
+    assert verdict == RunVerdict(Ending.CANCELLED, "cancelled by @ada")
 
 
 def test_an_agent_is_warned_before_the_end_and_not_from_the_start() -> None:
     caps = bound({Scope.JOB: Caps(turns=10)}, LIMITS)
-    assert find_warning(watch(replace(METER, turns=7)), caps) is None
-    warning = find_warning(watch(replace(METER, turns=8)), caps)
+    assert find_warning(watch(make_meter("0123456789", turns=7)), caps) is None
+    warning = find_warning(watch(make_meter("0123456789", turns=8)), caps)
     assert warning
     assert "80% of your cap of 10 turns" in warning
 
 
 def test_a_warning_is_the_same_to_a_shell_and_in_json() -> None:
     caps = bound({Scope.USER_DAY: Caps(cost_usd=1.0)}, LIMITS)
-    warning = find_warning(watch(spent={Scope.USER_DAY: Spent(cost_usd=0.9)}), caps)
+    warning = find_warning(watch(spent={Scope.USER_DAY: Usage(known_usd=0.9)}), caps)
     assert warning
     assert json.loads(f'"{warning}"') == warning
     shown = subprocess.run(["sh", "-c", f"printf '%s' '{warning}'"], capture_output=True, text=True, check=True)
@@ -88,15 +91,15 @@ def test_a_warning_is_the_same_to_a_shell_and_in_json() -> None:
 
 
 def test_a_reading_is_written_when_it_says_something_new() -> None:
-    stored = replace(METER, run_s=10.0)
+    stored = make_meter("0123456789", run_s=10.0)
     assert is_worth_writing(None, METER)
-    assert not is_worth_writing(stored, replace(stored, run_s=12.0))
-    assert is_worth_writing(stored, replace(stored, run_s=41.0))
-    assert is_worth_writing(stored, replace(stored, turns=1))
+    assert not is_worth_writing(stored, make_meter("0123456789", run_s=12.0))
+    assert is_worth_writing(stored, make_meter("0123456789", run_s=41.0))
+    assert is_worth_writing(stored, make_meter("0123456789", turns=1))
 
 
 FINISHED = Tally().add([AgentEvent(EventKind.END, ending=Ending.FINISHED)])
-TOLD = Verdict(Ending.CAPPED, "it was told")
+TOLD = RunVerdict(Ending.CAPPED, "it was told")
 
 
 def test_what_was_told_to_end_has_ended_for_that_reason() -> None:
@@ -109,4 +112,4 @@ def test_what_had_finished_by_then_has_finished() -> None:
 
 
 def test_what_a_person_cancelled_is_cancelled_even_if_it_had_finished() -> None:
-    assert judge(FINISHED, 0, speaks=True, told=Verdict(Ending.CANCELLED, "by @ada")).ending is Ending.CANCELLED
+    assert judge(FINISHED, 0, speaks=True, told=RunVerdict(Ending.CANCELLED, "by @ada")).ending is Ending.CANCELLED

@@ -98,7 +98,7 @@ async def test_cursor_sees_nothing_that_would_command_it_and_what_it_writes_ther
         async with world.playground.service.context.db.read() as connection:
             meter = await job_rows.fetch_meter(connection, second.id)
         assert meter
-        assert (meter.ending, meter.input_tokens, meter.output_tokens) == ("finished", 2000, 200)
+        assert (meter.ending, meter.usage.input_tokens, meter.usage.output_tokens) == ("finished", 2000, 200)
 
 
 async def test_the_same_program_sees_what_was_planted_where_nothing_is_hidden_from_it(tmp_path: Path) -> None:

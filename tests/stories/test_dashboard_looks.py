@@ -15,11 +15,11 @@ from runner.db.schema import deliveries
 from runner.model.inventory import Gpu, Inventory
 from runner.model.job import JobState
 from runner.model.machines import Lease, Outage
-from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.machine_states import save_inventory, save_outage
 from tests.support.browser import DESKTOP, PHONE, WIDE, Scheme, find_faults, open_page
 from tests.support.dashboard import Dashboard, open_dashboard
+from tests.support.meters import make_meter
 from tests.support.site import PATCH, make_report
 from tests.support.visitor import NAME
 
@@ -74,7 +74,7 @@ async def fill(dashboard: Dashboard) -> None:
             for minutes, what in enumerate(steps, 1):
                 await job_rows.add_event(connection, job_id, now + timedelta(minutes=minutes), what)
             await job_rows.save_meter(
-                connection, Meter(job_id, turns=7, cost_usd=1.5, model="a-model-with-a-long-name-4")
+                connection, make_meter(job_id, turns=7, cost_usd=1.5, model="a-model-with-a-long-name-4")
             )
         await job_rows.save_log(connection, ENDED, "agent", job_rows.compress_log(LOG))
         await job_rows.insert_lease(connection, Lease("gpu-1", 0, RUNNING), now)

@@ -124,7 +124,7 @@ async def test_of_a_run_that_is_lost_in_mid_answer_nothing_that_was_taken_is_mis
         async with db.read() as connection:
             meter = await job_rows.fetch_meter(connection, job.id)
         assert meter
-        assert meter.output_tokens == sum(call.output_tokens for call in calls) == 100 + 500
+        assert meter.usage.output_tokens == sum(call.output_tokens for call in calls) == 100 + 500
 
 
 async def test_a_cancel_ends_the_access_of_an_agent_whose_machine_only_it_reaches(tmp_path: Path) -> None:

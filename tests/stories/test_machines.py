@@ -234,7 +234,7 @@ async def test_a_machine_whose_clock_is_hours_wrong_and_jumps_changes_nothing(tm
         async with world.playground.service.context.db.read() as connection:
             meter = await job_rows.fetch_meter(connection, job.id)
         assert meter
-        assert 1 < meter.run_s < PATIENCE_S
+        assert 1 < meter.usage.run_s < PATIENCE_S
 
 
 NVIDIA_SMI = """#!/bin/sh

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from bot.listener import Listener
+from bot.listener import HttpListener
 from runner.jobd.sandbox.namespaces import find_missing, is_sealable
 from runner.rows import job_rows
 from tests.support.machines import find_or_skip_sshd
@@ -42,7 +42,7 @@ async def test_a_sealed_agent_fetches_packages_and_reaches_nobody_else(tmp_path:
 
     application = web.Application()
     application.router.add_get("/simple/", answer)
-    listener = Listener(application, 5.0)
+    listener = HttpListener(application, 5.0)
     port = (await listener.open("127.0.0.1", 0)).rpartition(":")[2]
     direct = f'print("DIRECT", fetch("127.0.0.1", {port}, by_proxy=False), flush=True)\n'
     allowed = f'print("ALLOWED", fetch("localhost", {port}), flush=True)\n'

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from runner.agents import BACKENDS, Launch, Run, build_agent
-from runner.agents.events import Ending, EventKind, Tally
+from runner.agents.events import EventKind, Tally
 from runner.agents.prices import AS_OF, PRICES
 from runner.agents.protocol import AgentSpec
+from runner.model.ending import Ending
 from tests.support.agent_runs import (
     HAPPENINGS,
     WRITTEN_BY_HAND,

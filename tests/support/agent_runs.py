@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.agents import BACKENDS, Agent, AgentSpec, build_agent
-from runner.agents.events import AgentEvent, Ending, Tally
-from runner.agents.verdict import Verdict, judge
+from runner.agents.events import AgentEvent, Tally
+from runner.agents.verdict import judge
+from runner.model.ending import Ending, RunVerdict
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 
@@ -103,6 +104,6 @@ def tally_of(kind: str, name: str) -> Tally:
     return Tally().add(read_events(kind, name))
 
 
-def verdict_on(kind: str, name: str, exit_status: int) -> Verdict:
+def verdict_on(kind: str, name: str, exit_status: int) -> RunVerdict:
     """How a transcript's run ended."""
     return judge(tally_of(kind, name), exit_status, speaks=build(kind).speaks)

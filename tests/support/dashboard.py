@@ -18,7 +18,7 @@ from aiohttp import web
 
 from bot.demo.loopback import find_free_port
 from bot.github import AppGitHub
-from bot.web.auth.auth_config import Door
+from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.oauth import GitHubOAuth, OAuthApp
 from bot.web.live_log import MAX_STREAMS
 from bot.web.pages import Pages
@@ -186,10 +186,10 @@ async def open_dashboard(
             context = replace(make_context(client, database, url, clock), public_logs=public_logs)
             app = OAuthApp(CLIENT_ID, CLIENT_SECRET, github.url, github.api_url)
             oauth = GitHubOAuth(session, app, settles=timedelta(seconds=0.2)) if signs_in else None
-            door = Door(oauth, public, ("root",), github.url, role_lasts_s)
+            auth = AuthConfig(oauth, public, ("root",), github.url, role_lasts_s)
             application = web.Application()
             spool = Spool(folder / "spool")
-            pages = Pages(context, spool, {"gpu-1": 2}, AGENTS, max_streams=max_streams, door=door)
+            pages = Pages(context, spool, {"gpu-1": 2}, AGENTS, max_streams=max_streams, auth=auth)
             application.router.add_routes(pages.routes())
             application.on_shutdown.append(pages.live.close)
             runner = web.AppRunner(application)

@@ -14,15 +14,16 @@ from typing import Any, cast
 import aiohttp
 from aiohttp import web
 
-from bot.gateway.doors import ModelGateway
+from bot.gateway.endpoints import ModelGateway
 from bot.gateway.proxy import Reads, Upstream
-from bot.gateway.requests import Rule, read_request
+from bot.gateway.requests import RequestRule, read_request
 from bot.github.session import WayOut, open_session
 from runner.agents.prices import Price
 from runner.db.database import Database
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.machines import Machine
+from runner.model.usage import NOTHING
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.transport.jobd_client import JobdClient
@@ -90,7 +91,7 @@ class Floor:
     async def begin(self, job: Job, **caps: Any) -> Account:
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
-        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {}, Spent())
+        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {}, NOTHING)
         assert account
         await self.gateway.connect(job, cast(JobdClient, self.wire))
         return account
@@ -127,7 +128,7 @@ async def open_floor(
     folder: Path,
     *script: Step,
     url: str = "",
-    rule: Rule | None = None,
+    rule: RequestRule | None = None,
     own_url: str = "",
     way: WayOut = DIRECT,
     read: Reads = read_request,
@@ -139,7 +140,7 @@ async def open_floor(
         open_database(folder) as db,
         open_session(way, auto_decompress=False) as session,
     ):
-        upstream = Upstream(url or model.url, KEY, {"x-team": "widgets"}, rule or Rule())
+        upstream = Upstream(url or model.url, KEY, {"x-team": "widgets"}, rule or RequestRule())
         prices = {"m": Price(10.0, 1.0, 50.0)}
         gateway = ModelGateway(session, db, {"mine": upstream}, prices, lambda: NOON, own_url, read=read)
         floor = Floor(gateway, model, db, Wire(folder / "w"))

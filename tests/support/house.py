@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ FLOORS = ("bot", "handlers", "runner")
 STANDIN = "github_standin"
 PRODUCT = (*FLOORS, STANDIN)
 PACKAGES = {
-    "runner": "agents model changes checks db rows transport steps scheduler",
+    "runner": "model agents changes checks db rows transport steps scheduler",
     "runner.jobd": "sandbox stages proxy environment access verbs",
     "handlers": "text cases words effects inbox commands jobs pulls holds triggers recovery notices",
     "bot": "github gateway config observability operations web.auth web.dashboard web . doctor setup demo cli",
@@ -289,6 +290,20 @@ def find_vague_names(sources: Iterable[Source]) -> list[str]:
         f"{source.name}: name it after what it knows, not {word!r}"
         for source in sources
         for word in sorted(_VAGUE_NAMES.intersection(source.name.replace("_", ".").split(".")))
+    ]
+
+
+def find_shared_class_names(sources: Iterable[Source]) -> list[str]:
+    """Class names that mean more than one class. The stand-in is left out: it calls things as GitHub does."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef) and source.floor in FLOORS:
+                places[node.name].append(f"{source.name}:{node.lineno}")
+    return [
+        f"{name} is the name of {len(found)} classes: {', '.join(found)}; name each after what it alone is"
+        for name, found in places.items()
+        if len(found) > 1
     ]
 
 

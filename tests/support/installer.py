@@ -14,7 +14,7 @@ import aiohttp
 
 from bot.demo.repository import NAME
 from bot.demo.tryout import AGENT, Tryout
-from bot.listener import Listener
+from bot.listener import HttpListener
 from bot.setup.server import Setup
 
 SILENCE_S = 5.0
@@ -102,7 +102,7 @@ async def serve_setup(folder: Path) -> AsyncIterator[tuple[Setup, str]]:
     """A set-up in this folder, which goes on with what is there, and the address that its terminal shows."""
     folder.mkdir(exist_ok=True)
     setup = Setup(folder / "ptq.toml", SILENCE_S)
-    listener = Listener(setup.application(), 0.2)
+    listener = HttpListener(setup.application(), 0.2)
     port = urlsplit(await listener.open("127.0.0.1", 0)).port
     try:
         yield setup, setup.stand_at(port or 0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from prometheus_client.core import Metric
 
-from bot.observability.metrics import Snapshot, collect
+from bot.observability.metrics import MetricsSnapshot, collect
 from handlers.effects.outbox import Backlog
 from runner.rows.stats import Readings
 from tests.support.jobs import NOON
 
 UNITS = {"_seconds": "seconds", "_bytes": "bytes", "_usd": "USD", "_tokens": "tokens"}
-NOTHING = Readings({}, {}, None, {}, None, {}, 0, 0, [], {})
-EMPTY = Snapshot(NOON, NOTHING, Backlog(0, 0, {}), {}, (), {}, {}, 0, 0, {}, [], {}, {}, {}, {}, {}, {})
+NOTHING = Readings({}, {}, None, {}, None, {}, 0, 0, {}, {})
+EMPTY = MetricsSnapshot(NOON, NOTHING, Backlog(0, 0, {}), {}, (), {}, {}, 0, 0, {}, [], {}, {}, {}, {}, {}, {})
 
 
 def render_manual() -> str:

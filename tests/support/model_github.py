@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from handlers.events import Issue, Label, Repository, User
+from handlers.events import Issue, IssueLabel, Repository, User
 from handlers.ports import (
     Comment,
     DeliveryAttempt,
@@ -131,7 +131,7 @@ class ModelGitHub:
 
     def _show_issue(self, issue_number: int) -> Issue:
         self._thread(issue_number)
-        labels, now = tuple(Label(name=name) for name in sorted(self.labels.get(issue_number, ()))), self._now()
+        labels, now = tuple(IssueLabel(name=name) for name in sorted(self.labels.get(issue_number, ()))), self._now()
         state = "closed" if issue_number in self.closed else "open"
         return Issue(number=issue_number, title="It breaks", labels=labels, created_at=now, updated_at=now, state=state)
 

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
+from runner.model.usage import Usage
 from runner.rows.calls import Account
-from runner.steps.gateway import Access, Reader, Way
+from runner.steps.gateway import Fetcher, ModelAccess, Way
 from runner.transport.jobd_client import JobdClient
 
 
 class NoGateway:
-    def grant(self, job: Job) -> Access | None:
+    def grant(self, job: Job) -> ModelAccess | None:
         return None
 
     async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
     ) -> Account | None:
         return None
 
     async def connect(self, job: Job, client: JobdClient) -> None:
         raise AssertionError("nobody asks for it")
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
         return Way()
 
-    async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_packages(self, fetcher: Fetcher, client: JobdClient) -> Way:
         return Way()
 
     async def close(self, job_id: str) -> None:

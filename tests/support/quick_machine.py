@@ -28,7 +28,7 @@ from runner.jobd.environment.change import compute_change
 from runner.jobd.environment.hide import bring_back, hide
 from runner.jobd.environment.home import expand_home, lay_out
 from runner.jobd.environment.trees import open_up
-from runner.jobd.files import Failure, Job, describe, refuse, require_worktree, respond, try_lock, write_file
+from runner.jobd.files import Failure, JobPaths, describe, refuse, require_worktree, respond, try_lock, write_file
 from runner.jobd.git import GIT, find_clone, find_own_clone, git_environment, say
 from runner.jobd.main import VERBS, find
 from runner.jobd.requests import read_request
@@ -52,7 +52,7 @@ SAID = "said"
 UNSUPPORTED = ("setup", "update", "smoke_test", "relay", "lint", "tail_glob", "drop_lines", "base_skills", "rebuild")
 """What of a request needs a real machine."""
 
-Work = Callable[[Job, Mapping[str, Any]], dict[str, Any]]
+Work = Callable[[JobPaths, Mapping[str, Any]], dict[str, Any]]
 
 
 class QuickMachine:
@@ -91,7 +91,7 @@ class QuickMachine:
         """Start a stage once, as `runner.jobd.stages.starting` does."""
         refused = [name for name in UNSUPPORTED if request.get(name)]
         assert not refused, f"this story needs a real machine, for {', '.join(refused)}"
-        (stage, work), job = STAGES[verb], Job(request)
+        (stage, work), job = STAGES[verb], JobPaths(request)
         with not_ended(job), ExitStack() as stack:
             if verb == "start" and read_state(job, "prepare")["state"] != "done":
                 raise Failure("not_prepared", "the job's environment is not prepared")
@@ -109,7 +109,7 @@ class QuickMachine:
         return {"started": True}
 
 
-def _run_stage(stage: str, work: Work, job: Job, request: Mapping[str, Any], lock: ExitStack) -> None:
+def _run_stage(stage: str, work: Work, job: JobPaths, request: Mapping[str, Any], lock: ExitStack) -> None:
     """Be a stage, up to its final state; as long as it lasts the lock is held."""
     with lock:
         try:
@@ -120,7 +120,7 @@ def _run_stage(stage: str, work: Work, job: Job, request: Mapping[str, Any], loc
             write_file(job.of_stage(stage, "json"), json.dumps(final))
 
 
-def _prepare(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+def _prepare(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Check the commit out. There is no base: what is in the repository's own folder is nearer than any."""
     clone = find_clone(job, request["clone_url"])
     clone.parent.mkdir(exist_ok=True)
@@ -151,7 +151,7 @@ def _git(clone: Path, *words: str, **env: str) -> str:
     return done.stdout.strip()
 
 
-def _run_agent(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+def _run_agent(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Run the agent until it ends, is stopped, or its time is over."""
     began = time.monotonic()
     prompt, log = job.root / "prompt.md", job.of_stage("agent", "log")
@@ -199,7 +199,7 @@ def _follow(process: subprocess.Popen[bytes], leash: Leash) -> str | None:
             return reason
 
 
-def _collect(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+def _collect(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     """What came of the run."""
     kill_processes(job.id)
     problems: list[str] = []
@@ -216,7 +216,7 @@ def _collect(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _check(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+def _check(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     """Run everything in its order, each time in a copy of its own of what was prepared.
 
     A job that is cleaned meanwhile ends between two runs, or with the one at work.
@@ -237,7 +237,7 @@ def _check(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lay_out_copy(
-    job: Job, request: Mapping[str, Any], source: Path, edits: list[Mapping[str, Any]], frozen: Sequence[str] = ()
+    job: JobPaths, request: Mapping[str, Any], source: Path, edits: list[Mapping[str, Any]], frozen: Sequence[str] = ()
 ) -> None:
     """A worktree with edits, in place of the one before, and empty folders beside it."""
     for folder in (job.worktree, job.output, job.tmp, job.home):
@@ -250,7 +250,7 @@ def _lay_out_copy(
     carry_over(job, find_own_clone(job), request["base_commit"], edits, request["timeout_s"])
 
 
-def _begin_run(job: Job, request: Mapping[str, Any], run: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+def _begin_run(job: JobPaths, request: Mapping[str, Any], run: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     argv = [*request["test_argv"], *run["words"]]
     if run["script"]:
         write_file(job.output / SCRIPT, run["script"])
@@ -267,7 +267,7 @@ def _begin_run(job: Job, request: Mapping[str, Any], run: Mapping[str, Any]) -> 
         )
 
 
-def _end_run(process: subprocess.Popen[bytes], job: Job, request: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _end_run(process: subprocess.Popen[bytes], job: JobPaths, request: Mapping[str, Any], name: str) -> dict[str, Any]:
     reason = _follow(process, Leash(time.monotonic() + request["run_timeout_s"], None, GRACE_S))
     kill_processes(job.id)
     status = process.wait()
@@ -280,7 +280,7 @@ def _end_run(process: subprocess.Popen[bytes], job: Job, request: Mapping[str, A
 
 
 def _clean(request: Mapping[str, Any]) -> dict[str, Any]:
-    job = Job(request)
+    job = JobPaths(request)
     with ended(job):
         kill_processes(job.id)
         shutil.rmtree(job.root, ignore_errors=True)

@@ -22,11 +22,11 @@ from runner.agents import AgentSpec, build_agent
 from runner.db.database import Database
 from runner.model.job import Job, Report
 from runner.model.machines import Outage
-from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.machine_states import drain, save_outage
 from runner.steps.spool import Spool
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.meters import make_meter
 
 SECRET = "a secret of the operator"
 AGENTS = {
@@ -127,7 +127,7 @@ class Site:
     async def take(self, job: Job, **reading: Any) -> None:
         """Note what a job has taken."""
         async with self.database.write() as connection:
-            await job_rows.save_meter(connection, Meter(job.id, **reading))
+            await job_rows.save_meter(connection, make_meter(job.id, **reading))
 
     async def keep_log(self, job: Job, stage: str, log: bytes) -> None:
         async with self.database.write() as connection:

@@ -14,7 +14,7 @@ from bot.web.auth.visibility import LASTS_S
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class AuthConfig:
     """Who gets in, and how. As it is here, nobody can sign in."""
 
     oauth: GitHubOAuth | None = None
@@ -27,10 +27,10 @@ class Door:
     """How long an answer of GitHub's is good for looking, in seconds."""
 
 
-def open_door(session: aiohttp.ClientSession, settings: Settings) -> Door:
+def build_auth_config(session: aiohttp.ClientSession, settings: Settings) -> AuthConfig:
     """The `[dashboard]` table. The session keeps no cookies."""
     table, web_url = settings.dashboard, find_web_url(settings.github.api_url)
     if table.client_id is None:
-        return Door(web_url=web_url)
+        return AuthConfig(web_url=web_url)
     app = OAuthApp(table.client_id, table.read_client_secret(), web_url, settings.github.api_url)
-    return Door(GitHubOAuth(session, app), table.public, table.operators, web_url)
+    return AuthConfig(GitHubOAuth(session, app), table.public, table.operators, web_url)

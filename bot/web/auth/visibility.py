@@ -24,7 +24,7 @@ KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class VisibleJobs:
     """Which jobs a list may show."""
 
     everything: bool = False
@@ -84,17 +84,17 @@ class Sight:
         """The least that somebody has to be in a job's repository to start such a job there, and to read its log."""
         return Right.START.find_role(self._find_rules(job.repository))
 
-    async def find_scope(self, visit: Visit) -> Scope:
+    async def find_scope(self, visit: Visit) -> VisibleJobs:
         """What lists show them."""
         if visit.is_operator:
-            return Scope(everything=True)
+            return VisibleJobs(everything=True)
         login = visit.login
         if login is None:
-            return Scope(public=self._public)
+            return VisibleJobs(public=self._public)
         every = list(self._context.repositories.values())
         roles = await asyncio.gather(*(self.find_role(login, rules.name) for rules in every))
         found = list(zip(every, roles, strict=True))
-        return Scope(
+        return VisibleJobs(
             public=self._public,
             read=frozenset(rules.name.lower() for rules, role in found if role >= Role.READ),
             start=frozenset(rules.name.lower() for rules, role in found if role >= rules.who_may_start),

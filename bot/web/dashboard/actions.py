@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bot.operations.tasks import Order, place_order
 from bot.web.auth.sessions import Visit
-from bot.web.dashboard.deps import Desk
+from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import Denied, Fields, admit, answering, make_occasion, name_occasion
 from bot.web.dashboard.listing import MAX_TYPED
 from handlers.commands.options import Options
@@ -29,7 +29,7 @@ MAX_ADVICE = 20_000
 class Actions:
     """The handlers of the forms, and of the page to launch from."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: DashboardDeps) -> None:
         self._desk = desk
 
     def routes(self) -> list[web.RouteDef]:

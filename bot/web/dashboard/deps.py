@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from bot.web.auth.auth_config import Door
+from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.cookies import Seal
 from bot.web.auth.oauth import GitHubOAuth
 from bot.web.auth.sessions import Visit, Visits
@@ -19,7 +19,7 @@ from runner.rows import job_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class DashboardDeps:
     """See the module."""
 
     context: Context
@@ -29,12 +29,12 @@ class Desk:
     oauth: GitHubOAuth | None
 
     @classmethod
-    def set_up(cls, context: Context, door: Door) -> Desk:
+    def set_up(cls, context: Context, auth: AuthConfig) -> DashboardDeps:
         """The database is open already: what seals cookies is in it."""
-        signs_in = door.oauth is not None
-        visits = Visits(Seal(context.db.secret, context.now), context.public_url, door.operators, may_sign_in=signs_in)
-        sight = Sight(context, public=door.public, by_address=not signs_in, lasts_s=door.role_lasts_s)
-        return cls(context, Drawing(context, door.web_url), visits, sight, door.oauth)
+        signs_in = auth.oauth is not None
+        visits = Visits(Seal(context.db.secret, context.now), context.public_url, auth.operators, may_sign_in=signs_in)
+        sight = Sight(context, public=auth.public, by_address=not signs_in, lasts_s=auth.role_lasts_s)
+        return cls(context, Drawing(context, auth.web_url), visits, sight, auth.oauth)
 
     async def find_job(self, request: web.Request, visit: Visit) -> Job:
         """The job of a page's address. One that they may not see is as absent as one that never was."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runner.changes.patch import Line, list_lines
+from runner.changes.patch import PatchLine, list_lines
 
 COLOURED_DIFF, COLOURED_LINES = 200_000, 10_000
 """Characters and lines beyond which a diff is shown without colours: each line would cost an element."""
@@ -42,7 +42,7 @@ def read_diff(text: str) -> list[FileDiff]:
     return fold_diff(list_lines(text))
 
 
-def fold_diff(lines: Iterable[Line]) -> list[FileDiff]:
+def fold_diff(lines: Iterable[PatchLine]) -> list[FileDiff]:
     """The files of a diff, in its order."""
     files: list[tuple[str, list[tuple[str, str]]]] = []
     count = 0

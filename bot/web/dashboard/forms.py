@@ -15,7 +15,7 @@ from aiohttp import web
 from bot.operations.context import Refused
 from bot.web.auth.oauth import OAuthFailed
 from bot.web.auth.sessions import Forged, Visit
-from bot.web.dashboard.deps import Desk
+from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.drawing import HEADERS
 from handlers.commands.permissions import ask_live
 from handlers.commands.table import Right
@@ -44,7 +44,7 @@ class Denied(Exception):  # noqa: N818
         self.status = status
 
 
-def answering(desk: Desk, act: Act) -> Callable[[web.Request], Awaitable[web.Response]]:
+def answering(desk: DashboardDeps, act: Act) -> Callable[[web.Request], Awaitable[web.Response]]:
     """The handler of a form."""
 
     async def handle(request: web.Request) -> web.Response:
@@ -74,7 +74,7 @@ def describe(error: Exception) -> tuple[str, int]:
     return "GitHub could not be asked, or did not answer as it should. Please try again.", 503
 
 
-async def admit(desk: Desk, visit: Visit, name: str, right: Right) -> tuple[RepositoryRules, Repository]:
+async def admit(desk: DashboardDeps, visit: Visit, name: str, right: Right) -> tuple[RepositoryRules, Repository]:
     """What may be asked for in a repository by somebody who has this right there, as GitHub says just now.
 
     Raises `Denied`, and what `handlers.ports.GitHub` raises.

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.operations.holds import describe_way_in
 from bot.web.auth.sessions import Visit
-from bot.web.dashboard.deps import Desk
+from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import make_occasion
 from handlers.cases import casebook
 from handlers.cases.case import Case
@@ -79,7 +79,7 @@ class Around:
         return self.case is not None and self.case.standing_job_id == job.id
 
 
-async def look_around(desk: Desk, visit: Visit, job: Job) -> Around:
+async def look_around(desk: DashboardDeps, visit: Visit, job: Job) -> Around:
     """All of it, for whoever is there. What they may do is found out again when they do it."""
     may_start, may_open = await _find_rights(desk, visit, job)
     now = desk.context.now()
@@ -105,7 +105,7 @@ async def look_around(desk: Desk, visit: Visit, job: Job) -> Around:
     )
 
 
-async def _find_rights(desk: Desk, visit: Visit, job: Job) -> tuple[bool, bool]:
+async def _find_rights(desk: DashboardDeps, visit: Visit, job: Job) -> tuple[bool, bool]:
     rules = desk.context.rules_for(job.repository)
     if rules is None or visit.login is None:
         return False, False

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bot.web.auth.visibility import Scope
+from bot.web.auth.visibility import VisibleJobs
 from handlers.text.report import is_withheld
 from handlers.words.costs import describe_cost
 from runner.characters import make_storable
@@ -45,7 +45,7 @@ _SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class PageFilter:
     """What somebody asked for. Empty: all."""
 
     repository: str = ""
@@ -65,7 +65,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedJob:
     """A job as a list shows it."""
 
     id: str
@@ -83,21 +83,21 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JobPage:
     """A page of a list."""
 
-    jobs: tuple[Listed, ...]
+    jobs: tuple[ListedJob, ...]
     cursor: str
     """Of the next page; empty on the last."""
 
 
-def read_filter(query: Mapping[str, str]) -> Filter:
+def read_filter(query: Mapping[str, str]) -> PageFilter:
     """The filter of an address. Whatever it says, it is one. Pure."""
-    given = {field.name: make_storable(query.get(field.name, "").strip()[:MAX_TYPED]) for field in fields(Filter)}
-    return Filter(**given)
+    given = {field.name: make_storable(query.get(field.name, "").strip()[:MAX_TYPED]) for field in fields(PageFilter)}
+    return PageFilter(**given)
 
 
-def choose(scope: Scope, wanted: Filter) -> list[ColumnElement[bool]]:
+def choose(scope: VisibleJobs, wanted: PageFilter) -> list[ColumnElement[bool]]:
     """What holds for the jobs of a list. Pure."""
     conditions = [_show(scope)]
     if wanted.repository:
@@ -117,7 +117,7 @@ def choose(scope: Scope, wanted: Filter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _show(scope: Scope) -> ColumnElement[bool]:
+def _show(scope: VisibleJobs) -> ColumnElement[bool]:
     has_thread, name = jobs.c.thread.is_not(None), func.lower(jobs.c.repository)
     return or_(
         jobs.c.id == "" if not scope.everything else jobs.c.id != "",
@@ -150,7 +150,7 @@ def _read_cursor(cursor: str) -> tuple[datetime, str] | None:
         return None
 
 
-async def fetch_page(connection: AsyncConnection, scope: Scope, wanted: Filter) -> Found:
+async def fetch_page(connection: AsyncConnection, scope: VisibleJobs, wanted: PageFilter) -> JobPage:
     """The jobs of a page, the newest first."""
     # First their ids, out of an index that has all that is asked for, and then what is shown of those few.
     order = (jobs.c.created_at.desc(), jobs.c.id.desc())
@@ -169,16 +169,16 @@ async def fetch_page(connection: AsyncConnection, scope: Scope, wanted: Filter) 
     cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > PAGE else ""
     listed = [_list(row, texts.get(row["id"]), is_operator=scope.everything) for row in rows]
     # Who asks for one end is not to learn it of a run whose end is not shown.
-    return Found(tuple(job for job in listed if wanted.state in ("", ACTIVE_ONES, job.state)), cursor)
+    return JobPage(tuple(job for job in listed if wanted.state in ("", ACTIVE_ONES, job.state)), cursor)
 
 
 def _read_meter(values: dict[str, object]) -> Meter | None:
     """Take the meter out of a row, where there is one."""
     reading = {name.removeprefix("meter_"): values.pop(name) for name in [*values] if name.startswith("meter_")}
-    return Meter(**reading) if reading["job_id"] else None  # type: ignore[arg-type]
+    return job_rows.read_meter(reading) if reading["job_id"] else None
 
 
-def _list(row: Mapping[str, object], report: Report | None, *, is_operator: bool) -> Listed:
+def _list(row: Mapping[str, object], report: Report | None, *, is_operator: bool) -> ListedJob:
     """A job as its reader may see it: of a run that is withheld, people hear that it has ended, and not how."""
     values = dict(row)
     meter = _read_meter(values)
@@ -186,11 +186,11 @@ def _list(row: Mapping[str, object], report: Report | None, *, is_operator: bool
     if is_hidden and not is_operator and values["state"] in FINAL:
         values["state"] = ENDED
     thread, repository, name = values.pop("thread"), values.pop("repository"), values.pop("name")
-    shows_cost = meter is not None and meter.cost_usd is not None and not is_hidden
+    shows_cost = meter is not None and meter.usage.cost_usd is not None and not is_hidden
     cost = describe_cost(meter) if meter and shows_cost else ""
     key = f"{repository}~{name}" if thread is None else f"{repository}#{thread}"
     title = values.pop("title") or ""
-    return Listed(case_key=key, title=str(title), cost=cost, **values)  # type: ignore[arg-type]
+    return ListedJob(case_key=key, title=str(title), cost=cost, **values)  # type: ignore[arg-type]
 
 
 def list_states() -> list[str]:

@@ -11,9 +11,9 @@ from aiohttp import web
 
 from bot.operations.deliveries import NotReplayed, fetch_deliveries, work_again
 from bot.web.auth.sessions import Forged, Visit
-from bot.web.auth.visibility import Scope
+from bot.web.auth.visibility import VisibleJobs
 from bot.web.dashboard import listing
-from bot.web.dashboard.deps import Desk
+from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.drawing import HEADERS
 from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.spend import DAYS, fetch_runs, sum_all
@@ -27,7 +27,7 @@ from runner.rows.pauses import EVERYWHERE, Pause, fetch_pauses
 class Lists:
     """The handlers."""
 
-    def __init__(self, desk: Desk, slots: Mapping[str, int]) -> None:
+    def __init__(self, desk: DashboardDeps, slots: Mapping[str, int]) -> None:
         self._desk = desk
         self._slots = slots
 
@@ -122,13 +122,13 @@ class Lists:
             raise self._desk.refuse(visit)
         return visit
 
-    def _name(self, scope: Scope) -> list[str]:
+    def _name(self, scope: VisibleJobs) -> list[str]:
         """The configured repositories that they know of."""
         known = self._desk.context.repositories.values()
         return sorted(rules.name for rules in known if scope.everything or rules.name.lower() in scope.read)
 
 
-def shows(scope: Scope, job: Job) -> bool:
+def shows(scope: VisibleJobs, job: Job) -> bool:
     """Whether lists show a job: the same as `listing.choose` says to the database. Pure."""
     name = job.repository.lower()
     if scope.everything or name in scope.start:
@@ -136,5 +136,5 @@ def shows(scope: Scope, job: Job) -> bool:
     return job.thread is not None and ((scope.public and not job.private) or name in scope.read)
 
 
-def _shows_pause(scope: Scope, pause: Pause) -> bool:
+def _shows_pause(scope: VisibleJobs, pause: Pause) -> bool:
     return scope.everything or pause.repository == EVERYWHERE or pause.repository in scope.read

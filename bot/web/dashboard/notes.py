@@ -19,7 +19,7 @@ from aiohttp import web
 
 from bot.web.auth.oauth import GitHubOAuth, OAuthUnanswered
 from bot.web.auth.sessions import Visit
-from bot.web.dashboard.deps import Desk
+from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import Denied, Fields, admit, answering
 from bot.web.dashboard.sign_in import PEN, PEN_LASTS, SignIn
 from handlers.cases import casebook
@@ -45,10 +45,10 @@ BACK = "back"
 """In the query of whoever comes from GitHub with a pen: without one then, there is no use in going again."""
 
 
-class Notes:
+class NotePages:
     """The handlers of the note's page."""
 
-    def __init__(self, desk: Desk, oauth: GitHubOAuth, sign_in: SignIn) -> None:
+    def __init__(self, desk: DashboardDeps, oauth: GitHubOAuth, sign_in: SignIn) -> None:
         self._desk = desk
         self._oauth = oauth
         self._sign_in = sign_in

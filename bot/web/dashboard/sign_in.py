@@ -17,7 +17,7 @@ from aiohttp import web
 
 from bot.web.auth.oauth import GitHubOAuth, OAuthFailed
 from bot.web.auth.sessions import Forged, Visit
-from bot.web.dashboard.deps import Desk
+from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.drawing import HEADERS
 
 log = structlog.get_logger()
@@ -39,7 +39,7 @@ _PATH = re.compile(r"/(?:[A-Za-z0-9][A-Za-z0-9_/.%~?=&+#:-]*)?")
 class SignIn:
     """The handlers of signing in and out."""
 
-    def __init__(self, desk: Desk, oauth: GitHubOAuth) -> None:
+    def __init__(self, desk: DashboardDeps, oauth: GitHubOAuth) -> None:
         self._desk = desk
         self._oauth = oauth
 

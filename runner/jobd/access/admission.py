@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..files import Failure, Job, open_plain, read_json, write_file
+from ..files import Failure, JobPaths, open_plain, read_json, write_file
 from ..sandbox.processes import kill_processes
 from ..stages.states import read_state
 from ..stages.tombstone import not_ended
@@ -42,7 +42,7 @@ def admit(request: Mapping[str, Any]) -> dict[str, Any]:
 
     A key that the account knows already is left out where they have another one.
     """
-    job, keys, lasts_s = Job(request), read_keys(request["public_key"]), request["lasts_s"]
+    job, keys, lasts_s = JobPaths(request), read_keys(request["public_key"]), request["lasts_s"]
     with not_ended(job):
         if read_state(job, "prepare")["state"] != "done":
             raise Failure("not_prepared", "the job's environment is not there")
@@ -62,7 +62,7 @@ def admit(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def dismiss(request: Mapping[str, Any]) -> dict[str, Any]:
     """Let nobody in any more, and end what whoever is in there has begun. Raises `Failure`, and `OSError`."""
-    job = Job(request)
+    job = JobPaths(request)
     forget_keys(job)
     job.hold.unlink(missing_ok=True)
     if kill_processes(job.id)[1]:
@@ -70,7 +70,7 @@ def dismiss(request: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def forget_keys(job: Job) -> None:
+def forget_keys(job: JobPaths) -> None:
     """Remove the lines of a job. Raises `OSError`."""
     if f"{MARK}{job.id}".encode() in read_file():
         with changing_keys() as lines:
@@ -84,7 +84,7 @@ def read_file() -> bytes:
     return b""
 
 
-def find_limit_s(job: Job) -> float:
+def find_limit_s(job: JobPaths) -> float:
     """For how many seconds the job may still be entered; 0 or less when nobody may."""
     until = read_json(job.hold).get("until")
     return until - time.time() if isinstance(until, float) else 0.0
@@ -119,7 +119,7 @@ def name(kind: str) -> bytes:
     return len(kind).to_bytes(4, "big") + kind.encode()
 
 
-def describe_line(job: Job, key: str, until: float) -> str:
+def describe_line(job: JobPaths, key: str, until: float) -> str:
     """Our line. `restrict` forbids all forwarding and `~/.ssh/rc`, also what later versions of sshd may bring.
 
     The time is the machine's local one, without `Z`: OpenSSH before 9.1 knows no other.
@@ -132,7 +132,7 @@ def describe_line(job: Job, key: str, until: float) -> str:
     return f'restrict,pty,command="{command}",expiry-time="{expiry}" {key} {MARK}{job.id}'
 
 
-def is_ours(line: str, job: Job) -> bool:
+def is_ours(line: str, job: JobPaths) -> bool:
     """Whether a line lets somebody into the job."""
     return line.endswith(f" {MARK}{job.id}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..files import Failure, Job
+from ..files import Failure, JobPaths
 from ..sandbox.processes import kill_processes
 from ..stages.tombstone import ended, not_ended
 from .admission import forget_keys
@@ -20,7 +20,7 @@ def adopt(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Nothing happens when it was done before. Raises `Failure`, and `OSError`.
     """
-    job, earlier = Job(request), Job({**request, "job_id": request["earlier"]})
+    job, earlier = JobPaths(request), JobPaths({**request, "job_id": request["earlier"]})
     with not_ended(job), ended(earlier):
         forget_keys(earlier)
         if job.root.is_dir():

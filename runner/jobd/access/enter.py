@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 
 from ..environment.environment import enter
-from ..files import Failure, Job, describe, require_worktree
+from ..files import Failure, JobPaths, describe, require_worktree
 from ..requests import check_job
 from ..sandbox.sandbox import open_cell
 from ..stages.states import read_state
@@ -44,7 +44,7 @@ def run_enter(workspace: str, job_id: str) -> int:
     """Be a person's session in a job. Returns the exit status for sshd."""
     try:
         check_job({"workspace": workspace, "job_id": job_id})
-        job = Job({"workspace": workspace, "job_id": job_id})
+        job = JobPaths({"workspace": workspace, "job_id": job_id})
         require_shell_request()
         if os.environ.get("PTQ_JOB_ID") != job_id:
             begin_anew(job_id)
@@ -72,7 +72,7 @@ def begin_anew(job_id: str) -> None:
     os.execve(words[0], words, {**kept, "PTQ_JOB_ID": job_id})  # noqa: S606 - no shell is wanted
 
 
-def visit(job: Job) -> None:
+def visit(job: JobPaths) -> None:
     """Have the person in the job until they leave, or their time is over. Raises `Failure`, and `Over`."""
     limit_s = find_limit_s(job)
     if limit_s <= 0:
@@ -87,7 +87,7 @@ def visit(job: Job) -> None:
     run_in_terminal(job, open_cell(job, {}), argv, make_environment(job, is_bash=shell is not None), find_limit_s(job))
 
 
-def require_rest(job: Job) -> None:
+def require_rest(job: JobPaths) -> None:
     """Raises `Failure` while a stage of the job is at work, or before it has an environment."""
     states = {stage: read_state(job, stage)["state"] for stage in AT_WORK}
     busy = next((stage for stage, state in states.items() if state == "running"), None)
@@ -97,7 +97,7 @@ def require_rest(job: Job) -> None:
         raise Failure("not_prepared", "the job's environment is not there")
 
 
-def describe_visit(job: Job, limit_s: float) -> str:
+def describe_visit(job: JobPaths, limit_s: float) -> str:
     """What the person is told first; of our own words alone."""
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() + limit_s))
     lines = [
@@ -108,7 +108,7 @@ def describe_visit(job: Job, limit_s: float) -> str:
     return "\n".join(lines)
 
 
-def make_environment(job: Job, *, is_bash: bool) -> dict[str, str]:
+def make_environment(job: JobPaths, *, is_bash: bool) -> dict[str, str]:
     """What the person's shell starts with: what every process of the job does, and what makes it theirs."""
     term = os.environ.get("TERM", "")
     prompt = f"[ptq {job.id}] \\W\\$ " if is_bash else f"[ptq {job.id}] $ "

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..files import Failure, Job
+from ..files import Failure, JobPaths
 from ..sandbox.processes import kill_processes, reap_orphans
 from ..sandbox.sandbox import Cell
 from ..stages.stage import PR_SET_CHILD_SUBREAPER
@@ -42,7 +42,9 @@ class Over(Exception):  # noqa: N818 - a fact, not a fault
     """The session ends, for a reason that the person may be told."""
 
 
-def run_in_terminal(job: Job, cell: Cell | None, argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> None:
+def run_in_terminal(
+    job: JobPaths, cell: Cell | None, argv: Sequence[str], env: Mapping[str, str], limit_s: float
+) -> None:
     """Run a program in the job's worktree until it ends, its time is over, or the person is gone.
 
     Then nothing of it is alive. Raises `Failure` when it cannot be started.
@@ -61,7 +63,7 @@ def run_in_terminal(job: Job, cell: Cell | None, argv: Sequence[str], env: Mappi
 
 
 def start(
-    job: Job, cell: Cell | None, argv: Sequence[str], env: Mapping[str, str]
+    job: JobPaths, cell: Cell | None, argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], int]:
     """A program in a new terminal, and that terminal's other end. Raises `Failure`."""
     ours, theirs = socket.socketpair()

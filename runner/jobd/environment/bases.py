@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import Failure, Job, read_json, write_file
+from ..files import Failure, JobPaths, read_json, write_file
 from ..git import find_clone
 from ..locks import locked
 from ..stages.stage import Stage
@@ -47,7 +47,7 @@ class Base(NamedTuple):
 class Shelf:
     """Where the bases of one repository lie that are made by the same commands, and for the same place."""
 
-    def __init__(self, job: Job, request: Mapping[str, Any], way: str) -> None:
+    def __init__(self, job: JobPaths, request: Mapping[str, Any], way: str) -> None:
         clone = find_clone(job, request["clone_url"])
         self.place = job.workspace / "env" / clone.name
         if way == "slot":
@@ -208,12 +208,12 @@ def follow_recipe(stage: Stage, record: Record, commit: str, *, fresh: bool) -> 
 # What is still needed
 
 
-def describe_use(job: Job, shelf: Shelf, base: Base) -> None:
+def describe_use(job: JobPaths, shelf: Shelf, base: Base) -> None:
     """Write down that a job needs layers. Its folder goes with it."""
     write_file(job.layers, json.dumps({"base": shelf.name, **base._asdict()}))
 
 
-def remove_unused(job: Job, shelf: Shelf) -> None:
+def remove_unused(job: JobPaths, shelf: Shelf) -> None:
     """Remove layers, and bases of the same repository, that no job needs. To be called with the base's lock held."""
     trash = job.workspace / "trash"
     used = {(about.get("base"), name) for about in list_uses(job) for name in about.get("layers", ())}
@@ -237,7 +237,7 @@ def is_old(folder: Path) -> bool:
     return False
 
 
-def list_uses(job: Job) -> Iterator[Mapping[str, Any]]:
+def list_uses(job: JobPaths) -> Iterator[Mapping[str, Any]]:
     """What the jobs of the machine need."""
     for path in job.root.parent.glob("*/control/layers.json"):
         yield read_json(path)

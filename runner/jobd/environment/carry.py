@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import Failure, Job, read_json
+from ..files import Failure, JobPaths, read_json
 from ..git import Git, find_own_clone, open_throwaway, show
 from ..requests import is_change
-from .change import Tree
+from .change import PathReader
 from .merge import merge
 from .trees import open_up
 
@@ -24,7 +24,7 @@ Change = Mapping[str, Any]
 
 
 def carry_over(
-    job: Job, clone: Path, base: str, changes: Sequence[Change], timeout_s: float, begun_at: str = ""
+    job: JobPaths, clone: Path, base: str, changes: Sequence[Change], timeout_s: float, begun_at: str = ""
 ) -> list[str]:
     """Write edits into a worktree as it was just checked out. Raises `Failure`.
 
@@ -41,7 +41,7 @@ def carry_over(
         return conflicts
 
 
-def put_back(job: Job, request: Mapping[str, Any], problems: list[str]) -> None:
+def put_back(job: JobPaths, request: Mapping[str, Any], problems: list[str]) -> None:
     """Write the edits that were held back, but where the run has itself changed the path, which is then said."""
     prepared = read_json(job.of_stage("prepare", "request"))
     held_back, begun_at = prepared.get("held_back"), str(prepared.get("changes_from", ""))
@@ -76,7 +76,7 @@ def has_same(git: Git, path: str, begun_at: str, base: str) -> bool:
 
 def put_back_one(git: Git, worktree: Path, base: str, change: Change, max_bytes: int) -> bool:
     """Write one edit. False, and nothing is changed, when the path is not as the base commit has it."""
-    about = Tree(worktree).look(change["path"])
+    about = PathReader(worktree).look(change["path"])
     if about and about.st_size > max_bytes:  # Too large to be read, so it is nothing that we would replace.
         return False
     tree = write_tree(git, base, [change])

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import Failure, Job, is_utf8
+from ..files import Failure, JobPaths, is_utf8
 from ..git import Git, find_own_clone, join, open_throwaway, show, split, write
 
 PATCH_FACTOR = 4
@@ -38,7 +38,7 @@ NEVER_PART_OF_A_CHANGE = ("__pycache__/", ".hypothesis/")
 """What running Python leaves behind, also where the project's own `.gitignore` forgot it."""
 
 
-class Entry(NamedTuple):
+class ChangedPath(NamedTuple):
     """One changed path, as git says it. Modes are None on the side that lacks the file."""
 
     path: str
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     object: str
 
 
-def compute_change(job: Job, request: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+def compute_change(job: JobPaths, request: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """The changed files and a patch for people. What is left out is named in `problems`."""
     base, max_bytes = request["base_commit"], request["max_change_bytes"]
     with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
@@ -85,7 +85,7 @@ class Survey:
         self.present: list[str] = []
         self.gone: list[str] = []
         self._sizes: dict[str, int] = {}
-        self._tree = Tree(worktree)
+        self._tree = PathReader(worktree)
         self._problems = problems
         for path, mode, size in list_tracked(git, request["base_commit"]):
             self.tracked.append(path)
@@ -127,7 +127,7 @@ class Survey:
         self._problems.append(f"{show(path)} was left out: {reason}")
 
 
-class Tree:
+class PathReader:
     """Looks at paths in the worktree, and never through a link."""
 
     def __init__(self, root: Path) -> None:
@@ -185,13 +185,13 @@ def require_room(sizes: Mapping[str, int], limit: int) -> None:
 # What git found
 
 
-def read_entries(raw: bytes) -> list[Entry]:
+def read_entries(raw: bytes) -> list[ChangedPath]:
     """The changed paths, from git's raw format (git-diff(1), "raw output format")."""
     fields = split(raw)
     entries = []
     for about, path in zip(fields[::2], fields[1::2]):  # noqa: B905 - not in Python 3.9
         old_mode, mode, _, new, _ = about.lstrip(":").split()
-        entries.append(Entry(path, none_if_absent(mode), none_if_absent(old_mode), new))
+        entries.append(ChangedPath(path, none_if_absent(mode), none_if_absent(old_mode), new))
     return entries
 
 
@@ -200,7 +200,7 @@ def none_if_absent(mode: str) -> str | None:
     return None if mode == ABSENT else mode
 
 
-def find_twins(tracked: Iterable[str], entries: Iterable[Entry]) -> list[str]:
+def find_twins(tracked: Iterable[str], entries: Iterable[ChangedPath]) -> list[str]:
     """A sentence for each new path, or folder of one, that differs only in case from one that was there and stays."""
     gone = {entry.path for entry in entries if entry.mode is None}
     new: dict[str, set[str]] = {}
@@ -227,7 +227,7 @@ def list_parts(path: str) -> Iterator[str]:
         path = path.rpartition("/")[0]
 
 
-def read_contents(git: Git, entries: Iterable[Entry], limit: int) -> dict[str, str]:
+def read_contents(git: Git, entries: Iterable[ChangedPath], limit: int) -> dict[str, str]:
     """The new content of every changed file, in Base64, by its object's name."""
     files = [entry for entry in entries if entry.mode not in (None, SUBMODULE)]
     names = "".join(f"{entry.object}\n" for entry in files).encode()

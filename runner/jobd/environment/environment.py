@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from ..files import Failure, Job, read_json, write_file
+from ..files import Failure, JobPaths, read_json, write_file
 from ..git import find_clone
 from ..locks import keep_locked
 from ..sandbox.namespaces import OVERLAY, describe_cell, find_missing, have_own_mounts, is_sealable
@@ -70,7 +70,7 @@ def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
     return base
 
 
-def require_free(job: Job, shelf: Shelf) -> None:
+def require_free(job: JobPaths, shelf: Shelf) -> None:
     """Raises `Failure` where a person is in what lies at the one place of a slot: it would be gone."""
     for path in job.root.parent.glob("*/control/hold.json") if shelf.way == "slot" else ():
         about = read_json(path.with_name(job.environment_file.name))
@@ -78,7 +78,7 @@ def require_free(job: Job, shelf: Shelf) -> None:
             raise Failure("held", "a person is at work in the environment that lies where it would have to be")
 
 
-def enter(job: Job, patience_s: float = PATIENCE_S) -> None:
+def enter(job: JobPaths, patience_s: float = PATIENCE_S) -> None:
     """Let this process see the environment of a job that was prepared, and no other process until it ends.
 
     An overlay whose top is mounted twice loses what is written there. Raises `Failure`, also when another process does
@@ -102,7 +102,7 @@ def separate(way: str) -> None:
         raise Failure("not_sealed", f"the machine allows no namespaces of mounts any more: {reason}") from None
 
 
-def find_tree(job: Job) -> Tree | None:
+def find_tree(job: JobPaths) -> Tree | None:
     """A job's tree; None where it never got one."""
     about, base = read_json(job.environment_file), read_json(job.layers)
     if not about or not base:
@@ -112,7 +112,7 @@ def find_tree(job: Job) -> Tree | None:
     return Tree(str(about["way"]), job.place, layers, job.tree)
 
 
-def clear(job: Job) -> None:
+def clear(job: JobPaths) -> None:
     """Have what a job leaves outside its own folder, and large copies, out of the way of the next. Raises `OSError`."""
     tree, trash = find_tree(job), job.workspace / "trash"
     if tree and tree.way != "overlay":

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import Failure, Job
+from ..files import Failure, JobPaths
 from ..git import find_own_clone, join, open_throwaway, split
 from .trees import open_up
 
 
-def hide(job: Job, names: Iterable[str]) -> None:
+def hide(job: JobPaths, names: Iterable[str]) -> None:
     """Remove files and folders of these names, at whatever depth; case does not count. Raises `Failure`."""
     unwanted = {name.casefold() for name in names}
     if not unwanted:
@@ -35,7 +35,7 @@ def hide(job: Job, names: Iterable[str]) -> None:
                 raise Failure("not_hidden", "what configures the agent cannot be put out of its sight")
 
 
-def bring_back(job: Job, request: Mapping[str, Any]) -> None:
+def bring_back(job: JobPaths, request: Mapping[str, Any]) -> None:
     """Write what the base commit has under hidden names, but where something is in the way. Raises `Failure`."""
     unwanted, base = {name.casefold() for name in request["hidden"]}, request["base_commit"]
     if not unwanted:

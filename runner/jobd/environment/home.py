@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import Failure, Job, is_folder, write_file
+from ..files import Failure, JobPaths, is_folder, write_file
 from ..git import Git, find_own_clone, open_throwaway, show, split
 from ..safe_paths import write_below
 from ..stages.stage import Stage
@@ -43,21 +43,21 @@ PLAIN_FILES = {"100644": False, "100755": True}
 """Git's modes of what is no link and no submodule; and whether it is executable."""
 
 
-def make_home(job: Job) -> None:
+def make_home(job: JobPaths) -> None:
     """Make the home, with what shells read when they begin (bash(1), "INVOCATION")."""
     job.home.mkdir(mode=0o700, exist_ok=True)
     write_file(job.home / ".profile", PROFILE)
     write_file(find_bash_env(job), SHOW_NOTICE)
 
 
-def find_bash_env(job: Job) -> Path:
+def find_bash_env(job: JobPaths) -> Path:
     """What a bash reads that is neither interactive nor a login shell, when `BASH_ENV` names it (pi runs such)."""
     return job.home / ".bash_env"
 
 
 def notify(request: Mapping[str, Any]) -> dict[str, Any]:
     """Leave a text for the agent, in place of an earlier one; not `written` when there is no place for it."""
-    job, text = Job(request), request["text"]
+    job, text = JobPaths(request), request["text"]
     with suppress(OSError):
         if is_folder(job.root):
             write_file(job.notice, text if text.endswith("\n") else f"{text}\n")
@@ -65,12 +65,12 @@ def notify(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"written": False}
 
 
-def expand_home(job: Job, word: str) -> str:
+def expand_home(job: JobPaths, word: str) -> str:
     """A word of a command line, or a variable's value, in which a leading `{home}/` stands for the home."""
     return f"{job.home}/{word[len('{home}/') :]}" if word.startswith("{home}/") else word
 
 
-def lay_out(job: Job, files: Mapping[str, str]) -> None:
+def lay_out(job: JobPaths, files: Mapping[str, str]) -> None:
     """Write files, in Base64, below the home; in their paths, `{worktree}` stands for the worktree's path in dashes.
 
     So agents name the folder of a project's sessions. Raises `Failure`.
@@ -80,7 +80,7 @@ def lay_out(job: Job, files: Mapping[str, str]) -> None:
         put(job, path.replace("{worktree}", dashes), base64.b64decode(content))
 
 
-def put(job: Job, path: str, content: bytes, mode: int = 0o600) -> None:
+def put(job: JobPaths, path: str, content: bytes, mode: int = 0o600) -> None:
     """Write one file below the home. Raises `Failure` where something is in its way."""
     try:
         write_below(job.home, path, content, mode)

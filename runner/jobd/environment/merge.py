@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..git import Git, join, split, write
-from .change import Tree
+from .change import PathReader
 
 ONTO, CHANGE = "onto", "change"
 """The two sides, as conflict markers name them, and files whose place was taken: `path~change`."""
@@ -56,7 +56,7 @@ def settle(git: Git, folder: Path, nothing: str) -> list[str]:
         about, _, path = line.partition("\t")
         mode, name, stage = about.split()
         stages.setdefault(path, {})[stage] = f"{mode} {name}"
-    tree = Tree(folder)
+    tree = PathReader(folder)
     found = {path: tree.look(path) for path in stages}
     written = [path for path, about in found.items() if about and not stat.S_ISDIR(about.st_mode)]
     # What the merge leaves as it was is not in the folder; where a folder is in its place, it lies beside that.

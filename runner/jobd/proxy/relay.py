@@ -14,7 +14,7 @@ import socket
 from contextlib import suppress
 from importlib import import_module
 
-from ..files import Failure, Job, read_json
+from ..files import Failure, JobPaths, read_json
 from ..sandbox.namespaces import hide_from_job, list_descriptors
 from .sockets import find_note
 
@@ -25,7 +25,7 @@ LOOPBACK, SEALED_PORT = "127.0.0.1", 8011
 class Relay:
     """A job's relay, before it runs: what it needs is opened where it still can be."""
 
-    def __init__(self, job: Job, *, has_network: bool) -> None:
+    def __init__(self, job: JobPaths, *, has_network: bool) -> None:
         """Raises `Failure` where no service has asked for it."""
         try:
             self._folder = os.open(read_json(find_note(job))["folder"], os.O_PATH | os.O_DIRECTORY)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import Job, read_json, write_file
+from ..files import JobPaths, read_json, write_file
 from ..stages.tombstone import not_ended
 
 FOLDERS = Path("/tmp")  # noqa: S108 - the path of a socket may have 107 bytes, and a workspace's may be as long
@@ -21,7 +21,7 @@ def open_way(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `Failure` when the job's environment was cleaned.
     """
-    job = Job(request)
+    job = JobPaths(request)
     with not_ended(job):
         note = read_json(find_note(job))
         folder, turn = str(note.get("folder", "")), int(note.get("turn", 0)) + 1
@@ -32,13 +32,13 @@ def open_way(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"path": f"{folder}/{turn:06}"}
 
 
-def close_way(job: Job) -> None:
+def close_way(job: JobPaths) -> None:
     """Remove the folder, if there is one."""
     folder = Path(str(read_json(find_note(job)).get("folder", "")))
     if folder.parent == FOLDERS and folder.name.startswith(PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def find_note(job: Job) -> Path:
+def find_note(job: JobPaths) -> Path:
     """Where the folder's name is written down; no job sees it."""
     return job.control / "relay.json"

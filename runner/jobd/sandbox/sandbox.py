@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..files import Job, read_json
+from ..files import JobPaths, read_json
 from ..git import find_own_clone, find_recipe
 from .namespaces import NO_EXEC, NO_SUID, bind, close_device, enter, make_read_only, mount, mount_empty
 from .tools import find_tools, is_below, is_there
@@ -43,7 +43,9 @@ PATHS = re.compile(r"/[^\s\"'`;:=,|&<>()$]+")
 class Cell:
     """The view of the machine that commands of one job get."""
 
-    def __init__(self, job: Job, request: Mapping[str, Any], start_beside: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, job: JobPaths, request: Mapping[str, Any], start_beside: Callable[[], None] | None = None
+    ) -> None:
         prepared = find_recipe(job)
         self._job = job
         self._start_beside = start_beside
@@ -127,12 +129,12 @@ def find_links(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_symlink()] if folder.is_dir() else []
 
 
-def is_sealed(job: Job) -> bool:
+def is_sealed(job: JobPaths) -> bool:
     """Whether a job has a cell, as it was decided when it was prepared."""
     return bool(read_json(job.environment_file).get("sealed"))
 
 
-def open_cell(job: Job, request: Mapping[str, Any], start_beside: Callable[[], None] | None = None) -> Cell | None:
+def open_cell(job: JobPaths, request: Mapping[str, Any], start_beside: Callable[[], None] | None = None) -> Cell | None:
     """The cell of a job, in which a process is started beside the command; None when it has none."""
     return Cell(job, request, start_beside) if is_sealed(job) else None
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..files import Failure
 from ..sandbox.processes import reap_orphans
 from ..sandbox.sandbox import Cell
-from .log import Output
+from .log import PipeOutput
 
 TICK_S = 0.1
 MAX_REASON = 1_000
@@ -101,7 +101,7 @@ def start(
         os.close(writer)
 
 
-def follow(process: subprocess.Popen[bytes], output: Output, leash: Leash) -> str | None:
+def follow(process: subprocess.Popen[bytes], output: PipeOutput, leash: Leash) -> str | None:
     """Copy a command's output until it ends, or its grace is over. Returns why it was told to end, if it was."""
     reason, killed_at = None, 0.0
     while process.poll() is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from ..files import MAX_MESSAGE
-from .tail import Tail
+from .tail import TailReader
 
 DRAIN_S = 20.0
 """For what an ended command left in its pipe; somebody who cannot be killed may still be writing there."""
@@ -45,10 +45,10 @@ class Log:
             view = view[os.write(sys.stdout.fileno(), view) :]
 
 
-class Output:
+class PipeOutput:
     """What one command prints into a pipe, on its way to the log."""
 
-    def __init__(self, pipe: int, log: Log, drop_lines: Iterable[str], tail: Tail | None) -> None:
+    def __init__(self, pipe: int, log: Log, drop_lines: Iterable[str], tail: TailReader | None) -> None:
         """Lines that begin as one of `drop_lines` are left out; lines of `tail` come between two of the command's."""
         os.set_blocking(pipe, False)
         self._pipe = pipe

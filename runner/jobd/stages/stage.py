@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..files import Failure, Job, describe, read_json, write_file, write_reserved
+from ..files import Failure, JobPaths, describe, read_json, write_file, write_reserved
 from ..sandbox.processes import kill_processes
 from ..sandbox.sandbox import open_cell
 from .command import Ended, Leash, NotRunnable, follow, start
-from .log import Log, Output
-from .tail import Tail
+from .log import Log, PipeOutput
+from .tail import TailReader
 
 GRACE_S = 5.0
 """For a command of the operator's, from the moment at which it is told to end to the one at which it is killed."""
@@ -34,7 +34,7 @@ PR_SET_CHILD_SUBREAPER = 36
 def run_stage(stage: str, work: Callable[[Stage], dict[str, Any]], request_path: str) -> None:
     """Be the stage, up to its final state."""
     request = read_json(Path(request_path))
-    job = Job(request)
+    job = JobPaths(request)
     # Where the service was started with signals ignored, commands would ignore what tells them to end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -50,7 +50,7 @@ class Stage:
     """A stage at work: it runs commands, one after the other, and knows until when."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
-        self.job = Job(request)
+        self.job = JobPaths(request)
         self.request = request
         self.limit_s: float = request["timeout_s"]
         self.deadline = time.monotonic() + self.limit_s
@@ -66,7 +66,7 @@ class Stage:
         *,
         stdin: Path | None = None,
         drop_lines: Iterable[str] = (),
-        tail: Tail | None = None,
+        tail: TailReader | None = None,
         stop: Path | None = None,
         grace_s: float = GRACE_S,
         in_cell: bool = True,
@@ -85,7 +85,7 @@ class Stage:
             start_beside()
         process = start(argv, env, cwd, stdin or Path(os.devnull), cell)
         assert process.stdout
-        output = Output(process.stdout.fileno(), self.log, drop_lines, tail)
+        output = PipeOutput(process.stdout.fileno(), self.log, drop_lines, tail)
         reason = follow(process, output, Leash(self.deadline, stop, grace_s, self.job.objection))
         kill_processes(self.job.id)
         status = process.wait()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ..files import MAX_JSON, Failure, Job, open_plain, reserve, try_lock, write_file
+from ..files import MAX_JSON, Failure, JobPaths, open_plain, reserve, try_lock, write_file
 from .states import open_lock, read_state
 from .tombstone import not_ended
 
@@ -25,7 +25,7 @@ prepare, base, collect = partial(start, "prepare"), partial(start, "base"), part
 
 def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:
     """Start the agent in an environment that is there."""
-    if read_state(Job(request), "prepare")["state"] != "done":
+    if read_state(JobPaths(request), "prepare")["state"] != "done":
         raise Failure("not_prepared", "the job's environment is not prepared")
     if not request["argv"]:
         raise Failure("bad_request", "the agent has no command")
@@ -34,7 +34,7 @@ def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def start_check(request: Mapping[str, Any]) -> dict[str, Any]:
     """Start the checks in an environment that is there, and in which nothing has run yet."""
-    if read_state(Job(request), "prepare")["state"] != "done":
+    if read_state(JobPaths(request), "prepare")["state"] != "done":
         raise Failure("not_prepared", "the environment for the checks is not prepared")
     return start("check", request)
 
@@ -44,12 +44,12 @@ def start_stage(stage: str, request: Mapping[str, Any]) -> bool:
 
     Raises `Failure` when the job's environment was cleaned.
     """
-    job = Job(request)
+    job = JobPaths(request)
     with not_ended(job):
         return _start(job, stage, request)
 
 
-def _start(job: Job, stage: str, request: Mapping[str, Any]) -> bool:
+def _start(job: JobPaths, stage: str, request: Mapping[str, Any]) -> bool:
     job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
     written, log_path, text = job.of_stage(stage, "request"), job.of_stage(stage, "log"), json.dumps(request)
     if len(text) > MAX_JSON:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ..files import Failure, Job, Piece, open_plain, read_json, read_piece, try_lock
+from ..files import Failure, JobPaths, Piece, open_plain, read_json, read_piece, try_lock
 from ..safe_paths import open_below
 
 STAGES = ("prepare", "base", "agent", "collect", "check")
@@ -34,7 +34,7 @@ def poll(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def find_result(request: Mapping[str, Any]) -> dict[str, Any]:
     """What was collected."""
-    found = read_json(Job(request).result)
+    found = read_json(JobPaths(request).result)
     if not found:
         raise Failure("no_result", "nothing was collected")
     return {**found, "ok": True}
@@ -53,7 +53,7 @@ class Question:
         """Raises `Failure` where there is no such stage."""
         if request["stage"] not in STAGES:
             raise Failure("bad_request", f"there is no stage {request['stage']!r}; there are {', '.join(STAGES)}")
-        self._job, self._stage = Job(request), request["stage"]
+        self._job, self._stage = JobPaths(request), request["stage"]
         note_asked(self._job)
         self._log, self._final = (self._job.of_stage(self._stage, kind) for kind in ("log", "json"))
         self._offset, self._limit = request["log_offset"], request["log_limit"]
@@ -88,7 +88,7 @@ def find_size(path: Path) -> int:
     return 0
 
 
-def find_heading(job: Job) -> str:
+def find_heading(job: JobPaths) -> str:
     """The last heading of the worklog as it is now: what the agent says that it tries."""
     end = b""
     # The agent can put a link in place of `output`, and this code runs outside the sandbox.
@@ -99,13 +99,13 @@ def find_heading(job: Job) -> str:
     return found[-1][:MAX_HEADING].decode(errors="replace").strip(" \t#") if found else ""
 
 
-def note_asked(job: Job) -> None:
+def note_asked(job: JobPaths) -> None:
     """Write down that a service still wants to know of a job, by a clock that nobody sets."""
     with suppress(OSError), open(job.asked, "w", opener=open_plain) as file:
         file.write(str(time.monotonic()))
 
 
-def read_state(job: Job, stage: str) -> dict[str, Any]:
+def read_state(job: JobPaths, stage: str) -> dict[str, Any]:
     """The final state of a stage; only its `state` when it has none: `absent`, `running` or `lost`."""
     final = job.of_stage(stage, "json")
     if not job.of_stage(stage, "request").exists():
@@ -120,12 +120,12 @@ def read_state(job: Job, stage: str) -> dict[str, Any]:
 
 def stop_stage(stage: str, request: Mapping[str, Any]) -> None:
     """Have a stage end what it is running. Nothing happens when it was never started, or has ended."""
-    job = Job(request)
+    job = JobPaths(request)
     if job.of_stage(stage, "request").exists():
         with open(job.of_stage(stage, "stop"), "ab", opener=open_plain):
             pass
 
 
-def open_lock(job: Job, stage: str) -> IO[str]:
+def open_lock(job: JobPaths, stage: str) -> IO[str]:
     """The file whose lock a stage holds for life."""
     return open(job.of_stage(stage, "lock"), "a", opener=open_plain)

@@ -22,7 +22,7 @@ MAX_LINE = 1_000_000
 """Bytes of the longest line that is passed on; a longer one is left out."""
 
 
-class Tail:
+class TailReader:
     """Of the files that match a pattern the newest is followed: what it has grown by since we began."""
 
     def __init__(self, root: Path, pattern: str, word: str, look_every_s: float = LOOK_EVERY_S) -> None:

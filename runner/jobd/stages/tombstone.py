@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from ..files import Failure, Job, open_plain
+from ..files import Failure, JobPaths, open_plain
 
 KEPT_S = 30 * 86_400
 """How long it is remembered. No request is that late."""
 
 
 @contextmanager
-def not_ended(job: Job) -> Iterator[None]:
+def not_ended(job: JobPaths) -> Iterator[None]:
     """Let the job not be ended inside the block. Raises `Failure` when it has been."""
     with _open(job, fcntl.LOCK_SH) as mark:
         if mark.read(1):
@@ -26,7 +26,7 @@ def not_ended(job: Job) -> Iterator[None]:
 
 
 @contextmanager
-def ended(job: Job) -> Iterator[None]:
+def ended(job: JobPaths) -> Iterator[None]:
     """End the job for good; inside the block, and from then on, nothing of it can be started."""
     with _open(job, fcntl.LOCK_EX) as mark:
         # Where the disk is full, there is room for the word once the job is gone: it may well be the reason.
@@ -49,7 +49,7 @@ def _write(mark: IO[str]) -> bool:
 
 
 @contextmanager
-def _open(job: Job, lock: int) -> Iterator[IO[str]]:
+def _open(job: JobPaths, lock: int) -> Iterator[IO[str]]:
     folder = job.workspace / "ended"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(folder / job.id, "a+", opener=open_plain) as mark:
@@ -58,7 +58,7 @@ def _open(job: Job, lock: int) -> Iterator[IO[str]]:
         yield mark
 
 
-def _forget_old(job: Job) -> None:
+def _forget_old(job: JobPaths) -> None:
     for mark in (job.workspace / "ended").iterdir():
         with suppress(OSError):
             if mark.stat().st_mtime < time.time() - KEPT_S:

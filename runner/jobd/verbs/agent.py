@@ -9,13 +9,13 @@ from typing import Any
 from ..environment.environment import enter
 from ..environment.hide import hide
 from ..environment.home import copy_skills, expand_home, find_bash_env, lay_out, put
-from ..files import Failure, Job, write_file
+from ..files import Failure, JobPaths, write_file
 from ..git import find_recipe
 from ..proxy.relay import Relay, fill_in
 from ..sandbox.sandbox import is_sealed
 from ..stages.command import NotRunnable
 from ..stages.stage import Stage
-from ..stages.tail import LOOK_EVERY_S, Tail
+from ..stages.tail import LOOK_EVERY_S, TailReader
 from .watchers import read_doubt, read_objection, watch_over
 
 
@@ -61,8 +61,8 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     }
 
 
-def follow_session(job: Job, request: Mapping[str, Any]) -> Tail | None:
+def follow_session(job: JobPaths, request: Mapping[str, Any]) -> TailReader | None:
     """What follows the file that the agent writes beside its output; None where it writes none."""
     if not request["tail_glob"]:
         return None
-    return Tail(job.home, request["tail_glob"], request["tail_word"], request.get("tail_every_s", LOOK_EVERY_S))
+    return TailReader(job.home, request["tail_glob"], request["tail_word"], request.get("tail_every_s", LOOK_EVERY_S))

@@ -17,12 +17,12 @@ from typing import Any
 
 from ..environment.environment import find_tree
 from ..environment.trees import Tree
-from ..files import Job, open_plain, read_json, read_piece, write_file
+from ..files import JobPaths, open_plain, read_json, read_piece, write_file
 from ..git import find_recipe
 from ..sandbox.namespaces import die_with
 from ..sandbox.sandbox import open_cell
 from ..stages.command import Leash, NotRunnable, follow, start
-from ..stages.log import Log, Output
+from ..stages.log import Log, PipeOutput
 from ..stages.stage import TAIL_LINES, Stage
 
 LOOK_EVERY_S = 5.0
@@ -54,12 +54,12 @@ def watch_written(stage: Stage, tree: Tree | None) -> None:
     _fork(lambda: watch_job(stage.job, stage.request, written))
 
 
-def read_objection(job: Job) -> str | None:
+def read_objection(job: JobPaths) -> str | None:
     """Why a watcher ended the agent, as a clause for people; None when none did."""
     return _read_reason(job.objection)
 
 
-def read_doubt(job: Job) -> str | None:
+def read_doubt(job: JobPaths) -> str | None:
     """What a watcher would have ended the agent for, had it been sure; None when there was nothing."""
     return _read_reason(job.doubt)
 
@@ -69,7 +69,7 @@ def _read_reason(path: Path) -> str | None:
     return str(said) if said else None
 
 
-def object_to(job: Job, reason: str, *, is_sure: bool = True) -> None:
+def object_to(job: JobPaths, reason: str, *, is_sure: bool = True) -> None:
     """Have the agent end, or only say that it might have been ended. The first reason counts."""
     path = job.objection if is_sure else job.doubt
     if not path.exists():
@@ -94,7 +94,7 @@ def try_environment(stage: Stage, commands: Iterable[str], began: Path) -> None:
         except (NotRunnable, OSError):
             return
         assert process.stdout
-        output = Output(process.stdout.fileno(), log, (), None)
+        output = PipeOutput(process.stdout.fileno(), log, (), None)
         follow(process, output, Leash(stage.deadline, None, 0.0))
         output.finish()
         if status := process.wait():
@@ -115,7 +115,7 @@ def has_changed(folders: Iterable[Path], since: Path) -> bool:
     return bool(done.stdout)
 
 
-def watch_job(job: Job, request: Mapping[str, Any], written: tuple[list[Path], tuple[int, int]]) -> None:
+def watch_job(job: JobPaths, request: Mapping[str, Any], written: tuple[list[Path], tuple[int, int]]) -> None:
     """Look again and again, until there is something to object to."""
     folders, (bytes_before, files_before) = written
     began = time.monotonic()
@@ -141,7 +141,7 @@ def find_reason(request: Mapping[str, Any], used: int, files: int, unasked_s: fl
     return None
 
 
-def find_last_asked(job: Job, otherwise: float) -> float:
+def find_last_asked(job: JobPaths, otherwise: float) -> float:
     """When a service asked for the job last, on the monotonic clock."""
     piece = read_piece(job.asked, 0, 100)
     with suppress(ValueError):
@@ -149,7 +149,7 @@ def find_last_asked(job: Job, otherwise: float) -> float:
     return otherwise
 
 
-def list_written(job: Job, tree: Tree | None) -> tuple[list[Path], tuple[int, int]]:
+def list_written(job: JobPaths, tree: Tree | None) -> tuple[list[Path], tuple[int, int]]:
     """The folders that a job writes to, and what is there before it does.
 
     That may be a whole copy of the base. On an overlay, it is what the base did not have: the files of a newer commit,

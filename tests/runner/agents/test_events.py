@@ -9,12 +9,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.agents.events import THREAD, WHOLE, AgentEvent, Ending, EventKind, Tally, Usage
+from runner.agents.events import THREAD, WHOLE, AgentEvent, EventKind, Tally
 from runner.agents.verdict import judge
+from runner.model.ending import Ending
+from runner.model.usage import Usage
 from tests.support.agent_runs import build, read_lines
+from tests.support.meters import make_usage
 
 usages = st.builds(
-    Usage,
+    make_usage,
     st.integers(0, 10**6),
     st.integers(0, 10**6),
     st.integers(0, 10**6),
@@ -36,8 +39,8 @@ many_events = st.lists(events, max_size=12)
 
 
 def use(scope: str, tokens: int, *, before: int | None = None) -> AgentEvent:
-    of_before = None if before is None else Usage(before)
-    return AgentEvent(EventKind.USAGE, usage=Usage(tokens), scope=scope, before=of_before)
+    of_before = None if before is None else make_usage(before)
+    return AgentEvent(EventKind.USAGE, usage=make_usage(tokens), scope=scope, before=of_before)
 
 
 def tokens_of(*given_events: AgentEvent) -> int:
@@ -85,7 +88,7 @@ def test_what_covers_the_whole_run_is_believed_unless_more_was_counted(
     assert Tally().add([end]).usage == whole
     usage = Tally().add([*given_events, end]).usage
     assert usage.input_tokens + usage.output_tokens >= whole.input_tokens + whole.output_tokens
-    more = AgentEvent(EventKind.USAGE, usage=whole + Usage(1, 0, 0))
+    more = AgentEvent(EventKind.USAGE, usage=whole + make_usage(1, 0, 0))
     assert Tally().add([more, end]).usage == more.usage
 
 
@@ -107,17 +110,17 @@ def test_a_thread_counts_from_what_it_had_taken_at_the_first_look() -> None:
 
 def test_a_resumed_run_of_codex_counts_only_its_own_tokens() -> None:
     tally = read_codex(count_tokens(None), count_tokens(5000, 1000), count_tokens(7000, 2000))
-    assert tally.usage == Usage(3000, 1500, 300)
+    assert tally.usage == make_usage(3000, 1500, 300)
     assert tally.unknown == 0
     done = {
         "type": "turn.completed",
         "usage": {"input_tokens": 7000, "cached_input_tokens": 3500, "output_tokens": 700},
     }
-    assert read_codex(count_tokens(5000, 1000), count_tokens(7000, 2000), done).usage == Usage(3000, 1500, 300)
+    assert read_codex(count_tokens(5000, 1000), count_tokens(7000, 2000), done).usage == make_usage(3000, 1500, 300)
 
 
 def test_a_fresh_run_of_codex_says_its_tokens_before_it_ends() -> None:
-    assert read_codex(count_tokens(1000, 1000), count_tokens(2500, 1500)).usage == Usage(2500, 1250, 250)
+    assert read_codex(count_tokens(1000, 1000), count_tokens(2500, 1500)).usage == make_usage(2500, 1250, 250)
 
 
 def test_a_tool_call_or_a_retry_after_an_end_means_that_it_goes_on() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.agents.events import Usage
 from runner.agents.prices import AS_OF, PRICES, Price, find_price, reckon_cost
 from tests.support.agent_runs import read_events, tally_of
+from tests.support.meters import make_usage
 
 OWN = Price(1.0, 0.5, 2.0)
 
@@ -57,14 +57,14 @@ def test_the_model_that_claude_names_has_a_price_should_claude_be_killed_before_
 
 def test_what_comes_out_of_a_cache_is_cheaper() -> None:
     price = Price(10.0, 1.0, 100.0)
-    assert reckon_cost(Usage(1_000_000, 0, 0), price) == pytest.approx(10.0)
-    assert reckon_cost(Usage(1_000_000, 900_000, 0), price) == pytest.approx(1.9)
-    assert reckon_cost(Usage(1_000_000, 900_000, 10_000), price) == pytest.approx(2.9)
+    assert reckon_cost(make_usage(1_000_000, 0, 0), price) == pytest.approx(10.0)
+    assert reckon_cost(make_usage(1_000_000, 900_000, 0), price) == pytest.approx(1.9)
+    assert reckon_cost(make_usage(1_000_000, 900_000, 10_000), price) == pytest.approx(2.9)
 
 
 @given(read=counts, cached=counts, written=counts, price=st.sampled_from([*PRICES.values()]))
 def test_no_run_costs_less_than_nothing(read: int, cached: int, written: int, price: Price) -> None:
-    assert reckon_cost(Usage(read, cached, written), price) >= 0
+    assert reckon_cost(make_usage(read, cached, written), price) >= 0
 
 
 def test_the_table_is_dated_and_every_figure_is_likely() -> None:

@@ -1,4 +1,4 @@
-"""The gateway of a running service: a door for each job that asks models or GitHub, and the ways of machines to it."""
+"""The gateway of a running service: an endpoint for each job that asks models or GitHub, and how machines reach it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from bot.gateway.proxy import (
     OVER,
     STOPS,
     WRONG_TOKEN,
-    Door,
+    JobEndpoint,
+    ModelProxy,
     Models,
-    Proxy,
     Reads,
     Upstream,
     read_token,
@@ -35,12 +35,13 @@ from bot.gateway.requests import find_api, read_request
 from bot.gateway.transport import StreamTransport
 from runner.agents.prices import Price
 from runner.db.database import Database
-from runner.model.caps import Caps, Scope, Spent
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.jobd_answers import JobdError
+from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account, Ledger
-from runner.steps.gateway import Access, Reader, Way
+from runner.steps.gateway import Fetcher, ModelAccess, Way
 from runner.transport.jobd_client import JobdClient
 from runner.transport.listening import Listening, Stream, begin
 
@@ -93,127 +94,127 @@ class ModelGateway:
         self._packages = packages
         self._db = db
         self._ledger = Ledger(db)
-        self._proxy = Proxy(session, self._ledger, prices, now, read)
+        self._proxy = ModelProxy(session, self._ledger, prices, now, read)
         self._upstreams = upstreams
         self._now = now
         self._url = url
-        self._doors: dict[str, Door] = {}
+        self._endpoints: dict[str, JobEndpoint] = {}
         self._accounts: dict[str, Account] = {}
         self._ways: dict[str, Listening] = {}
 
-    def grant(self, job: Job) -> Access | None:
+    def grant(self, job: Job) -> ModelAccess | None:
         """See `runner.steps.gateway.Gateway`."""
         if job.agent not in self._upstreams:
             return None
-        return Access(self._make_token(job.id), self._url)
+        return ModelAccess(self._make_token(job.id), self._url)
 
     async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Spent], stored: Spent
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
     ) -> Account | None:
         """See `runner.steps.gateway.Gateway`."""
         if job.agent not in self._upstreams:
             return None
-        door = self._find_door(job.id, job.log_context())
-        door.context = job.log_context()
-        if door.models is None:
+        endpoint = self._find_endpoint(job.id, job.log_context())
+        endpoint.context = job.log_context()
+        if endpoint.models is None:
             account = Account(job, caps, others, beside=self._accounts)
             await self._ledger.load(account, self._now())
-            door.models = Models(account, self._upstreams[job.agent])
+            endpoint.models = Models(account, self._upstreams[job.agent])
             self._accounts[job.id] = account
-        account = door.models.account
+        account = endpoint.models.account
         account.renew(caps, others, stored)
-        was_open, door.is_open = door.is_open, job.stopped_at is None and job.cancel_requested_at is None
-        if was_open and not door.is_open:
-            door.break_off()
+        was_open, endpoint.is_open = endpoint.is_open, job.stopped_at is None and job.cancel_requested_at is None
+        if was_open and not endpoint.is_open:
+            endpoint.break_off()
         return account
 
     async def connect(self, job: Job, client: JobdClient) -> None:
         """See `runner.steps.gateway.Gateway`."""
         await self._connect(job.id, client)
 
-    async def lead_git(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
         """See `runner.steps.gateway.Gateway`."""
-        repositories = self._git.find_repositories(reader) if self._git else ()
+        repositories = self._git.find_repositories(fetcher) if self._git else ()
         if not self._git or not repositories:
             return Way()
-        if not client.is_for(private=reader.private):
+        if not client.is_for(private=fetcher.private):
             raise JobdError("not_served", NOT_SERVED)
-        door = self._find_door(reader.id, {"job": reader.id, "repository": reader.repository})
-        door.repositories = repositories
-        await self._connect(reader.id, client)
-        return self._git.lead(reader, door, self._url)
+        endpoint = self._find_endpoint(fetcher.id, {"job": fetcher.id, "repository": fetcher.repository})
+        endpoint.repositories = repositories
+        await self._connect(fetcher.id, client)
+        return self._git.lead(fetcher, endpoint, self._url)
 
-    async def lead_packages(self, reader: Reader, client: JobdClient) -> Way:
+    async def lead_packages(self, fetcher: Fetcher, client: JobdClient) -> Way:
         """See `runner.steps.gateway.Gateway`."""
-        hosts = self._packages.find_hosts(reader) if self._packages and not self._url else ()
+        hosts = self._packages.find_hosts(fetcher) if self._packages and not self._url else ()
         if not self._packages or not hosts:
             return Way()
-        door = self._find_door(reader.id, {"job": reader.id, "repository": reader.repository})
-        door.package_hosts = hosts
-        await self._connect(reader.id, client)
-        return self._packages.lead(door)
+        endpoint = self._find_endpoint(fetcher.id, {"job": fetcher.id, "repository": fetcher.repository})
+        endpoint.package_hosts = hosts
+        await self._connect(fetcher.id, client)
+        return self._packages.lead(endpoint)
 
     async def close(self, job_id: str) -> None:
         """See `runner.steps.gateway.Gateway`."""
         if way := self._ways.pop(job_id, None):
             way.close()
-        if door := self._doors.pop(job_id, None):
-            door.is_open = False
-            door.break_off()
-            if door.answering:
-                await asyncio.wait([*door.answering], timeout=SETTLE_S)
+        if endpoint := self._endpoints.pop(job_id, None):
+            endpoint.is_open = False
+            endpoint.break_off()
+            if endpoint.answering:
+                await asyncio.wait([*endpoint.answering], timeout=SETTLE_S)
             self._accounts.pop(job_id, None)
 
     async def answer_by_url(self, request: web.Request) -> web.StreamResponse:
         """Answer a request that came by our own address: the token alone says whose it is."""
         token, path = read_token(request), request.path.removeprefix(PREFIX)
         found = re.fullmatch(TOKEN.format(job_id="([0-9a-f]{10})", mac="[0-9a-f]{40}"), token)
-        door = self._doors.get(found[1]) if found else None
-        if door is None or not door.knows(request):  # A stranger takes none of the job's connections.
+        endpoint = self._endpoints.get(found[1]) if found else None
+        if endpoint is None or not endpoint.knows(request):  # A stranger takes none of the job's connections.
             is_ours = found is not None and hmac.compare_digest(token, self._make_token(found[1]))
             return self._turn_away(path, *await self._explain_absence(found[1] if found and is_ours else None))
         url, task = request.rel_url.with_path(path, keep_query=True), asyncio.current_task()
         assert task
         assert request.transport
-        if len(door.answering) >= MAX_CONNECTIONS:
+        if len(endpoint.answering) >= MAX_CONNECTIONS:
             return self._turn_away(path, 503, "too many requests at once")
-        door.answering[task] = _Caller(task, request.transport)
+        endpoint.answering[task] = _Caller(task, request.transport)
         try:
-            return await self._answer(door, request.clone(rel_url=url, client_max_size=MAX_BODY))
+            return await self._answer(endpoint, request.clone(rel_url=url, client_max_size=MAX_BODY))
         finally:
-            del door.answering[task]
+            del endpoint.answering[task]
 
-    def _find_door(self, job_id: str, context: Mapping[str, object]) -> Door:
-        """A job's door, which is made where there is none."""
-        if job_id not in self._doors:
-            self._doors[job_id] = Door(context, self._make_token(job_id))
-        return self._doors[job_id]
+    def _find_endpoint(self, job_id: str, context: Mapping[str, object]) -> JobEndpoint:
+        """A job's endpoint, which is made where there is none."""
+        if job_id not in self._endpoints:
+            self._endpoints[job_id] = JobEndpoint(context, self._make_token(job_id))
+        return self._endpoints[job_id]
 
     async def _connect(self, job_id: str, client: JobdClient) -> None:
-        way, door = self._ways.get(job_id), self._doors.get(job_id)
-        if self._url or door is None or (way and way.is_alive):
+        way, endpoint = self._ways.get(job_id), self._endpoints.get(job_id)
+        if self._url or endpoint is None or (way and way.is_alive):
             return
-        self._ways[job_id] = await client.listen(job_id, partial(self._accept, door))
-        log.info("gateway.connected", **door.context)
+        self._ways[job_id] = await client.listen(job_id, partial(self._accept, endpoint))
+        log.info("gateway.connected", **endpoint.context)
 
     async def _answer_by_relay(
-        self, door: Door, task: asyncio.Task[Any], request: web.BaseRequest
+        self, endpoint: JobEndpoint, task: asyncio.Task[Any], request: web.BaseRequest
     ) -> web.StreamResponse:
         """Answer a request if it has the job's token. Neighbours of the job may reach its relay."""
-        if not door.knows(request):
-            await door.note_refusal(WRONG_TOKEN, has_token=False)
+        if not endpoint.knows(request):
+            await endpoint.note_refusal(WRONG_TOKEN, has_token=False)
             return self._turn_away(request.path, 401, WRONG_TOKEN)
-        door.trust(task)
-        return await self._answer(door, request)
+        endpoint.trust(task)
+        return await self._answer(endpoint, request)
 
-    async def _answer(self, door: Door, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request that has the job's token, whatever it asks for."""
         if self._git and request.path.startswith(ROOT):
-            return await self._git.answer(door, request)
-        return await self._proxy.answer(door, request)
+            return await self._git.answer(endpoint, request)
+        return await self._proxy.answer(endpoint, request)
 
     async def _explain_absence(self, job_id: str | None) -> tuple[int, str]:
-        """What to answer where there is no door: of what job the token is, None where it is of none."""
+        """What to answer where there is no endpoint: of what job the token is, None where it is of none."""
         job = None
         if job_id:
             async with self._db.read() as connection:
@@ -225,7 +226,7 @@ class ModelGateway:
         return STOPS, OVER
 
     def _turn_away(self, path: str, status: int, reason: str) -> web.Response:
-        """Refuse a request before it comes to a door."""
+        """Refuse a request before it comes to an endpoint."""
         return refuse_git(status, reason) if path.startswith(ROOT) else refuse(find_api(path), status, reason)
 
     def _make_token(self, job_id: str) -> str:
@@ -233,32 +234,32 @@ class ModelGateway:
         mac = hmac.digest(self._db.secret, f"gateway {job_id}".encode(), "sha256").hex()[:40]
         return TOKEN.format(job_id=job_id, mac=mac)
 
-    async def _accept(self, door: Door, stream: Stream) -> None:
+    async def _accept(self, endpoint: JobEndpoint, stream: Stream) -> None:
         """Answer what comes by one connection."""
         task = asyncio.current_task()
         assert task
-        if len(door.answering) >= MAX_CONNECTIONS and not door.break_off_stranger():
+        if len(endpoint.answering) >= MAX_CONNECTIONS and not endpoint.break_off_stranger():
             stream.abort()
             return
-        door.answering[task] = door.strangers[task] = stream
+        endpoint.answering[task] = endpoint.strangers[task] = stream
         try:
             async with asyncio.timeout(FIRST_BYTES_S):
                 begun = await begin(stream, len(METHOD))
             if self._packages and begun.first.startswith(METHOD):
-                await self._packages.answer(door, begun)
+                await self._packages.answer(endpoint, begun)
             else:
-                await self._serve(door, task, begun)
+                await self._serve(endpoint, task, begun)
         except Exception as error:  # Whatever it is costs this connection alone: asyncssh would end the machine's.
-            log.warning("gateway.not_accepted", **door.context, reason=type(error).__name__)
+            log.warning("gateway.not_accepted", **endpoint.context, reason=type(error).__name__)
             stream.abort()
         finally:
-            door.strangers.pop(task, None)
-            del door.answering[task]
+            endpoint.strangers.pop(task, None)
+            del endpoint.answering[task]
 
-    async def _serve(self, door: Door, task: asyncio.Task[Any], stream: Stream) -> None:
+    async def _serve(self, endpoint: JobEndpoint, task: asyncio.Task[Any], stream: Stream) -> None:
         """Answer the requests that come by one connection. Raises `OSError`."""
         server = web.Server(
-            partial(self._answer_by_relay, door, task),
+            partial(self._answer_by_relay, endpoint, task),
             request_factory=_make_request,
             access_log=None,
             auto_decompress=False,
