@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -138,6 +139,9 @@ class Listener:
         self._arriving.discard(arriving)
         self._unfinished.pop(arriving, None)
 
+    def _forget_unfinished(self, connection: web.RequestHandler) -> None:
+        self._unfinished.pop(connection, None)
+
     def _make_room(self) -> bool:
         """End the connection that has been idle for the longest, or else the one whose request arrives the slowest.
 
@@ -159,11 +163,11 @@ class Listener:
         self._idle.pop(connection, None)
         if not request.content.is_eof():
             self._unfinished[connection] = asyncio.get_running_loop().time()
-            request.content.on_eof(lambda: self._unfinished.pop(connection, None))
+            request.content.on_eof(partial(self._forget_unfinished, connection))
         try:
             return await self._answer(request)
         finally:
-            self._unfinished.pop(connection, None)
+            self._forget_unfinished(connection)
 
     def _make_handler(self) -> asyncio.Protocol:
         assert self._runner.server is not None
