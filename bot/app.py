@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import structlog
+from aiohttp import web
 
 from bot.config.roster import Roster
 from bot.config.settings import Settings
@@ -26,8 +27,9 @@ from bot.observability.notify import Notifier
 from bot.operations.bases import find_web_url
 from bot.pace import Pace
 from bot.web.auth.auth_config import build_auth_config
+from bot.web.auth.form_fields import MAX_FORM
 from bot.web.pages import Pages
-from bot.webhook import Webhook, make_web_application
+from bot.webhook import Webhook
 from handlers.cases.retention import clean_database, clean_spool
 from handlers.context import Context
 from handlers.effects.case_labels import show_cases
@@ -303,7 +305,7 @@ class Service:
     async def _listen(
         self, stack: AsyncExitStack, webhook: Webhook, pages: Pages, metrics: Metrics, gateway: ModelGateway
     ) -> HttpListener:
-        application = make_web_application()
+        application = web.Application(client_max_size=MAX_FORM)
         application.router.add_post("/webhook", webhook.handle)
         application.router.add_routes(pages.routes())
         application.on_shutdown.append(pages.live.close)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import structlog
 from aiohttp import web
@@ -34,7 +35,7 @@ STALL_S = 30.0
 """Seconds in which a client that is sent something has to take any of it; the live logs' own number."""
 
 SETTLED_S = 0.1
-"""Seconds after which a connection without a request in hand counts as idle: what it sent last has begun by then."""
+"""Seconds after which a connection may have to give way that has no request in hand, or has not sent all of it."""
 
 WARN_S = 60.0
 """Between two warnings that connections are turned away."""
@@ -69,15 +70,19 @@ class HttpListener:
         max_connections: int | None = None,
         head_s: float = HEAD_S,
         stall_s: float = STALL_S,
+        settled_s: float = SETTLED_S,
     ) -> None:
         self._runner = web.AppRunner(application, shutdown_timeout=grace_s)
         self._max_connections = max_connections or _count_allowed()
         self._head_s = head_s
         self._stall_s = stall_s
+        self._settled_s = settled_s
         self._server: asyncio.Server | None = None
         self._arriving: set[_Arriving] = set()
         self._idle: dict[web.RequestHandler, float] = {}
         """Connections without a request in hand, and when each last sent or got something; the longest idle first."""
+        self._unfinished: dict[_Arriving | web.RequestHandler, float] = {}
+        """Connections whose request has not arrived as a whole, and since when it arrives; the slowest first."""
         self._warned_at = float("-inf")
 
     async def open(self, host: str, port: int) -> str:
@@ -116,35 +121,53 @@ class HttpListener:
     def _admit(self, arriving: _Arriving) -> float | None:
         """How many seconds a new connection has for its head; None where all places are taken.
 
-        A connection that waits for its next request gives its place up: its client opens another one.
+        A connection that waits for its client gives its place up: its client opens another one.
         """
         assert self._runner.server is not None
         count = len(self._arriving) + len(self._runner.server.connections)
-        if count >= self._max_connections and not self._end_idle():
+        if count >= self._max_connections and not self._make_room():
             now = asyncio.get_running_loop().time()
             if now >= self._warned_at + WARN_S:
                 self._warned_at = now
                 log.warning("listener.full", connections=self._max_connections)
             return None
         self._arriving.add(arriving)
+        self._unfinished[arriving] = asyncio.get_running_loop().time()
         return self._head_s
 
     def _forget(self, arriving: _Arriving) -> None:
         self._arriving.discard(arriving)
+        self._unfinished.pop(arriving, None)
 
-    def _end_idle(self) -> bool:
-        """End the connection that has been idle for the longest; False where none is idle."""
-        connection, since = next(iter(self._idle.items()), (None, 0.0))
-        if connection is None or asyncio.get_running_loop().time() - since < SETTLED_S:
-            return False
-        del self._idle[connection]
-        if connection.transport is not None:
-            connection.transport.abort()  # Its end is certain, also where the client does not read what it was sent.
-        return True
+    def _forget_unfinished(self, connection: web.RequestHandler) -> None:
+        self._unfinished.pop(connection, None)
+
+    def _make_room(self) -> bool:
+        """End the connection that has been idle for the longest, or else the one whose request arrives the slowest.
+
+        False where every connection is busy or new.
+        """
+        now = asyncio.get_running_loop().time()
+        waits: list[dict[Any, float]] = [self._idle, self._unfinished]
+        for waiting in waits:
+            connection, since = next(iter(waiting.items()), (None, now))
+            if connection is not None and now - since >= self._settled_s:
+                del waiting[connection]
+                if connection.transport is not None:
+                    connection.transport.abort()  # Certain, also where the client does not read what it was sent.
+                return True
+        return False
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._idle.pop(request.protocol, None)
-        return await self._answer(request)
+        connection = request.protocol
+        self._idle.pop(connection, None)
+        if not request.content.is_eof():
+            self._unfinished[connection] = asyncio.get_running_loop().time()
+            request.content.on_eof(partial(self._forget_unfinished, connection))
+        try:
+            return await self._answer(request)
+        finally:
+            self._forget_unfinished(connection)
 
     def _make_handler(self) -> asyncio.Protocol:
         assert self._runner.server is not None
@@ -160,21 +183,21 @@ class _Arriving(asyncio.Protocol):
     def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
         self._head = bytearray()
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         self._listener._bound_stalls(transport)
         head_s = self._listener._admit(self)
         if head_s is None:
-            self._transport.write(_TURNED_AWAY)
-            self._transport.close()
+            self.transport.write(_TURNED_AWAY)
+            self.transport.close()
             return
         self._timer = asyncio.get_running_loop().call_later(head_s, self.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is None or self._transport is None:
+        if self._timer is None or self.transport is None:
             return
         # The end of the head may be in two parts.
         searched = max(len(self._head) - 3, 0)
@@ -183,8 +206,8 @@ class _Arriving(asyncio.Protocol):
             return
         self._end()
         handler = self._listener._make_handler()
-        self._transport.set_protocol(handler)
-        handler.connection_made(self._transport)
+        self.transport.set_protocol(handler)
+        handler.connection_made(self.transport)
         handler.data_received(bytes(self._head))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -193,8 +216,8 @@ class _Arriving(asyncio.Protocol):
     def abort(self) -> None:
         """End it without an answer: nobody has asked anything."""
         self._end()
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def _end(self) -> None:
         if self._timer is not None:

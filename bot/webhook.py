@@ -164,7 +164,8 @@ async def _read_body(request: web.Request, patience_s: float) -> bytes:
         if request.content.is_eof():  # As a rule it has come with its headers: nothing is left to wait for.
             return request.content.read_nowait()
         async with asyncio.timeout(patience_s):
-            return await request.read()
+            # No other request to the application may have so long a body.
+            return await request.clone(client_max_size=MAX_BODY).read()
     except web.HTTPRequestEntityTooLarge:
         raise DeliveryRefused(413, f"the body is larger than {MAX_BODY} bytes") from None
     except TimeoutError:
@@ -246,8 +247,3 @@ def parse_body(body: bytes) -> dict[str, Any]:
     if not isinstance(payload, dict):
         raise DeliveryRefused(400, "the body is not a JSON object")
     return payload
-
-
-def make_web_application() -> web.Application:
-    """An application whose bodies may be as large as GitHub's (aiohttp's own limit is 1 MiB)."""
-    return web.Application(client_max_size=MAX_BODY)

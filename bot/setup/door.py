@@ -61,7 +61,8 @@ class Door:
     def enter(self, request: web.Request) -> web.Response | None:
         """The answer to who comes by the address of the terminal, or None to who is in. Raises `SetupRefused`."""
         token = request.query.get(TOKEN)
-        if request.path.startswith(STATIC) or (token is None and self.is_inside(request)):
+        is_style = request.method == "GET" and request.path.startswith(STATIC)
+        if is_style or (token is None and self.is_inside(request)):
             return None
         if token is None:
             raise SetupRefused(403, f"This browser has not been let in. {AGAIN}")
@@ -85,6 +86,8 @@ class Door:
             word = dict(await read_fields(request)).get(WORD, "")
         except Unreadable as error:
             raise SetupRefused(400, str(error)) from error
+        except web.HTTPClientError as error:
+            raise SetupRefused(error.status, f"This form cannot be read: {error.reason}.") from error
         if not _is_same(word, self.word):
             raise SetupRefused(
                 403, "This form is not of this set-up, or of one that was started anew: load its page again."

@@ -24,7 +24,7 @@ from bot.setup.notes import Unusable
 from bot.setup.steps import Wrong
 from bot.setup.trial import NotLookedAt, look_at_host_key, try_machine
 from bot.setup.views import Views
-from bot.web.auth.form_fields import read_fields
+from bot.web.auth.form_fields import MAX_FORM, read_fields
 from runner.transport.ssh import SILENCE_S
 
 STYLES = {name: Path(__file__).parents[1] / "web" / "static" / name for name in ("style.css", "setup.css")}
@@ -47,7 +47,7 @@ class Setup:
 
     def application(self) -> web.Application:
         """Every page."""
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard], client_max_size=MAX_FORM)
         app.on_response_prepare.append(self._views.add_headers)
         app.router.add_get("/", self.show_next)
         app.router.add_get(f"{STATIC}{{name}}", self.send_style)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from bot.web.turns import run_for_page
 from handlers.text.live_transcript import LiveTranscript
 from handlers.text.log_pieces import cut_pieces
 from handlers.text.sanitize import redact
@@ -74,6 +75,7 @@ class JobLogs:
         self._secrets = secrets
         self._unpacking = asyncio.Lock()
         self._draw = lru_cache(MAX_DRAWN)(self._draw_anew)
+        self._find_settled = lru_cache(MAX_DRAWN)(self._find_settled_anew)
 
     async def read(self, job: Job, stage: str, last: int) -> End:
         """The end of a stage's log: kept for good when the job has ended, from the spool while it is under way."""
@@ -89,21 +91,29 @@ class JobLogs:
         if compressed is None:
             return None
         async with self._unpacking:  # In a thread, for it takes long, and one at a time, for it takes memory.
-            return await asyncio.to_thread(zlib.decompress, compressed)
+            return await run_for_page(zlib.decompress, compressed)
 
     def draw(self, job: Job, stage: str, log: End) -> Drawn:
         """What a reader sees of a log, clean. One that grows is shown as far as nothing in it can become a secret."""
         if stage != GROWING.get(job.state):
             return Drawn(self._draw(self._name_agent(job, stage), log), None)
-        transcript = self.open_transcript(job, stage, log.start)
-        transcript.skip(log.data)
-        shown = replace(log, data=log.data[: transcript.offset - log.start])
+        offset = self._find_settled(self._name_agent(job, stage), log)
+        shown = replace(log, data=log.data[: offset - log.start])
         drawn = self._draw(self._name_agent(job, stage), shown) if shown.data else ()
-        return Drawn(drawn, transcript.offset)
+        return Drawn(drawn, offset)
 
     def open_transcript(self, job: Job, stage: str, start: int) -> LiveTranscript:
         """The log as it is read while it grows, from an offset on."""
-        return LiveTranscript(self._agents.get(self._name_agent(job, stage)), self._secrets, start)
+        return self._open(self._name_agent(job, stage), start)
+
+    def _open(self, agent_name: str, start: int) -> LiveTranscript:
+        return LiveTranscript(self._agents.get(agent_name), self._secrets, start)
+
+    def _find_settled_anew(self, agent_name: str, log: End) -> int:
+        """The offset up to which nothing in a growing log can become a secret. It may take seconds."""
+        transcript = self._open(agent_name, log.start)
+        transcript.skip(log.data)
+        return transcript.offset
 
     def clean(self, log: End) -> str:
         """The log as the machine gave it, but for secrets, colours and what nobody sees."""
@@ -155,7 +165,7 @@ class CleanLogs:
 
     async def fetch(self, log: End) -> bytes:
         """The log, cleaned, in UTF-8. Raises `TooMany`."""
-        key = bool(log.start), (await asyncio.to_thread(hashlib.sha256, log.data)).digest()
+        key = bool(log.start), (await run_for_page(hashlib.sha256, log.data)).digest()
         if (kept := self._find(key)) is not None:
             return kept
         if self._waiting > self._max_waiting:
@@ -164,7 +174,7 @@ class CleanLogs:
         try:
             async with self._turn:
                 if (kept := self._find(key)) is None:  # Nobody else has asked for the same.
-                    kept = await asyncio.to_thread(self._make, log)
+                    kept = await run_for_page(self._make, log)
                     self._keep(key, kept)
         finally:
             self._waiting -= 1

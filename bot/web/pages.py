@@ -6,7 +6,6 @@ may load and run nothing but our own files.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -24,6 +23,7 @@ from bot.web.dashboard.actions import Actions
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.drawing import HEADERS
 from bot.web.dashboard.job_page import look_around
+from bot.web.dashboard.listing import name_state
 from bot.web.dashboard.lists import Lists
 from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.notes import NotePages
@@ -32,6 +32,7 @@ from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, End, JobLogs, TooMa
 from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
 from bot.web.live_channel import View, may_read
 from bot.web.live_log import MAX_STREAMS, Decisions, LiveLogs
+from bot.web.turns import Turns, run_for_page
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.effects.outbox import count_backlog, list_troubles
@@ -106,28 +107,32 @@ class Pages:
         signs_in = self._desk.oauth is not None
         self.live = LiveLogs(decided, spool, self._logs, max_streams, people_sign_in=signs_in)
         """To be closed when the service stops."""
+        self._turns = Turns(self._find_login, HEADERS)
         self._large = LargeAnswers(self._find_login, HEADERS, max_under_way, people_sign_in=signs_in)
 
     def routes(self) -> list[web.RouteDef]:
         """Every page, also those that are in files of their own."""
         desk, oauth = self._desk, self._desk.oauth
         signs_in = SignIn(desk, oauth) if oauth else None
-        routes = [
+        pages = [
             *Lists(desk, self._slots).routes(),
-            *([*signs_in.routes(), *Actions(desk).routes()] if signs_in else []),
+            *(Actions(desk).routes() if signs_in else []),
             *(NotePages(desk, oauth, signs_in).routes() if oauth and signs_in else []),
-            web.get("/healthz", self.show_health),
-            web.get("/readyz", self.show_readiness),
             web.get("/status", self.show_status),
             web.get("/jobs/{id}", self.show_job),
             web.get("/jobs/{id}/actions", self.show_actions),
             web.get("/jobs/{id}/patch", self.show_patch),
             web.get("/jobs/{id}/files/{name}", self.send_artifact),
             web.get("/jobs/{id}/log/{stage}", self.show_log),
+        ]
+        others = [
+            *(signs_in.routes() if signs_in else []),
+            web.get("/healthz", self.show_health),
+            web.get("/readyz", self.show_readiness),
             self.live.route(),
             web.get("/static/{name}", send_static),
         ]
-        return [*map(self._large.guard, routes)]
+        return [*map(self._large.guard, [*map(self._turns.guard, pages), *others])]
 
     async def show_health(self, request: web.Request) -> web.Response:
         """The process lives."""
@@ -177,7 +182,7 @@ class Pages:
             # Last of all, so that nothing is shown of a run whose report came meanwhile and is confidential.
             values["report"] = await job_rows.fetch_report(connection, job.id)
         values |= {"around": around, "posted": "posted" in request.query, "reads_log": reads_log}
-        return await asyncio.to_thread(partial(self._draw_job, visit, job, logs=logs, **values))
+        return await run_for_page(partial(self._draw_job, visit, job, logs=logs, **values))
 
     async def show_actions(self, request: web.Request) -> web.Response:
         """The part of a job's page that says what its reader may do: another one, once the job has ended."""
@@ -252,7 +257,7 @@ class Pages:
             assert job is not None, "no job is ever deleted"
             standing = await self._fetch_standing(connection, job)
             report = await job_rows.fetch_report(connection, job_id)
-        return await asyncio.to_thread(self._draw_view, job, report, **standing)
+        return await run_for_page(self._draw_view, job, report, **standing)
 
     def _draw_view(self, job: Job, report: Report | None, *, meter: Meter | None, **values: Any) -> View:
         draw = self._desk.drawing.draw
@@ -268,7 +273,7 @@ class Pages:
             return withheld
         if report is None or not report.patch:
             raise web.HTTPNotFound(text="this job has no patch\n", headers=HEADERS)
-        return web.Response(text=await asyncio.to_thread(self._show, "patch", report.patch), headers=HEADERS)
+        return web.Response(text=await run_for_page(self._show, "patch", report.patch), headers=HEADERS)
 
     async def send_artifact(self, request: web.Request) -> web.Response:
         """A text that came out of a job, to keep: whatever is in it, browsers take it for a file of plain text."""
@@ -280,7 +285,7 @@ class Pages:
         if not text.strip():
             raise web.HTTPNotFound(text="this job has no such file\n", headers=HEADERS)
         named = {"Content-Disposition": f'attachment; filename="{name}"'}
-        shown = await asyncio.to_thread(self._show, ARTIFACTS[name], text)
+        shown = await run_for_page(self._show, ARTIFACTS[name], text)
         return web.Response(text=shown, headers={**HEADERS, **named})
 
     async def show_log(self, request: web.Request) -> web.Response:
@@ -314,7 +319,7 @@ class Pages:
         return self._desk.visits.read(request).login
 
     async def _find_reader(self, request: web.Request) -> tuple[str | None, Job, bool]:
-        visit, job = await self._find(request)
+        visit, job = await self._turns.make(request, lambda: self._find(request))
         return visit.login, job, await self._desk.sight.reads_log(visit, job)
 
     async def _fetch_result(self, visit: Visit, job: Job) -> tuple[Report | None, web.Response | None]:
@@ -326,7 +331,7 @@ class Pages:
             report = await job_rows.fetch_report(connection, job.id)
         if report and not has_words(report) and not await self._desk.sight.reads_log(visit, job):
             report = None
-        return report, await asyncio.to_thread(self._withhold, visit, job, report)
+        return report, await run_for_page(self._withhold, visit, job, report)
 
     def _withhold(self, visit: Visit, job: Job, report: Report | None) -> web.Response | None:
         """The page that replaces a run which only the operator may see; None for any other run."""
@@ -348,7 +353,7 @@ async def send_static(request: web.Request) -> web.StreamResponse:
 
 def describe_withheld(job: Job) -> dict[str, Any]:
     """All that is said of a run that is withheld."""
-    return {"job": job, "state": job.state if job.active else "ended"}
+    return {"job": job, "state": name_state(job.state, is_hidden=True)}
 
 
 def describe_run(job: Job, meter: Meter | None, now: datetime) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from bot.web.job_logs import CleanLogs, End, JobLogs, TooMany
@@ -88,6 +89,12 @@ async def test_a_page_draws_a_log_once(tmp_path: Path) -> None:
         for job in (growing, ended):
             drawn = [logs.draw(job, "agent", End(0, b"a line\nmore\n")).entries for _ in range(2)]
             assert drawn[0] is drawn[1]
+        keys = End(0, (b"-----BEGIN RSA PRIVATE KEY-----\n" + b"A\n" * 500) * 20)
+        before = cpu_s()
+        assert logs.draw(growing, "agent", keys).entries
+        cost, before = cpu_s() - before, cpu_s()
+        assert logs.draw(growing, "agent", replace(keys)).entries
+        assert cpu_s() - before < cost / 2, "what may be shown of a growing log is found once"
         for other in (End(0, b"another\n"), End(20_000, b"a line\nmore\n")):
             assert logs.draw(ended, "agent", other).entries != drawn[0]
 

@@ -232,3 +232,13 @@ def test_money_that_nobody_knows_is_in_no_sum() -> None:
     (day,) = sum_all(runs)["Day"].values()
     assert (day.known_usd, day.unpriced, day.tokens) == (3.0, 1, 45)
     assert day.cost_usd is None
+
+
+async def test_the_page_of_another_attempt_does_not_say_how_a_withheld_one_ended(dashboard: Dashboard) -> None:
+    concern = make_report(job_id="00000000a1", body="## Security concern\n\nThe parser runs what it reads.\n")
+    await dashboard.add(concern, id="00000000a1", attempt=1, state=JobState.FAILED)
+    await dashboard.add(make_report(job_id="00000000a2"), id="00000000a2", attempt=2, state=JobState.SUCCEEDED)
+    for login, state in ((None, "ended"), ("alice", "ended"), ("root", "failed")):
+        async with dashboard.browser(login) as browser:
+            page = await browser.visit("/jobs/00000000a2")
+            assert f'/jobs/00000000a1">1</a> fix, {state}' in page.html

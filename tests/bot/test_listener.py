@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
-from bot.listener import HttpListener
+from bot.listener import SETTLED_S, HttpListener
 
 PATIENCE_S = 20.0
 STALL_S = 0.4
@@ -26,10 +26,17 @@ async def _hello(_: web.Request) -> web.Response:
     return web.Response(text="hello")
 
 
-def _make_listener(max_connections: int | None = None, head_s: float = 10.0) -> HttpListener:
+async def _read(request: web.Request) -> web.Response:
+    return web.Response(text=f"{len(await request.read())} bytes")
+
+
+def _make_listener(
+    max_connections: int | None = None, head_s: float = 10.0, settled_s: float = SETTLED_S
+) -> HttpListener:
     application = web.Application()
     application.router.add_get("/", _hello)
-    return HttpListener(application, grace_s=5.0, max_connections=max_connections, head_s=head_s)
+    application.router.add_post("/", _read)
+    return HttpListener(application, grace_s=5.0, max_connections=max_connections, head_s=head_s, settled_s=settled_s)
 
 
 def _make_large_listener(folder: Path, max_connections: int | None = None) -> HttpListener:
@@ -100,7 +107,7 @@ async def test_a_head_may_come_in_any_pieces() -> None:
 
 
 async def test_connections_beyond_the_limit_are_told_so_and_free_ones_are_taken_again() -> None:
-    listener = _make_listener(max_connections=2)
+    listener = _make_listener(max_connections=2, settled_s=PATIENCE_S)
     url = URL(await listener.open("127.0.0.1", 0))
     with structlog.testing.capture_logs() as logged:
         waiting = [await asyncio.open_connection(url.host, url.port) for _ in range(2)]
@@ -145,6 +152,51 @@ async def test_a_connection_that_waits_for_its_next_request_gives_its_place_to_a
         with suppress(ConnectionResetError):
             assert await silent.read() == b"", "the connection that was idle for the longest goes first"
     for writer in writers:
+        writer.close()
+    await listener.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "rest"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x", b"\r\n\r\n"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", b"12345678"),
+    ],
+)
+async def test_the_connection_whose_request_arrives_the_slowest_gives_its_place_to_a_new_one(
+    sent: bytes, rest: bytes
+) -> None:
+    listener = _make_listener(max_connections=3)
+    url = URL(await listener.open("127.0.0.1", 0))
+    async with asyncio.timeout(PATIENCE_S):
+        slow = []
+        for _ in range(3):
+            slow.append(await asyncio.open_connection(url.host, url.port))
+            slow[-1][1].write(sent)
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2 * SETTLED_S)
+        head, writer = await _ask(url)
+        assert head.startswith(b"HTTP/1.1 200 ")
+        with suppress(ConnectionResetError):
+            assert await slow[0][0].read() == b""
+        slow[2][1].write(rest)
+        assert (await slow[2][0].readline()).startswith(b"HTTP/1.1 200 "), "the others keep their places"
+    for opened in (writer, *(one for _, one in slow)):
+        opened.close()
+    await listener.close()
+
+
+async def test_a_request_that_has_arrived_keeps_its_connection_however_slowly_it_is_answered() -> None:
+    listener = _make_listener(max_connections=1, settled_s=0.0)
+    url = URL(await listener.open("127.0.0.1", 0))
+    async with asyncio.timeout(PATIENCE_S):
+        asking = asyncio.create_task(_ask(url))
+        await asyncio.sleep(0.1)
+        turned_away, writer = await _ask(url)
+        assert turned_away.startswith(b"HTTP/1.1 503 ")
+        writer.close()
+        head, writer = await asking
+        assert head.startswith(b"HTTP/1.1 200 ")
         writer.close()
     await listener.close()
 

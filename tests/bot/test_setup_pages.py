@@ -65,9 +65,20 @@ async def test_halves_of_characters_let_nobody_in(tmp_path: Path) -> None:
 
 
 async def test_a_form_that_cannot_be_read_is_refused(operator: Operator) -> None:
-    headers = {"Content-Type": "application/x-www-form-urlencoded; charset=nope"}
-    async with operator.session.post(f"{operator.url}/app/place", data=b"csrf=1", headers=headers) as answer:
-        assert (answer.status, "cannot be read" in await answer.text()) == (400, True)
+    for charset, body, status in (
+        ("punycode", b"csrf=1", 415),
+        ("utf-8", b"\xff", 400),
+        ("utf-8", b"a" * 300_000, 413),
+    ):
+        headers = {"Content-Type": f"application/x-www-form-urlencoded; charset={charset}"}
+        async with operator.session.post(f"{operator.url}/app/place", data=body, headers=headers) as answer:
+            assert (answer.status, "cannot be read" in await answer.text()) == (status, True)
+
+
+async def test_only_the_style_sheets_are_for_a_browser_that_was_not_let_in(tmp_path: Path) -> None:
+    async with sit_down(tmp_path, inside=False) as operator:
+        assert (await operator.open("/static/style.css")).status == 200
+        assert (await operator.post("/static/style.css")).status == 403, "no form is read of it"
 
 
 async def test_a_site_that_points_its_own_name_at_us_gets_nothing(operator: Operator) -> None:

@@ -19,7 +19,8 @@ from gidgethub import sansio
 from gidgethub.routing import Router
 from sqlalchemy import func, select
 
-from bot.webhook import MAX_BODY, PLACES, DeliveryRefused, Webhook, make_web_application, read_subject
+from bot.web.auth.form_fields import MAX_FORM
+from bot.webhook import MAX_BODY, PLACES, DeliveryRefused, Webhook, read_subject
 from handlers.events import find_lane
 from handlers.inbox.inbox import Inbox
 from runner.db.database import Database
@@ -81,7 +82,7 @@ async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     async with open_database(tmp_path) as database:
         inbox = Inbox(database, ROUTER, Clock(), max_pending=MAX_PENDING)
         webhook = Webhook(inbox, SECRETS, Bell(), body_s=BODY_S, now=Clock())
-        application = make_web_application()
+        application = web.Application(client_max_size=MAX_FORM)
         application.router.add_post("/webhook", webhook.handle)
         runner = web.AppRunner(application, auto_decompress=False)
         await runner.setup()

@@ -19,6 +19,7 @@ from aiohttp import web
 from bot.demo.loopback import find_free_port
 from bot.github import AppGitHub
 from bot.web.auth.auth_config import AuthConfig
+from bot.web.auth.form_fields import MAX_FORM
 from bot.web.auth.oauth import GitHubOAuth, OAuthApp
 from bot.web.live_log import MAX_STREAMS
 from bot.web.pages import Pages
@@ -187,7 +188,7 @@ async def open_dashboard(
             app = OAuthApp(CLIENT_ID, CLIENT_SECRET, github.url, github.api_url)
             oauth = GitHubOAuth(session, app, settles=timedelta(seconds=0.2)) if signs_in else None
             auth = AuthConfig(oauth, public, ("root",), github.url, role_lasts_s)
-            application = web.Application()
+            application = web.Application(client_max_size=MAX_FORM)
             spool = Spool(folder / "spool")
             pages = Pages(context, spool, {"gpu-1": 2}, AGENTS, max_streams=max_streams, auth=auth)
             application.router.add_routes(pages.routes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,6 +13,7 @@ from bot.operations.holds import describe_way_in
 from bot.web.auth.sessions import Visit
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import make_occasion
+from bot.web.dashboard.listing import fetch_hidden, name_state
 from handlers.cases import casebook
 from handlers.cases.case import Case
 from handlers.commands.table import Right
@@ -50,6 +51,8 @@ class Around:
     events: Sequence[tuple[datetime, str]]
     phases: Sequence[Phase]
     attempts: Sequence[Job]
+    hidden: Collection[str]
+    """The attempts whose end its reader may not see."""
     case: Case | None
     hold: Hold | None
     way_in: str
@@ -65,6 +68,10 @@ class Around:
     def total_s(self) -> float:
         """How long all phases were together, in seconds."""
         return sum(phase.lasted.total_seconds() for phase in self.phases) or 1.0
+
+    def name_state(self, attempt: Job) -> str:
+        """The state of an attempt as its reader may see it."""
+        return name_state(attempt.state, is_hidden=attempt.id in self.hidden)
 
     def is_newest(self, job: Job) -> bool:
         """Whether no attempt came after it: what carries on carries on from it."""
@@ -87,6 +94,7 @@ async def look_around(desk: DashboardDeps, visit: Visit, job: Job) -> Around:
         events = await job_rows.fetch_events(connection, job.id)
         hold = await fetch_hold(connection, job.id)
         attempts = await _fetch_attempts(connection, job)
+        hidden = set() if visit.is_operator else await fetch_hidden(connection, [one.id for one in attempts])
         case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
         rules = desk.context.rules_for(job.repository) if may_open and job.thread is not None else None
         may_take_over = rules is not None and await would_take_over(connection, desk.context, rules, job)
@@ -95,6 +103,7 @@ async def look_around(desk: DashboardDeps, visit: Visit, job: Job) -> Around:
         events=events,
         phases=list_phases(events, job.ended_at or now, active=job.active),
         attempts=attempts,
+        hidden=hidden,
         case=case,
         hold=hold,
         way_in=find_way_in(hold, machine, visit) if may_open or visit.is_operator else "",

@@ -6,7 +6,7 @@ costs as much as the first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from urllib.parse import urlencode
@@ -19,7 +19,7 @@ from handlers.text.report import is_withheld
 from handlers.words.costs import describe_cost
 from runner.characters import make_storable
 from runner.db.schema import cases, jobs, meters
-from runner.model.job import ACTIVE, FINAL, JobState, Report
+from runner.model.job import ACTIVE, FINAL, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
 
@@ -165,9 +165,9 @@ async def fetch_page(connection: AsyncConnection, scope: VisibleJobs, wanted: Pa
         .order_by(*order)
     )
     rows = [dict(row._mapping) for row in await connection.execute(query)]
-    texts = await job_rows.fetch_texts(connection, ids[:PAGE], _IN_CONFIDENTIAL)
+    hidden = await fetch_hidden(connection, ids[:PAGE])
     cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > PAGE else ""
-    listed = [_list(row, texts.get(row["id"]), is_operator=scope.everything) for row in rows]
+    listed = [_list(row, is_hidden=row["id"] in hidden, is_operator=scope.everything) for row in rows]
     # Who asks for one end is not to learn it of a run whose end is not shown.
     return JobPage(tuple(job for job in listed if wanted.state in ("", ACTIVE_ONES, job.state)), cursor)
 
@@ -178,13 +178,22 @@ def _read_meter(values: dict[str, object]) -> Meter | None:
     return job_rows.read_meter(reading) if reading["job_id"] else None
 
 
-def _list(row: Mapping[str, object], report: Report | None, *, is_operator: bool) -> ListedJob:
+async def fetch_hidden(connection: AsyncConnection, job_ids: Collection[str]) -> set[str]:
+    """The jobs among these whose result is for operators alone."""
+    texts = await job_rows.fetch_texts(connection, job_ids, _IN_CONFIDENTIAL)
+    return {job_id for job_id, report in texts.items() if is_withheld(report)}
+
+
+def name_state(state: str, *, is_hidden: bool) -> str:
+    """The state of a job as its reader may see it; `is_hidden` says that they may not see its result. Pure."""
+    return ENDED if is_hidden and state in FINAL else state
+
+
+def _list(row: Mapping[str, object], *, is_hidden: bool, is_operator: bool) -> ListedJob:
     """A job as its reader may see it: of a run that is withheld, people hear that it has ended, and not how."""
     values = dict(row)
     meter = _read_meter(values)
-    is_hidden = is_withheld(report)
-    if is_hidden and not is_operator and values["state"] in FINAL:
-        values["state"] = ENDED
+    values["state"] = name_state(str(values["state"]), is_hidden=is_hidden and not is_operator)
     thread, repository, name = values.pop("thread"), values.pop("repository"), values.pop("name")
     shows_cost = meter is not None and meter.usage.cost_usd is not None and not is_hidden
     cost = describe_cost(meter) if meter and shows_cost else ""

@@ -1,0 +1,71 @@
+"""Pages take turns, and leave the database and the threads of the service alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from sqlalchemy import event
+
+from bot.web.turns import AT_ONCE, AT_ONCE_FOR_ONE, Turns
+from runner.model.job import JobState
+from tests.support.dashboard import open_dashboard
+from tests.support.site import make_report
+
+
+async def test_one_reader_leaves_room_for_others_and_a_long_wait_is_answered_503() -> None:
+    turns, go = Turns(lambda request: request.headers.get("login"), {}, patience_s=0.2), asyncio.Event()
+
+    def ask(login: str | None) -> asyncio.Task[bool]:
+        headers = {"login": login} if login else {}
+        return asyncio.create_task(turns.make(make_mocked_request("GET", "/", headers), go.wait))
+
+    strangers = [ask(None) for _ in range(10)]
+    person = ask("alice")
+    await asyncio.sleep(0.5)
+    refused = [one for one in strangers if one.done()]
+    assert len(refused) == 10 - AT_ONCE_FOR_ONE
+    with pytest.raises(web.HTTPServiceUnavailable) as raised:
+        refused[0].result()
+    assert raised.value.headers["Retry-After"] == "10"
+    assert not person.done(), "her page is being made"
+    go.set()
+    assert await person
+    assert await ask(None), "the places are free again"
+
+
+async def test_a_storm_of_pages_leaves_connections_of_the_database_to_the_service(tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path) as dashboard, dashboard.browser() as browser:
+        await dashboard.add()
+        taken: Counter[str] = Counter()
+        pool = dashboard.database.engine.sync_engine.pool
+
+        def check_out(*_: object) -> None:
+            taken["now"] += 1
+            taken["most"] = max(taken["most"], taken["now"])
+
+        event.listen(pool, "checkout", check_out)
+        event.listen(pool, "checkin", lambda *_: taken.subtract(["now"]))
+        urls = [f"{dashboard.url}/jobs?search={number}x" for number in range(40)]
+        answers = await asyncio.gather(*map(browser.session.get, urls))
+        assert {answer.status for answer in answers} <= {200, 503}
+        assert 0 < taken["most"] <= AT_ONCE
+
+
+async def test_pages_are_drawn_while_all_threads_of_the_service_are_busy(tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path) as dashboard, dashboard.browser() as browser:
+        job = await dashboard.add(make_report(), id="0123456789", state=JobState.SUCCEEDED)
+        busy, threads = threading.Event(), ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(threads)
+        threads.submit(busy.wait)
+        try:
+            async with asyncio.timeout(10):
+                assert (await browser.visit(f"/jobs/{job.id}")).status == 200
+        finally:
+            busy.set()
