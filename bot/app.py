@@ -8,6 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import aiohttp
@@ -43,6 +44,7 @@ from handlers.triggers.router import ROUTER
 from runner.agents import build_agent
 from runner.db.database import Database
 from runner.db.errors import DatabaseError, UnavailableDatabase
+from runner.model.back_off import BackOff
 from runner.rows.claims import Claims
 from runner.scheduler.refresh import Refresher
 from runner.scheduler.supervisor import Supervisor, name_claim
@@ -54,8 +56,8 @@ from runner.transport.hosts import HostOpener, open_host
 
 log = structlog.get_logger()
 
-DATABASE_WAITS_S = (0.5, 15.0)
-"""The first and the longest wait, in seconds, before a database that is blocked or out of reach is tried again."""
+DATABASE_WAITS = BackOff(0.5, 15.0)
+"""Before a database that is blocked or out of reach is tried again."""
 
 BEAT_S = 60.0
 """How often the service writes down that it is alive, in seconds."""
@@ -99,17 +101,16 @@ class Service:
         Waits for as long as the database is blocked or out of reach. Raises another `DatabaseError` where waiting would
         not help.
         """
-        wait_s, longest_s = DATABASE_WAITS_S
-        while True:
+        for failures in count(1):
             try:
                 async with AsyncExitStack() as stack:
                     await self._start(stack)
                     self._stack = stack.pop_all()
                 break
             except UnavailableDatabase as error:
+                wait_s = DATABASE_WAITS.after(failures)
                 log.warning("service.waits_for_its_database", reason=str(error), wait_s=wait_s)
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, longest_s)
         log.info("service.started", url=self.url, repositories=len(self.context.repositories))
         if exposed := [name for name, spec in self.context.agents.items() if spec.key_on_machines]:
             # Whoever may read there can take it: see docs/security.md.

@@ -19,12 +19,13 @@ from bot.github.session import describe_failure
 from handlers.context import Context
 from handlers.notices.alerts import Alerts
 from handlers.words.notifications import render_for_slack, render_payload
+from runner.model.back_off import BackOff
 from runner.rows.notifications import Kind, Notification, change_notification, fetch_waiting
 
 log = structlog.get_logger()
 
 TIMEOUT_S = 10.0
-MAX_WAIT_S = 900.0
+WAITS = BackOff(2.0, 900.0)
 
 
 class Notifier:
@@ -70,7 +71,7 @@ class Notifier:
                 await change_notification(connection, notification, attempts=attempts, delivered_at=self._now())
                 log.info("notification.delivered", about=notification.key)
                 return
-            wait_s = min(2.0 ** min(attempts, 20), MAX_WAIT_S)
+            wait_s = WAITS.after(attempts)
             at = self._now() + timedelta(seconds=wait_s)
             await change_notification(connection, notification, attempts=attempts, next_attempt_at=at)
         log.warning("notification.waits", about=notification.key, reason=refusal, attempts=attempts, wait_s=wait_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled, OverBudget
+from runner.model.back_off import BackOff
 
 GONE = 410
 INVALID = 422
@@ -21,11 +22,14 @@ MAX_ABSENCES = 5
 MAX_COUNTED = 100
 """Attempts and refusals are counted no further: the waits no longer grow by then."""
 
-OUTAGE_WAIT_S = 300.0
-"""The longest wait while GitHub gives no usable answer, unless it asks for more itself."""
-
 MAX_WAIT_S = 3600.0
 """The longest wait of all. GitHub's own limits are over by then."""
+
+OUTAGE_WAITS = BackOff(2.0, 300.0)
+"""While GitHub gives no usable answer. It may ask for more itself."""
+
+REFUSAL_WAITS = BackOff(10.0, MAX_WAIT_S)
+"""While GitHub refuses."""
 
 _REASONS = (
     ("locked", "the issue is locked"),
@@ -55,13 +59,13 @@ def judge(error: Exception, *, attempts: int, refusals: int, editing: bool) -> V
         asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
         return Verdict(trouble, choose_outage_wait_s(attempts, asked_s), refusals)
     refusals = min(refusals + 1, MAX_COUNTED)
-    wait_s = min(5.0 * 2.0 ** min(refusals, 20), MAX_WAIT_S)
-    return Verdict(trouble, None if refusals >= _count_patience(error) else wait_s, refusals)
+    wait_s = None if refusals >= _count_patience(error) else REFUSAL_WAITS.after(refusals)
+    return Verdict(trouble, wait_s, refusals)
 
 
 def choose_outage_wait_s(attempts: int, asked_s: float) -> float:
     """How long to wait after so many attempts without an answer; `asked_s` is what GitHub asked for."""
-    return min(max(asked_s, min(2.0 ** min(attempts, 20), OUTAGE_WAIT_S)), MAX_WAIT_S)
+    return min(OUTAGE_WAITS.after(attempts, asked_s=asked_s), MAX_WAIT_S)
 
 
 def _count_patience(error: GitHubError) -> int:
