@@ -33,7 +33,7 @@ from handlers.cases.retention import clean_database, clean_spool
 from handlers.context import Context
 from handlers.effects.case_labels import show_cases
 from handlers.effects.outbox import post_replies
-from handlers.effects.write_ledger import WriteLedger
+from handlers.effects.rate_limit import SharedBudget
 from handlers.holds.held import check_holds
 from handlers.inbox.inbox import Inbox
 from handlers.jobs.history import GitHubHistory
@@ -229,7 +229,7 @@ class Service:
             private_key=settings.private_key(),
             timings=self._pace.github,
             now=now,
-            budget=WriteLedger(database, self._pace.github.budget(), now),
+            budget=SharedBudget(database, self._pace.github.budget(), now),
         )
 
     def _build_context(self, github: AppGitHub, database: Database) -> Context:

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases import casebook
 from handlers.cases.casebook import CaseLabel, Pull, Reply
 from handlers.context import Context
-from handlers.effects.budget import Waiting, take_turns
+from handlers.effects.rate_limit import Waiting, take_turns
 from handlers.effects.retry_policy import MAX_COUNTED, describe_trouble, is_about_the_text, judge
 from handlers.ports import Comment, GitHubError, GitHubUnavailable, OverBudget, Worth
 from handlers.words import replies

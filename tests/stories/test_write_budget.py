@@ -18,9 +18,8 @@ from bot.github import AppGitHub, Timings
 from github_standin import StandIn
 from handlers.cases import casebook
 from handlers.context import Context
-from handlers.effects.budget import Budget
 from handlers.effects.outbox import post_replies
-from handlers.effects.write_ledger import WriteLedger
+from handlers.effects.rate_limit import Budget, SharedBudget
 from handlers.ports import GitHubUnavailable, OverBudget, Worth
 from runner.db.database import Database
 from runner.rows import job_rows
@@ -116,7 +115,7 @@ async def open_office(folder: Path, per_minute: int, per_hour: int) -> AsyncIter
         desks, databases = [], []
         for _ in range(2):
             database = await stack.enter_async_context(open_database(folder))
-            client = make_client(session, github, timings, clock, WriteLedger(database, timings.budget(), clock))
+            client = make_client(session, github, timings, clock, SharedBudget(database, timings.budget(), clock))
             databases.append(database)
             desks.append(Context(client, database, {}, {}, "https://ptq.example", (), clock, lambda: None))
         yield Office(github, clock, timings.budget(), desks, databases)
@@ -124,7 +123,7 @@ async def open_office(folder: Path, per_minute: int, per_hour: int) -> AsyncIter
 
 
 def make_client(
-    session: aiohttp.ClientSession, github: StandIn, timings: Timings, clock: FastClock, ledger: WriteLedger
+    session: aiohttp.ClientSession, github: StandIn, timings: Timings, clock: FastClock, budget: SharedBudget
 ) -> AppGitHub:
     return AppGitHub(
         session,
@@ -133,7 +132,7 @@ def make_client(
         private_key=app_key_pem(),
         timings=timings,
         now=clock,
-        budget=ledger,
+        budget=budget,
     )
 
 

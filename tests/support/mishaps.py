@@ -25,7 +25,7 @@ from handlers.commands.permissions import admit
 from handlers.commands.table import Right
 from handlers.context import Context
 from handlers.effects.outbox import post_replies
-from handlers.effects.write_ledger import WriteLedger
+from handlers.effects.rate_limit import SharedBudget
 from handlers.events import Repository, User
 from handlers.inbox.inbox import Inbox
 from handlers.pulls.pulls import open_pulls
@@ -181,7 +181,7 @@ async def open_counter(folder: Path, timeout_s: float = UNHURRIED_S) -> AsyncIte
             private_key=app_key_pem(),
             timings=timings,
             now=clock,
-            budget=WriteLedger(db, timings.budget(), clock),
+            budget=SharedBudget(db, timings.budget(), clock),
         )
         rules = {NAME: RepositoryRules(NAME, "mine")}
         context = Context(client, db, rules, {}, URL, (), clock, lambda: None)
