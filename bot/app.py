@@ -31,14 +31,15 @@ from bot.web.pages import Pages
 from bot.webhook import Webhook, make_web_application
 from handlers.cases.retention import clean_database, clean_spool
 from handlers.context import Context
-from handlers.effects.case_labels import show_cases
-from handlers.effects.outbox import post_replies
+from handlers.effects.case_labels import CaseLabels
+from handlers.effects.drain import drain
+from handlers.effects.outbox import Comments
 from handlers.effects.rate_limit import SharedBudget
 from handlers.holds.held import check_holds
 from handlers.inbox.inbox import Inbox
 from handlers.jobs.history import GitHubHistory
 from handlers.jobs.outcomes import report_jobs
-from handlers.pulls.pulls import open_pulls
+from handlers.pulls.pulls import Pulls
 from handlers.recovery.recovery import Recovery
 from handlers.triggers.router import ROUTER
 from runner.agents import build_agent
@@ -151,15 +152,15 @@ class Service:
         listener = await self._listen(stack, webhook, pages, metrics, gateway)
         stack.push_async_callback(supervisor.stop)
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
-        label_rest = timedelta(seconds=self._pace.label_rest_s)
-        settles = timedelta(seconds=self._pace.settles_s)
+        comments = Comments(context, timedelta(seconds=self._pace.settles_s))
+        labels = CaseLabels(context, timedelta(seconds=self._pace.label_rest_s))
         parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
             ("supervisor", supervisor.step, self._pace.poll_s),
             ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
             ("holds", claims.keeping("holds", lambda: check_holds(context)), sweep_s),
-            ("outbox", claims.keeping("outbox", lambda: post_replies(context, settles)), sweep_s),
-            ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), sweep_s),
-            ("labels", claims.keeping("labels", lambda: show_cases(context, label_rest)), sweep_s),
+            ("outbox", claims.keeping("outbox", lambda: drain(comments)), sweep_s),
+            ("pulls", claims.keeping("pulls", lambda: drain(Pulls(context))), sweep_s),
+            ("labels", claims.keeping("labels", lambda: drain(labels)), sweep_s),
             ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
             ("machines", lambda: roster.let_go(database), sweep_s),
         )

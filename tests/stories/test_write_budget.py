@@ -18,7 +18,8 @@ from bot.github import AppGitHub, Timings
 from github_standin import StandIn
 from handlers.cases import casebook
 from handlers.context import Context
-from handlers.effects.outbox import post_replies
+from handlers.effects.drain import drain
+from handlers.effects.outbox import Comments
 from handlers.effects.rate_limit import Budget, SharedBudget
 from handlers.ports import GitHubUnavailable, OverBudget, Worth
 from runner.db.database import Database
@@ -141,14 +142,14 @@ async def test_fifty_jobs_at_once_are_told_within_githubs_limits_and_their_repor
         await office.add("status", "a status")
         async with asyncio.timeout(60):
             while office.bodies().count("status") < JOBS:
-                await post_replies(office.desks[0])
+                await drain(Comments(office.desks[0]))
                 await asyncio.sleep(0.05)
         await office.change_statuses("a live edit")
         before = len(office.bodies())
         await office.add("report", "a report")
         async with asyncio.timeout(60):
             while office.bodies().count("report") < JOBS:
-                await post_replies(office.desks[0])
+                await drain(Comments(office.desks[0]))
                 await asyncio.sleep(0.05)
         assert office.refused() == []
         told = office.bodies()[before:]
