@@ -8,6 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import aiohttp
@@ -32,19 +33,21 @@ from bot.web.pages import Pages
 from bot.webhook import Webhook
 from handlers.cases.retention import clean_database, clean_spool
 from handlers.context import Context
-from handlers.effects.case_labels import show_cases
-from handlers.effects.outbox import post_replies
-from handlers.effects.write_ledger import WriteLedger
+from handlers.effects.case_labels import CaseLabels
+from handlers.effects.drain import drain
+from handlers.effects.outbox import Comments
+from handlers.effects.rate_limit import SharedBudget
 from handlers.holds.held import check_holds
 from handlers.inbox.inbox import Inbox
 from handlers.jobs.history import GitHubHistory
 from handlers.jobs.outcomes import report_jobs
-from handlers.pulls.pulls import open_pulls
+from handlers.pulls.pulls import Pulls
 from handlers.recovery.recovery import Recovery
 from handlers.triggers.router import ROUTER
 from runner.agents import build_agent
 from runner.db.database import Database
 from runner.db.errors import DatabaseError, UnavailableDatabase
+from runner.model.back_off import BackOff
 from runner.rows.claims import Claims
 from runner.scheduler.refresh import Refresher
 from runner.scheduler.supervisor import Supervisor, name_claim
@@ -56,8 +59,8 @@ from runner.transport.hosts import HostOpener, open_host
 
 log = structlog.get_logger()
 
-DATABASE_WAITS_S = (0.5, 15.0)
-"""The first and the longest wait, in seconds, before a database that is blocked or out of reach is tried again."""
+DATABASE_WAITS = BackOff(0.5, 15.0)
+"""Before a database that is blocked or out of reach is tried again."""
 
 BEAT_S = 60.0
 """How often the service writes down that it is alive, in seconds."""
@@ -101,17 +104,16 @@ class Service:
         Waits for as long as the database is blocked or out of reach. Raises another `DatabaseError` where waiting would
         not help.
         """
-        wait_s, longest_s = DATABASE_WAITS_S
-        while True:
+        for failures in count(1):
             try:
                 async with AsyncExitStack() as stack:
                     await self._start(stack)
                     self._stack = stack.pop_all()
                 break
             except UnavailableDatabase as error:
+                wait_s = DATABASE_WAITS.after(failures)
                 log.warning("service.waits_for_its_database", reason=str(error), wait_s=wait_s)
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, longest_s)
         log.info("service.started", url=self.url, repositories=len(self.context.repositories))
         if exposed := [name for name, spec in self.context.agents.items() if spec.key_on_machines]:
             # Whoever may read there can take it: see docs/security.md.
@@ -152,15 +154,15 @@ class Service:
         listener = await self._listen(stack, webhook, pages, metrics, gateway)
         stack.push_async_callback(supervisor.stop)
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
-        label_rest = timedelta(seconds=self._pace.label_rest_s)
-        settles = timedelta(seconds=self._pace.settles_s)
+        comments = Comments(context, timedelta(seconds=self._pace.settles_s))
+        labels = CaseLabels(context, timedelta(seconds=self._pace.label_rest_s))
         parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
             ("supervisor", supervisor.step, self._pace.poll_s),
             ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
             ("holds", claims.keeping("holds", lambda: check_holds(context)), sweep_s),
-            ("outbox", claims.keeping("outbox", lambda: post_replies(context, settles)), sweep_s),
-            ("pulls", claims.keeping("pulls", lambda: open_pulls(context)), sweep_s),
-            ("labels", claims.keeping("labels", lambda: show_cases(context, label_rest)), sweep_s),
+            ("outbox", claims.keeping("outbox", lambda: drain(comments)), sweep_s),
+            ("pulls", claims.keeping("pulls", lambda: drain(Pulls(context))), sweep_s),
+            ("labels", claims.keeping("labels", lambda: drain(labels)), sweep_s),
             ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
             ("machines", lambda: roster.let_go(database), sweep_s),
         )
@@ -230,7 +232,7 @@ class Service:
             private_key=settings.private_key(),
             timings=self._pace.github,
             now=now,
-            budget=WriteLedger(database, self._pace.github.budget(), now),
+            budget=SharedBudget(database, self._pace.github.budget(), now),
         )
 
     def _build_context(self, github: AppGitHub, database: Database) -> Context:

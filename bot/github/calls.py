@@ -17,7 +17,7 @@ from bot.github.pace import WritePace
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant, Tokens
 from bot.github.transport import Line, Unauthorized
-from handlers.effects.budget import WriteBudget
+from handlers.effects.rate_limit import WriteBudget
 from handlers.ports import GitHubUnavailable, Worth
 
 PAGE_SIZE = 100

@@ -45,7 +45,7 @@ from bot.github.payloads import (
 )
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant
-from handlers.effects.budget import WriteBudget
+from handlers.effects.rate_limit import WriteBudget
 from handlers.events import Issue, Repository, User
 from handlers.ports import (
     Comment,

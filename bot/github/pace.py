@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import count
 
-from handlers.effects.budget import HOUR_S, Budget, Turn, WriteBudget, plan_write
+from handlers.effects.rate_limit import HOUR_S, Budget, Turn, WriteBudget, plan_write
 from handlers.ports import OverBudget, Worth
 
 
 class OwnBudget:
-    """`handlers.effects.budget.WriteBudget` for a client that writes alone, kept in memory."""
+    """`handlers.effects.rate_limit.WriteBudget` for a client that writes alone, kept in memory."""
 
     def __init__(self, budget: Budget, now: Callable[[], datetime]) -> None:
         self._budget = budget

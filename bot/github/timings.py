@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from handlers.effects.budget import Budget
+from handlers.effects.rate_limit import Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from bot.github.pace import WritePace
 from bot.github.session import describe_failure
 from bot.github.timings import Timings
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound, Worth
+from runner.model.back_off import BackOff
 from runner.rows.claims import require_claim
 
 USER_AGENT = "ptq-bot"
@@ -81,11 +82,6 @@ def _classify_answer(method: str, path: str, error: gidgethub.HTTPException, *, 
         return CallFailure(Unauthorized(f"GitHub does not take our credentials ({method} {path})"), may_repeat=False)
     kind = NotFound if status in (404, 410) else GitHubError
     return CallFailure(kind(status, f"{error} ({method} {path})"), may_repeat=False)
-
-
-def choose_backoff_s(attempt: int, first_s: float, chance: float) -> float:
-    """The pause after the `attempt`-th attempt (from 1): doubling, spread by `chance` (0 to 1) over 50 to 150 %."""
-    return float(first_s * 2 ** (attempt - 1) * (0.5 + chance))
 
 
 def _explains(content: bytes) -> bool:
@@ -160,7 +156,7 @@ class Line(GitHubAPI):
 
     async def _pause_or_raise(self, failure: CallFailure, attempt: int) -> None:
         jitter = random.random()  # noqa: S311 - spreads load, guards nothing
-        wait_s = max(failure.wait_s, choose_backoff_s(attempt, self._timings.backoff_s, jitter))
+        wait_s = BackOff(self._timings.backoff_s).after(attempt, asked_s=failure.wait_s, chance=jitter)
         if not failure.may_repeat or attempt >= self._timings.attempts or wait_s > self._timings.max_wait_s:
             # Without its past: the frames of the request hold the token.
             raise failure.error.with_traceback(None) from None

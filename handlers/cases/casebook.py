@@ -248,9 +248,10 @@ async def fetch_case_label(connection: AsyncConnection, key: str) -> CaseLabel |
     return CaseLabel(**row._mapping) if row else None
 
 
-async def save_case_label(connection: AsyncConnection, label: CaseLabel) -> None:
-    """Write down what is known of a case's label now."""
-    await upsert(connection, case_labels, asdict(label))
+async def change_case_label(connection: AsyncConnection, label: CaseLabel, **changes: Any) -> None:
+    """Change the row of a case's label; without one, `label` with the changes becomes it."""
+    values = asdict(label)
+    await upsert(connection, case_labels, values | changes, keep=values.keys() - changes.keys())
 
 
 async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 import structlog
 from sqlalchemy import or_, select
@@ -20,19 +21,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases import casebook
 from handlers.cases.casebook import CaseLabel, Pull, Reply
 from handlers.context import Context
-from handlers.effects.budget import Waiting, take_turns
-from handlers.effects.retry_policy import MAX_COUNTED, describe_trouble, is_about_the_text, judge
-from handlers.ports import Comment, GitHubError, GitHubUnavailable, OverBudget, Worth
+from handlers.effects.drain import FRESH, Due, Effect, NotSent
+from handlers.effects.rate_limit import Waiting, take_turns
+from handlers.effects.retry_policy import Verdict, judge
+from handlers.ports import Comment, GitHubError
 from handlers.words import replies
 from runner.db.database import Database
 from runner.db.schema import replies as reply_rows
 from runner.model.job import Job
-from runner.rows.claims import ClaimLost
 
 log = structlog.get_logger()
-
-BUDGET_WAIT = timedelta(minutes=1)
-"""How soon at the latest a turn to write is asked for again: that is no question to GitHub."""
 
 CLOCK_SKEW = timedelta(minutes=10)
 """How far our clock and GitHub's may be apart when we look for a comment of ours."""
@@ -86,22 +84,8 @@ def _even_out(text: str) -> str:
 async def write_again(connection: AsyncConnection, context: Context, reply: Reply, *, is_gone: bool) -> None:
     """Have a comment written once more that others changed, or posted once more that they deleted (`is_gone`)."""
     changes: dict[str, object] = {"comment_id": None, "comment_url": None, "commented_at": None} if is_gone else {}
-    fresh = {"attempts": 0, "refusals": 0, "trouble": None, "abandoned": None, "quiet_since": None}
+    fresh = {**FRESH, "abandoned": None, "quiet_since": None}
     await casebook.change_reply(connection, reply, posted_body="", next_attempt_at=context.now(), **changes, **fresh)
-
-
-async def post_replies(context: Context, settles: timedelta = SETTLES) -> None:
-    """Bring every reply that is due to GitHub, the worthiest first. One that fails waits; the others go on."""
-    tried: set[str] = set()
-    while True:
-        # Looked up anew each time: writes are slow by GitHub's own rules, and a report may have come meanwhile.
-        async with context.db.read() as connection:
-            reply = await fetch_next_reply(connection, context.now(), tried)
-        if reply is None:
-            return
-        tried.add(reply.id)
-        with structlog.contextvars.bound_contextvars(**reply.log_context()):
-            await _post(context, reply, settles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,107 +125,86 @@ async def list_troubles(connection: AsyncConnection, job: Job) -> list[str]:
     return given_up + [f"{name} waits: {thing.trouble}." for name, thing in things if thing.trouble]
 
 
-class _StillMissing(Exception):  # noqa: N818 - what is the case
-    """An earlier attempt may still get through, so nothing was sent."""
+class Comments(Effect[Due[Reply]]):
+    """Replies that GitHub does not show as they should be. The worthiest goes first."""
 
+    waits = "reply.waits_for_github"
+    waits_for_turn = "reply.waits_for_turn"
+    store = staticmethod(casebook.change_reply)
+    marks: ClassVar[Mapping[str, object]] = {"quiet_since": None}  # This attempt may get lost like the last one.
 
-async def _post(context: Context, reply: Reply, settles: timedelta) -> None:
-    attempt = await _change(context, reply, attempts=min(reply.attempts + 1, MAX_COUNTED))
-    try:
-        found = await _find(context, reply, settles) if reply.is_in_doubt else None
-        comment = await _bring(context, attempt, found)
-    except _StillMissing:
-        since = reply.quiet_since or context.now()
-        await _change(context, attempt, attempts=reply.attempts, quiet_since=since, next_attempt_at=since + settles)
-    except OverBudget as error:
-        await _await_turn(context, attempt, reply.attempts, error)
-    except ClaimLost:
-        raise
-    except Exception as error:
-        await _put_off(context, attempt, error, settles)
-    else:
-        await _change(
-            context,
-            attempt,
-            posted_body=reply.body,
-            comment_id=comment.id,
-            comment_url=comment.url,
-            commented_at=comment.created_at,
-            attempts=0,
-            refusals=0,
-            trouble=None,
-        )
+    def __init__(self, context: Context, settles: timedelta = SETTLES) -> None:
+        super().__init__(context)
+        self._settles = settles
+
+    async def fetch_next(self, connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Due[Reply] | None:
+        """See `Effect`."""
+        reply = await fetch_next_reply(connection, now, tried)
+        return Due(reply.id, reply, {**reply.log_context(), "reply": reply.id, "kind": reply.kind}) if reply else None
+
+    async def carry_out(self, due: Due[Reply]) -> None:
+        """See `Effect`."""
+        reply = due.row
+        comment = await self._bring(reply, await self._find(reply) if reply.is_in_doubt else None)
+        shown = {"comment_id": comment.id, "comment_url": comment.url, "commented_at": comment.created_at}
+        await self.save(due, posted_body=reply.body, **shown, **FRESH)
         log.info("reply.posted", reply=reply.id, kind=reply.kind, comment=comment.id)
-        context.ring()
+        self.context.ring()
 
-
-async def _await_turn(context: Context, reply: Reply, attempts: int, error: OverBudget) -> None:
-    """Nothing was sent, so this was no attempt. A live edit is dropped: what is said in a minute will be newer."""
-    trouble = None if reply.worth is Worth.LIVE else describe_trouble(error)
-    at = context.now() + min(timedelta(seconds=error.retry_after_s), BUDGET_WAIT)
-    since = reply.quiet_since
-    await _change(context, reply, attempts=attempts, trouble=trouble, next_attempt_at=at, quiet_since=since)
-    log.info("reply.waits_for_turn", reply=reply.id, kind=reply.kind, wait_s=round(error.retry_after_s))
-
-
-async def _put_off(context: Context, reply: Reply, error: Exception, settles: timedelta) -> None:
-    """Try again later, or in a short form where the text is at fault; or never, where GitHub keeps saying no."""
-    verdict = judge(error, attempts=reply.attempts, refusals=reply.refusals, editing=reply.comment_id is not None)
-    names = {"reply": reply.id, "kind": reply.kind, "reason": str(error)}
-    if isinstance(error, GitHubError) and is_about_the_text(error):
-        short = replies.render_shortened(context.public_url, reply.job_id)
-        if reply.body != short:
-            log.warning("reply.shortened", **names)
-            changes = {"body": short, "final": True, "trouble": verdict.trouble, "refusals": verdict.refusals}
-            await _change(context, reply, **changes)
-            context.ring()
-            return
-        verdict = replace(verdict, wait_s=None)
-    if verdict.wait_s is None:
-        log.error("reply.abandoned", **names)
-        await _change(context, reply, abandoned=verdict.trouble, trouble=None, final=True)
-        context.ring()
-        return
-    is_ours = not isinstance(error, (GitHubError, GitHubUnavailable))
-    log.warning("reply.waits_for_github", **names, wait_s=verdict.wait_s, exc_info=is_ours)
-    now, wait = context.now(), timedelta(seconds=verdict.wait_s)
-    if reply.comment_id is None and not isinstance(error, GitHubError):
-        wait = max(wait, settles)
-    changes = {"refusals": verdict.refusals, "trouble": verdict.trouble}
-    await _change(context, reply, **changes, next_attempt_at=now + wait, quiet_since=now)
-
-
-async def _bring(context: Context, reply: Reply, found: Comment | None) -> Comment:
-    text = _render(reply, reply.body)
-    if found and found.body == text:
+    async def _find(self, reply: Reply) -> Comment | None:
+        """The comment that an earlier attempt left, if it got through. Raises `NotSent` while it still may."""
+        github, now = self.context.github, self.context.now()
+        comments = await github.list_comments(reply.repository, reply.issue_number, since=reply.created_at - CLOCK_SKEW)
+        login = await github.own_login()
+        ours = (comment for comment in comments if comment.author == login and comment.body.startswith(reply.marker))
+        found = next(ours, None)
+        since = reply.quiet_since or now
+        if found is None and now < since + self._settles:
+            raise NotSent(quiet_since=since, next_attempt_at=since + self._settles)
         return found
-    if comment_id := found.id if found else reply.comment_id:
-        return await context.github.update_comment(reply.repository, comment_id, text, reply.worth)
-    if reply.quiet_since:  # This attempt may get lost like the last one.
-        await _change(context, reply, quiet_since=None)
-    return await context.github.create_comment(reply.repository, reply.issue_number, text, reply.worth)
+
+    async def _bring(self, reply: Reply, found: Comment | None) -> Comment:
+        github, text = self.context.github, _render(reply, reply.body)
+        if found and found.body == text:
+            return found
+        if comment_id := found.id if found else reply.comment_id:
+            return await github.update_comment(reply.repository, comment_id, text, reply.worth)
+        return await github.create_comment(reply.repository, reply.issue_number, text, reply.worth)
+
+    def judge(self, due: Due[Reply], attempts: int, error: Exception) -> Verdict:
+        """See `Effect`."""
+        reply, is_edit = due.row, due.row.comment_id is not None
+        verdict = judge(
+            error, attempts=attempts, refusals=reply.refusals, worth=reply.worth, has_text=True, is_edit=is_edit
+        )
+        if is_edit or not verdict.was_sent or verdict.wait_s is None or isinstance(error, GitHubError):
+            return verdict
+        # It may have been posted: nobody looks before that is settled.
+        return replace(verdict, wait_s=max(verdict.wait_s, self._settles.total_seconds()))
+
+    def after_failure(self) -> Mapping[str, object]:
+        """See `Effect`."""
+        return {"quiet_since": self.context.now()}
+
+    async def replace_text(self, connection: AsyncConnection, due: Due[Reply], verdict: Verdict) -> bool:
+        """A short text with a link, unless this was it."""
+        short = replies.render_shortened(self.context.public_url, due.row.job_id)
+        if due.row.body == short:
+            return False
+        tries = {"trouble": verdict.trouble, "refusals": verdict.refusals}
+        await self.store(connection, due.row, body=short, final=True, **tries)
+        log.warning("reply.shortened", **due.log_context, reason=verdict.trouble)
+        return True
+
+    async def give_up(self, connection: AsyncConnection, due: Due[Reply], verdict: Verdict, error: Exception) -> None:
+        """See `Effect`."""
+        await self.store(connection, due.row, abandoned=verdict.trouble, trouble=None, final=True)
+        log.error("reply.abandoned", **due.log_context, reason=str(error))
 
 
 def _render(reply: Reply, body: str) -> str:
     """The comment as GitHub gets it."""
     return f"{reply.marker}\n{body}"
-
-
-async def _find(context: Context, reply: Reply, settles: timedelta) -> Comment | None:
-    """The comment that an earlier attempt left, if it got through. Raises `_StillMissing` while it still may."""
-    since = reply.created_at - CLOCK_SKEW
-    comments = await context.github.list_comments(reply.repository, reply.issue_number, since=since)
-    login = await context.github.own_login()
-    ours = (comment for comment in comments if comment.author == login and comment.body.startswith(reply.marker))
-    found = next(ours, None)
-    if found is None and (reply.quiet_since is None or context.now() < reply.quiet_since + settles):
-        raise _StillMissing
-    return found
-
-
-async def _change(context: Context, reply: Reply, **changes: object) -> Reply:
-    async with context.db.write() as connection:
-        return await casebook.change_reply(connection, reply, **changes)
 
 
 async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Reply | None:

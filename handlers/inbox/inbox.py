@@ -36,6 +36,7 @@ from handlers.ports import GitHubError, GitHubUnavailable
 from runner.db.batches import Batches
 from runner.db.database import Database
 from runner.db.schema import deliveries
+from runner.model.back_off import BackOff
 from runner.rows.claims import ClaimLost
 
 log = structlog.get_logger()
@@ -49,14 +50,17 @@ CANCELS_AT_ONCE = 4
 
 MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_IN_OUTAGES = 18
-"""With the back-off below, GitHub or the database may be away for more than an hour."""
+"""With `WAITS`, GitHub or the database may be away for more than an hour."""
+
+WAITS = BackOff(1.0, 600.0)
+"""Before a delivery that failed is worked again."""
 
 SUSPECT_DEATHS, MAX_LONE_DEATHS = 2, 3
 """The service dies, or loses its claim, while it works a delivery. After this many deaths it works the delivery alone:
 another one in hand may have been the cause. After this many more it sets the delivery aside: no other was in hand."""
 
-MIN_POSTPONED_S, MAX_POSTPONED_S = 0.5, 30.0
-"""How many seconds a delivery that came too early waits before it is worked again."""
+POSTPONED = BackOff(0.5, 30.0)
+"""How long a delivery that came too early waits before it is worked again."""
 
 
 _FIELDS = ("sequence", "id", "event", "lane", "body", "digest", "attempts", "begun", "received_at")
@@ -224,7 +228,7 @@ class Inbox:
             except (GitHubUnavailable, GitHubError) as error:
                 # A refusal may end as well: a suspended App, an organisation that asks for a new consent.
                 asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
-                wait_s = max(asked_s, min(2.0**delivery.attempts, 600.0))
+                wait_s = WAITS.after(delivery.attempts + 1, asked_s=asked_s)
                 log.warning("delivery.waits_for_github", reason=str(error), wait_s=wait_s)
                 await self._retry(delivery, str(error), wait_s, MAX_ATTEMPTS_IN_OUTAGES)
             except ValidationError as error:
@@ -238,7 +242,7 @@ class Inbox:
                 log.exception("delivery.failed", attempt=delivery.attempts + 1)
                 # An outage of the database is no more a fault of the delivery than one of GitHub.
                 attempts = MAX_ATTEMPTS_IN_OUTAGES if self._db.is_passing(error) else MAX_ATTEMPTS
-                await self._retry(delivery, repr(error), min(2.0**delivery.attempts, 600.0), attempts)
+                await self._retry(delivery, repr(error), WAITS.after(delivery.attempts + 1), attempts)
             else:
                 await self._record(delivery, state="done", finished_at=self._now())
 
@@ -278,7 +282,7 @@ class Inbox:
     async def _postpone(self, delivery: Delivery) -> None:
         """Work it again soon: the less soon, the longer it waits already."""
         waited_s = (self._now() - delivery.received_at).total_seconds()
-        wait_s = min(max(waited_s / 8, MIN_POSTPONED_S), MAX_POSTPONED_S)
+        wait_s = POSTPONED.since(waited_s / 8)
         await self._record(delivery, next_attempt_at=self._now() + timedelta(seconds=wait_s))
         asyncio.get_running_loop().call_later(wait_s, self._ring)
 

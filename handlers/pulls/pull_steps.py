@@ -15,6 +15,7 @@ from handlers.cases.case import Case
 from handlers.cases.casebook import Pull
 from handlers.commands.own_rules import PATH, narrow
 from handlers.context import Context
+from handlers.effects.retry_policy import Abandoned
 from handlers.jobs.history import is_on_branch
 from handlers.ports import NotFound, PullRequest, TreeEntry
 from handlers.pulls.note import has_note
@@ -47,10 +48,6 @@ MAX_NAMED = 10
 
 _COMMENT = re.compile(r"#issuecomment-([0-9]{1,18})\Z")
 """How the address of a comment ends, on an issue and on a pull request alike."""
-
-
-class PullAbandoned(Exception):  # noqa: N818
-    """This pull request can never be opened; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +87,15 @@ def name_branch(issue_number: int, job_id: str) -> str:
 async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Case) -> Brought:
     """Commit, branch and pull request: that of an earlier note on the issue while it is open, else a new one.
 
-    Raises `PullAbandoned`, `GitHubError` and `GitHubUnavailable`.
+    Raises `Abandoned`, `GitHubError` and `GitHubUnavailable`.
     """
     rules = context.rules_for(job.repository)
     if rules is None:
-        raise PullAbandoned("the operator of this App no longer has this repository set up")
+        raise Abandoned("the operator of this App no longer has this repository set up")
     has_page = bool(context.find_page_root(job))
     is_approvable = await run_aside(report.size, approvable, job, report, context.secrets, has_page=has_page)
     if report.digest != pull.digest or not is_approvable:
-        raise PullAbandoned("the diff is no longer the one that the note approves, or may not be proposed")
+        raise Abandoned("the diff is no longer the one that the note approves, or may not be proposed")
     title = render_pull_title(pull, report, case.title, context.secrets)
     approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
     earlier = await _find_earlier(context, pull, job)
@@ -139,7 +136,7 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
     if not await context.github.create_branch(where, pull.branch, sha):
         at = await context.github.fetch_branch_sha(where, pull.branch)
         if at != sha:
-            raise PullAbandoned(f"the branch `{pull.branch}` exists and points at something else: delete it first")
+            raise Abandoned(f"the branch `{pull.branch}` exists and points at something else: delete it first")
     body = await _render_body(context, pull, approved)
     request = await context.github.create_draft_pull_request(
         job.repository,
@@ -150,7 +147,7 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
         head_repository=where,
     )
     if request.head_sha != sha:
-        raise PullAbandoned(_describe_obstacle(request, pull.branch, is_ours=True))
+        raise Abandoned(_describe_obstacle(request, pull.branch, is_ours=True))
     return request
 
 
@@ -158,7 +155,7 @@ async def _find_opened(context: Context, pull: Pull, job: Job, where: str) -> Pu
     """The pull request that an earlier attempt opened, after the last checks, and whose answer was lost.
 
     The name of our branch is no secret, and whoever may push can open a pull request from it. So only what our App
-    opened for this job, with the commit that we recorded, counts as ours. Raises `PullAbandoned` where another pull
+    opened for this job, with the commit that we recorded, counts as ours. Raises `Abandoned` where another pull
     request is open from the branch.
     """
     requests = await context.github.list_pull_requests(job.repository, pull.branch, where)
@@ -171,7 +168,7 @@ async def _find_opened(context: Context, pull: Pull, job: Job, where: str) -> Pu
     found = next((request for request in ours if request.head_sha == pull.commit_sha), None)
     obstacle = next((request for request in requests if request.state == "open"), None)
     if found is None and obstacle:
-        raise PullAbandoned(_describe_obstacle(obstacle, pull.branch, is_ours=obstacle in ours))
+        raise Abandoned(_describe_obstacle(obstacle, pull.branch, is_ours=obstacle in ours))
     return found
 
 
@@ -192,7 +189,7 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
     """A commit on top of the branch, by which its whole change becomes the approved one; then body and title."""
     job, branch, number = approved.job, earlier.pull.branch, earlier.request.number
     approved = replace(approved, where=earlier.request.head_repository or job.repository)
-    moved = PullAbandoned(
+    moved = Abandoned(
         f"somebody else has pushed to pull request #{number}, so nothing was pushed to it: "
         "once that one is merged or closed, a note opens another"
     )
@@ -225,7 +222,7 @@ async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list
         return [head]
     if await context.github.contains(job.repository, base, base_before):
         return [head, base]
-    raise PullAbandoned(
+    raise Abandoned(
         f"this diff begins from `{base[:10]}`, which does not come after `{base_before[:10]}`, from which pull request "
         f"#{earlier.request.number} begins: `/ptq fix` makes one from the newest commit"
     )
@@ -235,7 +232,7 @@ async def _check_base(context: Context, job: Job) -> None:
     """That the base branch has the base commit just now: a pull request brings in all that the commit comes from."""
     commit = job.base_commit or ""
     if not await is_on_branch(context.github, job.repository, job.base_branch, commit):
-        raise PullAbandoned(
+        raise Abandoned(
             f"commit `{commit[:10]}`, which the diff begins from, is not on {show_code(job.base_branch, ())}, so "
             "a pull request would hold more than the diff: `/ptq rebase` brings the diff onto the newest commit"
         )
@@ -251,10 +248,10 @@ async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> 
     rules = approved.rules
     rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
     if rules.fault:
-        raise PullAbandoned(f"`{PATH}` on the default branch cannot be understood: {rules.fault}")
+        raise Abandoned(f"`{PATH}` on the default branch cannot be understood: {rules.fault}")
     least = rules.who_may_open
     if await context.github.fetch_role(rules.name, pull.approver) < least:
-        raise PullAbandoned(f"{pull.approver} has no {least.word} access any more, so the note approves nothing")
+        raise Abandoned(f"{pull.approver} has no {least.word} access any more, so the note approves nothing")
 
 
 async def _check_note(context: Context, job: Job, pull: Pull) -> None:
@@ -265,9 +262,9 @@ async def _check_note(context: Context, job: Job, pull: Pull) -> None:
     try:
         comment = await context.github.fetch_comment(job.repository, int(place[1]))
     except NotFound:
-        raise PullAbandoned("the comment with the note was deleted, so the note approves nothing") from None
+        raise Abandoned("the comment with the note was deleted, so the note approves nothing") from None
     if not has_note(comment.body, pull.note, pull.title, pull.digest):
-        raise PullAbandoned("the comment with the note was edited after it was read, so the note approves nothing")
+        raise Abandoned("the comment with the note was edited after it was read, so the note approves nothing")
 
 
 async def _render_body(context: Context, pull: Pull, approved: _Approved, edits: str = "") -> str:
@@ -306,7 +303,7 @@ async def _check_room(context: Context, rules: RepositoryRules) -> None:
     numbers = await context.github.list_own_open_pulls(rules.name)
     if len(numbers) >= rules.max_open_pulls:
         names = ", ".join(f"#{number}" for number in sorted(numbers)[:MAX_NAMED])
-        raise PullAbandoned(
+        raise Abandoned(
             f"{len(numbers)} of our pull requests are open here ({names}), and {rules.max_open_pulls} are the most: "
             "one of them has to be merged or closed first"
         )
@@ -316,7 +313,7 @@ async def _check(context: Context, job: Job, report: Report) -> None:
     """That the diff which the note approves is the whole change, on what GitHub has at the base commit."""
     paths = [change.path for change in report.changes]
     if len({folder for path in paths for folder in list_folders(path)}) > MAX_FOLDERS:
-        raise PullAbandoned(f"the changed files lie in more than {MAX_FOLDERS} folders")
+        raise Abandoned(f"the changed files lie in more than {MAX_FOLDERS} folders")
     found = await context.github.find_base_files(job.repository, paths, job.base_commit or "")
     try:
         check_base(report.changes, found)
@@ -326,9 +323,9 @@ async def _check(context: Context, job: Job, report: Report) -> None:
         await run_aside(size, check_patch, report.patch, report.changes, files)
         returns = await run_aside(size, list_bare_returns, report.patch)
     except Untrue as error:
-        raise PullAbandoned(f"the diff in the report is not the change: {error}") from None
+        raise Abandoned(f"the diff in the report is not the change: {error}") from None
     if returns:
-        raise PullAbandoned(describe_bare_return(returns[0]))
+        raise Abandoned(describe_bare_return(returns[0]))
 
 
 async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Sequence[str]) -> Pull:

@@ -1,14 +1,14 @@
 """From a human note to a draft pull request.
 
-`ask_for_pull` checks a note and writes down what it approves; `open_pulls` has that carried out (`pull_steps`), again
-and again until it is, or can never be.
+`ask_for_pull` checks a note and stores what it approves. `Pulls` carries that out (`pull_steps`), again and again until
+the pull request is there, or can never be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -18,10 +18,11 @@ from handlers.cases.case import open_pull
 from handlers.cases.casebook import Pull, Reply
 from handlers.commands.table import Command
 from handlers.context import Context
+from handlers.effects.drain import FRESH, Due, Effect
 from handlers.effects.outbox import is_as_posted, write_again, write_reply
-from handlers.effects.retry_policy import MAX_COUNTED, choose_outage_wait_s, describe_trouble
+from handlers.effects.retry_policy import MAX_WAIT_S, Verdict, judge
 from handlers.events import IssueComment
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+from handlers.ports import NotFound
 from handlers.pulls.note import (
     NoteText,
     find_digest_fault,
@@ -30,13 +31,12 @@ from handlers.pulls.note import (
     matches_digest,
     parse_note,
 )
-from handlers.pulls.pull_steps import Brought, PullAbandoned, bring, change, name_branch
+from handlers.pulls.pull_steps import Brought, bring, name_branch
 from handlers.rules import RepositoryRules
 from handlers.words import replies
 from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.rows import job_rows
-from runner.rows.claims import ClaimLost
 
 log = structlog.get_logger()
 
@@ -163,67 +163,63 @@ async def _goes_to_same(connection: AsyncConnection, one: Pull, other: Pull) -> 
 # The pull request
 
 
-async def open_pulls(context: Context) -> None:
-    """Carry every accepted note one step further, or to its end. One that fails waits; the others go on."""
-    async with context.db.read() as connection:
-        due = await casebook.fetch_due_pulls(connection, context.now())
-    for pull in due:
-        try:
-            await _open(context, await change(context, pull, attempts=min(pull.attempts + 1, MAX_COUNTED)))
-        except ClaimLost:
-            raise
-        except Exception as error:
-            log.exception("pull.failed", job=pull.job_id)
-            await _put_off(context, pull, error)
+@dataclass(frozen=True, slots=True)
+class DuePull(Due[Pull]):
+    """A pull request that a note has approved, for the diff of this job."""
+
+    job: Job
 
 
-async def _open(context: Context, pull: Pull) -> None:
-    async with context.db.read() as connection:
-        job = await job_rows.fetch_job(connection, pull.job_id)
-        report = await job_rows.fetch_report(connection, pull.job_id)
-        case = await casebook.fetch_case(connection, job.case_key) if job else None
-    if job is None or report is None or case is None:
-        raise LookupError(f"the report that pull request {pull.job_id} approves is gone")
-    with structlog.contextvars.bound_contextvars(**job.log_context()):
-        try:
-            brought = await bring(context, pull, job, report, case)
-        except (GitHubUnavailable, GitHubError, PullAbandoned) as error:
-            await _put_off(context, pull, error, job)
-        else:
-            await context.github.assign(job.repository, brought.request.number, pull.approver)
-            await _record(context, pull, job, brought)
+class Pulls(Effect[DuePull]):
+    """Approved pull requests that are not on GitHub yet."""
 
+    waits = "pull.waits"
+    waits_for_turn = "pull.waits_for_turn"
+    store = staticmethod(casebook.change_pull)
 
-async def _record(context: Context, pull: Pull, job: Job, brought: Brought) -> None:
-    now, found = context.now(), brought.request
-    async with context.db.write() as connection:
-        await casebook.change_pull(connection, pull, number=found.number, url=found.url, trouble=None)
-        case = await casebook.fetch_case(connection, job.case_key)
-        if case:
-            await casebook.save_case(connection, open_pull(case, job.id, found.number, now))
-        await job_rows.add_event(
-            connection, job.id, now, f"draft pull request #{found.number} by @{pull.approver}'s note"
-        )
-        body = replies.render_pull_opened(found.number, pull.approver, updated=brought.updated)
-        await write_reply(connection, context, job.repository, job.issue_number, f"pull of {job.id}", body)
-    log.info("pull.opened", number=found.number, branch=pull.branch, by=pull.approver)
-    context.ring()
+    async def fetch_next(self, connection: AsyncConnection, now: datetime, tried: Collection[str]) -> DuePull | None:
+        """See `Effect`."""
+        waiting = await casebook.fetch_due_pulls(connection, now)
+        pull = next((pull for pull in waiting if pull.job_id not in tried), None)
+        job = await job_rows.fetch_job(connection, pull.job_id) if pull else None
+        return DuePull(job.id, pull, job.log_context(), job) if pull and job else None
 
+    async def carry_out(self, due: DuePull) -> None:
+        """See `Effect`."""
+        pull, job = due.row, due.job
+        async with self.context.db.read() as connection:
+            report = await job_rows.fetch_report(connection, job.id)
+            case = await casebook.fetch_case(connection, job.case_key)
+        if report is None or case is None:
+            raise LookupError(f"the report that pull request {job.id} approves is gone")
+        brought = await bring(self.context, pull, job, report, case)
+        await self.context.github.assign(job.repository, brought.request.number, pull.approver)
+        await self._record(due, brought)
 
-async def _put_off(context: Context, pull: Pull, error: Exception, job: Job | None = None) -> None:
-    """Try again later, unless this can never work, or GitHub keeps saying no: then say so on the issue."""
-    refusals = pull.refusals + (not isinstance(error, GitHubUnavailable))
-    if not job or not (isinstance(error, PullAbandoned) or refusals >= MAX_REFUSALS):
-        asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
-        wait_s = choose_outage_wait_s(pull.attempts, asked_s)
-        log.warning("pull.waits", reason=str(error), wait_s=wait_s)
-        at = context.now() + timedelta(seconds=wait_s)
-        trouble = describe_trouble(error)
-        await change(context, pull, refusals=refusals, trouble=trouble, next_attempt_at=at)
-        return
-    log.error("pull.abandoned", reason=str(error))
-    async with context.db.write() as connection:
-        await casebook.change_pull(connection, pull, abandoned=str(error), trouble=None)
-        body, occasion = replies.render_pull_failed(str(error)), f"pull of {job.id} failed, {pull.note_url}"
-        await write_reply(connection, context, job.repository, job.issue_number, occasion, body)
-    context.ring()
+    async def _record(self, due: DuePull, brought: Brought) -> None:
+        now, pull, job, found = self.context.now(), due.row, due.job, brought.request
+        async with self.context.db.write() as connection:
+            await self.store(connection, due.row, number=found.number, url=found.url, **FRESH)
+            case = await casebook.fetch_case(connection, job.case_key)
+            if case:
+                await casebook.save_case(connection, open_pull(case, job.id, found.number, now))
+            await job_rows.add_event(
+                connection, job.id, now, f"draft pull request #{found.number} by @{pull.approver}'s note"
+            )
+            body = replies.render_pull_opened(found.number, pull.approver, updated=brought.updated)
+            await write_reply(connection, self.context, job.repository, job.issue_number, f"pull of {job.id}", body)
+        log.info("pull.opened", number=found.number, branch=pull.branch, by=pull.approver)
+        self.context.ring()
+
+    def judge(self, due: DuePull, attempts: int, error: Exception) -> Verdict:
+        """See `Effect`. The turn to write is waited for in full: each attempt asks GitHub many questions before."""
+        refusals = due.row.refusals
+        return judge(error, attempts=attempts, refusals=refusals, patience=MAX_REFUSALS, turn_wait_s=MAX_WAIT_S)
+
+    async def give_up(self, connection: AsyncConnection, due: DuePull, verdict: Verdict, error: Exception) -> None:
+        """Say so on the issue, in full."""
+        reason, job = str(error), due.job
+        await self.store(connection, due.row, abandoned=reason, trouble=None)
+        log.error("pull.abandoned", **due.log_context, reason=reason)
+        body, occasion = replies.render_pull_failed(reason), f"pull of {job.id} failed, {due.row.note_url}"
+        await write_reply(connection, self.context, job.repository, job.issue_number, occasion, body)

@@ -96,10 +96,10 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def describe_tries() -> list[Column[Any]]:
-    """The columns of whatever is brought to GitHub, again and again until it is there."""
+    """The columns of an effect: what is to be outside, and is tried again until it is there."""
     return [
         Column("attempts", Integer, nullable=False, default=0),
-        Column("refusals", Integer, nullable=False, default=0),  # times that GitHub said no, in a row
+        Column("refusals", Integer, nullable=False, default=0),  # times that the other side said no, in a row
         Column("next_attempt_at", UtcDateTime, nullable=False),
         Column("trouble", Text),  # why it waits
         Column("abandoned", Text),  # why it is tried no more

@@ -17,6 +17,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from runner.model.back_off import BackOff
+
 log = structlog.get_logger()
 
 READ_OPTIONS: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -129,8 +131,8 @@ class Wire:
     """Calls closer together than this become one."""
     CHECK_S = 30.0
     """How often the connection is tried: a peer that vanished says nothing."""
-    BACK_OFF_S = (0.2, 30.0)
-    """The first and the longest wait before the connection is opened anew."""
+    WAITS = BackOff(0.2, 30.0)
+    """Before the connection is opened again."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -143,18 +145,18 @@ class Wire:
 
     async def listen(self, ring: Callable[[], None]) -> None:
         """Call `ring` whenever another replica calls, and after each gap in listening; runs until cancelled."""
-        first_s, longest_s = self.BACK_OFF_S
-        wait_s = first_s
+        failures = 0
         while True:
             try:
                 async with self._open(ring) as connection:
-                    wait_s = first_s
+                    failures = 0
                     ring()
                     await self._speak(connection)
             except Exception as error:
+                failures += 1
+                wait_s = self.WAITS.after(failures)
                 log.warning("database.wire_lost", reason=type(error).__name__, wait_s=wait_s)
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, longest_s)
+                await asyncio.sleep(wait_s)
 
     @asynccontextmanager
     async def _open(self, ring: Callable[[], None]) -> AsyncIterator[asyncpg.Connection]:

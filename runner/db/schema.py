@@ -333,8 +333,7 @@ notifications = Table(
     Column("kind", String(20), nullable=False),
     Column("about", String(300), nullable=False),
     Column("facts", JSON, nullable=False),
-    Column("attempts", Integer, nullable=False, default=0),
-    Column("next_attempt_at", UtcDateTime, nullable=False),
+    *describe_tries(),
     Column("delivered_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
 )

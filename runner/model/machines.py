@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
+from runner.model.back_off import BackOff
+
 MAX_REST = timedelta(seconds=60)
 """How long a machine that does not answer is left alone at most."""
 
@@ -29,8 +31,8 @@ hold the last lines of somebody's log."""
 FAULTS_IN_A_ROW = 3
 """So many preparations that fail through the machine's fault, with none that succeeds in between, put it out."""
 
-FAULTY_RESTS = (timedelta(minutes=5), timedelta(hours=1))
-"""How long it then gets no job: at first, and at most. It doubles with each further fault."""
+FAULTY_RESTS = BackOff(first_s=300.0, longest_s=3600.0)
+"""How long it then gets no job."""
 
 Devices = tuple[tuple[str, str], ...]
 """GPUs: for each the number of its device file, and the name by which CUDA knows it."""
@@ -134,12 +136,12 @@ class Outage:
 def find_out(before: Outage | None, reason: str, *, permanent: bool, now: datetime, least: timedelta) -> Outage:
     """The outage of a machine that was just found out, again or for the first time.
 
-    It rests for as long as it has been gone, within bounds: each rest about doubles the time, so that the end of a
-    hiccup is seen quickly and a dead host is left in peace.
+    It rests for as long as it has been gone, from `least` to `MAX_REST`. So the end of a hiccup is seen quickly, and a
+    dead host is left in peace.
     """
     since = min(before.since, now) if before else now
-    rest = min(max(now - since, least), MAX_REST)
-    return Outage(reason, permanent, since, now, now + rest)
+    rest_s = BackOff(least.total_seconds(), MAX_REST.total_seconds()).since((now - since).total_seconds())
+    return Outage(reason, permanent, since, now, now + timedelta(seconds=rest_s))
 
 
 def break_circuit(faults: int, code: str, now: datetime) -> Outage | None:
@@ -149,8 +151,7 @@ def break_circuit(faults: int, code: str, now: datetime) -> Outage | None:
     """
     if faults < FAULTS_IN_A_ROW:
         return None
-    first, longest = FAULTY_RESTS
-    rest = min(first * 2 ** min(faults - FAULTS_IN_A_ROW, 10), longest)
+    rest = timedelta(seconds=FAULTY_RESTS.after(faults - FAULTS_IN_A_ROW + 1))
     reason = f"{faults} jobs in a row could not be prepared there, the last because {FAULTS[code]}"
     return Outage(reason, False, now, now, now + rest)
 

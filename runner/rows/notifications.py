@@ -51,6 +51,10 @@ class Notification:
     created_at: datetime
     next_attempt_at: datetime
     attempts: int = 0
+    refusals: int = 0
+    trouble: str | None = None
+    """Why it waits, in words."""
+    abandoned: str | None = None
     delivered_at: datetime | None = None
 
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bot.github.limits import EVERY_BUCKET, Buckets, Limit, parse_exhausted, parse_refusal
-from bot.github.transport import choose_backoff_s
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RESET = str(int(NOW.timestamp()) + 100)
@@ -59,9 +58,3 @@ def test_a_reset_in_a_thousand_years_silences_us_for_a_day() -> None:
     buckets.note(parse_exhausted({**SPENT, "x-ratelimit-reset": "9" * 11}), NOW)
     assert buckets.wait_s(NOW) == 24 * 3600
     assert buckets.wait_s(NOW + timedelta(days=1)) == 0
-
-
-def test_pauses_double_and_are_spread() -> None:
-    assert [choose_backoff_s(attempt, 0.5, chance=0.5) for attempt in (1, 2, 3)] == [0.5, 1.0, 2.0]
-    assert choose_backoff_s(1, 0.5, chance=0.0) == 0.25
-    assert choose_backoff_s(1, 0.5, chance=1.0) == 0.75

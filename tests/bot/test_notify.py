@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from bot.config.policy_tables import NotifyTable
-from bot.observability.notify import MAX_WAIT_S, Notifier
+from bot.observability.notify import WAITS, Notifier
 from handlers.context import Context
 from handlers.words.notifications import draft_concern
 from runner.db.database import Database
@@ -125,7 +125,7 @@ async def test_no_wait_is_too_long(tmp_path: Path) -> None:
             await keep(database, "0123456789")
             for _ in range(31):
                 await notifier.step()
-                clock.forward(MAX_WAIT_S)
+                clock.forward(WAITS.longest_s)
         assert len(hook.heard) == 31
 
 

@@ -15,7 +15,8 @@ import pytest
 from handlers.cases import casebook
 from handlers.cases.case import LABELS, Case, CaseState
 from handlers.context import Context
-from handlers.effects.case_labels import show_cases
+from handlers.effects.case_labels import CaseLabels
+from handlers.effects.drain import drain
 from handlers.ports import GitHub, GitHubError, NotFound, OverBudget
 from handlers.rules import RepositoryRules
 from runner.db.database import Database
@@ -71,7 +72,7 @@ class Issue:
         context = Context(github, self.db, rules, {}, "https://ptq", (), self.clock, lambda: None)
         for _ in range(passes):
             with suppress(asyncio.CancelledError):
-                await show_cases(context, REST)
+                await drain(CaseLabels(context, REST))
             self.clock.forward(every_s)
 
     @property

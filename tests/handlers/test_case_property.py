@@ -19,12 +19,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from structlog.testing import capture_logs
 
 from handlers.context import Context
-from handlers.effects.outbox import post_replies
+from handlers.effects.drain import drain
+from handlers.effects.outbox import Comments
 from handlers.events import User
 from handlers.inbox.inbox import Inbox
 from handlers.jobs.outcomes import report_jobs
 from handlers.ports import GitHub, Labelling
-from handlers.pulls.pulls import open_pulls
+from handlers.pulls.pulls import Pulls
 from handlers.rules import RepositoryRules
 from handlers.triggers.router import ROUTER
 from runner.agents import AgentSpec
@@ -238,7 +239,12 @@ class Cases(RuleBasedStateMachine):
 
     async def look(self, loop: str, fate: Fate) -> None:
         """One pass of a loop. Where it dies, another takes its place."""
-        steps = {"outcomes": report_jobs, "outbox": post_replies, "pulls": open_pulls}
+        context = self.context
+        steps = {
+            "outcomes": lambda: report_jobs(context),
+            "outbox": lambda: drain(Comments(context)),
+            "pulls": lambda: drain(Pulls(context)),
+        }
         place, mishap = fate or (0, "none")
         self.dies_at_the_end = mishap == AT_THE_END
         self.github.mishaps = [] if self.dies_at_the_end else [*["none"] * place, mishap]
@@ -247,7 +253,7 @@ class Cases(RuleBasedStateMachine):
             await self.inbox.stop()
             self.inbox = self.make_inbox()
         else:
-            work = asyncio.ensure_future(steps[loop](self.context))
+            work = asyncio.ensure_future(steps[loop]())
             await asyncio.wait([work])
             if not work.cancelled():
                 work.result()

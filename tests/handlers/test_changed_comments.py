@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from handlers.cases import casebook
-from handlers.effects.outbox import post_replies
+from handlers.effects.drain import drain
+from handlers.effects.outbox import Comments
 from handlers.ports import Comment
-from handlers.pulls.pulls import open_pulls
+from handlers.pulls.pulls import Pulls
 from runner.rows import job_rows
 from tests.handlers.test_notes_again import DIGEST, ISSUE, NOTE, Thread, open_thread
 
@@ -28,7 +29,7 @@ async def thread(tmp_path: Path) -> AsyncIterator[Thread]:
             assert job
             reply = casebook.draft_reply("report", "report", job, REPORT, thread.clock())
             await casebook.insert_reply(connection, reply)
-        await post_replies(thread.context)
+        await drain(Comments(thread.context))
         thread.clock.forward(60)
         yield thread
 
@@ -41,9 +42,9 @@ def find_report(thread: Thread) -> Comment:
 async def answer(thread: Thread, note: Comment) -> str:
     """What the thread hears of a note."""
     await thread.work(note)
-    await open_pulls(thread.context)
+    await drain(Pulls(thread.context))
     before = {comment.id for comment in thread.github.threads[ISSUE]}
-    await post_replies(thread.context)
+    await drain(Comments(thread.context))
     thread.clock.forward(60)
     (said,) = [one for one in thread.github.threads[ISSUE] if one.id not in before and "ptq:reply=" in one.body]
     return said.body.partition("\n")[2]

@@ -12,7 +12,8 @@ from typing import cast
 import pytest
 
 from handlers.context import Context
-from handlers.effects.outbox import SETTLES, post_replies, reply_once
+from handlers.effects.drain import drain
+from handlers.effects.outbox import SETTLES, Comments, reply_once
 from handlers.ports import Comment, GitHub, GitHubError, GitHubUnavailable, Worth
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
@@ -59,7 +60,7 @@ class Desk:
         """A pass of the outbox; how many comments were ever posted."""
         self.clock.forward(after_s)
         with suppress(asyncio.CancelledError):
-            await post_replies(self.context)
+            await drain(Comments(self.context))
         self.github.store()
         return len(self.github.posted)
 

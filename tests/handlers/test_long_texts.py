@@ -14,8 +14,9 @@ from sqlalchemy import update
 
 from handlers.cases import casebook
 from handlers.cases.case import CaseState
+from handlers.effects.drain import drain
 from handlers.jobs.outcomes import report_jobs
-from handlers.pulls.pulls import open_pulls
+from handlers.pulls.pulls import Pulls
 from runner.aside import LONG
 from runner.db.schema import reports
 from runner.rows import job_rows
@@ -70,6 +71,6 @@ async def test_a_note_is_compared_and_its_pull_request_written_aside(thread: Thr
         await thread.work(note)
     assert "find_fault" not in names
     with called_here() as names:
-        await open_pulls(thread.context)
+        await drain(Pulls(thread.context))
     assert len(thread.github.opened) == 1
     assert names & {"is_withheld", "approvable", "render_pull_body"} == set()

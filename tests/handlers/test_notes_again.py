@@ -14,8 +14,9 @@ from sqlalchemy import select
 from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState
 from handlers.context import Context
+from handlers.effects.drain import drain
 from handlers.ports import Comment, GitHub
-from handlers.pulls.pulls import open_pulls
+from handlers.pulls.pulls import Pulls
 from handlers.rules import RepositoryRules
 from handlers.triggers.router import ROUTER
 from runner.db.database import Database
@@ -80,10 +81,10 @@ async def test_two_attempts_with_one_diff_have_one_pull_request(database_url: st
     async with open_thread(database_url) as thread:
         await thread.stand("0000000001", 1)
         await thread.work(thread.note())
-        await open_pulls(thread.context)
+        await drain(Pulls(thread.context))
         await thread.stand("0000000002", 2)
         await thread.work(thread.note())
-        await open_pulls(thread.context)
+        await drain(Pulls(thread.context))
         (opened,) = thread.github.opened
         assert f"This diff is in pull request #{opened.pull.number} already." in await thread.answers()
 
@@ -94,7 +95,7 @@ async def test_a_note_for_a_diff_that_is_on_its_way_in_another_attempt_waits_wit
         await thread.work(thread.note())
         await thread.stand("0000000002", 2)
         await thread.work(thread.note())
-        await open_pulls(thread.context)
+        await drain(Pulls(thread.context))
         assert len(thread.github.opened) == 1
         assert any("was accepted before yours" in answer for answer in await thread.answers())
 
@@ -104,7 +105,7 @@ async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url
         await thread.stand("0000000001", 1)
         note = thread.note()
         await thread.work(note)
-        await open_pulls(thread.context)
+        await drain(Pulls(thread.context))
         await thread.work(note)
         (answer,) = await thread.answers()
         assert answer.startswith("Draft pull request #")
@@ -116,7 +117,7 @@ async def test_a_refused_note_that_is_worked_again_stays_refused(database_url: s
         await thread.work(note)
         await thread.stand("0000000001", 1)
         await thread.work(note)
-        await open_pulls(thread.context)
+        await drain(Pulls(thread.context))
         (answer,) = await thread.answers()
         assert answer.startswith("No diff on this issue")
         assert thread.github.opened == []

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from handlers.effects.drain import drain
 from handlers.ports import PullRequest
-from handlers.pulls.pulls import open_pulls
+from handlers.pulls.pulls import Pulls
 from tests.handlers.test_notes_again import ISSUE, Thread, open_thread
 from tests.support.model_github import OURS, Opened
 
@@ -48,7 +49,7 @@ async def approve(thread: Thread) -> str:
     """What the thread hears of a good note."""
     await thread.work(thread.note())
     for _ in range(5):
-        await open_pulls(thread.context)
+        await drain(Pulls(thread.context))
         thread.clock.forward(600)
     (answer,) = await thread.answers()
     return answer
@@ -102,12 +103,12 @@ async def lose_answer(thread: Thread, interfere: Interfere) -> str:
     """Our pull request is there, its answer was lost, and something happens before the next attempt."""
     before, thread.github.loses_opened = thread.github.next_id(), True
     await thread.work(thread.note())
-    await open_pulls(thread.context)
+    await drain(Pulls(thread.context))
     assert [pull.number > before for pull in ours(thread)] == [True]
     assert await thread.answers() == []
     interfere(thread)
     thread.clock.forward(600)
-    await open_pulls(thread.context)
+    await drain(Pulls(thread.context))
     (answer,) = await thread.answers()
     assert len(ours(thread)) == 1
     return answer

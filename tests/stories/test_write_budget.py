@@ -18,9 +18,9 @@ from bot.github import AppGitHub, Timings
 from github_standin import StandIn
 from handlers.cases import casebook
 from handlers.context import Context
-from handlers.effects.budget import Budget
-from handlers.effects.outbox import post_replies
-from handlers.effects.write_ledger import WriteLedger
+from handlers.effects.drain import drain
+from handlers.effects.outbox import Comments
+from handlers.effects.rate_limit import Budget, SharedBudget
 from handlers.ports import GitHubUnavailable, OverBudget, Worth
 from runner.db.database import Database
 from runner.rows import job_rows
@@ -116,7 +116,7 @@ async def open_office(folder: Path, per_minute: int, per_hour: int) -> AsyncIter
         desks, databases = [], []
         for _ in range(2):
             database = await stack.enter_async_context(open_database(folder))
-            client = make_client(session, github, timings, clock, WriteLedger(database, timings.budget(), clock))
+            client = make_client(session, github, timings, clock, SharedBudget(database, timings.budget(), clock))
             databases.append(database)
             desks.append(Context(client, database, {}, {}, "https://ptq.example", (), clock, lambda: None))
         yield Office(github, clock, timings.budget(), desks, databases)
@@ -124,7 +124,7 @@ async def open_office(folder: Path, per_minute: int, per_hour: int) -> AsyncIter
 
 
 def make_client(
-    session: aiohttp.ClientSession, github: StandIn, timings: Timings, clock: FastClock, ledger: WriteLedger
+    session: aiohttp.ClientSession, github: StandIn, timings: Timings, clock: FastClock, budget: SharedBudget
 ) -> AppGitHub:
     return AppGitHub(
         session,
@@ -133,7 +133,7 @@ def make_client(
         private_key=app_key_pem(),
         timings=timings,
         now=clock,
-        budget=ledger,
+        budget=budget,
     )
 
 
@@ -142,14 +142,14 @@ async def test_fifty_jobs_at_once_are_told_within_githubs_limits_and_their_repor
         await office.add("status", "a status")
         async with asyncio.timeout(60):
             while office.bodies().count("status") < JOBS:
-                await post_replies(office.desks[0])
+                await drain(Comments(office.desks[0]))
                 await asyncio.sleep(0.05)
         await office.change_statuses("a live edit")
         before = len(office.bodies())
         await office.add("report", "a report")
         async with asyncio.timeout(60):
             while office.bodies().count("report") < JOBS:
-                await post_replies(office.desks[0])
+                await drain(Comments(office.desks[0]))
                 await asyncio.sleep(0.05)
         assert office.refused() == []
         told = office.bodies()[before:]

@@ -24,11 +24,12 @@ from handlers.cases.casebook import Pull, Reply
 from handlers.commands.permissions import admit
 from handlers.commands.table import Right
 from handlers.context import Context
-from handlers.effects.outbox import post_replies
-from handlers.effects.write_ledger import WriteLedger
+from handlers.effects.drain import drain
+from handlers.effects.outbox import Comments
+from handlers.effects.rate_limit import SharedBudget
 from handlers.events import Repository, User
 from handlers.inbox.inbox import Inbox
-from handlers.pulls.pulls import open_pulls
+from handlers.pulls.pulls import Pulls
 from handlers.rules import RepositoryRules
 from runner.db.database import Database
 from runner.db.schema import deliveries, pulls, replies
@@ -109,13 +110,13 @@ class Counter:
         """Let the outbox work until nothing is due any more, or so many times."""
         unposted = (replies.c.comment_id.is_(None)) | (replies.c.posted_body != replies.c.body)
         due = select(func.min(replies.c.next_attempt_at)).where(unposted, replies.c.abandoned.is_(None))
-        await self._work(lambda: post_replies(self.context), due, passes, rest_s)
+        await self._work(lambda: drain(Comments(self.context)), due, passes, rest_s)
 
     async def open(self, passes: int = 40, rest_s: float = 0.0) -> None:
         """The same for pull requests."""
         open_ones = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
         due = select(func.min(pulls.c.next_attempt_at)).where(*open_ones)
-        await self._work(lambda: open_pulls(self.context), due, passes, rest_s)
+        await self._work(lambda: drain(Pulls(self.context)), due, passes, rest_s)
 
     async def admit(self, passes: int = 40, rest_s: float = 0.0) -> str:
         """Ask for alice's permission as the inbox does; returns the delivery's state."""
@@ -181,7 +182,7 @@ async def open_counter(folder: Path, timeout_s: float = UNHURRIED_S) -> AsyncIte
             private_key=app_key_pem(),
             timings=timings,
             now=clock,
-            budget=WriteLedger(db, timings.budget(), clock),
+            budget=SharedBudget(db, timings.budget(), clock),
         )
         rules = {NAME: RepositoryRules(NAME, "mine")}
         context = Context(client, db, rules, {}, URL, (), clock, lambda: None)

@@ -10,7 +10,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.effects.budget import HOUR_S, MINUTE_S, Budget, Plan, Waiting, count_share, plan_write, take_turns
+from handlers.effects.rate_limit import HOUR_S, MINUTE_S, Budget, Plan, Waiting, count_share, plan_write, take_turns
 from handlers.ports import Worth
 from tests.support.jobs import NOON
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, func, select
 
-from handlers.effects.budget import Budget
-from handlers.effects.write_ledger import WriteLedger
+from handlers.effects.rate_limit import Budget, SharedBudget
 from handlers.ports import GitHubUnavailable, OverBudget, Worth
 from runner.db.schema import github_writes
 from tests.support.clock import Clock
@@ -21,14 +20,14 @@ BUDGET = Budget(per_minute=10, per_hour=20, longest_wait_s=5, longest_write_s=30
 
 
 class Replicas:
-    """Ledgers over one file, each with connections of its own, as processes have."""
+    """Budgets over one file, each with connections of its own, as processes have."""
 
-    def __init__(self, ledgers: list[WriteLedger], clock: Clock) -> None:
-        self.ledgers, self.clock = ledgers, clock
+    def __init__(self, budgets: list[SharedBudget], clock: Clock) -> None:
+        self.budgets, self.clock = budgets, clock
 
     async def count_granted(self, wanted: int, worth: Worth = Worth.REPORT) -> int:
         """How many of `wanted` writes, asked for all at once and by turns of every replica, get a turn at once."""
-        asked = (self.ledgers[at % len(self.ledgers)].reserve("octo", worth) for at in range(wanted))
+        asked = (self.budgets[at % len(self.budgets)].reserve("octo", worth) for at in range(wanted))
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert all(answer.wait_s == 0 for answer in answers if not isinstance(answer, BaseException))
         return sum(not isinstance(answer, OverBudget) for answer in answers)
@@ -39,7 +38,7 @@ async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
     async with AsyncExitStack() as stack:
         clock = Clock()
         databases = [await stack.enter_async_context(open_database(tmp_path)) for _ in range(3)]
-        yield Replicas([WriteLedger(database, BUDGET, clock) for database in databases], clock)
+        yield Replicas([SharedBudget(database, BUDGET, clock) for database in databases], clock)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ async def test_what_is_worth_more_finds_the_rest_of_the_budget_free(replicas: Re
 
 
 async def test_a_write_counts_from_its_end(replicas: Replicas) -> None:
-    one, another, _ = replicas.ledgers
+    one, another, _ = replicas.budgets
     turns = [await one.reserve("octo", Worth.REPORT) for _ in range(10)]
     replicas.clock.forward(20)
     for turn in turns:
@@ -73,17 +72,17 @@ async def test_a_write_counts_from_its_end(replicas: Replicas) -> None:
 
 
 async def test_a_write_takes_one_turn_to_write_to_the_database(replicas: Replicas) -> None:
-    ledger, taken = replicas.ledgers[0], list[object]()
-    event.listen(ledger._db.engine.sync_engine, "begin", taken.append)
+    budget, taken = replicas.budgets[0], list[object]()
+    event.listen(budget._db.engine.sync_engine, "begin", taken.append)
     for _ in range(3):
-        await ledger.settle(await ledger.reserve("octo", Worth.REPORT))
+        await budget.settle(await budget.reserve("octo", Worth.REPORT))
     assert len(taken) == 3
 
 
 async def test_a_write_whose_replica_died_counts_as_long_as_it_may_have_taken(replicas: Replicas) -> None:
     assert await replicas.count_granted(10) == 10
     replicas.clock.forward(89)
-    assert (await replicas.ledgers[0].reserve("octo", Worth.REPORT)).wait_s == 1
+    assert (await replicas.budgets[0].reserve("octo", Worth.REPORT)).wait_s == 1
 
 
 async def test_each_account_has_a_budget_of_its_own_and_the_case_of_its_name_does_not_matter(
@@ -91,8 +90,8 @@ async def test_each_account_has_a_budget_of_its_own_and_the_case_of_its_name_doe
 ) -> None:
     assert await replicas.count_granted(10) == 10
     with pytest.raises(OverBudget):
-        await replicas.ledgers[0].reserve("OCTO", Worth.REPORT)
-    assert (await replicas.ledgers[0].reserve("acme", Worth.REPORT)).wait_s == 0
+        await replicas.budgets[0].reserve("OCTO", Worth.REPORT)
+    assert (await replicas.budgets[0].reserve("acme", Worth.REPORT)).wait_s == 0
 
 
 async def test_turns_are_forgotten_when_they_no_longer_count(replicas: Replicas) -> None:
@@ -109,15 +108,15 @@ async def test_a_clock_that_was_set_back_blocks_nobody(replicas: Replicas) -> No
 
 
 async def test_whoever_cannot_count_does_not_write(replicas: Replicas, tmp_path: Path) -> None:
-    ledger = replicas.ledgers[0]
-    turn = await ledger.reserve("octo", Worth.REPORT)
-    async with replicas.ledgers[1]._db.write() as connection:
+    budget = replicas.budgets[0]
+    turn = await budget.reserve("octo", Worth.REPORT)
+    async with replicas.budgets[1]._db.write() as connection:
         await connection.exec_driver_sql("DROP TABLE github_writes")
     with pytest.raises(GitHubUnavailable, match="no turn"):
-        await ledger.reserve("octo", Worth.REPORT)
-    await ledger.settle(turn)
+        await budget.reserve("octo", Worth.REPORT)
+    await budget.settle(turn)
 
 
 async def _count_rows(replicas: Replicas) -> int:
-    async with replicas.ledgers[0]._db.read() as connection:
+    async with replicas.budgets[0]._db.read() as connection:
         return int((await connection.execute(select(func.count()).select_from(github_writes))).scalar_one())

@@ -1,0 +1,192 @@
+"""How fast an installation may write on GitHub, and which write goes next: the worthier it is, the more it may use.
+
+GitHub allows an installation to create content 80 times a minute and 500 times an hour:
+https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#about-secondary-rate-limits
+
+`plan_write` and `take_turns` decide. `SharedBudget` keeps the turns in the database, for all replicas together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.ports import GitHubUnavailable, OverBudget, Worth
+from runner.db.database import Database
+from runner.db.schema import github_accounts, github_writes
+
+MINUTE_S = 60.0
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What GitHub takes from one installation, and how long we wait for our turn."""
+
+    per_minute: int = 80
+    per_hour: int = 500
+    longest_wait_s: float = 10.0
+    """Who would have to wait longer is told so instead."""
+    longest_write_s: float = 160.0
+    """Until a write that began has certainly ended, whatever becomes of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of a write: it goes after `wait_s` seconds; or not at all for now, where it is `dropped`."""
+
+    wait_s: float
+    dropped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A write's place in the budget: it may go after `wait_s` seconds. `number` is the account's own count."""
+
+    account: str
+    number: int
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Something that is to be written. `case` is the issue that it is about."""
+
+    id: str
+    case: str
+    worth: Worth
+    since: datetime
+
+
+class WriteBudget(Protocol):
+    """Where every write of an account gets its turn first. One is shared by all who write as the same App."""
+
+    async def reserve(self, account: str, worth: Worth) -> Turn:
+        """A turn within the budget. Raises `OverBudget` when it would be long in coming."""
+
+    async def settle(self, turn: Turn) -> None:
+        """The write has ended, whatever came of it. Never raises: a turn that is not settled counts for longer."""
+
+
+def plan_write(ages_s: Sequence[float], worth: Worth, budget: Budget) -> Plan:
+    """When a write of this worth may go.
+
+    `ages_s` are the seconds since each earlier write counted; negative for one that is under way and may yet count so
+    late. No minute and no hour sees more writes than its budget, and each kind leaves the rest to the worthier ones.
+    """
+    newest_first = sorted(ages_s)
+    wait_s = 0.0
+    for period_s, most in ((MINUTE_S, budget.per_minute), (HOUR_S, budget.per_hour)):
+        share = count_share(most, worth)
+        if len(newest_first) >= share:
+            wait_s = max(wait_s, period_s - newest_first[share - 1])
+    # A live edit never queues: the next one says what is so then.
+    patience_s = 0.0 if worth is Worth.LIVE else budget.longest_wait_s
+    return Plan(wait_s, dropped=wait_s > patience_s)
+
+
+def count_share(most: int, worth: Worth) -> int:
+    """How many of `most` writes may have been made when one of this worth still goes; at least 1."""
+    return max(1, -(-most * worth.percent // 100))
+
+
+def take_turns(waiting: Iterable[Waiting]) -> list[Waiting]:
+    """In which order they are written: what is worth more goes first.
+
+    Within one worth every case gets a turn before any case gets a second one, and what came first goes first. So a
+    case with much to say holds up no other, and none of them starves.
+    """
+    places: list[tuple[int, int, datetime, str, Waiting]] = []
+    turns: Counter[tuple[str, Worth]] = Counter()
+    for one in sorted(waiting, key=lambda one: (one.since, one.id)):
+        places.append((-one.worth.percent, turns[one.case, one.worth], one.since, one.id, one))
+        turns[one.case, one.worth] += 1
+    return [place[-1] for place in sorted(places, key=lambda place: place[:-1])]
+
+
+class SharedBudget:
+    """`WriteBudget` in the database. `now` is the service's clock; replicas keep theirs in step (NTP).
+
+    A turn is reserved in one short transaction. It counts from the latest moment at which GitHub can have counted the
+    write. When the write has ended it counts from then, which the replica's next reservation stores. Everybody waits
+    for the one turn to write to the database, and so each write on GitHub takes only one. A replica that dies in
+    between leaves a turn that counts longer, and never none.
+    """
+
+    def __init__(self, db: Database, budget: Budget, now: Callable[[], datetime]) -> None:
+        self._db = db
+        self._budget = budget
+        self._now = now
+        self._ended: dict[tuple[str, int], datetime] = {}
+        """When turns ended that the rows still call open."""
+
+    async def reserve(self, account: str, worth: Worth) -> Turn:
+        """A turn within the budget. Raises `OverBudget`, and `GitHubUnavailable` while the database cannot be used."""
+        try:
+            async with self._db.write() as connection:
+                ended = dict(self._ended)
+                await _settle_all(connection, ended)
+                turn, wait_s = await self._reserve(connection, account.lower(), worth)
+        except SQLAlchemyError as error:
+            # A write that cannot be counted is not sent.
+            raise GitHubUnavailable(f"no turn to write could be reserved ({type(error).__name__})") from None
+        for key in ended:
+            self._ended.pop(key, None)
+        if turn is None:
+            raise OverBudget(wait_s)
+        return turn
+
+    async def settle(self, turn: Turn) -> None:
+        """The write has ended: it counts from now on."""
+        self._ended[turn.account, turn.number] = self._now()
+
+    async def _reserve(
+        self, connection: AsyncConnection, account: str, worth: Worth
+    ) -> tuple[Turn, float] | tuple[None, float]:
+        """A turn, or none where it would be long in coming; and in how many seconds there is one."""
+        number = await _count_up(connection, account)
+        # Only now: any other replica that reserves waits for our transaction to end.
+        now = self._now()
+        await self._sweep(connection, account, now)
+        ours = select(github_writes.c.counts_at).where(github_writes.c.account == account)
+        ages_s = [(now - at).total_seconds() for at in (await connection.execute(ours)).scalars()]
+        plan = plan_write(ages_s, worth, self._budget)
+        if plan.dropped:
+            return None, plan.wait_s
+        ends_at = now + timedelta(seconds=plan.wait_s + self._budget.longest_write_s)
+        await connection.execute(insert(github_writes).values(account=account, number=number, counts_at=ends_at))
+        return Turn(account, number, plan.wait_s), plan.wait_s
+
+    async def _sweep(self, connection: AsyncConnection, account: str, now: datetime) -> None:
+        """Forget what no longer counts, and what stands further ahead than any turn can: a clock was set back."""
+        latest = now + timedelta(seconds=self._budget.longest_wait_s + self._budget.longest_write_s)
+        past = github_writes.c.counts_at <= now - timedelta(seconds=HOUR_S)
+        stale = or_(past, github_writes.c.counts_at > latest)
+        await connection.execute(delete(github_writes).where(github_writes.c.account == account, stale))
+
+
+async def _settle_all(connection: AsyncConnection, ended: Mapping[tuple[str, int], datetime]) -> None:
+    for (account, number), at in ended.items():
+        this_turn = (github_writes.c.account == account, github_writes.c.number == number)
+        await connection.execute(update(github_writes).where(*this_turn).values(counts_at=at))
+
+
+async def _count_up(connection: AsyncConnection, account: str) -> int:
+    """The account's next number. The row that this changes is locked until the transaction ends."""
+    this_account = github_accounts.c.account == account
+    count = update(github_accounts).where(this_account).values(turns=github_accounts.c.turns + 1)
+    if (await connection.execute(count)).rowcount == 0:
+        # Another replica may be the first at the same moment.
+        with suppress(IntegrityError):
+            async with connection.begin_nested():
+                await connection.execute(insert(github_accounts).values(account=account, turns=0))
+        await connection.execute(count)
+    return int((await connection.execute(select(github_accounts.c.turns).where(this_account))).scalar_one())

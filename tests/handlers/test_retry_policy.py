@@ -1,0 +1,84 @@
+"""What a refusal means, as a pure function over one table."""
+
+from __future__ import annotations
+
+import pytest
+
+from handlers.effects.retry_policy import (
+    MAX_ABSENCES,
+    MAX_REFUSALS,
+    MAX_WAIT_S,
+    REFUSALS,
+    Abandoned,
+    Verdict,
+    judge,
+)
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled, OverBudget, Worth
+
+ANSWERS = [
+    NotInstalled(404, "octo/widgets"),
+    NotFound(410, "This issue was deleted"),
+    NotFound(404, "Not Found (POST /repos/octo/locked-archive/issues/1/comments)"),
+    GitHubError(422, "Validation Failed: was submitted too quickly"),
+    GitHubError(422, "Validation Failed: body is too long"),
+    GitHubError(403, "Unable to create comment because issue is locked."),
+    GitHubError(403, "Repository was archived so is read-only."),
+    GitHubError(403, "This installation has been suspended"),
+    GitHubError(301, "Moved Permanently"),
+    GitHubError(451, "Repository access blocked"),
+]
+
+
+def count_tries(error: Exception, patience: int = MAX_REFUSALS) -> int:
+    """How often an effect is tried while GitHub gives the same answer."""
+    refusals = 0
+    while (verdict := judge(error, attempts=1, refusals=refusals, patience=patience)).wait_s is not None:
+        refusals = verdict.refusals
+    return verdict.refusals
+
+
+@pytest.mark.parametrize(("error", "row"), [*zip(ANSWERS, REFUSALS, strict=True)])
+def test_each_row_is_the_first_that_fits_its_answer(error: GitHubError, row: object) -> None:
+    assert next(other for other in REFUSALS if other.fits(error)) is row
+
+
+def test_each_answer_is_believed_after_so_many_refusals() -> None:
+    tries = [count_tries(error) for error in ANSWERS]
+    assert tries == [MAX_REFUSALS, 1, MAX_ABSENCES, *[MAX_REFUSALS] * 7]
+    assert [count_tries(error, patience=3) for error in ANSWERS] == [3, 1, *[3] * 8]
+
+
+def test_only_what_has_a_text_goes_again_with_another() -> None:
+    invalid = GitHubError(422, "Validation Failed")
+    assert judge(invalid, attempts=1, refusals=0, has_text=True).wants_other_text
+    assert judge(invalid, attempts=1, refusals=0) == Verdict("GitHub finds the text invalid", 10, 1)
+    hurried = GitHubError(422, "was submitted too quickly")
+    assert not judge(hurried, attempts=1, refusals=0, has_text=True).wants_other_text
+
+
+def test_a_refusal_waits_longer_each_time() -> None:
+    refused = GitHubError(403, "no")
+    waits = [judge(refused, attempts=1, refusals=refusals).wait_s for refusals in range(12)]
+    assert waits[:4] == [10, 20, 40, 80]
+    assert waits[-1] == MAX_WAIT_S
+
+
+@pytest.mark.parametrize(
+    ("attempts", "asked_s", "wait_s"), [(1, 0, 2), (2, 0, 4), (50, 0, 300), (1, 30, 30), (1, 7200, MAX_WAIT_S)]
+)
+def test_silence_is_waited_out_and_never_counts_as_a_refusal(attempts: int, asked_s: float, wait_s: float) -> None:
+    verdict = judge(GitHubUnavailable("no answer", asked_s), attempts=attempts, refusals=7)
+    assert (verdict.wait_s, verdict.refusals) == (wait_s, 7)
+
+
+def test_a_live_edit_without_a_turn_waits_without_a_word() -> None:
+    over = OverBudget(900)
+    assert judge(over, attempts=1, refusals=0, worth=Worth.LIVE) == Verdict(None, 60, 0, was_sent=False)
+    assert judge(over, attempts=1, refusals=0).trouble == "we have written as much as GitHub allows for a while"
+    assert judge(over, attempts=1, refusals=0, turn_wait_s=MAX_WAIT_S).wait_s == 900
+
+
+def test_an_end_that_an_effect_names_itself_is_final_and_an_accident_of_ours_is_not() -> None:
+    assert judge(Abandoned("it is sold"), attempts=1, refusals=0) == Verdict("it is sold", None, 0)
+    accident = judge(ValueError("oops"), attempts=1, refusals=0)
+    assert (accident.wait_s, accident.is_ours) == (2, True)
