@@ -17,6 +17,7 @@ import pytest
 from handlers.commands.table import Command, UnknownCommand, parse_commands
 from handlers.pulls.note import find_note_fault, parse_note
 from handlers.text.hidden_text import reveal
+from handlers.text.log_redactor import LogRedactor
 from handlers.text.report import is_withheld, parse_report
 from handlers.text.repros import extract_repros
 from handlers.text.sanitize import (
@@ -120,6 +121,12 @@ def _find_tests(text: str) -> list[object]:
     return [*find_tests([FileChange("tests/test_a.py", "100644", text.encode(errors="replace"), None)], "")]
 
 
+def _read_log(text: str) -> None:
+    redactor = LogRedactor(_SECRETS, by_line=True)
+    redactor.feed(text.encode(errors="replace"))
+    redactor.finish()
+
+
 RULES_BY_NAME: dict[str, Function] = {
     f"{kind}: {rule.name}": rule.apply
     for kind, rules in (("secret", KEY_SHAPES), ("post", RULES), ("title", TITLE_RULES))
@@ -151,6 +158,7 @@ WHOLE: dict[str, Function] = {
     "find_tests": _find_tests,
     "drop_colours": drop_colours,
     "redact_log": lambda text: redact_log(text, redact),
+    "LogRedactor": _read_log,
     "parse_line": parse_line,
 }
 

@@ -20,8 +20,10 @@ from bot.operations.holds import NAME
 from bot.operations.reports import UnknownJob, render_table
 from bot.operations.worktrees import JOB_ID
 from handlers.cases.retention import delete_logs
+from handlers.text.live_transcript import read_transcript
+from handlers.text.log_redactor import LogRedactor
 from handlers.text.sanitize import one_line, redact
-from handlers.text.transcript import Entry, EntryKind, redact_log, render_transcript
+from handlers.text.transcript import Entry, EntryKind
 from handlers.words.costs import describe_meter
 from runner.agents import build_agent
 from runner.characters import show_for_terminal
@@ -210,16 +212,13 @@ async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = F
     if not log:
         return NO_LOG
     secrets = settings.secret_values()
-
-    def clean(text: str) -> str:
-        return redact(text, secrets)
-
-    text = log.decode(errors="replace")
     spec = next((spec for spec in settings.agent_specs() if spec.name == job.agent), None)
     agent = build_agent(spec) if spec and stage == "agent" else None
     if raw or agent is None or not agent.speaks:
-        return show_for_terminal(redact_log(text, clean)).rstrip("\n") + "\n"
-    return "".join(_render_entry(entry, clean(entry.text)) for entry in render_transcript(text, agent, clean))
+        redactor = LogRedactor(secrets)
+        text = "".join(one.text for one in [*redactor.feed(log), *redactor.finish()])
+        return show_for_terminal(text).rstrip("\n") + "\n"
+    return "".join(map(_render_entry, read_transcript(log, agent, secrets)))
 
 
 _HEADS = {
@@ -230,8 +229,8 @@ _HEADS = {
 }
 
 
-def _render_entry(entry: Entry, text: str) -> str:
+def _render_entry(entry: Entry) -> str:
     head = _HEADS.get(entry.kind, "")
-    shown = show_for_terminal(text).rstrip("\n")
+    shown = show_for_terminal(entry.text).rstrip("\n")
     end = "\n\n" if entry.kind is EntryKind.SAID else "\n"
     return "\n".join(f"{head}{line}" for line in shown.split("\n")) + end

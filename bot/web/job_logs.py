@@ -12,14 +12,13 @@ import asyncio
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from bot.web.turns import run_for_page
-from handlers.text.live_transcript import LiveTranscript
-from handlers.text.log_pieces import cut_pieces
-from handlers.text.sanitize import redact
-from handlers.text.transcript import Entry, EntryKind, drop_colours, redact_each, redact_log, render_transcript
+from handlers.text.live_transcript import LiveTranscript, join_plain
+from handlers.text.log_redactor import MAX_HELD, LogRedactor
+from handlers.text.transcript import Entry, EntryKind
 from runner.agents import Agent
 from runner.characters import show_invisible
 from runner.db.database import Database
@@ -33,7 +32,7 @@ SHOWN_LOG = 200_000
 SENT_LOG = 5_000_000
 """Bytes of a log that are sent as it is, from its end."""
 
-MARGIN = 10_000
+MARGIN = MAX_HELD
 """Bytes that are read before these: a secret is found only when it is whole."""
 
 KEPT_BYTES = 32_000_000
@@ -75,7 +74,6 @@ class JobLogs:
         self._secrets = secrets
         self._unpacking = asyncio.Lock()
         self._draw = lru_cache(MAX_DRAWN)(self._draw_anew)
-        self._find_settled = lru_cache(MAX_DRAWN)(self._find_settled_anew)
 
     async def read(self, job: Job, stage: str, last: int) -> End:
         """The end of a stage's log: kept for good when the job has ended, from the spool while it is under way."""
@@ -95,56 +93,36 @@ class JobLogs:
 
     def draw(self, job: Job, stage: str, log: End) -> Drawn:
         """What a reader sees of a log, clean. One that grows is shown as far as nothing in it can become a secret."""
-        if stage != GROWING.get(job.state):
-            return Drawn(self._draw(self._name_agent(job, stage), log), None)
-        offset = self._find_settled(self._name_agent(job, stage), log)
-        shown = replace(log, data=log.data[: offset - log.start])
-        drawn = self._draw(self._name_agent(job, stage), shown) if shown.data else ()
-        return Drawn(drawn, offset)
+        return self._draw(self._name_agent(job, stage), log, stage == GROWING.get(job.state))
 
     def open_transcript(self, job: Job, stage: str, start: int) -> LiveTranscript:
         """The log as it is read while it grows, from an offset on."""
-        return self._open(self._name_agent(job, stage), start)
-
-    def _open(self, agent_name: str, start: int) -> LiveTranscript:
-        return LiveTranscript(self._agents.get(agent_name), self._secrets, start)
-
-    def _find_settled_anew(self, agent_name: str, log: End) -> int:
-        """The offset up to which nothing in a growing log can become a secret. It may take seconds."""
-        transcript = self._open(agent_name, log.start)
-        transcript.skip(log.data)
-        return transcript.offset
+        return LiveTranscript(self._agents.get(self._name_agent(job, stage)), self._secrets, start)
 
     def clean(self, log: End) -> str:
         """The log as the machine gave it, but for secrets, colours and what nobody sees."""
-        text = drop_colours(log.data.decode(errors="replace"))
-        pieces = map(self._clean_piece, cut_pieces(text, self._secrets, self._clean_piece))
-        return LEFT_OUT + "".join(pieces)[MARGIN:] if log.start else "".join(pieces)
+        return self._clean(log, LogRedactor(self._secrets), grows=False)
 
-    def _clean_piece(self, text: str) -> str:
-        return show_invisible(redact_log(text, self._redact))
+    def _clean(self, log: End, redactor: LogRedactor, *, grows: bool) -> str:
+        found = redactor.feed(log.data) + ([] if grows else redactor.finish())
+        text = "".join(show_invisible(one.text) for one in found)
+        return LEFT_OUT + text[MARGIN:] if log.start else text
 
     def _name_agent(self, job: Job, stage: str) -> str:
         """The one whose log this is; empty where it is no agent's."""
         return job.agent if stage == "agent" else ""
 
-    def _draw_anew(self, agent_name: str, log: End) -> Sequence[Entry]:
+    def _draw_anew(self, agent_name: str, log: End, grows: bool) -> Drawn:
         """Events where its agent tells them, or else its text."""
         agent = self._agents.get(agent_name)
         if agent is None or not agent.speaks:
-            return [Entry(EntryKind.PLAIN, self.clean(log))]
-        margin = MARGIN if log.start else 0
-        entries = render_transcript(log.data.decode(errors="replace"), agent, self._clean_text, margin=margin)
-        # All at once, for there may be thousands.
-        texts = redact_each([entry.text for entry in entries], self._clean_text)
-        shown = [Entry(entry.kind, show_invisible(text)) for entry, text in zip(entries, texts, strict=True)]
-        return [Entry(EntryKind.PLAIN, LEFT_OUT), *shown] if margin else shown
-
-    def _clean_text(self, text: str) -> str:
-        return self._redact(drop_colours(text))
-
-    def _redact(self, text: str) -> str:
-        return redact(text, self._secrets)
+            redactor = LogRedactor(self._secrets, start=log.start)
+            text = self._clean(log, redactor, grows=grows)
+            return Drawn([Entry(EntryKind.PLAIN, text)] if text else [], redactor.offset if grows else None)
+        transcript = LiveTranscript(agent, self._secrets, log.start)
+        entries = join_plain(transcript.feed(log.data) + ([] if grows else transcript.finish()))
+        cut = [Entry(EntryKind.PLAIN, LEFT_OUT)] if log.start else []
+        return Drawn([*cut, *entries], transcript.offset if grows else None)
 
 
 class TooMany(Exception):  # noqa: N818 - what is the case

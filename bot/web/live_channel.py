@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from bot.web.job_logs import JobLogs
-from handlers.text.live_transcript import MAX_HELD, LiveTranscript, Told
+from handlers.text.live_transcript import LiveTranscript, Told
+from handlers.text.log_redactor import MAX_HELD
 from runner.model.job import Job
 from runner.steps.loops import Listener
 from runner.steps.spool import CHECK, GROWING, STAGES, Spool

@@ -32,7 +32,7 @@ from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, End, JobLogs, TooMa
 from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
 from bot.web.live_channel import View, may_read
 from bot.web.live_log import MAX_STREAMS, Decisions, LiveLogs
-from bot.web.turns import Turns, run_for_page
+from bot.web.turns import PageTurns, run_for_page
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.effects.outbox import count_backlog, list_troubles
@@ -107,7 +107,7 @@ class Pages:
         signs_in = self._desk.oauth is not None
         self.live = LiveLogs(decided, spool, self._logs, max_streams, people_sign_in=signs_in)
         """To be closed when the service stops."""
-        self._turns = Turns(self._find_login, HEADERS)
+        self._turns = PageTurns(self._find_login, HEADERS)
         self._large = LargeAnswers(self._find_login, HEADERS, max_under_way, people_sign_in=signs_in)
 
     def routes(self) -> list[web.RouteDef]:

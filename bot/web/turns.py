@@ -35,7 +35,7 @@ async def run_for_page(function: Callable[Args, Result], *args: Args.args, **nam
     return await asyncio.get_running_loop().run_in_executor(_THREADS, lambda: function(*args, **named))
 
 
-class Turns:
+class PageTurns:
     """The pages that are being made."""
 
     def __init__(

@@ -38,8 +38,8 @@ class MissedDelivery:
 
 
 @dataclass(frozen=True, slots=True)
-class DueLabel:
-    """A label that stands on an open issue, put there by somebody who may, and has had no answer."""
+class UnansweredLabel:
+    """A label on an open issue, put there by somebody who may start jobs, that no job has answered."""
 
     labeled: IssueLabeled
     preset: str

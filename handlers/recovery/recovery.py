@@ -36,7 +36,14 @@ from handlers.recovery.heartbeats import (
     fetch_enabled,
     note_look,
 )
-from handlers.recovery.missed import DueLabel, MissedDelivery, choose_due, choose_missed, find_labels_start, find_start
+from handlers.recovery.missed import (
+    MissedDelivery,
+    UnansweredLabel,
+    choose_due,
+    choose_missed,
+    find_labels_start,
+    find_start,
+)
 from handlers.rules import RepositoryRules
 from handlers.triggers.labels import (
     draft_request,
@@ -68,7 +75,7 @@ class _Pass:
     enabled: Mapping[str, Enabled]
     repositories: dict[str, Repository] = field(default_factory=dict)
     deliveries: list[MissedDelivery] = field(default_factory=list)
-    due: list[DueLabel] = field(default_factory=list)
+    due: list[UnansweredLabel] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     """The repositories, in lower case, of which nothing is left for the next pass."""
     has_read_deliveries: bool = False
@@ -243,7 +250,9 @@ class Recovery:
             return False
         return not any(is_pause(rules, label.name) for label in issue.labels)
 
-    async def _search_label(self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str) -> list[DueLabel]:
+    async def _search_label(
+        self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
+    ) -> list[UnansweredLabel]:
         labelled = await self._list_labelled(this, rules, enabled, label)
         found = [await self._admit(this, rules, issue, on, last) for issue, on, last in labelled]
         return [due for due in found if due]
@@ -266,7 +275,7 @@ class Recovery:
 
     async def _admit(
         self, this: _Pass, rules: RepositoryRules, issue: Issue, label: IssueLabel, last: Labelling
-    ) -> DueLabel | None:
+    ) -> UnansweredLabel | None:
         """What the label asks for, if it has had no answer and whoever put it on may ask."""
         if await self._was_decided(rules.name, issue.number, label.name, last.at):
             return None
@@ -279,7 +288,7 @@ class Recovery:
         preset = find_asked_preset(self._context, labeled)
         if preset is None or not await self._may_start(this, rules, issue, last):
             return None
-        return DueLabel(labeled, preset, last.at)
+        return UnansweredLabel(labeled, preset, last.at)
 
     async def _may_start(self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling) -> bool:
         repository = await self._fetch_repository(this, rules)
@@ -314,7 +323,7 @@ class Recovery:
                 await insert_notification(connection, held)
         self._told = issues
 
-    async def _start(self, this: _Pass, due: DueLabel) -> None:
+    async def _start(self, this: _Pass, due: UnansweredLabel) -> None:
         """Answer a label whose delivery nobody has any more, from the issue as it is now, if it is as it was then."""
         rules = self._context.rules_for(due.labeled.repository.full_name)
         assert rules

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from handlers.text.markdown import LINE_START, Fence, find_half_span, find_spans, parse_blocks, split_fences
-from handlers.text.secret_forms import find_forms, find_heads, find_present, mask_escaped
+from handlers.text.secret_forms import find_forms, find_head, find_present, has_head, mask_escaped
 from runner.characters import show_invisible
 
 REDACTED = "[redacted]"
@@ -186,6 +186,7 @@ def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KE
     return mask_escaped(text, live, [shape.pattern for shape in shapes], REDACTED)
 
 
+_HEADER = re.compile("authorization", re.IGNORECASE)
 _HEADER_BEGUN = re.compile(
     r"authorization[\"']?\s{0,5}(?:[:=]\s{0,5}(?:[\"']?(?:bearer|basic|token)\s{1,5})?)?\Z", re.IGNORECASE
 )
@@ -193,19 +194,24 @@ _LONGEST_HEADER = 40
 """Characters of what `_HEADER_BEGUN` finds, at most."""
 
 
+def may_open(text: str, secrets: Collection[str]) -> bool:
+    """Whether `find_open` may find something at the end of any line: asked first, for as a rule nothing is there."""
+    return "-----BEGIN " in text or has_head(text, frozenset(secrets)) or bool(_HEADER.search(text))
+
+
 def find_open(text: str, secrets: Collection[str]) -> int:
     """Where, in whole lines, something begins that the lines after them may turn into a secret; else their length.
 
     Every live secret and every shape that may go over several lines is looked for, and no other has to be.
     """
-    places = [len(text) - len(head) for head in find_heads(frozenset(secrets)) if text.endswith(head)]
+    places = [find_head(text, frozenset(secrets))]
     if "-----BEGIN " in text:
         heads = [found.span() for found in re.finditer(_PEM_BEGIN, text)]
         # Its end closes it, and so does the next beginning.
         places += [at for at, end in heads[-1:] if not re.search(rf"{_PEM_END}|-----BEGIN ", text[end:])]
     if header := _HEADER_BEGUN.search(text, max(len(text) - _LONGEST_HEADER, 0)):
         places.append(header.start())
-    return min(places, default=len(text))
+    return min(places)
 
 
 # Prose

@@ -10,7 +10,7 @@ import json
 import re
 from base64 import b64encode
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from urllib.parse import quote, quote_plus
 
@@ -86,12 +86,34 @@ def find_forms(secrets: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted((form for form in forms | pieces | encoded if len(form) >= MIN_SECRET), key=len, reverse=True))
 
 
+def find_head(text: str, secrets: frozenset[str]) -> int:
+    """Where, in whole lines, the first lines of a secret begin that goes on after them; else their length."""
+    lone, longer = _find_heads(secrets)
+    last = text[text.rfind("\n", 0, -1) + 1 :]
+    found = [head for head in longer.get(last, ()) if text.endswith(head)]
+    if last.endswith(lone):
+        found += [head for head in lone if last.endswith(head)]
+    return len(text) - max(map(len, found), default=0)
+
+
+def has_head(text: str, secrets: frozenset[str]) -> bool:
+    """Whether a line of the text may be the first one of a secret that has several."""
+    lone, _ = _find_heads(secrets)
+    return any(head in text for head in lone)
+
+
 @cache
-def find_heads(secrets: frozenset[str]) -> Sequence[str]:
-    """What the first lines of secrets that have several look like, up to the end of each line but their last."""
+def _find_heads(secrets: frozenset[str]) -> tuple[tuple[str, ...], Mapping[str, Sequence[str]]]:
+    """The first lines of secrets that have several, up to the end of each line but their last: those that are one line,
+    and the longer ones by their last line. A log asks for them line by line."""
     found = [(form, place) for form in find_forms(secrets) for place in range(len(form) - 1) if form[place] == "\n"]
     # Not an empty line: it would hold back every line there is, and what comes after it is a secret, too.
-    return [form[: place + 1] for form, place in found if form[:place].strip()]
+    heads = dict.fromkeys(form[: place + 1] for form, place in found if form[:place].strip())
+    longer: dict[str, list[str]] = {}
+    for head in heads:
+        if (before := head.rfind("\n", 0, -1)) >= 0:
+            longer.setdefault(head[before + 1 :], []).append(head)
+    return tuple(head for head in heads if head.count("\n") == 1), longer
 
 
 _RUN = re.compile(r"[A-Za-z0-9+/_%-]{12,}+")

@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby, islice
 
 from runner.agents import Agent
-from runner.agents.events import MAX_TEXT, AgentEvent, EventKind
+from runner.agents.events import AgentEvent, EventKind
 from runner.agents.lines import parse_line
 from runner.model.ending import Ending
 
@@ -39,6 +38,9 @@ _ENDINGS = {
 }
 
 Redact = Callable[[str], str]
+
+_SIGNS = range(0x3400, 0xD7A4)
+"""Signs that people see, and more of them than almost any text holds at once."""
 
 
 class EntryKind(StrEnum):
@@ -70,11 +72,15 @@ def drop_colours(text: str) -> str:
 
 def redact_each(texts: Sequence[str], redact: Redact) -> list[str]:
     """Every text without secrets. Many small ones take about as long as one that is as long as all of them."""
-    whole = "\n".join(texts)
-    if redact(whole) == whole:
-        return [*texts]
-    if len(texts) == 1:
-        return [redact(whole)]
+    if len(texts) < 2:
+        return [*map(redact, texts)]
+    whole = "".join(texts)
+    # On a line of its own a sign that no text has parts them, and nothing that is one secret goes over it.
+    sign = next((sign for sign in map(chr, _SIGNS) if sign not in whole), "")
+    border = f"\n{sign}\n"
+    cleaned = redact(border.join(texts)).split(border) if sign else []
+    if len(cleaned) == len(texts):
+        return cleaned
     half = len(texts) // 2
     return redact_each(texts[:half], redact) + redact_each(texts[half:], redact)
 
@@ -117,30 +123,9 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:half]}{left_out}{text[-half:]}"
 
 
-def render_transcript(log: str, agent: Agent, redact: Redact, *, margin: int = 0) -> list[Entry]:
-    """The log of an agent that tells by events what it does; lines that are none stay as they are.
-
-    A log whose beginning is cut off has a `margin`: as many characters are there only so that a secret in them is
-    whole. They are left out, and so is the half of an event before the first whole one.
-    """
-    groups = [
-        (is_event, [*lines])
-        for is_event, lines in groupby(_drop_unfinished(log).split("\n"), lambda line: parse_line(line) is not None)
-    ]
-    cleaned = iter(clean_events([line for is_event, lines in groups if is_event for line in lines], redact))
-    teller = Teller(agent)
-    entries: list[Entry] = []
-    for place, (is_event, lines) in enumerate(groups):
-        if is_event:
-            entries += (entry for line in islice(cleaned, len(lines)) for entry in teller.tell(line))
-        else:
-            entries += _show_plain(lines, redact, margin if place == 0 else 0)
-    return [*entries, *teller.conclude()]
-
-
-def clean_events(lines: Sequence[str], redact: Redact) -> list[str]:
-    """These lines, each a whole event, with strings that are without secrets, and that no backend has to cut."""
-    replacements = _clean_strings({inside for line in lines for inside in _STRING.findall(line)}, redact, MAX_TEXT)
+def clean_events(lines: Sequence[str], redact: Redact, limit: int | None = None) -> list[str]:
+    """These lines, each a whole event, with strings that are without secrets, and of at most `limit` characters."""
+    replacements = _clean_strings({inside for line in lines for inside in _STRING.findall(line)}, redact, limit)
     return [_respell(line, replacements) for line in lines] if replacements else [*lines]
 
 
@@ -148,16 +133,8 @@ def _respell(line: str, replacements: Mapping[str, str]) -> str:
     return _STRING.sub(lambda found: f'"{replacements.get(found[1], found[1])}"', line)
 
 
-def _show_plain(lines: list[str], redact: Redact, margin: int) -> Iterator[Entry]:
-    text = redact("\n".join(lines))
-    if margin:
-        _, _, text = text[margin - 1 :].partition("\n")
-    if text.strip():
-        yield Entry(EntryKind.PLAIN, text.strip("\n"))
-
-
-def _drop_unfinished(log: str) -> str:
-    """The log without the event that is being written at its end just now."""
+def drop_unfinished(log: str) -> str:
+    """The log without an event at its end that was never written to its own."""
     head, _, last = log.rpartition("\n")
     return head if is_unfinished(last) else log
 

@@ -12,8 +12,8 @@ from handlers.ports import DeliveryAttempt, Labelling
 from handlers.recovery.missed import (
     KEPT,
     OVERLAP,
-    DueLabel,
     MissedDelivery,
+    UnansweredLabel,
     choose_due,
     choose_missed,
     find_labels_start,
@@ -109,7 +109,7 @@ def labeled(**changes: Any) -> IssueLabeled:
 
 
 def test_a_delivery_belongs_to_the_label_whose_time_it_tells() -> None:
-    due = DueLabel(labeled(), "fix", NOON)
+    due = UnansweredLabel(labeled(), "fix", NOON)
     assert due.issue == "octo/widgets#7"
     assert due.tells(labeled(label="PTQ", name="Octo/Widgets", at=NOON + SECOND))
     others: list[dict[str, Any]] = [{"number": 8}, {"label": "ptq:fix"}, {"name": "octo/x"}, {"at": NOON - 90 * SECOND}]

@@ -1,26 +1,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from handlers.text.live_transcript import read_transcript
 from handlers.text.sanitize import redact
-from handlers.text.transcript import SHOWN_LINES, redact_each, redact_log, render_transcript
+from handlers.text.transcript import SHOWN_LINES, redact_each, redact_log
 from runner.agents import AgentSpec, build_agent
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 SECRET = 'first "line"\nand a sécond'
 
 
-def keep(text: str) -> str:
-    return text
-
-
-def render(log: str, kind: str = "claude", **options: Any) -> list[tuple[str, str]]:
-    options = {"redact": keep, **options}
-    entries = render_transcript(log, build_agent(AgentSpec("mine", kind)), **options)
+def render(log: str, kind: str = "claude", secrets: Collection[str] = ()) -> list[tuple[str, str]]:
+    entries = read_transcript(log.encode(), build_agent(AgentSpec("mine", kind)), secrets)
     return [(str(entry.kind), entry.text) for entry in entries]
 
 
@@ -120,18 +116,6 @@ def test_the_event_that_is_being_written_is_not_shown_by_halves() -> None:
     assert render(f"{say('One.')}\n{line}") == [("said", "One."), ("said", "Two.")]
 
 
-def test_half_an_event_at_the_start_of_a_cut_log_is_left_out() -> None:
-    log = f"{say('One.')[20:]}\n{say('Two.')}"
-    assert render(log, margin=50) == [("said", "Two.")]
-    assert len(render(log)) == 2, "of a whole log every line is shown"
-
-
-def test_of_plain_lines_at_the_start_of_a_cut_log_the_margin_is_left_out() -> None:
-    log = "\n".join(f"{number:04}" for number in range(100))
-    ((_, text),) = render(f"{log}\n{say('.')}", margin=250)[:1]
-    assert text.split("\n") == [f"{number:04}" for number in range(50, 100)]
-
-
 def redact_secret(text: str) -> str:
     return redact(text, [SECRET])
 
@@ -142,7 +126,7 @@ def test_a_secret_is_found_however_json_spells_it(escaped: bool) -> None:
     for value in (SECRET, inner, json.dumps(inner, ensure_ascii=escaped)):
         event = {"type": "user", "message": {"content": [{"type": "tool_result", "content": f"a {value} z"}]}}
         log = json.dumps(event, ensure_ascii=escaped)
-        told = [*render(log, redact=redact_secret), ("", redact_log(log, redact_secret))]
+        told = [*render(log, secrets=[SECRET]), ("", redact_log(log, redact_secret))]
         for _, text in told:
             assert "[redacted]" in text
             assert "line" not in text
@@ -161,7 +145,7 @@ def test_a_secret_behind_a_line_break_is_found_in_the_raw_log_as_well() -> None:
 @pytest.mark.parametrize("place", [0, 1990, 3990, 100_000])
 def test_no_part_of_a_secret_is_left_where_a_text_is_cut(place: int) -> None:
     long = "\n".join(f"part {number} of the secret" for number in range(SHOWN_LINES + 5))
-    told = render(answer("x" * place + long + "\nend"), redact=lambda text: redact(text, [long]))
+    told = render(answer("x" * place + long + "\nend"), secrets=[long])
     assert "of the secret" not in told[0][1]
     assert told[0][1].endswith("[redacted]\nend")
 
@@ -180,5 +164,5 @@ def test_texts_are_redacted_one_by_one_where_one_needs_it() -> None:
 def test_lines_that_were_written_to_hurt_are_read_all_the_same() -> None:
     for line in ('\\"' * 200_000, "[" * 100_000, '{"a":' * 100_000, '{"type":"assistant","message":7}', '{"type":[]}'):
         redact_log(line, redact)
-        render(f"{line}\n{say('One.')}", redact=redact)
+        render(f"{line}\n{say('One.')}")
     assert render(say("half a \ud83d character"))[0][1].startswith("half a")

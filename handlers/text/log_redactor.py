@@ -1,0 +1,243 @@
+"""Takes the secrets out of a log while it is read: the one place where a log becomes clean. Pure.
+
+It is fed the raw bytes in any pieces, and keeps between them what may still become a secret: a private key whose end is
+missing, the first lines of a secret that has several, a header whose value is on the next line. What comes out depends
+on the log alone, never on where it was cut. So a reader that starts again at `offset`, with a new redactor, gets the
+rest, and neither loses nor repeats a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from handlers.text.sanitize import find_open, may_open, redact
+from handlers.text.transcript import clean_events, drop_colours, redact_each, redact_log
+from runner.agents.lines import parse_line
+
+MAX_HELD = 65_536
+"""Characters that are held back because a secret may have begun in them. No key is that long."""
+
+MAX_HELD_LINES = 1_000
+"""The same in lines."""
+
+PIECE = 32_768
+"""Characters that are searched at once, so that other threads get their turn. A longer line is cut into pieces."""
+
+STEP = PIECE // 4
+"""Bytes between two borders of such pieces that are tried."""
+
+LONGEST = 3 * PIECE
+"""Bytes of the longest piece of a line."""
+
+MARGIN = 10_000
+"""Bytes on each side of a border within a line that are compared: a secret is found only when it is whole."""
+
+MAX_EVENT = 4_000_000
+"""Bytes of a line that may still be an event."""
+
+CHUNK = 262_144
+"""Bytes that are split into lines at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """Lines without secrets: an event, or plain text. A line that was too long comes in several of them."""
+
+    end: int
+    """The offset in the raw log at which they end."""
+    text: str
+    is_event: bool = False
+
+
+class LogRedactor:
+    """One log. `secrets` are spelled out; `has_events` says that its agent tells by events what it does."""
+
+    def __init__(
+        self, secrets: Collection[str], *, has_events: bool = False, by_line: bool = False, start: int = 0
+    ) -> None:
+        """`start` is the offset of the first byte. With `by_line` each line comes by itself, if no secret needs more.
+
+        Without it, where the texts end that come out depends on how the log was cut.
+        """
+        self._secrets = frozenset(secrets)
+        self._has_events = has_events
+        self._by_line = by_line
+        self.offset = start
+        """Where a new redactor starts to read the log again: everything before this was returned."""
+        self._end = start
+        """Where the line under way begins, or its next piece."""
+        self._line = b""
+        self._in_line = False
+        """Whether pieces of the line under way were taken already."""
+        self._held: list[Clean] = []
+        """Lines in which a secret may have begun, without colours."""
+        self._held_size = 0
+        self._in_key = False
+        """Whether what may be a secret is a private key."""
+        self._before = 0
+        """How many of the held lines are before the one in which it begins."""
+
+    def feed(self, chunk: bytes) -> list[Clean]:
+        """What is known to be free of secrets now, in the order of the log."""
+        found: list[Clean] = []
+        for start in range(0, len(chunk), CHUNK):
+            lines, newline, rest = (self._line + chunk[start : start + CHUNK]).rpartition(b"\n")
+            found += self._take_lines(lines + newline)
+            self._line = self._take_pieces(rest, found)
+        return self._clean(found)
+
+    def finish(self) -> list[Clean]:
+        """The rest, of a log that ends here."""
+        line, self._line = self._line, b""
+        found = [*self._take_line(line, b"")] if line else []
+        found += self._release(len(self._held))
+        return self._clean(found)
+
+    def _take_lines(self, whole: bytes) -> Iterator[Clean]:
+        """Take whole lines: all at once, where nothing begins in them that goes on after its line."""
+        lines = whole.split(b"\n")[:-1]
+        if not self._are_simple(lines, whole):
+            for line in lines:
+                yield from self._take_line(line, b"\n")
+            return
+        for group in lines if self._by_line else _group(lines):
+            self.offset = self._end = self._end + len(group) + 1
+            yield Clean(self._end, drop_colours(group.decode(errors="replace")) + "\n")
+
+    def _are_simple(self, lines: Sequence[bytes], whole: bytes) -> bool:
+        if self._has_events or self._held or self._in_line or max(map(len, lines), default=0) > LONGEST:
+            return False
+        return not may_open(drop_colours(whole.decode(errors="replace")), self._secrets)
+
+    def _take_line(self, line: bytes, newline: bytes) -> Iterator[Clean]:
+        text = line.decode(errors="replace") if self._may_be_event(line) else ""
+        if text and parse_line(text) is not None:
+            # Nothing goes on behind an event, so that no secret does.
+            yield from self._release(len(self._held))
+            self.offset = self._end = self._end + len(line) + len(newline)
+            yield Clean(self._end, text + newline.decode(), is_event=True)
+            return
+        pieces: list[Clean] = []
+        last = self._cut(line, pieces)
+        yield from pieces
+        yield from self._hold(last + newline)
+        self._in_line = False
+
+    def _may_be_event(self, line: bytes) -> bool:
+        return self._has_events and not self._in_line and len(line) <= MAX_EVENT
+
+    def _take_pieces(self, line: bytes, found: list[Clean]) -> bytes:
+        """What is left of a line under way, once nobody waits for its end any more."""
+        return line if self._may_be_event(line) and line.startswith(b"{") else self._cut(line, found)
+
+    def _cut(self, line: bytes, found: list[Clean]) -> bytes:
+        """The rest of a line, when all that is too long was cut off its beginning."""
+        start = 0
+        while len(line) - start > LONGEST + MARGIN:
+            piece = line[start : start + self._find_border(line[start : start + LONGEST + MARGIN])]
+            found += self._hold(piece)
+            self._in_line = True
+            start += len(piece)
+        return line[start:]
+
+    def _find_border(self, line: bytes) -> int:
+        """Where a border goes through nothing that would have been found; the last place, if there is none."""
+        border = LONGEST
+        for place in range(PIECE, LONGEST + 1, STEP):
+            border = place
+            while border > place - 3 and line[border] & 0xC0 == 0x80:  # Not within a character of UTF-8.
+                border -= 1
+            before, after = (
+                part.decode(errors="replace") for part in (line[border - MARGIN : border], line[border:][:MARGIN])
+            )
+            whole = self._clean_text(drop_colours(before + after))
+            if whole == self._clean_text(drop_colours(before)) + self._clean_text(drop_colours(after)):
+                return border
+        return border
+
+    def _hold(self, line: bytes) -> Iterator[Clean]:
+        """Take a line, or a piece of one, and release what is held once no secret can go on after it."""
+        self._end += len(line)
+        text = drop_colours(line.decode(errors="replace"))
+        self._held.append(Clean(self._end, text))
+        self._held_size += len(text)
+        # A key goes on until one of these: to search all that is held for each of its lines would take long.
+        if not self._in_key or "-----BEGIN " in text or "-----END " in text:
+            yield from self._release(self._count_safe())
+        if len(self._held) > MAX_HELD_LINES or self._held_size > MAX_HELD:
+            # Too many: all before the line in which a secret may have begun, or else the whole.
+            yield from self._release(self._before or len(self._held))
+
+    def _count_safe(self) -> int:
+        """How many of the held lines may go: none, unless no secret can go on after them."""
+        held = "".join(line.text for line in self._held)
+        place = find_open(held, self._secrets)
+        if place == len(held):
+            return len(self._held)
+        self._in_key = held.startswith("-----BEGIN ", place)
+        ends = accumulate(len(line.text) for line in self._held)
+        self._before = sum(end <= place for end in ends)
+        return 0
+
+    def _release(self, count: int) -> list[Clean]:
+        """The first held lines, as one."""
+        if not count:
+            return []
+        released, self._held = self._held[:count], self._held[count:]
+        text = "".join(line.text for line in released)
+        self._held_size -= len(text)
+        self._in_key, self._before = self._in_key and bool(self._held), 0
+        self.offset = released[-1].end
+        return [Clean(self.offset, text)]
+
+    def _clean(self, found: Sequence[Clean]) -> list[Clean]:
+        """The same without secrets. Many short texts are searched at once."""
+        plain = _by_batch([one.text for one in found if not one.is_event], self._clean_plain)
+        events = _by_batch([one.text for one in found if one.is_event], self._clean_events)
+        return [_respell(one, next(events if one.is_event else plain)) for one in found]
+
+    def _clean_plain(self, texts: Sequence[str]) -> list[str]:
+        return redact_each(texts, self._clean_text)
+
+    def _clean_text(self, text: str) -> str:
+        return redact_log(text, self._redact)
+
+    def _clean_events(self, lines: Sequence[str]) -> list[str]:
+        """Judged by what their strings mean, and then as they are spelt."""
+        return redact_each(clean_events(lines, lambda text: self._redact(drop_colours(text))), self._redact)
+
+    def _redact(self, text: str) -> str:
+        return redact(text, self._secrets)
+
+
+def _respell(one: Clean, text: str) -> Clean:
+    if one.text == text:
+        return one
+    # A secret over several strings takes their quotes with it: what is left is shown, but it is no event.
+    return replace(one, text=text, is_event=one.is_event and parse_line(text) is not None)
+
+
+def _by_batch(texts: Sequence[str], clean: Callable[[Sequence[str]], list[str]]) -> Iterator[str]:
+    """Each text cleaned, as many together as make a piece."""
+    batch, size = list[str](), 0
+    for text in texts:
+        if batch and size + len(text) > PIECE:
+            yield from clean(batch)
+            batch, size = [], 0
+        batch.append(text)
+        size += len(text)
+    yield from clean(batch) if batch else ()
+
+
+def _group(lines: Sequence[bytes]) -> Iterator[bytes]:
+    """The lines, as many together as make a piece."""
+    group, size = list[bytes](), 0
+    for line in lines:
+        if group and size + len(line) > PIECE:
+            yield b"\n".join(group)
+            group, size = [], 0
+        group.append(line)
+        size += len(line) + 1
+    yield from [b"\n".join(group)] if group else []
