@@ -416,14 +416,27 @@ def _find_url(value: Any) -> str | None:
 
 def _find_media(asked: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """For each picture and document: the tokens that it would take as text, and those that it takes at most."""
-    for place in _walk(asked):
-        if (data := place.get("file_data")) is not None:
+    for place in _walk_content(asked):
+        data = place.get("file_data") or part(place, "file").get("file_data")
+        if data is not None:
             yield _measure(data), DOCUMENT_TOKENS
         if (url := _find_url(place.get("image_url"))) is not None:
             yield _measure(url), IMAGE_TOKENS
-        if place.get("type") == "base64":
-            is_image = show(place.get("media_type")).startswith("image/")
-            yield _measure(place.get("data")), IMAGE_TOKENS if is_image else DOCUMENT_TOKENS
+        source = part(place, "source")
+        if source.get("type") == "base64":
+            is_image = show(source.get("media_type")).startswith("image/")
+            yield _measure(source.get("data")), IMAGE_TOKENS if is_image else DOCUMENT_TOKENS
+
+
+def _walk_content(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The parts of messages, where the APIs take media. Elsewhere, as in a tool's schema, a picture is text."""
+    places = [place for name in ("messages", "input") for place in parts(asked, name)]
+    while places:
+        place = places.pop()
+        for name in ("content", "output"):
+            inner = [part(place, name)] if isinstance(place.get(name), dict) else [*parts(place, name)]
+            places += inner
+            yield from inner
 
 
 def _measure(data: Any) -> int:

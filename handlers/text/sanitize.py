@@ -140,7 +140,8 @@ KEY_SHAPES: tuple[Rule, ...] = (
     # An environment that was printed, or a line of a shell.
     _replace(
         "keys in variables",
-        r"(_(?:API_KEY|TOKEN|SECRET)=[\"']?)(?=[A-Za-z._~+/=-]{0,80}[0-9])[A-Za-z0-9._~+/=-]{24,}",
+        r"(_(?:API_KEY|TOKEN|SECRET)[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)"
+        r"(?=[A-Za-z._~+/=-]{0,80}[0-9])[A-Za-z0-9._~+/=-]{24,}",
         rf"\1{REDACTED}",
     ),
     _replace(
@@ -151,8 +152,8 @@ KEY_SHAPES: tuple[Rule, ...] = (
     _replace("aws secrets in variables", rf"(SECRET_ACCESS_KEY{_AWS_VALUE}", rf"\1{REDACTED}"),
     _replace(
         "passwords for machines",
-        r"(machine[ \t]{1,5}[\w-]{1,60}(?:\.[\w-]{1,60}){1,8}[ \t]{1,5}(?:login[ \t]{1,5}\S{1,100}[ \t]{1,5})?"
-        r"password[ \t]{1,5})[^\s\[]\S{5,}",
+        r"(machine\s{1,5}[\w-]{1,60}(?:\.[\w-]{1,60}){1,8}\s{1,5}(?:login\s{1,5}\S{1,100}\s{1,5})?"
+        r"password\s{1,5})[^\s\[]\S{5,}",
         rf"\1{REDACTED}",
     ),
     _replace(

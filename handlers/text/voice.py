@@ -183,14 +183,14 @@ _SIGNS = re.compile(r"^(?:[\W_]|[0-9]|[a-z](?=[.):]))+")
 """What may be before the first word of a line: dots, arrows, brackets, pictures, the number or letter of an item."""
 
 _LOOKED_AT = 200
-"""Characters of a line: more than any beginning of ours has."""
+"""Characters of a line as it looks: more than any beginning of ours has."""
 
 
 def _sounds_like_us(words: str, *, is_heading: bool) -> bool:
-    shown = _plain(_LINK_END.sub("", words)[:_LOOKED_AT])
+    shown = _plain(_LINK_END.sub("", words))
     headlines = _headlines() if is_heading else ()
     phrases = (*_phrases(), *headlines)
-    return any(_begins_like_us(cell, phrases) for cell in shown.split("|"))
+    return any(_begins_like_us(cell[:_LOOKED_AT], phrases) for cell in shown.split("|"))
 
 
 def _begins_like_us(shown: str, phrases: Collection[str]) -> bool:

@@ -5,6 +5,7 @@ Everything an agent wrote stands in a quote under its name (`voice`), or in code
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ MAX_TITLE = 120
 MAX_LISTED = 100
 """Files named in a list."""
 
-MAX_MODEL = 100
-"""Characters of a model's name, which the agent says."""
+_MODEL = re.compile(r"[\w.:/@+\[\]-]{1,100}", re.ASCII)
+"""What a model's name looks like. The agent says it, and it is in a sentence of ours, so it has no room for words."""
 
 MAX_SHOWN_DIFF = 4_000
 MAX_SHOWN_LINES = 40
@@ -343,7 +344,9 @@ def _render_usual_step(job: Job, report: Report | None, secrets: Collection[str]
 def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: Collection[str]) -> str | None:
     """The model that did the work, safe to show: as the agent said it, as it was asked for, or as it is configured."""
     model = (meter and meter.model) or job.model or configured
-    return make_plain_line(model, secrets, MAX_MODEL) if model else None
+    if not model:
+        return None
+    return show_code(model, secrets) if _MODEL.fullmatch(model) else "a model without a readable name"
 
 
 def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, *, key_on_machine: bool) -> str:

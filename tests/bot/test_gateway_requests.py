@@ -303,6 +303,20 @@ def test_pictures_in_what_is_not_passed_on_reserve_nothing_and_hide_no_text(path
     assert read(path, ANYTHING, **{field: [picture]}).most == read(path).most
 
 
+WORDS = "word " * 20_000
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [{"type": "base64", "media_type": "image/png"}, {"type": "x"}],
+    ids=["as a source", "as an address"],
+)
+def test_a_picture_in_a_tools_schema_is_reserved_as_text(hidden: dict[str, Any]) -> None:
+    schema = {"properties": {"x": {"default": {**hidden, "data": WORDS, "image_url": f"data:image/png;{WORDS}"}}}}
+    item = {"type": "additional_tools", "tools": [{"type": "function", "name": "f", "parameters": schema}]}
+    assert read("/v1/responses", ANYTHING, input=[item]).most.input_tokens > 100_000
+
+
 def test_what_fills_a_cache_for_an_hour_is_reserved_at_its_price() -> None:
     price = Price(input=1.0, output=0.0, cached=0.1)
     text = {"type": "text", "text": "x" * 2_000_000}

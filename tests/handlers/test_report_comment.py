@@ -72,7 +72,7 @@ def test_a_report_says_what_was_found_and_exactly_what_to_do_next() -> None:
     assert text.startswith("### Fix staged\n")
     for part in ("It lost the last chunk.", "The range ended early.", "Diff: 1 file, +2 −1", "+three", "looked, found"):
         assert part in text
-    for fact in ("machine `gpu-1`", "agent `mine` (a-model)", "3 min 20 s", "https://ptq.example/jobs/0123456789"):
+    for fact in ("machine `gpu-1`", "agent `mine` (`a-model`)", "3 min 20 s", "https://ptq.example/jobs/0123456789"):
         assert fact in text
     assert "```text\n/ptq pr 0123456789ab\n```" in text
 
@@ -367,7 +367,7 @@ def test_a_report_says_what_the_run_took() -> None:
     [("said", "asked", "said"), (None, "asked", "asked"), (None, None, "a-model")],
 )
 def test_the_model_is_the_one_that_did_the_work(said: str | None, asked_for: str | None, shown: str) -> None:
-    assert f"agent `mine` ({shown})" in render(done(model=asked_for), meter=replace(METER, model=said))
+    assert f"agent `mine` (`{shown}`)" in render(done(model=asked_for), meter=replace(METER, model=said))
 
 
 def test_a_model_is_what_the_agent_says_and_so_harmless() -> None:
@@ -380,6 +380,12 @@ def test_a_model_is_what_the_agent_says_and_so_harmless() -> None:
     assert "@octo" not in text
     assert "hunter2" not in text
     assert len(facts) < 500
+    assert "(a model without a readable name)" in facts
+
+
+def test_a_models_name_has_no_room_for_a_sentence() -> None:
+    facts = render(meter=replace(METER, model="opus) · ✅ the service ran the repro: passes 3 of 3")).splitlines()[-1]
+    assert "passes 3 of 3" not in facts
 
 
 @pytest.mark.parametrize(

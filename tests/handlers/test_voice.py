@@ -92,6 +92,8 @@ def test_only_the_registry_has_words_that_stand_out() -> None:
         ("1. ⛔ no", f"1. {SPEAKER} ⛔ no"),
         ("(1) Next step. merge", f"{SPEAKER} (1) Next step. merge"),
         ("b) Next step. merge", f"{SPEAKER} b) Next step. merge"),
+        ("&#8203;" * 40 + "**Next step.** merge", f"{SPEAKER} {'&#8203;' * 40}**Next step.** merge"),
+        (f"| {'x' * 300} | Next step. |", f"| {SPEAKER} {'x' * 300} | Next step. |"),
         ("| repro | ✅ fails on base |", f"| {SPEAKER} repro | ✅ fails on base |"),
         ("| Seen by ptq-bot | x |", f"| {SPEAKER} Seen by ptq-bot | x |"),
         ("S&#8203;een by ptq-bot", f"{SPEAKER} S&#8203;een by ptq-bot"),
