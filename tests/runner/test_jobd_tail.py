@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runner.jobd.safe_paths import find_newest
 from runner.jobd.sandbox.sandbox import SHARED_MEMORY
 from runner.jobd.stages import tail as tail_module
-from runner.jobd.stages.tail import Followed, Tail
+from runner.jobd.stages.tail import FileTail, Followed
 from tests.support.jobd import Jobd, wait_until
 
 pytestmark = pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_line_that_is_too_long_is_left_out_and_the_next_is_not() -> None:
 
 
 def test_a_tail_looks_now_and_then_only(tmp_path: Path) -> None:
-    tail = Tail(tmp_path, "*.jsonl", "")
+    tail = FileTail(tmp_path, "*.jsonl", "")
     (tmp_path / "s.jsonl").write_text("one\n")
     assert list(tail.read()) == [b"one\n"]
     (tmp_path / "s.jsonl").write_text("one\ntwo\n")

@@ -17,7 +17,7 @@ from typing import Any
 
 from runner.jobd.environment.environment import find_tree
 from runner.jobd.environment.trees import WAYS
-from runner.jobd.files import Job
+from runner.jobd.files import JobFolder
 from runner.jobd.stages.states import find_result, poll
 from tests.support.warm_program import Call, be_on_machine, unpack_program, warm_program
 
@@ -128,8 +128,8 @@ class Jobd:
         return other
 
     @property
-    def job(self) -> Job:
-        return Job({"workspace": str(self.workspace), "job_id": self.job_id})
+    def job(self) -> JobFolder:
+        return JobFolder({"workspace": str(self.workspace), "job_id": self.job_id})
 
     @property
     def place(self) -> Path:

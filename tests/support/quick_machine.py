@@ -26,15 +26,24 @@ from urllib.parse import urlsplit
 from runner.jobd.environment.carry import carry_over, put_back
 from runner.jobd.environment.change import compute_change
 from runner.jobd.environment.hide import bring_back, hide
-from runner.jobd.environment.home import expand_home, lay_out
+from runner.jobd.environment.home import expand_home, write_home_files
 from runner.jobd.environment.trees import open_up
-from runner.jobd.files import Failure, Job, describe, refuse, require_worktree, respond, try_lock, write_file
-from runner.jobd.git import GIT, find_clone, find_own_clone, git_environment, say
+from runner.jobd.files import (
+    Failure,
+    JobFolder,
+    describe,
+    failure_answer,
+    require_worktree,
+    respond,
+    try_lock,
+    write_file,
+)
+from runner.jobd.git import GIT, find_clone, find_own_clone, git_environment, to_text
 from runner.jobd.main import VERBS, find
 from runner.jobd.requests import read_request
 from runner.jobd.sandbox.processes import kill_processes
-from runner.jobd.stages.command import Leash
-from runner.jobd.stages.states import LOOK_S, Question, open_lock, read_state
+from runner.jobd.stages.command import StopConditions
+from runner.jobd.stages.states import LOOK_S, PollRequest, open_lock, read_state
 from runner.jobd.stages.tombstone import ended, not_ended
 from runner.jobd.verbs.check import FREEZE, MAX_WORDS, SCRIPT, take_turns
 from runner.jobd.verbs.collect import read_texts
@@ -52,7 +61,7 @@ SAID = "said"
 UNSUPPORTED = ("setup", "update", "smoke_test", "relay", "lint", "tail_glob", "drop_lines", "base_skills", "rebuild")
 """What of a request needs a real machine."""
 
-Work = Callable[[Job, Mapping[str, Any]], dict[str, Any]]
+Work = Callable[[JobFolder, Mapping[str, Any]], dict[str, Any]]
 
 
 class QuickMachine:
@@ -91,7 +100,7 @@ class QuickMachine:
         """Start a stage once, as `runner.jobd.stages.starting` does."""
         refused = [name for name in UNSUPPORTED if request.get(name)]
         assert not refused, f"this story needs a real machine, for {', '.join(refused)}"
-        (stage, work), job = STAGES[verb], Job(request)
+        (stage, work), job = STAGES[verb], JobFolder(request)
         with not_ended(job), ExitStack() as stack:
             if verb == "start" and read_state(job, "prepare")["state"] != "done":
                 raise Failure("not_prepared", "the job's environment is not prepared")
@@ -109,7 +118,7 @@ class QuickMachine:
         return {"started": True}
 
 
-def _run_stage(stage: str, work: Work, job: Job, request: Mapping[str, Any], lock: ExitStack) -> None:
+def _run_stage(stage: str, work: Work, job: JobFolder, request: Mapping[str, Any], lock: ExitStack) -> None:
     """Be a stage, up to its final state; as long as it lasts the lock is held."""
     with lock:
         try:
@@ -120,7 +129,7 @@ def _run_stage(stage: str, work: Work, job: Job, request: Mapping[str, Any], loc
             write_file(job.of_stage(stage, "json"), json.dumps(final))
 
 
-def _prepare(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+def _prepare(job: JobFolder, request: Mapping[str, Any]) -> dict[str, Any]:
     """Check the commit out. There is no base: what is in the repository's own folder is nearer than any."""
     clone = find_clone(job, request["clone_url"])
     clone.parent.mkdir(exist_ok=True)
@@ -138,9 +147,15 @@ def _prepare(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
     began, changes = request["changes_from"], request["changes"]
     conflicts = carry_over(job, clone, commit, changes, request["timeout_s"], began)
     if conflicts:
-        write_file(job.output / CONFLICTS, "".join(f"{say(path)}\n" for path in conflicts))
+        write_file(job.output / CONFLICTS, "".join(f"{to_text(path)}\n" for path in conflicts))
     base = {"commit": commit, "made_at": time.time()}
-    return {"base_commit": commit, "conflicts": [say(path) for path in conflicts], **about, "base": base, "took": {}}
+    return {
+        "base_commit": commit,
+        "conflicts": [to_text(path) for path in conflicts],
+        **about,
+        "base": base,
+        "took": {},
+    }
 
 
 def _git(clone: Path, *words: str, **env: str) -> str:
@@ -151,13 +166,13 @@ def _git(clone: Path, *words: str, **env: str) -> str:
     return done.stdout.strip()
 
 
-def _run_agent(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+def _run_agent(job: JobFolder, request: Mapping[str, Any]) -> dict[str, Any]:
     """Run the agent until it ends, is stopped, or its time is over."""
     began = time.monotonic()
     prompt, log = job.root / "prompt.md", job.of_stage("agent", "log")
     write_file(prompt, request["prompt"])
     hide(job, request["hidden"])
-    lay_out(job, request["files"])
+    write_home_files(job, request["files"])
     env = {**job.environment(), **{name: expand_home(job, value) for name, value in request["env"].items()}}
     stop = job.of_stage("agent", "stop")
     source = prompt if request["prompt_on_stdin"] else Path(os.devnull)
@@ -171,7 +186,7 @@ def _run_agent(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    reason = _follow(process, Leash(began + request["timeout_s"], stop, request["stop_grace_s"]))
+    reason = _follow(process, StopConditions(began + request["timeout_s"], stop, request["stop_grace_s"]))
     kill_processes(job.id)
     status = process.wait()
     return {
@@ -185,21 +200,21 @@ def _run_agent(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _follow(process: subprocess.Popen[bytes], leash: Leash) -> str | None:
+def _follow(process: subprocess.Popen[bytes], conditions: StopConditions) -> str | None:
     """Wait until it has ended, or was told to end and its grace is over. Returns why it was told to."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             process.wait(TICK_S)
             return None
-        if reason := leash.find_reason():
+        if reason := conditions.find_reason():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(leash.grace_s)
+                process.wait(conditions.grace_s)
             return reason
 
 
-def _collect(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+def _collect(job: JobFolder, request: Mapping[str, Any]) -> dict[str, Any]:
     """What came of the run."""
     kill_processes(job.id)
     problems: list[str] = []
@@ -216,7 +231,7 @@ def _collect(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _check(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
+def _check(job: JobFolder, request: Mapping[str, Any]) -> dict[str, Any]:
     """Run everything in its order, each time in a copy of its own of what was prepared.
 
     A job that is cleaned meanwhile ends between two runs, or with the one at work.
@@ -237,7 +252,7 @@ def _check(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lay_out_copy(
-    job: Job, request: Mapping[str, Any], source: Path, edits: list[Mapping[str, Any]], frozen: Sequence[str] = ()
+    job: JobFolder, request: Mapping[str, Any], source: Path, edits: list[Mapping[str, Any]], frozen: Sequence[str] = ()
 ) -> None:
     """A worktree with edits, in place of the one before, and empty folders beside it."""
     for folder in (job.worktree, job.output, job.tmp, job.home):
@@ -250,7 +265,7 @@ def _lay_out_copy(
     carry_over(job, find_own_clone(job), request["base_commit"], edits, request["timeout_s"])
 
 
-def _begin_run(job: Job, request: Mapping[str, Any], run: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+def _begin_run(job: JobFolder, request: Mapping[str, Any], run: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     argv = [*request["test_argv"], *run["words"]]
     if run["script"]:
         write_file(job.output / SCRIPT, run["script"])
@@ -267,8 +282,8 @@ def _begin_run(job: Job, request: Mapping[str, Any], run: Mapping[str, Any]) -> 
         )
 
 
-def _end_run(process: subprocess.Popen[bytes], job: Job, request: Mapping[str, Any], name: str) -> dict[str, Any]:
-    reason = _follow(process, Leash(time.monotonic() + request["run_timeout_s"], None, GRACE_S))
+def _end_run(process: subprocess.Popen[bytes], job: JobFolder, request: Mapping[str, Any], name: str) -> dict[str, Any]:
+    reason = _follow(process, StopConditions(time.monotonic() + request["run_timeout_s"], None, GRACE_S))
     kill_processes(job.id)
     status = process.wait()
     with not_ended(job):
@@ -280,7 +295,7 @@ def _end_run(process: subprocess.Popen[bytes], job: Job, request: Mapping[str, A
 
 
 def _clean(request: Mapping[str, Any]) -> dict[str, Any]:
-    job = Job(request)
+    job = JobFolder(request)
     with ended(job):
         kill_processes(job.id)
         shutil.rmtree(job.root, ignore_errors=True)
@@ -370,9 +385,9 @@ class _Talk:
 
     async def _answer(self, number: bytes, body: bytes) -> None:
         try:
-            question = Question(read_request("poll", body))
+            question = PollRequest(read_request("poll", body))
         except Exception as fault:
-            answer = refuse(fault)
+            answer = failure_answer(fault)
         else:
             while not question.is_ready():
                 await asyncio.sleep(LOOK_S)

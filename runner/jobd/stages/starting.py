@@ -1,4 +1,4 @@
-"""Starts the stages of a job, each once ever."""
+"""Starts the stages of a job, each only once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ..files import MAX_JSON, Failure, Job, open_plain, reserve, try_lock, write_file
+from ..files import MAX_JSON, Failure, JobFolder, open_plain, reserve, try_lock, write_file
 from .states import open_lock, read_state
 from .tombstone import not_ended
 
 
 def start(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Start a stage that may begin at any time."""
+    """Start a stage that has no precondition."""
     return {"started": start_stage(stage, request)}
 
 
@@ -24,8 +24,8 @@ prepare, base, collect = partial(start, "prepare"), partial(start, "base"), part
 
 
 def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Start the agent in an environment that is there."""
-    if read_state(Job(request), "prepare")["state"] != "done":
+    """Start the agent in a prepared environment."""
+    if read_state(JobFolder(request), "prepare")["state"] != "done":
         raise Failure("not_prepared", "the job's environment is not prepared")
     if not request["argv"]:
         raise Failure("bad_request", "the agent has no command")
@@ -33,23 +33,23 @@ def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_check(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Start the checks in an environment that is there, and in which nothing has run yet."""
-    if read_state(Job(request), "prepare")["state"] != "done":
+    """Start the checks in a prepared environment where nothing has run yet."""
+    if read_state(JobFolder(request), "prepare")["state"] != "done":
         raise Failure("not_prepared", "the environment for the checks is not prepared")
     return start("check", request)
 
 
 def start_stage(stage: str, request: Mapping[str, Any]) -> bool:
-    """Start a stage. Of a race of starts one wins; False when it had been started before.
+    """Start a stage. If several start it at once, one wins. Returns False if it was started before.
 
-    Raises `Failure` when the job's environment was cleaned.
+    Raises `Failure` if the job's environment was removed.
     """
-    job = Job(request)
+    job = JobFolder(request)
     with not_ended(job):
         return _start(job, stage, request)
 
 
-def _start(job: Job, stage: str, request: Mapping[str, Any]) -> bool:
+def _start(job: JobFolder, stage: str, request: Mapping[str, Any]) -> bool:
     job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
     written, log_path, text = job.of_stage(stage, "request"), job.of_stage(stage, "log"), json.dumps(request)
     if len(text) > MAX_JSON:
@@ -68,5 +68,5 @@ def _start(job: Job, stage: str, request: Mapping[str, Any]) -> bool:
             pass_fds=[lock.fileno()],
             start_new_session=True,
             cwd=job.workspace,
-        ).returncode = 0  # Nobody will wait for it: it outlives us.
+        ).returncode = 0  # Nobody waits for it: it outlives this process.
     return True

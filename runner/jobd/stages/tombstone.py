@@ -1,4 +1,4 @@
-"""A job whose environment was cleaned stays ended: a request that comes late, from whomever, starts nothing again."""
+"""The tombstone of a job: after its environment was removed, no late request can start anything for it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from ..files import Failure, Job, open_plain
+from ..files import Failure, JobFolder, open_plain
 
 KEPT_S = 30 * 86_400
-"""How long it is remembered. No request is that late."""
+"""How long a tombstone is kept. No request is that late."""
 
 
 @contextmanager
-def not_ended(job: Job) -> Iterator[None]:
-    """Let the job not be ended inside the block. Raises `Failure` when it has been."""
+def not_ended(job: JobFolder) -> Iterator[None]:
+    """Prevent that the job is ended inside the block. Raises `Failure` if it has ended already."""
     with _open(job, fcntl.LOCK_SH) as mark:
         if mark.read(1):
             raise Failure("ended", "the job has ended, and its environment is gone")
@@ -26,10 +26,10 @@ def not_ended(job: Job) -> Iterator[None]:
 
 
 @contextmanager
-def ended(job: Job) -> Iterator[None]:
-    """End the job for good; inside the block, and from then on, nothing of it can be started."""
+def ended(job: JobFolder) -> Iterator[None]:
+    """End the job for good. Inside the block, and after it, nothing can be started for the job."""
     with _open(job, fcntl.LOCK_EX) as mark:
-        # Where the disk is full, there is room for the word once the job is gone: it may well be the reason.
+        # If the disk is full, there may be room only after the job's files are removed.
         is_written = _write(mark)
         yield
         if not is_written and not _write(mark):
@@ -38,7 +38,7 @@ def ended(job: Job) -> Iterator[None]:
 
 
 def _write(mark: IO[str]) -> bool:
-    """Whether there was room for the word."""
+    """Write the tombstone. Returns False if the disk is full."""
     try:
         os.write(mark.fileno(), b"ended\n")
     except OSError as error:
@@ -49,7 +49,7 @@ def _write(mark: IO[str]) -> bool:
 
 
 @contextmanager
-def _open(job: Job, lock: int) -> Iterator[IO[str]]:
+def _open(job: JobFolder, lock: int) -> Iterator[IO[str]]:
     folder = job.workspace / "ended"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(folder / job.id, "a+", opener=open_plain) as mark:
@@ -58,7 +58,7 @@ def _open(job: Job, lock: int) -> Iterator[IO[str]]:
         yield mark
 
 
-def _forget_old(job: Job) -> None:
+def _forget_old(job: JobFolder) -> None:
     for mark in (job.workspace / "ended").iterdir():
         with suppress(OSError):
             if mark.stat().st_mtime < time.time() - KEPT_S:
