@@ -42,7 +42,7 @@ from runner.rows import job_rows
 from runner.rows.calls import Account, Ledger
 from runner.steps.gateway import Access, Reader, Way
 from runner.transport.jobd_client import JobdClient
-from runner.transport.listening import Listening, Stream, begin
+from runner.transport.listening import Listening, Stream, peek
 
 log = structlog.get_logger()
 
@@ -243,7 +243,7 @@ class ModelGateway:
         door.answering[task] = door.strangers[task] = stream
         try:
             async with asyncio.timeout(FIRST_BYTES_S):
-                begun = await begin(stream, len(METHOD))
+                begun = await peek(stream, len(METHOD))
             if self._packages and begun.first.startswith(METHOD):
                 await self._packages.answer(door, begun)
             else:
