@@ -114,7 +114,8 @@ def normalise(text: str) -> str:
 
 
 _IN_WORD = re.compile(
-    r"(?<=[^\W_])(?:[*`]+|~~|</?(?:b|i|u|s|em|strong|code|span|mark|ins|del|sub|sup)\b[^>]*>|<!--.*?-->)+(?=[^\W_])"
+    r"(?<=[^\W_])(?:[*`]++|~~|</?(?:b|i|u|s|em|strong|code|span|mark|ins|del|sub|sup)\b[^>]{0,200}+>"
+    r"|<!--(?:(?!-->).){0,200}+-->)++(?=[^\W_])"
 )
 """Marks within a word, which a reader does not see."""
 

@@ -145,6 +145,7 @@ def test_a_base_whose_maker_was_killed_is_gone_on_with(jobd: Jobd, tmp_path: Pat
     wait_until(lambda: jobd.poll("prepare")["state"] == "lost")
     if cleaned:
         jobd.call("clean")
+    wait_until(lambda: not processes_with(str(marker)))  # What it ran dies a moment after it.
     marker.touch()
     later = jobd.beside()
     poll = later.prepare(setup=setup)
