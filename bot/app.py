@@ -185,7 +185,7 @@ class Service:
 
         async def fold_in_peace() -> None:
             if not inbox.calm_in_s:
-                await database.fold()
+                await database.checkpoint()
 
         return [
             Loop("fold", fold_in_peace, unheard, FOLD_S),

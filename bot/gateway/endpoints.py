@@ -43,7 +43,7 @@ from runner.rows import job_rows
 from runner.rows.calls import Account, Ledger
 from runner.steps.gateway import Fetcher, ModelAccess, Way
 from runner.transport.jobd_client import JobdClient
-from runner.transport.listening import Listening, Stream, begin
+from runner.transport.listening import Listening, Stream, peek
 
 log = structlog.get_logger()
 
@@ -244,7 +244,7 @@ class ModelGateway:
         endpoint.answering[task] = endpoint.strangers[task] = stream
         try:
             async with asyncio.timeout(FIRST_BYTES_S):
-                begun = await begin(stream, len(METHOD))
+                begun = await peek(stream, len(METHOD))
             if self._packages and begun.first.startswith(METHOD):
                 await self._packages.answer(endpoint, begun)
             else:

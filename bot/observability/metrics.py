@@ -28,7 +28,7 @@ from runner.rows.claims import fetch_claimed
 from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.rows.pauses import fetch_pauses
 from runner.rows.stats import Readings, take_readings
-from runner.transport.ssh_metrics import TRAFFIC, Took
+from runner.transport.ssh_metrics import SSH_METRICS, Took
 
 ListLeft = Callable[[], Sequence[tuple[str, Left]]]
 
@@ -102,8 +102,8 @@ class Metrics:
         backlog = await count_backlog(self._context.db)
         held, events = self._count_held(), COUNTED.read()
         seen = (leases, states, sightings, pauses, held, events)
-        traffic = (self._list_left(), TRAFFIC.read_trips(), TRAFFIC.read_failures(), TRAFFIC.read_rests())
-        rest = (GITHUB_ERRORS.read(), TRAFFIC.read_steps(), claims)
+        traffic = (self._list_left(), SSH_METRICS.read_trips(), SSH_METRICS.read_failures(), SSH_METRICS.read_rests())
+        rest = (GITHUB_ERRORS.read(), SSH_METRICS.read_steps(), claims)
         snapshot = MetricsSnapshot(now, readings, backlog, dict(self._slots), *seen, *traffic, *rest)
         return web.Response(body=render(snapshot), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 

@@ -62,7 +62,7 @@ class NotSent(Exception):  # noqa: N818 - what is the case
 
 
 class Effect(ABC, Generic[Item]):
-    """One kind of effect. Its rows have the columns of `runner.db.columns.describe_tries`."""
+    """One kind of effect. Its rows have the columns of `runner.db.columns.retry_columns`."""
 
     store: ClassVar[Callable[..., Awaitable[object]]]
     """Changes columns of a row: `(connection, row, **changes)`."""

@@ -241,7 +241,7 @@ class Inbox:
             except Exception as error:
                 log.exception("delivery.failed", attempt=delivery.attempts + 1)
                 # An outage of the database is no more a fault of the delivery than one of GitHub.
-                attempts = MAX_ATTEMPTS_IN_OUTAGES if self._db.is_passing(error) else MAX_ATTEMPTS
+                attempts = MAX_ATTEMPTS_IN_OUTAGES if self._db.is_transient(error) else MAX_ATTEMPTS
                 await self._retry(delivery, repr(error), WAITS.after(delivery.attempts + 1), attempts)
             else:
                 await self._record(delivery, state="done", finished_at=self._now())

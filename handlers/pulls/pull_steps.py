@@ -34,7 +34,7 @@ from runner.aside import run_aside
 from runner.changes.artifacts import describe_bare_return
 from runner.changes.base_files import check_base, list_folders
 from runner.changes.patch import check_patch, list_bare_returns, list_bases
-from runner.changes.patch_text import Untrue
+from runner.changes.patch_text import PatchMismatch
 from runner.model.job import FileChange, Job, Report
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
@@ -322,7 +322,7 @@ async def _check(context: Context, job: Job, report: Report) -> None:
         size = len(report.patch) + sum(map(len, files.values()))
         await run_aside(size, check_patch, report.patch, report.changes, files)
         returns = await run_aside(size, list_bare_returns, report.patch)
-    except Untrue as error:
+    except PatchMismatch as error:
         raise Abandoned(f"the diff in the report is not the change: {error}") from None
     if returns:
         raise Abandoned(describe_bare_return(returns[0]))

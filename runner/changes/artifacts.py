@@ -1,7 +1,7 @@
-"""Reads what a machine says came out of a job. All of it may have been written by the agent: nothing is believed.
+"""Reads a job's result from a machine's answer. An agent may have written any of it, so everything is checked.
 
-Pure. Shapes, sizes and paths are checked again here, whatever the machine-side program checked; what may not become a
-pull request is refused with a sentence that names the path.
+Pure. Checks shapes, sizes and paths again, although the program on the machine has checked them. A change that must not
+become a pull request is refused, with a sentence that names its path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from runner.agents.configuration import configures_agents
 from runner.changes.patch import check_patch, list_bare_returns, list_unshown
-from runner.changes.patch_text import Untrue
+from runner.changes.patch_text import PatchMismatch
 from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_path, unify
 from runner.model.environment import Limits, Profile
 from runner.model.job import FileChange, Job, Report, digest_of
@@ -26,42 +26,42 @@ LINK, SUBMODULE = "120000", "160000"
 MODES = ("100644", "100755", LINK, SUBMODULE)
 
 MAX_PATH = 4096
-"""Characters of a path, and of a link's target: Linux knows no longer ones."""
+"""Characters of a path or of a link's target: Linux's limit."""
 
 MAX_PATHS = 500_000
-"""Characters of all paths together: each is quoted, compared and shown several times."""
+"""Characters of all paths in total: each is quoted, compared and shown several times."""
 
 MAX_DEPTH = 100
-"""Names in a path. No honest repository comes near, and what compares paths may take its time for each name."""
+"""Names in a path. Real repositories stay far below, and comparing paths may take time for each name."""
 
 MAX_PATCH_FACTOR = 4
-"""A patch may be this many times as large as the changed files: it repeats what was there before."""
+"""How many times larger than the changed files a patch may be: it also holds the old content."""
 
 MAX_PATCH_LINES = 200_000
-"""More lines nobody reads, and each takes its time wherever a patch is read, even where it is empty."""
+"""Nobody reads more lines, and each line, even an empty one, takes time wherever a patch is read."""
 
 MAX_ESCAPED = 6
-"""Bytes that one byte may take in JSON."""
+"""The most bytes that one byte takes in JSON."""
 
 ESCAPED = 3
-"""The most bytes that one byte takes in the JSON of UTF-8 without control characters. Nothing else runs while JSON is
-read, so a patch may be this long, and longer only where it is below its own limit."""
+"""The most bytes that one byte of UTF-8 without control characters takes in JSON. Nothing else runs while JSON is
+parsed, so a longer patch is accepted only if its text is shorter than its own limit."""
 
 MAX_NOTES = 50
 MAX_NOTE = 300
 
 
-class BadArtifacts(Exception):  # noqa: N818 - says what they are
-    """What the machine sent has another shape than our own program gives it."""
+class BadArtifacts(Exception):  # noqa: N818 - a state
+    """The machine's answer does not have the form that our program gives it."""
 
 
 def read_report(job: Job, raw: Mapping[str, Any], profile: Profile, secret: bytes) -> Report:
-    """The report of a job, with a digest that only `secret` makes. Raises `BadArtifacts` when `raw` makes no sense."""
+    """The report of a job, with a digest that needs `secret`. Raises `BadArtifacts` if `raw` is invalid."""
     limits = profile.limits
     changes = _read_changes(raw, limits)
     patch = _read_patch(raw)
     refusals = [*find_refusals(job, changes, profile.protected_paths), *_refuse_long(patch, limits)]
-    refusals += [] if refusals else _refuse_untrue(patch, changes)
+    refusals += [] if refusals else _refuse_mismatch(patch, changes)
     texts = {name: _read_text(raw, name, limits.max_text_bytes) for name in ("report", "worklog", "pr_title", "repro")}
     return Report(
         job_id=job.id,
@@ -83,17 +83,17 @@ def _read_text(raw: Mapping[str, Any], name: str, limit: int | None = None) -> s
         raise BadArtifacts(f"the text {name!r} is missing")
     if limit is not None and len(text) > limit:
         raise BadArtifacts(f"the text {name!r} is longer than {limit} characters")
-    return make_storable(text)  # Here already: what is checked, shown and stored must be one text.
+    return make_storable(text)  # At once, so that the text that is checked, shown and stored is the same.
 
 
 def _read_patch(raw: Mapping[str, Any]) -> str:
-    """The patch as git has given it, byte for byte: see `decode_exactly`."""
+    """The patch exactly as git wrote it: see `decode_exactly`."""
     patch = raw.get("patch")
     if not isinstance(patch, str):
         raise BadArtifacts("the text 'patch' is missing")
     try:
         return decode_exactly(patch.encode(errors="surrogateescape"))
-    except UnicodeEncodeError:  # Our own program gives no such text, and what it is replaced with is no change.
+    except UnicodeEncodeError:  # Our program sends no such text, and the replacement never matches a change.
         return make_storable(patch)
 
 
@@ -102,7 +102,10 @@ def _max_patch(limits: Limits) -> int:
 
 
 def _refuse_long(patch: str, limits: Limits) -> Iterable[str]:
-    """Nobody can approve what nobody can see; deleting what is large makes a long patch of a small change."""
+    """Nobody can approve what is not shown.
+
+    A small change can have a long patch, because it may delete a large file.
+    """
     if len(patch) > _max_patch(limits):
         yield f"the diff is longer than {_max_patch(limits)} characters, too long to be shown whole"
     elif patch.count("\n") > MAX_PATCH_LINES:
@@ -110,7 +113,7 @@ def _refuse_long(patch: str, limits: Limits) -> Iterable[str]:
 
 
 def _cut_patch(patch: str, limits: Limits) -> str:
-    """As much of it as is kept: all of what is not refused for its length."""
+    """The part of the patch that is stored: all of it, unless it is refused because of its length."""
     kept = patch[: _max_patch(limits)]
     if kept.count("\n") <= MAX_PATCH_LINES:
         return kept
@@ -118,29 +121,29 @@ def _cut_patch(patch: str, limits: Limits) -> str:
 
 
 def find_max_answer(limits: Limits) -> int:
-    """Bytes of the longest answer that an honest machine gives when it is asked for a result."""
+    """Bytes of the longest result that an honest machine sends."""
     texts = 4 * limits.max_text_bytes + limits.max_changes * (MAX_PATH + MAX_NOTE)
     return ESCAPED * _max_patch(limits) + MAX_ESCAPED * texts + 2 * limits.max_change_bytes + 1_000_000
 
 
-def _refuse_untrue(patch: str, changes: Sequence[FileChange]) -> list[str]:
-    """What can be seen without the base commit; before a pull request opens, all of it is checked."""
+def _refuse_mismatch(patch: str, changes: Sequence[FileChange]) -> list[str]:
+    """Check what can be checked without the base commit. The rest is checked before a pull request opens."""
     try:
         check_patch(patch, changes)
         return [describe_bare_return(name) for name in list_bare_returns(patch)]
-    except Untrue as error:
+    except PatchMismatch as error:
         return [f"the diff is not the change: {error}"]
 
 
 def _list_unshown(patch: str, changes: Sequence[FileChange]) -> frozenset[str]:
     try:
         return list_unshown(patch, changes)
-    except Untrue:  # It is refused.
+    except PatchMismatch:  # It is refused elsewhere.
         return frozenset()
 
 
 def describe_bare_return(path: str) -> str:
-    """Why a change that adds a carriage return within a line cannot be proposed."""
+    """Why a change that adds a carriage return within a line cannot become a pull request."""
     return f"{show_path(path)} gets a carriage return within a line: some programs end the line there, a diff does not"
 
 
@@ -149,7 +152,7 @@ def _read_problems(raw: Mapping[str, Any]) -> list[str]:
     if not isinstance(problems, list):
         raise BadArtifacts("the list of problems is missing")
     sentences = (problem[:MAX_NOTE] for problem in problems if isinstance(problem, str))
-    # Our program says these, but a machine can say anything: as code, no word of it looks like ours.
+    # These are our program's sentences, but a machine can send anything. Shown as code, they do not look like ours.
     return [f"the machine says: {show_path(' '.join(sentence.split()))}" for sentence in sentences]
 
 
@@ -186,7 +189,7 @@ def _read_change(row: Any) -> FileChange:
 
 
 def _is_path(path: str) -> bool:
-    """Whether git could hold it: it has a length that Linux knows, no NUL, and can be said in UTF-8."""
+    """Whether git could hold this path: Linux's length, no NUL, valid UTF-8."""
     return 0 < len(path) <= MAX_PATH and "\0" not in path and path == path.encode(errors="replace").decode()
 
 
@@ -197,15 +200,15 @@ def _decode(encoded: Any, path: str) -> bytes | None:
         raise BadArtifacts(f"a change has garbled content: {show_path(path)}") from error
 
 
-# What may not become a pull request
+# Which changes must not become a pull request
 
 
 def find_refusals(job: Job, changes: Sequence[FileChange], protected: Sequence[str]) -> Iterable[str]:
-    """Why these changes may not be proposed, a sentence each; nothing when they may."""
+    """Why these changes must not become a pull request, one sentence each; nothing if they may."""
     if changes and not job.may_change:
         names = ", ".join(show_path(change.path) for change in changes[:5])
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
-        yield f"the preset {job.preset} changes no file, but the agent changed {names}{more}"
+        yield f"the preset {job.preset} must not change files, but the agent changed {names}{more}"
     folded = {change: fold_path(change.path) for change in changes if change.path.count("/") < MAX_DEPTH}
     for change in changes:
         reasons = _refuse(change, folded[change], protected) if change in folded else ["is nested too deep"]
@@ -215,7 +218,7 @@ def find_refusals(job: Job, changes: Sequence[FileChange], protected: Sequence[s
 
 
 def is_plain(change: FileChange) -> bool:
-    """Whether a change can be written into a worktree: of a file or a link, at a path that means itself."""
+    """Whether a change can be written into a worktree: a file or a link, at a normal path."""
     parts = change.path.split("/")
     odd = any(part in ("", ".", "..") or looks_like_git(part) for part in parts)
     return not odd and len(parts) <= MAX_DEPTH and change.mode != SUBMODULE
@@ -224,7 +227,7 @@ def is_plain(change: FileChange) -> bool:
 def _refuse(change: FileChange, folded: Sequence[str], protected: Iterable[str]) -> Iterable[str]:
     parts = change.path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in change.path:
-        yield "is no path inside the repository"
+        yield "is not a path inside the repository"
     if any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in change.path):
         yield "has control characters in its name"
     if any(map(_is_git, folded)):
@@ -238,22 +241,22 @@ def _refuse(change: FileChange, folded: Sequence[str], protected: Iterable[str])
 
 
 def fold_name(part: str) -> str:
-    """A file's name as the most forgiving file systems compare it: two names that fold alike may be one file.
+    """A file name as the most tolerant file systems compare it: two names with the same result may be one file.
 
-    Case and Unicode's forms do not count, nor what HFS+ ignores; NTFS drops dots and spaces from the end, and what
-    stands behind a colon names a stream of the same file (git's `path.c` refuses `.git` by the same rules).
+    Case, Unicode forms, and characters that HFS+ ignores do not count. NTFS drops dots and spaces at the end, and the
+    text after a colon names a stream of the same file (git's `path.c` refuses `.git` by the same rules).
     """
     plain = unify(drop_invisible(part)).casefold()
     return plain.split(":")[0].rstrip(" .")
 
 
 def fold_path(path: str) -> tuple[str, ...]:
-    """A path's names, each folded."""
+    """The names of a path, each as `fold_name` returns it."""
     return tuple(fold_name(part) for part in path.split("/"))
 
 
 def looks_like_git(part: str) -> bool:
-    """Whether some file system would take this name for `.git`; `git~1` is its short name on NTFS."""
+    """Whether a file system might treat this name as `.git`; `git~1` is its short name on NTFS."""
     return _is_git(fold_name(part))
 
 
@@ -262,18 +265,18 @@ def _is_git(folded: str) -> bool:
 
 
 def find_protecting(folded: Sequence[str], patterns: Iterable[str]) -> str | None:
-    """The first of the patterns that protects a path, given by its folded names; None when it is free."""
+    """The first pattern that protects a path, given as its folded names; None if there is none."""
     return next((pattern for pattern in patterns if _matches(folded, _read_pattern(pattern))), None)
 
 
 def _read_pattern(pattern: str) -> tuple[str, ...]:
-    """A pattern's names, as `.gitignore` reads it: without a slash before its end it counts at any depth."""
+    """A pattern's names, as in `.gitignore`: without a slash before its end, the pattern matches at any depth."""
     parts = tuple(unify(pattern).casefold().strip("/").split("/"))
     return parts if "/" in pattern.rstrip("/") else ("**", *parts)
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the path, or a folder that it lies in, has this pattern."""
+    """Whether the path, or a folder that contains it, matches the pattern."""
     if not pattern:
         return True
     if pattern[0] == "**":
@@ -284,8 +287,8 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 def stays_inside(change: FileChange) -> bool:
     """Whether a link leads to a path inside the tree.
 
-    Allowed are targets that climb first and then only go down: a `..` after a name could climb out through another
-    link of the tree, however harmless it looks.
+    A target may climb first and then only descend: a `..` after a name could climb out through another link in the
+    tree.
     """
     target = (change.content or b"").decode(errors="replace")
     parts = target.split("/")
@@ -297,9 +300,9 @@ def stays_inside(change: FileChange) -> bool:
 
 
 def _find_collisions(folded: Mapping[FileChange, tuple[str, ...]]) -> Iterable[str]:
-    """What a file system without case or with another Unicode form could not keep apart, and a file that is a folder.
+    """Paths that file systems without case or with other Unicode forms cannot distinguish, and files that are folders.
 
-    Two files that were both there before are none of the agent's doing.
+    Two files that both existed before are not the agent's doing, and are allowed.
     """
     seen: dict[tuple[str, ...], FileChange] = {}
     for change, key in folded.items():
@@ -308,11 +311,11 @@ def _find_collisions(folded: Mapping[FileChange, tuple[str, ...]]) -> Iterable[s
             yield f"{show_path(change.path)} and {show_path(twin.path)} are the same file on some systems"
     for change, key in folded.items():
         if file := next((seen[key[:end]] for end in range(1, len(key)) if key[:end] in seen), None):
-            yield f"{show_path(change.path)} lies in {show_path(file.path)}, which is no folder"
+            yield f"{show_path(change.path)} is inside {show_path(file.path)}, which is not a folder"
 
 
 def find_warnings(changes: Iterable[FileChange], unshown: Collection[str]) -> Iterable[str]:
-    """What the eye of a reader of these changes would miss, a sentence each.
+    """What readers of these changes might overlook, one sentence each.
 
     `unshown` holds the paths whose lines the diff does not show. The first sentence of each kind comes before the
     second of any, so that many of one kind leave room for the others.
@@ -325,7 +328,7 @@ def find_warnings(changes: Iterable[FileChange], unshown: Collection[str]) -> It
 
 
 _DETAILS = re.compile("[0-9]+|[:`].*", re.DOTALL)
-"""The words by which two sentences of one kind differ."""
+"""The part in which two sentences of one kind differ."""
 
 
 def _describe_unseen(change: FileChange, unshown: Collection[str]) -> Iterable[str]:
@@ -341,7 +344,7 @@ def _describe_unseen(change: FileChange, unshown: Collection[str]) -> Iterable[s
         yield f"is a link to {show_path((change.content or b'').decode(errors='replace'))}"
     elif change.binary:
         hidden = "is shown as binary ({} bytes), so nobody sees its content"
-        words = hidden if change.path in unshown else "is no UTF-8 text ({} bytes)"
+        words = hidden if change.path in unshown else "is not UTF-8 text ({} bytes)"
         yield words.format(len(change.content or b""))
     elif change.content:
         for oddity in name_oddities(change.content.decode()):

@@ -1,7 +1,7 @@
-"""Whether the changes begin from what the base commit holds: modes, types, and folders in the way. Pure.
+"""Checks that the changes start from what the base commit holds: modes, types, and folders in the way. Pure.
 
-A machine says which mode each path had before. By that people are shown a new file, an edited one or a link; so it is
-compared with what GitHub has, before anything is made of it.
+A machine reports which mode each path had before. Reports use it to say whether a file is new, edited, or a link. So it
+is compared with GitHub before it is used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.changes.patch_text import Untrue
+from runner.changes.patch_text import PatchMismatch
 from runner.characters import show_path
 from runner.model.job import FileChange
 
@@ -21,35 +21,35 @@ _TYPES = {"120000": "a link", "160000": "a submodule", FOLDER: "a folder"}
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """What a commit has at a path: a file, a link, a submodule or a folder, with the SHA of its git object."""
+    """An entry of a commit: a file, a link, a submodule or a folder, with the SHA of its git object."""
 
     mode: str
     sha: str
 
 
 def list_folders(path: str) -> Iterator[str]:
-    """The folders that a path lies in, the outermost first; the root, as an empty name, is not among them."""
+    """The folders that contain a path, the outermost first, without the root."""
     parts = path.split("/")
     return ("/".join(parts[:end]) for end in range(1, len(parts)))
 
 
 def check_base(changes: Sequence[FileChange], found: Mapping[str, BaseFile]) -> None:
-    """Raise `Untrue` unless each path is, in the base commit, what the change says that it was.
+    """Raise `PatchMismatch` unless each path has, in the base commit, the mode that the change reports.
 
-    `found` holds what the base commit has at these paths and at the folders that they lie in.
+    `found` holds the base commit's entries for these paths and for the folders that contain them.
     """
     gone = {change.path for change in changes if change.mode is None}
     for change in changes:
         there = found.get(change.path)
         if (there.mode if there else None) != change.old_mode:
-            raise Untrue(
+            raise PatchMismatch(
                 f"{show_path(change.path)} is {_describe(there)} in the base commit, and not {_name(change.old_mode)}"
             )
         for folder in list_folders(change.path):
             over = found.get(folder)
             if over and over.mode != FOLDER and folder not in gone:
-                lies = f"{show_path(change.path)} lies in {show_path(folder)}"
-                raise Untrue(f"{lies}, which is {_describe(over)} in the base commit")
+                inside = f"{show_path(change.path)} is inside {show_path(folder)}"
+                raise PatchMismatch(f"{inside}, which is {_describe(over)} in the base commit")
 
 
 def _describe(there: BaseFile | None) -> str:

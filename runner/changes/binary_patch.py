@@ -1,7 +1,7 @@
-"""The body of a binary patch: whether it decodes to the content that is proposed. Pure.
+"""Checks that the body of a binary patch decodes to the proposed content. Pure.
 
-As git's `diff.c` writes it (`emit_binary_diff_body`) and `apply.c` reads it: a hunk for each direction. A hunk
-is `literal` or `delta` and a length, then lines of Base85 that hold a zlib stream, and an empty line at its end.
+The form is that of git's `diff.c` (`emit_binary_diff_body`) and `apply.c`: one hunk for each direction. A hunk is
+`literal` or `delta` with a length, then lines of Base85 with a zlib stream, and an empty line.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from itertools import groupby
 _HEAD = re.compile("(literal|delta) ([0-9]{1,10})")
 _LENGTHS = {letter: length for length, letter in enumerate(string.ascii_uppercase + string.ascii_lowercase, 1)}
 _MORE = 1_000
-"""Bytes by which a delta may be longer than what it leads to; git takes a delta only where it is shorter."""
+"""Bytes by which a delta may be longer than its result; git uses a delta only if it is shorter."""
 
 _MAX_SHIFT = 63
 """Bits of a size in a delta."""
 
 
 def check_body(lines: Sequence[str], before: bytes | None, after: bytes) -> bool:
-    """Whether these lines say how `before` becomes `after`, and the reverse.
+    """Whether these lines turn `before` into `after`, and the reverse.
 
-    Without `before`, only what does not depend on it is compared.
+    Without `before`, only the parts that do not depend on it are checked.
     """
     hunks = [[*group] for is_text, group in groupby(lines, bool) if is_text]
     if len(hunks) != 2 or [line for hunk in hunks for line in (*hunk, "")] != [*lines]:
@@ -43,7 +43,7 @@ def _leads_to(hunk: Sequence[str], source: bytes | None, target: bytes | None) -
         return False
     try:
         packed = b"".join(map(_decode_line, hunk[1:]))
-        if target is None:  # Its size is only known with the base commit.
+        if target is None:  # Only the base commit tells its size.
             return True
         inflater = zlib.decompressobj()
         data = inflater.decompress(packed, length + 1)
@@ -67,7 +67,10 @@ def _decode_line(line: str) -> bytes:
 
 
 def _apply_delta(delta: bytes, source: bytes, length: int) -> Iterator[bytes]:
-    """As in a pack file (gitformat-pack(5), "Deltified representation"). Raises ValueError and LookupError."""
+    """Apply a delta of a pack file (gitformat-pack(5), "Deltified representation").
+
+    Raises ValueError and LookupError.
+    """
     at, sizes = 0, []
     for _ in range(2):
         size, shift = 0, 0

@@ -1,7 +1,7 @@
-"""Which words of a report say that its run found a security concern. Pure.
+"""Decides whether a report names a security concern. Pure.
 
-What was public once is public for good, and what is withheld in vain still reaches the operator. So every form that we
-can think of counts, and a text is compared as it looks: whatever its dashes, spaces and entities are.
+Published text stays public, and withheld text still reaches the operator. So every form that we can think of counts,
+and text is compared by its appearance, whatever dashes, spaces and entities it uses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OUTCOMES: Mapping[str, str] = {
     "not a bug": "it happens, but its cause lies outside of the project: in how it is used or in something else",
     "security concern": "a stranger could abuse it: see the limits",
 }
-"""Every outcome that a report may begin with, and when it is the right one, as the brief tells the agent."""
+"""The outcomes that a report may begin with, and when each is right, as the brief tells the agent."""
 
 SECURITY_CONCERN = "security concern"
 
@@ -41,15 +41,15 @@ ALIASES: Mapping[str, str] = {
 }
 
 MAX_LINE = 200
-"""Characters of a line of a report that are read."""
+"""Characters of a line in a report that are read."""
 
-_MAX_FOLDED = 4_000
-"""Characters of a line that are looked at for those: invisible ones and entities may stand before them."""
+_MAX_READ = 4_000
+"""Characters of a line that are searched for them, because invisible characters and entities may come first."""
 
 _NOUN = r"(?:concern|issue|problem|risk|bug|flaw|hole|vulnerabilit(?:y|ie))s?"
 
 _PHRASE = re.compile(rf"security[\W_]{{0,12}}{_NOUN}")
-"""The two words, with any characters that replace the space between them."""
+"""The two words, with any separator between them."""
 
 _CONCERN = re.compile(
     r"(?:and )?(?:an? )?(?:(?!(?:no|not|without|never)\b)\w+ ){0,2}"
@@ -92,10 +92,10 @@ _FIRST_LINES = 3
 """Lines that a report begins with: a title may come before its outcome."""
 
 _FILLERS = frozenset({"x", "final", "overall"})
-"""What may stand in brackets before the outcome: a box that is ticked, or which of several outcomes it is."""
+"""Words in brackets before the outcome: a ticked box, or a qualification."""
 
 _NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
-"""What stands behind a heading for security concerns in a report that has none."""
+"""Text after a heading for security concerns in a report without any."""
 
 _COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -103,8 +103,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _LINE_ENDS = dict.fromkeys((0x0B, 0x0C, 0x85, 0x2028, 0x2029), "\n")
 
 
-def fold(text: str) -> str:
-    """The text as it looks, in lower case: entities are read, and what only looks like a space or a hyphen is one."""
+def normalise(text: str) -> str:
+    """The text as it looks, in lower case. Entities are decoded, and look-alikes of spaces and hyphens are replaced."""
     text = html.unescape(text) if "&" in text else text
     if _CONTROL.search(text):
         text = _CONTROL.sub("", _COLOUR.sub("", text))
@@ -121,8 +121,8 @@ _IN_WORD = re.compile(
 
 
 def split_clauses(line: str) -> list[str]:
-    """The words of a line between its marks and punctuation: `**Outcome:** security-concern` has two clauses."""
-    line = " ".join(fold(line[:_MAX_FOLDED]).split())[:MAX_LINE]
+    """The words of a line, split at punctuation and markup: `**Outcome:** security-concern` gives two clauses."""
+    line = " ".join(normalise(line[:_MAX_READ]).split())[:MAX_LINE]
     line = _IN_WORD.sub("", line)
     line = re.sub(r"</?[a-z][^>]*>", " ", line)
     line = re.sub(r"(?<=[a-z])[-\u2010\u2212](?=[a-z])", " ", line.replace("_", " "))
@@ -131,7 +131,10 @@ def split_clauses(line: str) -> list[str]:
 
 
 def name_concern(lines: Iterable[list[str]]) -> bool:
-    """Whether one of these lines, each given as its clauses, says that outcome. The first is the report's first."""
+    """Whether one of these lines, given as clauses, names a security concern as the outcome.
+
+    The first line is the first of the report.
+    """
     return any(
         _names_concern(clauses, following) or _announces_concern(clauses, following, is_first=place < _FIRST_LINES)
         for place, (line, following) in enumerate(pairwise([*lines, []]))
@@ -159,7 +162,7 @@ def _announces_concern(clauses: list[str], following: list[str], *, is_first: bo
 
 
 def _names_concern(clauses: list[str], following: list[str]) -> bool:
-    """Whether a line says that outcome, by itself or after another one, and neither it nor the next says "none"."""
+    """Whether a line names that outcome, alone or after others, and neither it nor the next line says "none"."""
     for place, clause in enumerate(clauses):
         label = _LABEL.match(clause)
         said = clause[label.end() :].strip() if label else clause

@@ -1,6 +1,6 @@
-"""The form of a patch: its files, their headers, their hunks and names, exactly as git writes them (git-diff(1)). Pure.
+"""Parses patches: their files, headers, hunks and names, exactly as git writes them (git-diff(1)). Pure.
 
-It says what a patch claims. `runner.changes.patch` says whether that is true.
+This module reads what a patch claims. `runner.changes.patch` checks whether it is true.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _KIND_WORDS = {"new file mode ": ADDED, "deleted file mode ": DELETED, "rename f
 _NUMBER = "0|[1-9][0-9]{0,9}"
 _NUMBERS = f"({_NUMBER})(?:,(?!1 )({_NUMBER}))?"
 _HUNK = re.compile(f"@@ -{_NUMBERS} \\+{_NUMBERS} @@(?: ([A-Za-z_$][^\n]{{0,79}}))?")
-"""Behind the numbers git repeats at most 80 bytes of an earlier line, where one begins so (`def_ff` in its
-`xdiff/xemit.c`). A size of 1 is left out."""
+"""After the numbers, git repeats up to 80 bytes of an earlier line that begins like this (`def_ff` in its
+`xdiff/xemit.c`). A size of 1 is omitted."""
 
 
-class Untrue(Exception):  # noqa: N818 - what it is
-    """The patch and the changes do not say the same; the message is a clause that names the path."""
+class PatchMismatch(Exception):  # noqa: N818 - a state
+    """The patch does not show the changes. The message is a clause that names the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What a patch says of one file."""
+    """A patch's section for one file."""
 
     header: Sequence[str]
     hunks: Sequence[str]
     binary_body: Sequence[str] = ()
-    """The lines below `GIT binary patch`."""
+    """The lines after `GIT binary patch`."""
 
     @property
     def kind(self) -> str:
-        """Added, deleted, renamed or modified: by the first line of the header that says so."""
+        """Added, deleted, renamed or modified, as the first decisive line of the header says."""
         words = _KIND_WORDS.items()
         return next((kind for line in self.header for word, kind in words if line.startswith(word)), MODIFIED)
 
@@ -62,7 +62,7 @@ class Section:
 
     @property
     def blobs(self) -> tuple[str, str] | None:
-        """The abbreviated ids of the content before and after, where the header names them."""
+        """The abbreviated object ids before and after, if the header has them."""
         found = (_BLOBS.match(line) for line in self.header)
         return next(((match[1], match[2]) for match in found if match), None)
 
@@ -73,11 +73,11 @@ class Section:
 
 
 def split(patch: str) -> Iterator[Section]:
-    """The patch, file by file: no line of a hunk begins as a header does. Raises `Untrue`."""
+    """The sections of a patch. No line of a hunk begins like a header. Raises `PatchMismatch`."""
     lines = patch.removesuffix("\n").split("\n") if patch else []
     starts = [number for number, line in enumerate(lines) if line.startswith("diff --git ")]
     if lines and starts[:1] != [0]:
-        raise Untrue("the diff does not begin with a file")
+        raise PatchMismatch("the diff does not begin with a file")
     for start, end in pairwise([*starts, len(lines)]):
         part = lines[start:end]
         body = next((at for at, line in enumerate(part) if line.startswith("@@ ") or line == BINARY), len(part))
@@ -101,10 +101,10 @@ _BLOBS = re.compile("index ([0-9a-f]+)\\.\\.([0-9a-f]+)")
 
 
 def check_header(section: Section, path: str, old_path: str, mode: str | None, old_mode: str | None) -> None:
-    """Raise `Untrue` unless the header is one that git writes for a section of this kind, line for line."""
+    """Raise `PatchMismatch` unless the header is exactly as git writes it for this kind of section."""
     told = [] if mode == old_mode else [f"old mode {old_mode}", f"new mode {mode}"]
     if section.kind in (MODIFIED, RENAMED) and not set(told) <= set(section.header):
-        raise Untrue(f"{show_path(path)} gets another mode, and the diff does not say so")
+        raise PatchMismatch(f"{show_path(path)} gets another mode, and the diff does not show it")
     at = 1
     for line in _list_header(section, path, old_path, mode, old_mode):
         found = section.header[at] if at < len(section.header) else ""
@@ -118,13 +118,13 @@ def check_header(section: Section, path: str, old_path: str, mode: str | None, o
         if at == len(section.header):
             return
     wrong = section.header[at] if at < len(section.header) else "its header ends early"
-    raise Untrue(f"the diff of {show_path(path)} says something that is not so: {show_path(wrong)}")
+    raise PatchMismatch(f"the diff of {show_path(path)} contains a false line: {show_path(wrong)}")
 
 
 def _list_header(
     section: Section, path: str, old_path: str, mode: str | None, old_mode: str | None
 ) -> Iterator[str | re.Pattern[str]]:
-    """The lines below `diff --git`, in their order; a pattern is for a line that may be missing.
+    """The lines after `diff --git`, in order; a pattern stands for a line that may be missing.
 
     As in git's `diff.c`, `builtin_diff` and `fill_metadata_msg`.
     """
@@ -144,9 +144,9 @@ def _list_header(
     old = "/dev/null" if kind == ADDED else quote(f"a/{old_path}")
     new = "/dev/null" if kind == DELETED else quote(f"b/{path}")
     if section.binary and section.hunks:
-        raise Untrue(f"the diff shows lines of {show_path(path)}, and calls it binary")
+        raise PatchMismatch(f"the diff shows lines of {show_path(path)}, but calls it binary")
     if section.hunks:
-        # Behind a name with a space git writes a tab.
+        # Git writes a tab after a name with a space.
         yield from (f"{mark} {name}" + "\t" * (" " in name) for mark, name in (("---", old), ("+++", new)))
     elif section.binary:
         yield BINARY if section.header[-1] == BINARY else f"Binary files {old} and {new} differ"
@@ -156,41 +156,41 @@ def _list_header(
 
 
 class Hunk(NamedTuple):
-    """A part of a file."""
+    """A changed part of a file."""
 
     start: int
-    """Where it starts on the old side, counted from 0."""
+    """Its first line on the old side, counted from 0."""
     grown: int
-    """By how many lines the file has grown before it."""
+    """How many lines the hunks before it have added."""
     lines: list[tuple[str, str]]
-    """As mark and text, newline included."""
+    """Pairs of mark and text, with the newline."""
     heading: str
-    """The earlier line that its head repeats, or the beginning of that line."""
+    """The earlier line that its first line repeats, or the beginning of it."""
 
 
 _MARKS = frozenset(" +-")
 
 
 def read_hunks(section: Section) -> Iterator[Hunk]:
-    """The hunks of a section. Raises `Untrue` for what git does not write."""
+    """The hunks of a section. Raises `PatchMismatch` for anything that git does not write."""
     hunks = _group_hunks(section)
     for number, (_, lines) in enumerate(hunks, 1):
         for side in ([text for mark, text in lines if mark != other] for other in "+-"):
             if any(not text.endswith("\n") for text in (side[:-1] if number == len(hunks) else side)):
-                raise Untrue("the diff says in the middle of a file that the file ends there")
+                raise PatchMismatch("the diff says in the middle of a file that the file ends there")
     grown = 0
     for found, lines in hunks:
         marks = [mark for mark, _ in lines]
         sizes = [len(marks) - marks.count(other) for other in "+-"]
         start, begins = (int(found[at]) - (size > 0) for at, size in zip((1, 3), sizes, strict=True))
         if not lines or sizes != [int(found[at] or 1) for at in (2, 4)] or begins != start + grown:
-            raise Untrue(f"the diff has a hunk that its head does not describe: {show_path(found[0])}")
+            raise PatchMismatch(f"the diff has a hunk that does not match its first line: {show_path(found[0])}")
         yield Hunk(start, grown, lines, found[5] or "")
         grown += sizes[1] - sizes[0]
 
 
 def _group_hunks(section: Section) -> list[tuple[re.Match[str], list[tuple[str, str]]]]:
-    """The head of each hunk, and its lines. A line has no newline where the remark below it says so."""
+    """The first line of each hunk, and its other lines. A line has no newline if a remark follows it."""
     hunks: list[tuple[re.Match[str], list[tuple[str, str]]]] = []
     for line in section.hunks:
         if hunks and line[:1] in _MARKS:
@@ -201,7 +201,7 @@ def _group_hunks(section: Section) -> list[tuple[re.Match[str], list[tuple[str, 
             mark, text = hunks[-1][1][-1]
             hunks[-1][1][-1] = (mark, text.removesuffix("\n"))
         else:
-            raise Untrue("the diff has a line that means nothing")
+            raise PatchMismatch("the diff has an unknown line")
     return hunks
 
 
@@ -221,7 +221,7 @@ def quote(path: str) -> str:
 
 
 def unquote(name: str) -> str:
-    """The name that git has written so."""
+    """The reverse of `quote`."""
 
     def unescape(found: re.Match[str]) -> str:
         return _UNESCAPES.get(found[1]) or chr(int(found[1], 8) if len(found[1]) == 3 else ord(found[1]))

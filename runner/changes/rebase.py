@@ -1,4 +1,4 @@
-"""What a rebase comes to: the conflicts that it met, whether they are resolved, and whose words tell of it. Pure."""
+"""The result of a rebase: its conflicts, whether they are resolved, and the text of its report. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from runner.model.jobd_answers import JobdError
 
 MAX_CONFLICTS = 10_000
 MAX_NAMED = 10
-"""Paths that a sentence names."""
+"""How many paths a sentence names."""
 
 _MARKER = re.compile(rb"^(?:<{7}|\|{7}|>{7})(?: |\r?$)", re.MULTILINE)
-"""What git writes around the sides of a conflict; the line in between may also be a heading's."""
+"""The lines that git writes around a conflict. The line between the sides is left out, because it may be a heading."""
 
 _DISPLACED = re.compile(r"~(?:onto|change)(?:_\d+)?$")
-"""The end of a path that git made up, for the real one was taken (`runner/jobd/environment/merge`)."""
+"""The end of a path that git invented because the real one was taken (`runner/jobd/environment/merge`)."""
 
 
 def read_conflicts(result: Mapping[str, Any]) -> tuple[str, ...]:
-    """The paths in conflict, as the machine says them. Raises `JobdError` for what makes no sense."""
+    """The conflicting paths in a machine's answer. Raises `JobdError` if they are invalid."""
     found = result.get("conflicts")
     if not isinstance(found, list) or len(found) > MAX_CONFLICTS or not all(map(_is_path, found)):
         raise JobdError("internal", "the machine did not say which files are in conflict")
@@ -36,7 +36,7 @@ def _is_path(path: Any) -> bool:
 
 
 def find_unresolved(job: Job, changes: Iterable[FileChange]) -> tuple[str, ...]:
-    """The paths that were in conflict and in which that still shows: by a marker, or by a name that git made up."""
+    """The conflicting paths that are still unresolved: they have a marker, or a name that git invented."""
     conflicts = set(job.conflicts or ())
     present = [change for change in changes if change.path in conflicts and change.content is not None]
     return tuple(
@@ -45,7 +45,7 @@ def find_unresolved(job: Job, changes: Iterable[FileChange]) -> tuple[str, ...]:
 
 
 def refuse_unresolved(job: Job, report: Report) -> Report:
-    """The report, whose diff cannot be approved while a conflict shows in it."""
+    """The report; its diff cannot be approved while a conflict is visible in it."""
     left = find_unresolved(job, report.changes)
     if not left:
         return report
@@ -53,16 +53,16 @@ def refuse_unresolved(job: Job, report: Report) -> Report:
 
 
 def tell_rebased(job: Job, report: Report, earlier: Job, before: Report) -> Report:
-    """The report of a rebase, which says that it is one: where no agent worked, in the earlier attempt's words."""
+    """The report of a rebase, marked as one. Without an agent, it has the texts of the earlier attempt."""
     onto = f"`{(job.base_commit or '')[:10]}` of `{job.base_branch}`"
     moved = f"rebased from `{(earlier.base_commit or '')[:10]}` onto {onto}"
     if job.conflicts:
         met = f"{moved}: conflicts in {name_paths(job.conflicts)} were left to the agent"
         return refuse_unresolved(job, replace(report, warnings=(met, *report.warnings)))
     if not report.changes:
-        nothing = f"All that attempt {earlier.attempt} has changed is in {onto} already"
+        nothing = f"{onto} already contains all changes of attempt {earlier.attempt}"
         return replace(report, body=f"## Summary\n\n{nothing}: no diff is left.\n")
-    clean = f"{moved} without conflicts, by git alone: the words of the report are those of attempt {earlier.attempt}"
+    clean = f"{moved} without conflicts, by git alone: the report's texts are those of attempt {earlier.attempt}"
     return replace(
         report,
         body=before.body,
@@ -74,6 +74,6 @@ def tell_rebased(job: Job, report: Report, earlier: Job, before: Report) -> Repo
 
 
 def name_paths(paths: Sequence[str]) -> str:
-    """Some paths in a sentence, the first of them by name."""
+    """The first paths by name, and the number of the others."""
     more = len(paths) - MAX_NAMED
     return ", ".join(map(show_path, paths[:MAX_NAMED])) + (f" and {more} more" if more > 0 else "")

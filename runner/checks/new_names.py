@@ -1,7 +1,6 @@
-"""The names that a script asks for and that only a change has: on base it fails for want of them, bug or no bug. Pure.
+"""Finds names that a script uses and only the change defines: on base it fails without them, bug or no bug. Pure.
 
-A net for what is plain. It knows names by how Python is written and not by what runs, and a script has other ways to
-find out that a change is there.
+This catches only plain cases. It reads the source and runs nothing, and a script can detect a change in other ways.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from runner.changes.patch import list_added_lines, list_additions
-from runner.changes.patch_text import Untrue
+from runner.changes.patch_text import PatchMismatch
 from runner.checks.python_source import parse
 from runner.model.job import FileChange
 
 MIN_NAME = 3
-"""Characters: shorter names stand everywhere."""
+"""Characters: shorter names are everywhere."""
 
 _WORD = re.compile(r"\w+")
 _REMOVED = re.compile(r"^-.*", re.MULTILINE)
@@ -29,29 +28,29 @@ _BROUGHT = re.compile(
     r"|(?<![.\w])(_\w+)",
     re.MULTILINE,
 )
-"""Names that added lines give to what is reached from outside; and private ones wherever they stand by themselves."""
+"""Names that added lines define for use from outside, and private names wherever they appear alone."""
 
 _COMMON = frozenset(name for kind in (str, bytes, int, float, list, dict, set, BaseException) for name in dir(kind))
 _COMMON |= frozenset(dir(builtins))
 
 
 def find_new_names(script: str, changes: Sequence[FileChange], patch: str, known: str) -> list[str]:
-    """The names that a script asks for and a change brings, but for those that are in the `known` text.
+    """The names that a script uses and a change defines, except those in the text `known`.
 
-    Names that stand in what a changed file had before are no new ones. None where the patch is none of these changes.
+    Names in the old content of a changed file are not new. Returns nothing if the patch does not fit the changes.
     """
     words = _find_words(script)
     try:
-        # Only where there is something to find is more than the patch's own lines read: a diff may have megabytes.
+        # More than the patch's own lines is read only if there is something to find: a diff may have megabytes.
         brought = {name for name in _list_brought(changes, patch) if name in words} - _find_words(known)
         found = brought.intersection(_list_asked(script)) if brought else set[str]()
         return sorted(found - _find_base_words(changes, patch)) if found else []
-    except Untrue:
+    except PatchMismatch:
         return []
 
 
 def _list_brought(changes: Sequence[FileChange], patch: str) -> Iterator[str]:
-    """What may be new in a change: the modules and files that it adds, and what it defines."""
+    """Names that may be new in a change: added modules and files, and definitions."""
     names = [PurePosixPath(change.path).stem for change in changes if change.mode and not change.old_mode]
     names += [name for text in list_additions(patch) for found in _BROUGHT.findall(text) for name in found]
     for name in names:
@@ -60,7 +59,7 @@ def _list_brought(changes: Sequence[FileChange], patch: str) -> Iterator[str]:
 
 
 def _list_asked(script: str) -> Iterator[str]:
-    """What a script needs others to have: modules, attributes, arguments by name, and words such as `getattr` takes."""
+    """Names that a script needs from others: modules, attributes, keyword arguments, and strings as for `getattr`."""
     nodes = [*ast.walk(tree)] if (tree := parse(script)) else []
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in nodes:
@@ -73,12 +72,12 @@ def _list_asked(script: str) -> Iterator[str]:
                 yield name
             case ast.Name(id=name) if name not in own:
                 yield name
-            case ast.Constant(value=str(text)) if not re.search(r"\s", text):  # Others are prose.
+            case ast.Constant(value=str(text)) if not re.search(r"\s", text):  # Text with spaces is prose.
                 yield from _WORD.findall(text)
 
 
 def _find_base_words(changes: Sequence[FileChange], patch: str) -> set[str]:
-    """The words of the changed files as they were. Raises `Untrue`."""
+    """The words in the old content of the changed files. Raises `PatchMismatch`."""
     added = list_added_lines(patch, changes)
     words = _find_words("\n".join(_REMOVED.findall(patch)))
     for change in changes:

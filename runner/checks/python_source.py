@@ -1,7 +1,6 @@
 """Parses strangers' Python. Nothing else in the product gives a stranger's text to Python's own parser. Pure.
 
-The parser keeps the whole process waiting while it works, so texts for which it needs more than linear time are refused
-before.
+The whole process waits while the parser works. So a text for which it needs more than linear time is refused first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import warnings
 from runner.characters import has_long_runs
 
 MAX_SOURCE = 200_000
-"""Characters of a file that is parsed: Python's own parser takes a thousand times as much memory."""
+"""Characters of a file that is parsed: Python's parser takes a thousand times as much memory."""
 
 MAX_PARTS = 100
 """Names in a dotted name: CPython copies the name of an import again for each of its parts
@@ -31,7 +30,7 @@ _F_STRING = re.compile(r"(?:[fF][rR]?|[rR][fF])[\"']")
 
 
 def parse(source: str) -> ast.Module | None:
-    """The syntax tree, or None for what is no Python or was written to keep its parser busy."""
+    """The syntax tree; None if it is not Python, or is designed to keep the parser busy."""
     if len(source) > MAX_SOURCE or _is_slow(source):
         return None
     try:

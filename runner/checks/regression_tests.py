@@ -1,4 +1,4 @@
-"""The regression tests in a change: which files hold tests, and which tests of them the change touches. Pure."""
+"""Finds the regression tests in a change: the test files, and the tests in them that it touches. Pure."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from runner.changes.patch import list_added_lines
-from runner.changes.patch_text import Untrue
+from runner.changes.patch_text import PatchMismatch
 from runner.checks.python_source import MAX_SOURCE, parse
 from runner.model.job import FileChange
 
 PATTERNS = ("test_*.py", "*_test.py")
-"""How pytest tells files of tests from others (its `python_files`)."""
+"""The file names of tests in pytest (its `python_files`)."""
 
 FOLDERS = frozenset({"test", "tests"})
 MAX_TESTS = 30
-"""Of one file; a change that touches more of them is not tried by them one by one."""
+"""Limit for one file. If a change touches more tests, they are not selected one by one."""
 
 
 def is_for_tests(path: str) -> bool:
-    """Whether a path belongs to the tests: it holds some, or lies where they have what they need."""
+    """Whether a path belongs to the tests: a test file, or a file in a folder for tests."""
     *folders, name = path.split("/")
     named = any(fnmatchcase(name, pattern) for pattern in (*PATTERNS, "conftest.py"))
     return named or bool(FOLDERS.intersection(folders))
 
 
 def find_tests(changes: Sequence[FileChange], patch: str) -> Iterator[tuple[str, list[str]]]:
-    """Each file of tests that the change adds or edits, with the names of the tests that it touches there."""
+    """Each test file that the change adds or edits, with the names of the tests that it touches."""
     try:
         added = list_added_lines(patch, changes)
-    except Untrue:
+    except PatchMismatch:
         return
     for change in changes:
         name = change.path.rpartition("/")[2]
@@ -52,7 +52,7 @@ def _list_touched(source: str, lines: set[int]) -> list[str]:
 
 
 def _list_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Every test, with the class that it stands in."""
+    """Every test, with the class that contains it."""
     for node in tree.body:
         inner = node.body if isinstance(node, ast.ClassDef) else [node]
         owner = node.name if isinstance(node, ast.ClassDef) else ""
@@ -67,9 +67,9 @@ def _span(node: ast.FunctionDef | ast.AsyncFunctionDef) -> range:
 
 
 def choose_words(command: str, path: str, names: Sequence[str], *, is_generated: bool) -> list[str]:
-    """What stands behind the operator's command for tests, to run these of one file.
+    """The arguments of the operator's test command that run these tests of one file.
 
-    pytest takes ids. Where its classes are generated (`is_generated`), and by unittest, they are chosen by name.
+    pytest takes ids. If its classes are generated (`is_generated`), and for unittest, tests are selected by name.
     """
     plain = [name.rpartition("::")[2] for name in names]
     if "unittest" in command:
@@ -80,5 +80,5 @@ def choose_words(command: str, path: str, names: Sequence[str], *, is_generated:
 
 
 def generates_tests(source: bytes) -> bool:
-    """Whether a file's test classes come to be under other names (PyTorch's device-generic and parametrized tests)."""
+    """Whether a file generates its test classes under other names (PyTorch's device-generic and parametrized tests)."""
     return b"instantiate_device_type_tests" in source or b"instantiate_parametrized_tests" in source

@@ -1,7 +1,7 @@
-"""What a failure was, out of the last words of what failed. Pure.
+"""Extracts the failure from the last lines of a failed run. Pure.
 
-Two runs fail alike when their signatures are the same: exception and message, or the signal, without what differs from
-run to run. Refuses to know whether a failure is the one that somebody meant.
+Two runs fail in the same way if their signatures are equal: exception and message, or the signal, without parts that
+change from run to run. This module does not judge whether it is the expected failure.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import signal
 from dataclasses import dataclass
 
 MAX_FAILURE = 300
-"""Characters."""
+"""The length limit in characters."""
 
 _EXCEPTION = re.compile(
     r"^(?:E[ \t]+)?((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Warning|Exit|Interrupt|Iteration|Failed|Timeout))"
     r"(?::[ \t]*(.*))?$"
 )
-"""The line with which Python ends a traceback, also as pytest quotes it, and as `unittest` does."""
+"""The last line of a traceback, also as pytest and `unittest` print it."""
 
 _SUMMARY = re.compile(r"^(?:FAILED|ERROR) \S.* - (.+)$")
-"""pytest's last lines: how a plain `assert` failed stands nowhere else by itself."""
+"""pytest's summary: only these lines describe how a plain `assert` failed."""
 
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _RANDOM = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b")
-"""Addresses, digests, UUIDs."""
+"""Addresses, digests and UUIDs."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _PLACE = re.compile(r"(?:/[\w.@+-]+){2,}")
 
 
 def name_failure(words: str, status: int, *, timed_out: bool) -> str:
-    """A failure in one line of its own words."""
+    """A failure in one line, in the words of the run."""
     if timed_out:
         return "did not end in time"
     if status > 128 and (name := _name_signal(status - 128)):
@@ -43,21 +43,21 @@ def name_failure(words: str, status: int, *, timed_out: bool) -> str:
 
 
 def find_signature(words: str, status: int, *, timed_out: bool) -> str:
-    """A failure without what differs from run to run: numbers, addresses, paths."""
+    """A failure without parts that change from run to run: numbers, addresses, paths."""
     line = _RANDOM.sub("0x", name_failure(words, status, timed_out=timed_out))
     return _NUMBER.sub("0", _PLACE.sub("/", line))
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many tests ended how, as far as their runner says so."""
+    """How many tests passed or were skipped, as far as their runner reports it."""
 
     passed: int = 0
     skipped: int = 0
 
 
 def count_tests(words: str) -> Counts:
-    """The counts in the last lines of pytest or unittest; none where they have said none."""
+    """The counts in the last lines of pytest or unittest; zeros if there are none."""
     text = _COLOURS.sub("", words)
     if found := re.findall(r"^Ran (\d{1,9}) tests? in .*$", text, re.MULTILINE):
         bad = sum(map(int, re.findall(r"\b(?:failures|errors|skipped|expected failures)=(\d{1,9})\b", text)))

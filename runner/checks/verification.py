@@ -1,7 +1,7 @@
-"""What the service itself sees of a repro: how scripts and tests end on the base commit, and with the change. Pure.
+"""Judges a repro by what the service itself observes: how scripts and tests end on the base commit and with the change.
 
-A check is one script or one file of tests. It is run several times on each *side*, each time where nothing else has run
-before; what came of it is judged here. Words of machines and agents are data: nothing in here believes them.
+Pure. A check is one script or one file of tests. It runs several times on each *side*, each time in a fresh
+environment. Output of machines and agents is data, and is never trusted.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from runner.changes.patch import list_added_lines
-from runner.changes.patch_text import Untrue
+from runner.changes.patch_text import PatchMismatch
 from runner.checks.regression_tests import is_for_tests
 from runner.checks.signature import count_tests, find_signature, name_failure
 from runner.model.job import FileChange
 
 MAX_WORDS = 4_000
-"""Characters that are kept of what one run said last."""
+"""How much of the end of a run's output is kept, in characters."""
 
 NOT_RUNNABLE = (126, 127)
-"""A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
+"""A shell's exit statuses for a program that cannot run or is missing (POSIX, "Exit Status for Commands")."""
 
 NO_TESTS = (4, 5)
-"""pytest's, where it did not understand its arguments, or no test fits them (`pytest.ExitCode`)."""
+"""pytest's exit statuses for invalid arguments, and for no matching test (`pytest.ExitCode`)."""
 
 
 BUILT = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".m", ".mm", ".pxd", ".pyx", ".rs")
-"""How files are called that run only once they were built."""
+"""The suffixes of files that must be built before they run."""
 
 READS_SOURCE = re.compile(
     rb"\b(?:triton|torch\.jit|jit\.script|getsource|getsourcelines|runpy|cutlass|cute|warp|taichi|helion|numba)\b"
 )
-"""Python that goes by its text as well."""
+"""Python whose source text is also read at run time."""
 
 
 class CheckKind(StrEnum):
-    """Whose word a check tests."""
+    """The source of a check."""
 
     ISSUE = "issue"
-    """A script as it stands in the issue."""
+    """A script in the issue."""
     AGENT = "agent"
     """The agent's own `repro.py`."""
     TESTS = "tests"
@@ -49,14 +49,14 @@ class CheckKind(StrEnum):
 
 
 class Side(StrEnum):
-    """What a check is run on."""
+    """What a check runs on."""
 
     BASE = "base"
     CHANGED = "changed"
-    """The base commit with the whole change, built anew."""
+    """The base commit with the whole change, rebuilt."""
     TEXT = "text"
-    """The change in the files' text alone: what runs is the base's code. Whoever looks for the bug still finds it;
-    whoever looks for the patch takes it for gone."""
+    """The change only in the files' text, while the base's code runs. A script that looks for the bug still finds it; a
+    script that looks for the patch does not."""
 
 
 class CheckVerdict(StrEnum):
@@ -64,64 +64,64 @@ class CheckVerdict(StrEnum):
 
     VERIFIED = "verified"
     REPRODUCED = "reproduced"
-    """It fails on base, and there is no change."""
+    """It fails on base; there is no change."""
     SHOWS_NOTHING = "shows nothing"
     """It does not fail on base."""
     NOT_ALWAYS = "not always"
-    """On base it fails now and then, or now so and now otherwise."""
+    """On base it fails only sometimes, or in different ways."""
     STILL_FAILS = "still fails"
     FAILS_OTHERWISE = "fails otherwise"
     LOOKS_FOR_PATCH = "looks for the patch"
     LOOKS_AT_PATCH = "looks at the patch"
-    """It fails otherwise once the change stands in the files, although the base's code runs."""
+    """It fails in another way once the change is in the files, although the base's code runs."""
     NAMES_PATCH = "names the patch"
-    """It asks for names that only the change has, and so it fails on base with the bug or without."""
+    """It uses names that only the change defines, so it fails on base with or without the bug."""
     UNTRIED = "untried"
-    """Nothing of the change can stand in the files without being run, so nobody knows whether it looks for it."""
+    """No part of the change can be in the files without running, so it is unknown whether the check looks for it."""
     NOT_ALL_FAIL = "not all fail"
-    """Of several tests, not all fail on base."""
+    """Not all of several tests fail on base."""
     SKIPPED = "skipped"
-    """With the change, tests are left out."""
+    """With the change, tests are skipped."""
     NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """How one run ended."""
+    """The result of one run."""
 
     status: int
-    """As a shell would give it: 128 and the number of the signal that killed it."""
+    """As a shell reports it: 128 plus the signal's number if a signal killed it."""
     timed_out: bool
     words: str
-    """The last of what it said."""
+    """The end of its output."""
 
     @property
     def failed(self) -> bool:
-        """Whether it ended otherwise than well."""
+        """Whether it failed or timed out."""
         return self.timed_out or self.status != 0
 
     @property
     def signature(self) -> str:
-        """What the failure was, in words that are the same each time; empty where there was none."""
+        """The failure without parts that change from run to run; empty if there was none."""
         return find_signature(self.words, self.status, timed_out=self.timed_out) if self.failed else ""
 
     @property
     def failure(self) -> str:
-        """What the failure was, in its own words; empty where there was none."""
+        """The failure in the words of the run; empty if there was none."""
         return name_failure(self.words, self.status, timed_out=self.timed_out) if self.failed else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A script, or a file of tests, and how it ended wherever it was run."""
+    """A script or a file of tests, and the results of its runs."""
 
     job_id: str
     number: int
     kind: CheckKind
     origin: str
-    """Where the script stood, such as `comment by alice`; or the path of the tests."""
+    """Where the script was found, such as `comment by alice`; or the path of the tests."""
     script: str
-    """The script itself; or the names of the tests, one a line."""
+    """The script; or the names of the tests, one per line."""
     runs: Mapping[Side, Sequence[CheckRun]] = field(default_factory=dict)
     trouble: str | None = None
     """Why some of it was not run, as a clause."""
@@ -129,7 +129,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """What a check has shown, and the counts behind it."""
+    """What a check has shown, with its counts."""
 
     verdict: CheckVerdict
     failed: Mapping[Side, int]
@@ -137,27 +137,28 @@ class CheckFinding:
     failure: str = ""
     """How it fails on base, in a machine's words."""
     other_failure: str = ""
-    """How it fails with the change, where that is another way."""
+    """How it fails with the change, if that differs."""
     new_names: Sequence[str] = ()
-    """Names that its script asks for and that only the change has."""
+    """Names that its script uses and only the change defines."""
 
 
 def list_sides(kind: CheckKind, *, has_change: bool, has_text: bool) -> tuple[Side, ...]:
-    """What a check of a kind is run on, in this order: where it can be, what is run last is again the base's code."""
+    """The sides that a check of this kind runs on, in order. The last one runs the base's code again, if possible."""
     if not has_change:
         return () if kind is CheckKind.TESTS else (Side.BASE,)
     return (Side.BASE, Side.CHANGED, Side.TEXT) if has_text else (Side.BASE, Side.CHANGED)
 
 
 def find_text(changes: Iterable[FileChange], patch: str, *, is_built: bool) -> list[FileChange]:
-    """What of a change can be in the files while the base's code runs: of what is compiled first, or not imported yet.
+    """The part of a change that can be in the files while the base's code runs: it is compiled first, or not imported
+    yet.
 
-    Left out is what is read anew at each run: data, removed files, new programs, and Python whose source somebody
-    else compiles (Triton, TorchScript). `is_built` says whether a build stands between sources and what is run.
+    Leaves out what is read at each run: data, removed files, new programs, and Python whose source another program
+    compiles (Triton, TorchScript). `is_built` says whether sources are built before they run.
     """
     try:
         added = list_added_lines(patch, [*changes])
-    except Untrue:
+    except PatchMismatch:
         return []
     return [
         change
@@ -173,35 +174,35 @@ def find_text(changes: Iterable[FileChange], patch: str, *, is_built: bool) -> l
 
 
 def _is_program(change: FileChange) -> bool:
-    """Whether a file is run by its path as well, where nothing but its text counts."""
+    """Whether a file is also run by its path; then only its text counts."""
     content = change.content or b""
     return change.mode == "100755" or content.startswith(b"#!") or b"__main__" in content
 
 
 def _reads_source(change: FileChange, added: Collection[int]) -> bool:
-    """Whether a file's source was read by more than Python before the change, whose own words do not count."""
+    """Whether a file's source was read at run time before the change; added lines do not count."""
     lines = (change.content or b"").split(b"\n")
     return any(READS_SOURCE.search(line) for number, line in enumerate(lines, 1) if number not in added)
 
 
 def name_environment(job_id: str) -> str:
-    """The id, on the machine, of the environments in which a job's checks are run."""
+    """The id, on the machine, of the environment for a job's checks."""
     return hashlib.sha256(f"checks of {job_id}".encode()).hexdigest()[:10]
 
 
 def judge(check: Check, *, has_change: bool, new_names: Sequence[str] = ()) -> CheckFinding:
-    """What a check has shown; of `new_names` the finding speaks."""
+    """Judge a check. The finding names `new_names`."""
     sides = list_sides(check.kind, has_change=has_change, has_text=Side.TEXT in check.runs)
     failed = {side: sum(run.failed for run in check.runs.get(side, ())) for side in sides}
     total = {side: len(check.runs.get(side, ())) for side in sides}
-    before, after = _sign(check, Side.BASE), _sign(check, Side.CHANGED)
+    before, after = _list_signatures(check, Side.BASE), _list_signatures(check, Side.CHANGED)
     verdict = _judge(check, sides, failed, total, before, after)
     return CheckFinding(
-        _doubt(check.kind, sides, new_names) if verdict is CheckVerdict.VERIFIED else verdict,
+        _qualify(check.kind, sides, new_names) if verdict is CheckVerdict.VERIFIED else verdict,
         failed,
         total,
-        _first_failure(check.runs.get(Side.BASE, ()), before),
-        _first_failure(check.runs.get(Side.CHANGED, ()), after - before),
+        _describe_first_failure(check.runs.get(Side.BASE, ()), before),
+        _describe_first_failure(check.runs.get(Side.CHANGED, ()), after - before),
         new_names,
     )
 
@@ -214,7 +215,7 @@ def _judge(
     before: set[str],
     after: set[str],
 ) -> CheckVerdict:
-    """The first thing that speaks against it; or that nothing does."""
+    """The first objection to the check, or its success."""
     was_run = all(total[side] and _was_run(check.kind, check.runs[side]) for side in sides)
     if check.trouble or not sides or not was_run:
         return CheckVerdict.NOT_RUN
@@ -232,15 +233,15 @@ def _judge(
         return CheckVerdict.FAILS_OTHERWISE
     if failed.get(Side.TEXT, 1) < total.get(Side.TEXT, 1):
         return CheckVerdict.LOOKS_FOR_PATCH
-    if Side.TEXT in sides and _sign(check, Side.TEXT) != before:
+    if Side.TEXT in sides and _list_signatures(check, Side.TEXT) != before:
         return CheckVerdict.LOOKS_AT_PATCH
     if check.kind is CheckKind.TESTS and any(count_tests(run.words).skipped for run in check.runs[Side.CHANGED]):
         return CheckVerdict.SKIPPED
     return CheckVerdict.VERIFIED
 
 
-def _doubt(kind: CheckKind, sides: Sequence[Side], new_names: Collection[str]) -> CheckVerdict:
-    """What stays open of a check that saw the difference. The issue's script was there before there was a patch."""
+def _qualify(kind: CheckKind, sides: Sequence[Side], new_names: Collection[str]) -> CheckVerdict:
+    """The verdict on a check that saw the difference. The issue's script is older than the patch, so it is trusted."""
     if kind is CheckKind.ISSUE:
         return CheckVerdict.VERIFIED
     if new_names:
@@ -249,13 +250,13 @@ def _doubt(kind: CheckKind, sides: Sequence[Side], new_names: Collection[str]) -
 
 
 def _was_run(kind: CheckKind, runs: Iterable[CheckRun]) -> bool:
-    idle = (*NOT_RUNNABLE, *(NO_TESTS if kind is CheckKind.TESTS else ()))
-    return not any(run.status in idle and not run.timed_out for run in runs)
+    not_run = (*NOT_RUNNABLE, *(NO_TESTS if kind is CheckKind.TESTS else ()))
+    return not any(run.status in not_run and not run.timed_out for run in runs)
 
 
-def _sign(check: Check, side: Side) -> set[str]:
+def _list_signatures(check: Check, side: Side) -> set[str]:
     return {run.signature for run in check.runs.get(side, ()) if run.failed}
 
 
-def _first_failure(runs: Iterable[CheckRun], signatures: set[str]) -> str:
+def _describe_first_failure(runs: Iterable[CheckRun], signatures: set[str]) -> str:
     return next((run.failure for run in runs if run.signature in signatures and run.failed), "")

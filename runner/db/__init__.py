@@ -1,5 +1,5 @@
-"""One `Database`, alike on SQLite and PostgreSQL: transactions, the schema, and its upgrades.
+"""One `Database`, with the same behaviour on SQLite and PostgreSQL: transactions, the schema, and its upgrades.
 
-Only one transaction writes at a time, in all replicas together, so what it has read does not change before it commits.
-Reading never waits.
+Only one transaction writes at a time, across all replicas. So what it has read cannot change before it commits.
+Readers never wait.
 """

@@ -1,7 +1,7 @@
-"""Rows that come many at a time, into SQLite: one transaction is one call on a thread of its own.
+"""Inserts many rows at once into SQLite: each transaction is one call on a separate thread.
 
-Through SQLAlchemy each statement goes to a thread and back, and is built anew for each number of rows; together that
-costs more than storing the rows. What is stored is the same. It refuses to know any table.
+SQLAlchemy passes each statement to a thread and back, and compiles it again for each number of rows. Together that
+costs more than the insert. The stored rows are the same. This module knows no table.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 from sqlalchemy import Dialect, Table
 
-from runner.db.sqlite import be_patient
+from runner.db.sqlite import waiting_for_lock
 
 Binder = Callable[[Any], Any]
-"""Makes of a value what the driver takes."""
+"""Converts a value to the driver's form."""
 
 
 def _keep(value: Any) -> Any:
@@ -29,19 +29,20 @@ def _keep(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """How rows with certain columns are written; what they have in common is said once."""
+    """An INSERT for rows with certain columns. Values that all rows share are passed only once."""
 
     begin: str
     row: str
-    """The places of a row's values, those of what is common first."""
+    """The placeholders of a row, those of common values first."""
     common: Sequence[tuple[str, Binder]]
     own: Sequence[tuple[str, Binder]]
 
 
 class Appender:
-    """A connection to one database, which `connect` opens; `append` is for one caller at a time.
+    """A connection to one database, opened by `connect`. `append` supports one caller at a time.
 
-    One that is not `durable` has no disk to wait for: to write takes it less time than to have a thread do it.
+    If it is not `durable`, it writes without a thread: it need not wait for the disk, and a thread would cost more than
+    the write.
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], dialect: Dialect, *, durable: bool) -> None:
@@ -53,9 +54,9 @@ class Appender:
         self._prepared: dict[tuple[str, tuple[str, ...], tuple[str, ...]], _Statement] = {}
 
     async def append(self, table: Table, rows: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> list[bool]:
-        """Commit the rows, all with the same columns; False for each of which one that must be unique is there.
+        """Commit the rows, which all have the same columns. False for a row whose unique key exists already.
 
-        Raises `sqlite3.Error`; nothing is stored then.
+        Raises `sqlite3.Error`; then nothing is stored.
         """
         if not self._durable and (stored := self._append_at_once(table, rows, common)) is not None:
             return stored
@@ -68,8 +69,8 @@ class Appender:
     def _append_at_once(
         self, table: Table, rows: Sequence[Mapping[str, Any]], common: Mapping[str, Any]
     ) -> list[bool] | None:
-        """As `append`, for one that is not `durable`; None where another process was about to write."""
-        with pass_over_busy():
+        """Append without a thread. None if another process holds the lock."""
+        with ignoring_busy():
             return self._write(*self._bind(table, rows, common))
         return None
 
@@ -81,7 +82,7 @@ class Appender:
         return statement, first, [[bind(row[name]) for name, bind in statement.own] for row in rows]
 
     def _prepare(self, table: Table, common: tuple[str, ...], own: tuple[str, ...]) -> _Statement:
-        """How to write such rows: found once."""
+        """The statement for rows with these columns, from the cache if possible."""
         if (table.name, common, own) not in self._prepared:
             begin = f"INSERT INTO {table.name} ({', '.join(common + own)}) VALUES "  # noqa: S608
             places = [f"?{number}" for number in range(1, len(common) + 1)] + ["?"] * len(own)
@@ -93,20 +94,20 @@ class Appender:
         return table.c[name].type.dialect_impl(self._dialect).bind_processor(self._dialect) or _keep
 
     def _write_in_turn(self, statement: _Statement, common: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[bool]:
-        """Wait, if need be, until another process has written; the event loop must not."""
+        """Wait for another process to finish writing, on the thread and not on the event loop."""
         self._connection = self._connection or self._connect()
         if self._durable:
             return self._write(statement, common, rows)
-        with be_patient(self._connection):
+        with waiting_for_lock(self._connection):
             return self._write(statement, common, rows)
 
     def _write(self, statement: _Statement, common: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[bool]:
         self._connection = self._connection or self._connect()
         try:
-            # Each statement lets go of the interpreter, and waits for its turn to have it back: so there is but one.
+            # One statement, because each statement releases the interpreter lock and waits to get it back.
             whole = statement.begin + ", ".join([statement.row] * len(rows))
             self._connection.execute(whole, [*common, *chain.from_iterable(rows)])
-        except sqlite3.IntegrityError:  # Some are there already, and nothing is stored.
+        except sqlite3.IntegrityError:  # Some rows exist already, and nothing was stored.
             one = f"{statement.begin}{statement.row} ON CONFLICT DO NOTHING"
             return self._write_new(one, [[*common, *row] for row in rows])
         return [True] * len(rows)
@@ -125,7 +126,7 @@ class Appender:
         return new
 
     async def close(self) -> None:
-        """Close the connection, after what is under way. The next append opens another."""
+        """Close the connection after running appends. The next append opens a new one."""
         if self._thread:
             await asyncio.to_thread(self._thread.shutdown)
             self._thread = None
@@ -135,8 +136,8 @@ class Appender:
 
 
 @contextmanager
-def pass_over_busy() -> Iterator[None]:
-    """Go on after the block where somebody else was about to write: nothing was written in it."""
+def ignoring_busy() -> Iterator[None]:
+    """Leave the block without an error if another process holds the lock. Nothing was written then."""
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -1,4 +1,4 @@
-"""Work that costs as much for many as for one: what is asked for while it is done shares the next turn."""
+"""Batches of work that costs the same for many items as for one: items that arrive meanwhile share the next batch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 PAUSE = 4
-"""Turns of the event loop between two turns of work: so many it takes until whoever was answered has passed that on,
-and a request that lay ready has been read and asks for work. Without them it often is one alone, then all others, then
-one again."""
+"""Turns of the event loop between two batches. In these turns, callers pass their answers on, and waiting requests are
+read and add their items. Without the pause, a batch often holds one item, the next one all others, then one again."""
 
 
-class Stopped(Exception):  # noqa: N818 - what is the case
-    """The turn was cancelled, so that nobody knows whether it was done."""
+class Stopped(Exception):  # noqa: N818 - the state of a batch
+    """The batch was cancelled, so it is unknown whether it was done."""
 
 
 class Batches(Generic[Item, Answer]):
-    """Calls `work` for all that were added since its last call, for at most so many at once, and for nobody twice.
+    """Calls `work` with all items that were added since its last call, up to `most` at once, and with each item once.
 
-    `work` answers each, in their order, or raises what all of them get. Needs neither start nor stop: it works for as
-    long as somebody waits for it, in the context of whoever came first.
+    `work` returns an answer for each item, in order, or raises an exception for all of them. There is no start or stop:
+    a task runs while items wait, in the context of the first caller.
     """
 
     def __init__(self, work: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]], most: int) -> None:
@@ -33,7 +32,7 @@ class Batches(Generic[Item, Answer]):
         self._working: asyncio.Task[None] | None = None
 
     def add(self, item: Item) -> asyncio.Future[Answer]:
-        """Have this one worked on: the answer to it, or what is raised; `Stopped` when the turn is cancelled."""
+        """Add an item. The future gets its answer or an exception: `Stopped` if the batch is cancelled."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answered))
         if self._working is None or self._working.done():
@@ -41,7 +40,7 @@ class Batches(Generic[Item, Answer]):
         return answered
 
     async def cancel(self) -> None:
-        """End the turn that is under way, if there is one; whoever waits for it is told."""
+        """Cancel the running batch, if there is one. Its callers get `Stopped`."""
         if self._working:
             self._working.cancel()
             await asyncio.wait([self._working])
@@ -68,7 +67,7 @@ class Batches(Generic[Item, Answer]):
 
 def _answer(batch: Sequence[tuple[Item, asyncio.Future[Answer]]], answers: Sequence[Answer | Exception]) -> None:
     for (_, answered), answer in zip(batch, answers, strict=True):
-        if answered.done():  # Whoever asked has gone.
+        if answered.done():  # The caller has gone.
             continue
         if isinstance(answer, Exception):
             answered.set_exception(answer)

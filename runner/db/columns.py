@@ -1,6 +1,6 @@
-"""Types of columns that mean the same on SQLite and PostgreSQL: read `String`, `Text` and `Integer` from here.
+"""Column types that behave the same on SQLite and PostgreSQL. Import `String`, `Text` and `Integer` from here.
 
-It refuses to know any table.
+This module knows no table.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from sqlalchemy import BigInteger, Column, DateTime, Dialect, TypeDecorator
 from runner.characters import make_storable
 
 COMPRESSION = 1
-"""Zstandard's level: the higher ones take longer and save little of a payload."""
+"""Zstandard's level: higher levels are slower and save little on a payload."""
 
 LISTED = ("repository", "private", "thread", "state", "preset", "agent", "machine", "requested_by", "name")
-"""What jobs are found by in lists: all of it is in one index, so that no long row is read to be left out."""
+"""The columns that lists filter jobs by. One index holds them all, so that filtering reads no long rows."""
 
 Integer = BigInteger().with_variant(sqlalchemy.Integer, "sqlite")
-"""64 bits, as GitHub's ids need. SQLite has them in an INTEGER, and counts up by itself in nothing else."""
+"""64 bits, as GitHub's ids need. SQLite's INTEGER has 64 bits, and is its only type that can count up by itself."""
 
 
 class String(TypeDecorator[str]):
-    """Text of at most that many characters, which is any text that somebody may have sent."""
+    """Text with a maximum length, from any source."""
 
     impl = sqlalchemy.String
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Replace what a database would refuse: one bad character must not hold up what it came with."""
+        """Replace characters that a database rejects, so that one bad character does not block the whole row."""
         return None if value is None else make_storable(value)
 
 
 class Text(TypeDecorator[str]):
-    """Text of any length, whatever is in it."""
+    """Text of any length, from any source."""
 
     impl = sqlalchemy.Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Replace what a database would refuse."""
+        """Replace characters that a database rejects."""
         return None if value is None else make_storable(value)
 
 
 class _Codec(threading.local):
-    """Making a compressor takes longer than using it, and two threads must not use the same."""
+    """One compressor per thread: creating one takes longer than using it, and threads cannot share it."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(COMPRESSION).compress
@@ -59,9 +59,9 @@ _CODEC = _Codec()
 
 
 class Compressed(TypeDecorator[bytes]):
-    """Bytes that are stored in a fraction of their size. What was stored before they were compressed is read as it is.
+    """Bytes that are stored compressed. Older, uncompressed values are returned as they are.
 
-    It must be nothing that begins like compressed bytes (https://www.rfc-editor.org/rfc/rfc8878#section-3.1.1).
+    Those must not begin like compressed bytes (https://www.rfc-editor.org/rfc/rfc8878#section-3.1.1).
     """
 
     impl = sqlalchemy.LargeBinary
@@ -72,18 +72,18 @@ class Compressed(TypeDecorator[bytes]):
         return None if value is None else _CODEC.compress(value)
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes | None:
-        """Give back what was stored."""
+        """Decompress."""
         return _CODEC.decompress(value) if value and value.startswith(zstandard.FRAME_HEADER) else value
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """Aware UTC in Python; SQLite, which knows no time zones, gets it without one."""
+    """A UTC time with its time zone; SQLite stores it without one."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a time without a zone: it would mean something else on each host."""
+        """Reject a time without a time zone, because its meaning would depend on the host."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -91,16 +91,16 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Give back what was stored, aware."""
+        """Add the time zone."""
         return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 
-def describe_tries() -> list[Column[Any]]:
-    """The columns of an effect: what is to be outside, and is tried again until it is there."""
+def retry_columns() -> list[Column[Any]]:
+    """The columns of an effect: a row that must reach the outside, with retries until it does."""
     return [
         Column("attempts", Integer, nullable=False, default=0),
-        Column("refusals", Integer, nullable=False, default=0),  # times that the other side said no, in a row
+        Column("refusals", Integer, nullable=False, default=0),  # how often in a row the other side refused
         Column("next_attempt_at", UtcDateTime, nullable=False),
         Column("trouble", Text),  # why it waits
-        Column("abandoned", Text),  # why it is tried no more
+        Column("abandoned", Text),  # why it is not tried again
     ]

@@ -1,19 +1,19 @@
-"""What can be wrong with a database, in words for the operator."""
+"""Errors of the database, in words for the operator."""
 
 from __future__ import annotations
 
 
 class DatabaseError(Exception):
-    """The database cannot be used; the message says why and what to do, and holds no password."""
+    """The database cannot be used. The message says why and what to do, and contains no password."""
 
 
-class UnavailableDatabase(DatabaseError):  # noqa: N818 - says what it is
-    """It cannot be reached, or somebody blocks it: a moment later that may be over."""
+class UnavailableDatabase(DatabaseError):  # noqa: N818 - a state
+    """The database is unreachable or locked. This may be over soon."""
 
 
-class OldDatabase(DatabaseError):  # noqa: N818 - says what it is
-    """An earlier version made the database: `ptq-bot db upgrade` is needed."""
+class OldDatabase(DatabaseError):  # noqa: N818 - a state
+    """An earlier version made the database. `ptq-bot db upgrade` is needed."""
 
 
-class NoDatabase(DatabaseError):  # noqa: N818 - says what it is
-    """There is none yet: a service makes it when it starts."""
+class NoDatabase(DatabaseError):  # noqa: N818 - a state
+    """The database does not exist yet. The service creates it when it starts."""

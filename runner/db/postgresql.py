@@ -1,4 +1,4 @@
-"""PostgreSQL as we use it: many replicas, one writer at a time as on SQLite, and a wire that wakes the others."""
+"""PostgreSQL for several replicas: one writer at a time, as on SQLite, and notifications that wake other replicas."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ from runner.model.back_off import BackOff
 log = structlog.get_logger()
 
 READ_OPTIONS: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-"""Of a transaction that sees one moment of the database."""
+"""Execution options of a transaction that sees a snapshot."""
 
 CHANNEL = "ptq_bot"
-TURN = int.from_bytes(b"ptq-bot")
-"""The number of the lock that a writer takes; locks are apart for each database."""
+WRITE_LOCK = int.from_bytes(b"ptq-bot")
+"""The number of the advisory lock for writers; each database has its own."""
 
-STILL_S = 5
-"""How long a replica that has the turn to write may leave the server waiting, in seconds."""
-LOOK_S = 1.0
-"""How often a writer that waits for longer looks whether it does."""
+STALLED_AFTER_S = 5
+"""After how many seconds of silence the server ends a replica's write transaction."""
+CHECK_STALLED_S = 1.0
+"""How often a writer that has waited so long checks for a stalled one."""
 
 SETTINGS = {
     "application_name": "ptq-bot",
     "timezone": "UTC",
     "lock_timeout": "30s",
-    # A replica that is stopped, or dies without a word, must not keep the others waiting for their turn.
-    "idle_in_transaction_session_timeout": f"{STILL_S}s",
+    # A replica that is suspended, or dies without closing its connection, must not block the others.
+    "idle_in_transaction_session_timeout": f"{STALLED_AFTER_S}s",
 }
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""What the driver raises besides `OSError` while it connects."""
+"""Exceptions of the driver besides `OSError` while it connects."""
 
-PASSING = ("08", "40", "53", "57", "58", "55P03", "25P03")
-"""How the codes of errors begin that say nothing against the configuration: connections, resources, operators, locks.
+TRANSIENT_CODES = ("08", "40", "53", "57", "58", "55P03", "25P03")
+"""Prefixes of error codes that do not indicate a wrong configuration: connections, resources, operators, locks.
 https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
-_END_WHO_STANDS_STILL = text(f"""
+_END_STALLED_WRITER = text(f"""
 SELECT pid, pg_terminate_backend(pid) AS ended FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE datname = current_database() AND locktype = 'advisory' AND granted
-  AND (classid::bigint << 32) + objid::bigint = {TURN}
-  AND wait_event_type = 'Client' AND state_change < clock_timestamp() - make_interval(secs => {STILL_S})
+  AND (classid::bigint << 32) + objid::bigint = {WRITE_LOCK}
+  AND wait_event_type = 'Client' AND state_change < clock_timestamp() - make_interval(secs => {STALLED_AFTER_S})
 """)  # noqa: S608 - two numbers of ours
 
 
 def make_engine(url: URL) -> AsyncEngine:
-    """An engine whose transactions wait for their turn to write, but for those that are `reads_only`."""
+    """An engine whose transactions wait for the write lock, unless they are `reads_only`."""
     arguments = {"timeout": CONNECT_TIMEOUT_S, "command_timeout": COMMAND_TIMEOUT_S, "server_settings": SETTINGS}
-    # Writers that wait for their turn must leave connections for those who read.
+    # Waiting writers must leave connections for readers.
     engine = create_async_engine(url, pool_size=10, max_overflow=20, pool_pre_ping=True, connect_args=arguments)
     event.listen(engine.sync_engine, "begin", _begin)
     return engine
 
 
 def _begin(connection: Connection) -> None:
-    # Our transactions read, decide and write. Done side by side, each would decide on what the other is changing.
+    # Our transactions read, decide and write. In parallel, each could decide on rows that another one is changing.
     if not connection.get_execution_options().get("reads_only"):
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({TURN})")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITE_LOCK})")
 
 
-async def hurry(connection: AsyncConnection) -> None:
-    """Let the transaction's commit not wait for the disk: the server writes it within a second.
+async def commit_asynchronously(connection: AsyncConnection) -> None:
+    """Commit this transaction without waiting for the disk. The server writes it within a second.
 
     https://www.postgresql.org/docs/current/wal-async-commit.html
     """
@@ -81,77 +81,80 @@ async def hurry(connection: AsyncConnection) -> None:
 
 
 @asynccontextmanager
-async def impatience(engine: AsyncEngine) -> AsyncIterator[None]:
-    """For a block that waits for its turn to write: whoever has it and stands still does not keep it.
+async def ending_stalled_writers(engine: AsyncEngine) -> AsyncIterator[None]:
+    """While the block waits for the write lock, end a stalled replica that holds it.
 
-    The server itself ends only a session that is idle. The driver sends a statement in two parts, and for the server
-    one that has the first alone is at work, without any limit of time, until the second comes.
+    The server itself ends only idle sessions. The driver sends a statement in two parts, and a session that has sent
+    only the first part counts as active, without a time limit.
     """
-    looking = asyncio.create_task(_look_who_stands_still(engine))
+    watching = asyncio.create_task(_end_stalled_writers(engine))
     try:
         yield
     finally:
-        looking.cancel()
-        await asyncio.wait([looking])
+        watching.cancel()
+        await asyncio.wait([watching])
 
 
-async def _look_who_stands_still(engine: AsyncEngine) -> None:
-    await asyncio.sleep(STILL_S)
+async def _end_stalled_writers(engine: AsyncEngine) -> None:
+    await asyncio.sleep(STALLED_AFTER_S)
     while True:
         try:
             async with engine.connect() as connection:
                 await connection.execution_options(reads_only=True, isolation_level="AUTOCOMMIT")
-                for pid, ended in await connection.execute(_END_WHO_STANDS_STILL):
+                for pid, ended in await connection.execute(_END_STALLED_WRITER):
                     log.warning("database.writer_stood_still", pid=pid, ended=ended)
         except (SQLAlchemyError, OSError, *FAILURES) as error:
             log.warning("database.not_looked_at", reason=repr(error))
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_STALLED_S)
 
 
 def advise(_error: BaseException, _file: Path) -> str:
-    """What to do about whatever the driver raised, as the end of a sentence. Pure."""
-    return "; check that it runs, and server.database_url"
+    """Advice on an error of the driver, as the end of a sentence. Pure."""
+    return "; check that it is running, and check server.database_url"
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether what the driver raised may be over a moment later, with nothing changed. Pure."""
+def is_transient(error: BaseException) -> bool:
+    """Whether an error of the driver may be over soon without a change. Pure."""
     if isinstance(error, OSError):
         return not isinstance(error, (PermissionError, ssl.SSLError))
-    if isinstance(error, asyncpg.InterfaceError):  # The driver's own: the server has ended the connection.
+    if isinstance(error, asyncpg.InterfaceError):  # Of the driver: the server has closed the connection.
         return not isinstance(error, asyncpg.exceptions.ClientConfigurationError)
-    if type(error) is asyncpg.InternalClientError:  # It has read the server's last words, and not yet that it is gone.
+    if type(error) is asyncpg.InternalClientError:  # The server is closing the connection.
         return True
-    return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(PASSING)
+    return isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(TRANSIENT_CODES)
 
 
-class Wire:
-    """Lets the replicas on one database wake each other, on a connection of its own. A lost call costs some waiting."""
+class PgNotifier:
+    """Lets replicas on one database wake each other, over a separate connection.
+
+    A lost notification only costs time.
+    """
 
     PAUSE_S = 0.05
-    """Calls closer together than this become one."""
+    """Notifications within this time are merged into one."""
     CHECK_S = 30.0
-    """How often the connection is tried: a peer that vanished says nothing."""
+    """How often the connection is tested, because a vanished peer sends nothing."""
     WAITS = BackOff(0.2, 30.0)
-    """Before the connection is opened again."""
+    """The waits before a reconnect."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._name = uuid.uuid4().hex
-        self._called = asyncio.Event()
+        self._notified = asyncio.Event()
 
-    def call(self) -> None:
-        """Wake the others, soon."""
-        self._called.set()
+    def notify(self) -> None:
+        """Notify the other replicas soon."""
+        self._notified.set()
 
     async def listen(self, ring: Callable[[], None]) -> None:
-        """Call `ring` whenever another replica calls, and after each gap in listening; runs until cancelled."""
+        """Call `ring` when another replica notifies, and after each reconnect. Runs until cancelled."""
         failures = 0
         while True:
             try:
-                async with self._open(ring) as connection:
+                async with self._connect(ring) as connection:
                     failures = 0
                     ring()
-                    await self._speak(connection)
+                    await self._send(connection)
             except Exception as error:
                 failures += 1
                 wait_s = self.WAITS.after(failures)
@@ -159,8 +162,8 @@ class Wire:
                 await asyncio.sleep(wait_s)
 
     @asynccontextmanager
-    async def _open(self, ring: Callable[[], None]) -> AsyncIterator[asyncpg.Connection]:
-        def hear(_connection: Any, _pid: int, _channel: str, name: object) -> None:
+    async def _connect(self, ring: Callable[[], None]) -> AsyncIterator[asyncpg.Connection]:
+        def receive(_connection: Any, _pid: int, _channel: str, name: object) -> None:
             if name != self._name:
                 ring()
 
@@ -168,20 +171,20 @@ class Wire:
             connection = (await pooled.get_raw_connection()).driver_connection
             assert isinstance(connection, asyncpg.Connection)
             try:
-                await connection.add_listener(CHANNEL, hear)
-                connection.add_termination_listener(lambda _: self.call())
+                await connection.add_listener(CHANNEL, receive)
+                connection.add_termination_listener(lambda _: self.notify())
                 yield connection
             finally:
-                await pooled.invalidate()  # Nobody else may get a connection that listens.
+                await pooled.invalidate()  # A listening connection must not return to the pool.
 
-    async def _speak(self, connection: asyncpg.Connection) -> None:
-        """Pass on every call, until the connection is lost, which is an exception."""
+    async def _send(self, connection: asyncpg.Connection) -> None:
+        """Send notifications until the connection is lost, which raises an exception."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.CHECK_S):
-                    await self._called.wait()
-            if self._called.is_set():
-                self._called.clear()
+                    await self._notified.wait()
+            if self._notified.is_set():
+                self._notified.clear()
                 await connection.execute("SELECT pg_notify($1, $2)", CHANNEL, self._name)
             else:
                 await connection.execute("SELECT 1")

@@ -1,6 +1,7 @@
-"""The whole schema on one page. The invariants that must hold whatever crashes are stated as constraints, not as code.
+"""The whole schema. Invariants that must survive any crash are constraints of the database, not code.
 
-Files beside the database are caches. It refuses to know what any row is for. A change needs a step in `migrations`.
+Files beside the database are caches. This module does not know how rows are used. A change needs a step in
+`migrations`.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from sqlalchemy import (
     text,
 )
 
-from runner.db.columns import LISTED, Compressed, Integer, String, Text, UtcDateTime, describe_tries
+from runner.db.columns import LISTED, Compressed, Integer, String, Text, UtcDateTime, retry_columns
 from runner.model.job import ACTIVE
 
 metadata = MetaData()
 PENDING = text("state = 'pending'")
-"""Which deliveries are still to be worked; said in these words it is found in an index of its own."""
+"""The condition for deliveries that are not yet processed. Queries must use these words to use the partial index."""
 
 deliveries = Table(
     "deliveries",
     metadata,
     Column("sequence", Integer, primary_key=True),
-    Column("id", String(100), nullable=False, unique=True),  # X-GitHub-Delivery: a redelivery carries the same one
+    Column("id", String(100), nullable=False, unique=True),  # X-GitHub-Delivery; a redelivery has the same
     Column("event", String(100), nullable=False),
-    Column("lane", String(300), nullable=False),  # deliveries of one lane are worked one after the other
+    Column("lane", String(300), nullable=False),  # deliveries in one lane are processed in order
     Column("body", Compressed, nullable=False),  # the bytes that were signed
-    Column("digest", String(64)),  # of event and payload; NULL: it came before digests were kept
+    Column("digest", String(64)),  # of event and payload; NULL in rows from before digests were stored
     Column("received_at", UtcDateTime, nullable=False),
     Column("state", String(20), nullable=False),  # pending, done, failed
     Column("attempts", Integer, nullable=False, default=0),
-    Column("begun", Integer, nullable=False, default=0, server_default="0"),  # without that its end was seen
+    Column("begun", Integer, nullable=False, default=0, server_default="0"),  # starts without a recorded end
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("finished_at", UtcDateTime),
     Column("error", Text),
-    # Who is next is found without reading a body, and a new delivery goes to its end.
+    # Finding the next delivery reads no bodies, and a new one goes to the end of the index.
     Index("pending_deliveries", "sequence", "lane", sqlite_where=PENDING, postgresql_where=PENDING),
-    Index("deliveries_by_digest", "digest"),  # no signature covers the id, so a copy may come under another
+    Index("deliveries_by_digest", "digest"),  # the signature does not cover the id, so a copy may have another one
 )
 
 cases = Table(
@@ -58,7 +59,7 @@ cases = Table(
     Column("title", Text, nullable=False),
     Column("state", String(20), nullable=False),
     Column("active_job_id", String(20)),
-    Column("standing_job_id", String(20)),  # the job whose report a note would approve
+    Column("standing_job_id", String(20)),  # a note would approve the report of this job
     Column("pull_number", Integer),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime, nullable=False),
@@ -68,12 +69,12 @@ cases = Table(
 jobs = Table(
     "jobs",
     metadata,
-    Column("id", String(20), primary_key=True),  # derived from the trigger: the same trigger is the same job
+    Column("id", String(20), primary_key=True),  # derived from the trigger, so the same trigger gives the same job
     Column("repository", String(200), nullable=False),
     Column("private", Boolean, nullable=False),
     Column("kind", String(20), nullable=False),
-    Column("thread", Integer),  # the issue's number; NULL: of no issue
-    Column("series", Integer),  # of the attempts without an issue; NULL: of an issue
+    Column("thread", Integer),  # the issue's number; NULL: no issue
+    Column("series", Integer),  # of attempts without an issue; NULL: an issue
     Column("attempt", Integer, nullable=False),
     Column("preset", String(50), nullable=False),
     Column("may_change", Boolean, nullable=False),
@@ -85,7 +86,7 @@ jobs = Table(
     Column("state", String(20), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime, nullable=False),
-    Column("requested_at", UtcDateTime, nullable=False),  # by GitHub's clock
+    Column("requested_at", UtcDateTime, nullable=False),  # on GitHub's clock
     Column("machine", String(100)),
     Column("base_commit", String(64)),
     Column("started_at", UtcDateTime),
@@ -95,11 +96,11 @@ jobs = Table(
     Column("model", Text),
     Column("skills", JSON, nullable=False),
     Column("follows", ForeignKey("jobs.id")),
-    Column("conflicts", JSON(none_as_null=True)),  # paths; NULL until it is known, and of what is no rebase
-    Column("replaces", ForeignKey("jobs.id"), unique=True),  # a job is started again once
-    Column("adopts", ForeignKey("jobs.id"), unique=True),  # an environment passes on once
-    Column("name", String(50)),  # of a worktree, or a task of its own
-    Column("pinned_to", String(100)),  # the one machine that it may run on
+    Column("conflicts", JSON(none_as_null=True)),  # paths; NULL while unknown, and if the job is not a rebase
+    Column("replaces", ForeignKey("jobs.id"), unique=True),  # a job is restarted only once
+    Column("adopts", ForeignKey("jobs.id"), unique=True),  # an environment is passed on only once
+    Column("name", String(50)),  # of a worktree or a task
+    Column("pinned_to", String(100)),  # the only machine that it may run on
     Column("posts", String(20), nullable=False, default="all", server_default="all"),  # all, finding, nothing
     Column("stopped_as", String(20)),
     Column("stopped_at", UtcDateTime),
@@ -130,7 +131,7 @@ leases = Table(
     Column("slot", Integer, primary_key=True),
     Column("job_id", ForeignKey("jobs.id"), nullable=False, unique=True),
     Column("leased_at", UtcDateTime, nullable=False),
-    Column("gpus", JSON),  # pairs: the number of a device file, and the name that CUDA knows
+    Column("gpus", JSON),  # pairs of a device file's number and the name that CUDA knows
 )
 
 turns = Table(
@@ -149,24 +150,24 @@ holds = Table(
     Column("public_key", Text, nullable=False),
     Column("begun_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime, nullable=False),
-    Column("admitted_at", UtcDateTime),  # NULL: the machine does not let the key in yet
-    Column("trouble", Text),  # why it does not
+    Column("admitted_at", UtcDateTime),  # NULL: the machine does not accept the key yet
+    Column("trouble", Text),  # why the machine does not accept the key
     Column("waits_for_report", Boolean, nullable=False, default=False, server_default=false()),
-    Column("checked_at", UtcDateTime),  # when GitHub last said that its person may; NULL: the operator let them in
+    Column("checked_at", UtcDateTime),  # when GitHub last confirmed the person's right; NULL: let in by the operator
 )
 
 machine_states = Table(
     "machine_states",
     metadata,
     Column("name", String(100), primary_key=True),
-    Column("drained_at", UtcDateTime),  # NULL takes jobs
+    Column("drained_at", UtcDateTime),  # NULL: not drained
     Column("drained_by", String(100)),
-    Column("reason", Text),  # NULL is not out
+    Column("reason", Text),  # why it is out of service; NULL: it is in service
     Column("permanent", Boolean),
     Column("since", UtcDateTime),
     Column("seen_at", UtcDateTime),
     Column("retry_at", UtcDateTime),
-    Column("faults", Integer, nullable=False, default=0, server_default="0"),  # of preparations, in a row
+    Column("faults", Integer, nullable=False, default=0, server_default="0"),  # failed preparations in a row
 )
 
 machine_sightings = Table(
@@ -178,9 +179,9 @@ machine_sightings = Table(
     Column("gpu_trouble", Text),
     Column("free_bytes", Integer, nullable=False),
     Column("total_bytes", Integer, nullable=False),
-    Column("free_inodes", Integer),  # NULL is without bound
+    Column("free_inodes", Integer),  # NULL: unlimited
     Column("sealed", Boolean),  # NULL: not asked yet
-    Column("strangers", JSON),  # folders of jobs that nobody knows
+    Column("strangers", JSON),  # folders of unknown jobs
     Column("stranger_count", Integer, nullable=False, default=0, server_default="0"),
 )
 
@@ -189,7 +190,7 @@ warm_bases = Table(
     metadata,
     Column("machine", String(100), primary_key=True),
     Column("repository", String(200), primary_key=True),
-    Column("slot", Integer, primary_key=True, autoincrement=False),  # -1 is any
+    Column("slot", Integer, primary_key=True, autoincrement=False),  # -1: any slot
     Column("recipe", String(64), nullable=False),
     Column("seen_at", UtcDateTime, nullable=False),
 )
@@ -206,7 +207,7 @@ meters = Table(
     "meters",
     metadata,
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column("model", Text),  # as the agent itself says it
+    Column("model", Text),  # as the agent reports it
     Column("turns", Integer, nullable=False),
     Column("tool_calls", Integer, nullable=False),
     Column("retries", Integer, nullable=False),
@@ -214,7 +215,7 @@ meters = Table(
     Column("input_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
-    Column("cost_usd", Float),  # NULL is unknown, which is not nothing
+    Column("cost_usd", Float),  # NULL: unknown, not 0
     Column("cost_is_estimate", Boolean, nullable=False),
     Column("output_bytes", Integer, nullable=False),
     Column("run_s", Float, nullable=False),
@@ -227,15 +228,15 @@ model_calls = Table(
     "model_calls",
     metadata,
     Column("id", String(20), primary_key=True),
-    Column("ended", Boolean, primary_key=True),  # a row before the model is asked, and one after its answer
+    Column("ended", Boolean, primary_key=True),  # one row before the request, and one after its answer
     Column("job_id", ForeignKey("jobs.id"), nullable=False, index=True),
     Column("model", Text, nullable=False),
-    Column("state", String(20), nullable=False),  # open: what it may take at most; settled; assumed: nobody saw its end
+    Column("state", String(20), nullable=False),  # open: the maximum; settled: the real usage; assumed: no end was seen
     Column("at", UtcDateTime, nullable=False),
     Column("input_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
-    Column("cost_usd", Float),  # NULL is unknown
+    Column("cost_usd", Float),  # NULL: unknown
 )
 
 checks = Table(
@@ -244,9 +245,9 @@ checks = Table(
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("kind", String(20), nullable=False),  # issue, agent, tests
-    Column("origin", Text, nullable=False),  # where the script stood; the path of the tests
+    Column("origin", Text, nullable=False),  # where the script was; or the path of the tests
     Column("script", Text, nullable=False),  # or the names of the tests
-    Column("runs", JSON, nullable=False),  # by side; empty before it was run
+    Column("runs", JSON, nullable=False),  # by side; empty before the check has run
     Column("trouble", Text),
 )
 
@@ -281,21 +282,21 @@ job_logs = Table(
 replies = Table(
     "replies",
     metadata,
-    Column("id", String(40), primary_key=True),  # stands in the comment's marker
+    Column("id", String(40), primary_key=True),  # is in the comment's marker
     Column("kind", String(20), nullable=False),  # status, report, reply
     Column("repository", String(200), nullable=False),
     Column("issue_number", Integer, nullable=False),
     Column("job_id", ForeignKey("jobs.id")),
-    Column("body", Text, nullable=False),  # as it should stand on GitHub
-    Column("posted_body", Text),  # as we last put it there
-    Column("final", Boolean, nullable=False),  # nothing will change `body` any more
+    Column("body", Text, nullable=False),  # what GitHub should show
+    Column("posted_body", Text),  # what we last posted
+    Column("final", Boolean, nullable=False),  # `body` will not change any more
     Column("comment_id", Integer),
     Column("comment_url", Text),
-    Column("commented_at", UtcDateTime),  # GitHub's own clock
-    Column("quiet_since", UtcDateTime),  # no request to post it is under way; NULL: not known
-    *describe_tries(),
+    Column("commented_at", UtcDateTime),  # on GitHub's clock
+    Column("quiet_since", UtcDateTime),  # since when no request to post it is running; NULL: unknown
+    *retry_columns(),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("changed_at", UtcDateTime),  # when `body` last became another one
+    Column("changed_at", UtcDateTime),  # when `body` last changed
     UniqueConstraint("job_id", "kind"),
     Index("replies_by_issue", "repository", "issue_number"),
 )
@@ -306,34 +307,34 @@ pulls = Table(
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),  # one pull request for each report
     Column("digest", String(64), nullable=False),
     Column("note", Text, nullable=False),
-    Column("title", Text),  # the approver's own
+    Column("title", Text),  # chosen by the approver
     Column("approver", String(100), nullable=False),
     Column("note_url", Text, nullable=False),
     Column("branch", Text, nullable=False),
     Column("commit_sha", String(64)),
     Column("number", Integer),
     Column("url", Text),
-    *describe_tries(),
+    *retry_columns(),
     Column("created_at", UtcDateTime, nullable=False),
 )
 
 case_labels = Table(
     "case_labels",
     metadata,
-    Column("key", String(300), primary_key=True),  # the case's
-    Column("standing", String(50)),  # by our doing, as far as we know; NULL: none does
-    Column("settled", Boolean, nullable=False),  # GitHub has said so
-    *describe_tries(),
+    Column("key", String(300), primary_key=True),  # of the case
+    Column("standing", String(50)),  # the label that we have set, as far as we know; NULL: none
+    Column("settled", Boolean, nullable=False),  # GitHub has confirmed it
+    *retry_columns(),
 )
 
 notifications = Table(
     "notifications",
     metadata,
-    Column("key", String(500), primary_key=True),  # the operator hears of each occasion once
+    Column("key", String(500), primary_key=True),  # the operator is notified once for each key
     Column("kind", String(20), nullable=False),
     Column("about", String(300), nullable=False),
     Column("facts", JSON, nullable=False),
-    *describe_tries(),
+    *retry_columns(),
     Column("delivered_at", UtcDateTime),
     Column("created_at", UtcDateTime, nullable=False),
 )
@@ -341,8 +342,8 @@ notifications = Table(
 github_accounts = Table(
     "github_accounts",
     metadata,
-    Column("account", String(100), primary_key=True),  # in lower case: whose installation it is
-    Column("turns", Integer, nullable=False),  # ever reserved; the row's lock makes replicas reserve one by one
+    Column("account", String(100), primary_key=True),  # in lower case: the owner of the installation
+    Column("turns", Integer, nullable=False),  # writes ever reserved; replicas lock the row to reserve one by one
 )
 
 github_writes = Table(
@@ -350,14 +351,14 @@ github_writes = Table(
     metadata,
     Column("account", ForeignKey("github_accounts.account"), primary_key=True),
     Column("number", Integer, primary_key=True),
-    Column("counts_at", UtcDateTime, nullable=False),  # the latest moment at which GitHub can have counted the write
+    Column("counts_at", UtcDateTime, nullable=False),  # the latest time at which GitHub can have counted the write
 )
 
 pauses = Table(
     "pauses",
     metadata,
-    Column("repository", String(200), primary_key=True),  # owner/name in lower case; empty: all
-    Column("origin", String(50), primary_key=True),  # the operator, or the issue that has the label
+    Column("repository", String(200), primary_key=True),  # owner/name in lower case; empty: all repositories
+    Column("origin", String(50), primary_key=True),  # the operator, or the issue with the label
     Column("paused_by", String(100), nullable=False),
     Column("paused_at", UtcDateTime, nullable=False),
 )
@@ -365,21 +366,21 @@ pauses = Table(
 heartbeats = Table(
     "heartbeats",
     metadata,
-    Column("name", String(100), primary_key=True),  # alive: some replica was; looked: GitHub's record was read
-    Column("at", UtcDateTime, nullable=False),  # never goes back: the newest of all replicas counts
+    Column("name", String(100), primary_key=True),  # alive: a replica was running; looked: GitHub's log was read
+    Column("at", UtcDateTime, nullable=False),  # the newest of all replicas; never decreases
 )
 
 enabled_repositories = Table(
     "enabled_repositories",
     metadata,
     Column("name", String(200), primary_key=True),  # owner/name in lower case
-    Column("enabled_at", UtcDateTime, nullable=False),  # what was asked for before starts nothing
-    Column("looked_at", UtcDateTime, nullable=False),  # its labels were last gone through; never goes back
+    Column("enabled_at", UtcDateTime, nullable=False),  # earlier requests start nothing
+    Column("looked_at", UtcDateTime, nullable=False),  # when its labels were last checked; never decreases
 )
 
 installation = Table(
     "ptq_bot",
     metadata,
-    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),  # there is one row
-    Column("secret", LargeBinary, nullable=False),  # what makes job ids, and so the addresses of pages, unguessable
+    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),  # the only row
+    Column("secret", LargeBinary, nullable=False),  # makes job ids, and so the URLs of pages, impossible to guess
 )

@@ -1,6 +1,6 @@
-"""What SQLite and PostgreSQL say in different words, said once: rows that may be there already, and the clock.
+"""SQL that differs between SQLite and PostgreSQL: inserts of rows that may exist already, and the clock.
 
-It refuses to know any table.
+This module knows no table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.db.columns import UtcDateTime
 
 
 async def insert_new(connection: AsyncConnection, table: Table, values: Mapping[str, Any]) -> bool:
-    """Insert a row; False, and nothing is changed, where one that must be unique is there already."""
+    """Insert a row. Returns False, and changes nothing, if a unique key exists already."""
     statement = _insert(connection, table).values(**values).on_conflict_do_nothing()
     return (await connection.execute(statement)).rowcount == 1
 
@@ -28,7 +28,7 @@ async def insert_new(connection: AsyncConnection, table: Table, values: Mapping[
 async def insert_all_new(
     connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]], key: str
 ) -> list[Any]:
-    """Insert many rows in one statement, but for those of which one that must be unique is there: the keys stored."""
+    """Insert many rows in one statement, except those whose unique key exists already. Returns the stored keys."""
     column = table.c[key]
     statement = _insert(connection, table).on_conflict_do_nothing().returning(column)
     return list((await connection.execute(statement, rows)).scalars())
@@ -41,9 +41,9 @@ async def upsert(
     keep: Collection[str] = (),
     where: ColumnElement[bool] | None = None,
 ) -> bool:
-    """Insert a row, or give the one with its primary key these values; those of `keep` only a new row gets.
+    """Insert a row, or update the row with the same primary key. Columns in `keep` are set only in a new row.
 
-    False, and nothing is changed, where there is a row for which `where` does not hold.
+    Returns False, and changes nothing, if the row exists but `where` does not hold for it.
     """
     statement = _insert(connection, table).values(**values)
     key = [column.name for column in table.primary_key]
@@ -63,16 +63,16 @@ class _Clock(FunctionElement[datetime]):
 
 
 def db_clock(ahead_s: float = 0.0) -> FunctionElement[datetime]:
-    """The database's own clock, so many seconds ahead, to be stored in a `UtcDateTime` or compared with one.
+    """The database's clock plus `ahead_s`, to store in a `UtcDateTime` or compare with one.
 
-    It is the one clock that all replicas share. SQLite's has milliseconds, PostgreSQL's microseconds.
+    It is the only clock that all replicas share. SQLite's has milliseconds, PostgreSQL's microseconds.
     """
     return _Clock(literal(float(ahead_s), Float()))
 
 
 @compiles(_Clock, "sqlite")
 def _compile_for_sqlite(element: _Clock, compiler: SQLCompiler, **options: Any) -> str:
-    # SQLite compares times as text: it has to be exactly the text in which SQLAlchemy stores them.
+    # SQLite compares times as text, so this must be exactly the text that SQLAlchemy stores.
     return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', {compiler.process(element.clauses, **options)} || ' seconds')"
 
 

@@ -1,6 +1,6 @@
-"""SQLite as we use it: one file, one service, one writer at a time, and every commit on the disk before it returns.
+"""SQLite for one service: one file, one writer at a time, and every commit is on the disk before it returns.
 
-Those of a connection that is not `durable` are there soon after (`sync`): only a loss of power in between undoes them.
+Commits that are not `durable` reach the disk soon after (`sync`). Only a power failure in between loses them.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from runner.db.errors import DatabaseError, NoDatabase
 from runner.own_files import close_to_others, open_private
 
 MAX_LOG_PAGES = 64_000
-"""Pages of 4 KiB, so 250 MiB: a log of that length is brought into the file in the midst of a crowd of writes."""
+"""Pages of 4 KiB, so 250 MiB: a commit that makes the log longer has to run a checkpoint itself."""
 
 MAX_REST = 32 * 1024 * 1024
-"""Bytes of the log beyond which it is brought into the file as soon as there is time, and which it keeps after that: a
-commit into a log that need not grow is on the disk sooner."""
+"""Bytes of log from which a checkpoint is worth it, and to which SQLite truncates the log: commits into existing space
+are faster."""
 
 CACHE_KB = 500
-"""KiB of pages that a connection keeps to itself; there may be a dozen, and the system keeps pages for all of them."""
+"""Page cache of each connection, in KiB. There may be a dozen connections, and the system caches pages for all."""
 
 BUSY_MS = 30_000
-"""How long a connection waits while another process writes."""
+"""How long a connection waits for another process that writes, in milliseconds."""
 
 COMPANIONS = ("", "-wal", "-shm", "-journal", ".lock")
-"""What is appended to the database's name, by SQLite and by us, for the files that belong to it."""
+"""Suffixes of the database's files, by SQLite and by us."""
 
 READ_OPTIONS: dict[str, Any] = {}
-"""Of a transaction that sees one moment of the database: every one does."""
+"""Execution options of a transaction that sees a snapshot: none, because all do."""
 
 FAILURES: tuple[type[Exception], ...] = ()
-"""What the driver raises besides `OSError` while it connects: nothing that SQLAlchemy does not make its own."""
+"""Exceptions of the driver besides `OSError` while it connects: none, because SQLAlchemy wraps all of them."""
 
-HURRIES = "hurries"
-"""The execution option of a transaction whose commit need not wait for the disk."""
+ASYNC_COMMIT = "async_commit"
+"""The execution option for a commit that need not wait for the disk."""
 
 REMAKES_TABLES = "remakes_tables"
-"""The execution option of a transaction in which tables are dropped and made again under their old names."""
+"""The execution option for a transaction that drops tables and recreates them under the same names."""
 
 
 def make_engine(url: URL) -> AsyncEngine:
-    """An engine whose transactions wait for their turn to write, but for those that are `reads_only`."""
-    # The connection used last is used next: each has a cache and a thread of its own.
+    """An engine whose transactions wait for the write lock, unless they are `reads_only`."""
+    # Reuse the connection that was used last: each has its own cache and thread.
     engine = create_async_engine(url, pool_use_lifo=True, pool_size=15)
     event.listen(engine.sync_engine, "connect", _set_up)
     event.listen(engine.sync_engine, "begin", _begin)
@@ -59,31 +59,28 @@ def make_engine(url: URL) -> AsyncEngine:
     return engine
 
 
-def impatience(_engine: AsyncEngine) -> AbstractAsyncContextManager[None]:
-    """For a block that waits for its turn to write: nobody else has the file who could keep it."""
+def ending_stalled_writers(_engine: AsyncEngine) -> AbstractAsyncContextManager[None]:
+    """Does nothing on SQLite: no other replica can hold the write lock."""
     return nullcontext()
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether what the driver raised may be over a moment later, with nothing changed. Pure."""
+def is_transient(error: BaseException) -> bool:
+    """Whether an error of the driver may be over soon without a change. Pure."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) == sqlite3.SQLITE_BUSY
 
 
 def advise(error: BaseException, file: Path) -> str:
-    """What to do about what the driver raised, as the end of a sentence; empty where nothing is known. Pure."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF  # The rest of it says where exactly.
+    """Advice on an error of the driver, as the end of a sentence, or nothing. Pure."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF  # The other bits hold details.
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or isinstance(error, OSError):
-        return (
-            f"; {file.parent} has to be a folder that this account may write to: see to that, or name another place"
-            " in server.database_url"
-        )
+        return f"; make {file.parent} a folder that this account can write to, or change server.database_url"
     return ""
 
 
 def connect(file: Path, *, durable: bool = True) -> sqlite3.Connection:
-    """Open a connection beside the engine's, for the thread that calls this or another.
+    """Open a connection outside the engine's pool, for use on any thread.
 
-    One that is not `durable` never waits, unless it is told to: neither for the disk nor for other processes.
+    If it is not `durable`, it waits neither for the disk nor, outside `waiting_for_lock`, for other processes.
     """
     connection = sqlite3.connect(file, check_same_thread=False)
     _set_up(connection, None)
@@ -94,8 +91,8 @@ def connect(file: Path, *, durable: bool = True) -> sqlite3.Connection:
 
 
 @contextmanager
-def be_patient(connection: sqlite3.Connection) -> Iterator[None]:
-    """Have one that is not `durable` wait for its turn to write, inside the block; it fails at once elsewhere."""
+def waiting_for_lock(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let a connection that is not `durable` wait for the write lock inside the block; elsewhere it fails at once."""
     connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
     try:
         yield
@@ -104,15 +101,15 @@ def be_patient(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def sync(file: Path) -> None:
-    """Have on the disk what is committed, beside readers and writers. Raises `OSError`."""
+    """Write committed data to the disk. Does not block readers and writers. Raises `OSError`."""
     _sync(Path(f"{file}-wal"))
 
 
 def _set_up(connection: Any, _record: Any) -> None:
-    # The driver must not open transactions by itself: `_begin` decides how they start.
+    # The driver must not open transactions by itself, because `_begin` decides how they start.
     connection.isolation_level = None
     cursor = connection.cursor()
-    # The log is brought into the file by `fold`, and only in need by whoever has to wait for their commit.
+    # Usually `checkpoint` runs the checkpoint; a commit does it only if the log gets too long.
     for pragma in (
         "journal_mode=WAL",
         "synchronous=FULL",
@@ -126,8 +123,8 @@ def _set_up(connection: Any, _record: Any) -> None:
     cursor.close()
 
 
-def fold(file: Path) -> None:
-    """Bring the log into the database, beside readers and writers, once that is worth it. Raises `sqlite3.Error`.
+def checkpoint(file: Path) -> None:
+    """Copy the log into the database once that is worth it. Does not block readers and writers. Raises `sqlite3.Error`.
 
     https://www.sqlite.org/wal.html#ckpt
     """
@@ -139,40 +136,40 @@ def fold(file: Path) -> None:
 
 
 def _roll_back(connection: Any, _record: Any) -> None:
-    # A task that is cancelled leaves its statement to the driver's thread, and SQLite keeps a connection that is closed
-    # with a statement under way, and with it the turn to write, for as long as something refers to that statement.
+    # A cancelled task leaves its statement to the driver's thread. If its connection is closed meanwhile, SQLite keeps
+    # the connection, and with it the write lock, as long as something refers to that statement.
     driver = connection.driver_connection
     driver._tx.put_nowait((None, lambda: driver._conn.rollback()))
 
 
-async def hurry(_connection: AsyncConnection) -> None:
-    """Its transactions are told before they begin (`HURRIES`)."""
+async def commit_asynchronously(_connection: AsyncConnection) -> None:
+    """Does nothing: SQLite's transactions get the option `ASYNC_COMMIT` before they begin."""
 
 
 def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
-    level = "NORMAL" if options.get(HURRIES) else "FULL"
-    if connection.info.get("synchronous", "FULL") != level:  # What it was told last stays with a connection.
+    level = "NORMAL" if options.get(ASYNC_COMMIT) else "FULL"
+    if connection.info.get("synchronous", "FULL") != level:  # The setting stays with the connection.
         connection.exec_driver_sql(f"PRAGMA synchronous={level}")
         connection.info["synchronous"] = level
-    if options.get(REMAKES_TABLES):  # Dropping a table would count as deleting rows that others refer to.
+    if options.get(REMAKES_TABLES):  # Otherwise, dropping a table counts as deleting rows that others refer to.
         connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
-    # A transaction that starts as a reader and then writes can fail at once with SQLITE_BUSY; one that starts as a
-    # writer waits its turn.
+    # A transaction that begins as a reader and then writes can fail at once with SQLITE_BUSY. One that begins as a
+    # writer waits for the lock.
     connection.exec_driver_sql("BEGIN" if options.get("reads_only") else "BEGIN IMMEDIATE")
 
 
 def probe(file: Path, *, must_exist: bool) -> None:
-    """Raise `DatabaseError` where SQLite could not use the file. One that need not exist is created, and private.
+    """Raise `DatabaseError` if SQLite cannot use the file. Create it as a private file unless it must exist.
 
-    It holds the secret from which addresses and tokens are made. SQLite gives the files beside it the same mode.
+    It holds the secret for URLs and tokens. SQLite gives the files beside it the same mode.
     """
     if must_exist and not file.is_file():
-        raise NoDatabase("there is no such file")
+        raise NoDatabase("the file does not exist")
     if not must_exist:
-        with suppress(OSError):  # SQLite says what is wrong with the place.
+        with suppress(OSError):  # SQLite reports what is wrong.
             os.close(open_private(str(file), os.O_RDWR | os.O_CREAT))
-    # The driver's own thread complains on standard error when a connection that failed outlives the event loop.
+    # Tested here, because the driver's thread prints an error if a failed connection outlives the event loop.
     try:
         with closing(sqlite3.connect(file)) as connection:
             connection.execute("PRAGMA schema_version")
@@ -182,10 +179,10 @@ def probe(file: Path, *, must_exist: bool) -> None:
 
 @contextmanager
 def hold(file: Path) -> Iterator[None]:
-    """Be the only service on this database inside the block. Raises `DatabaseError` when there is one already.
+    """Be the only service on this database inside the block. Raises `DatabaseError` if there is another one.
 
-    The lock lies beside the database and belongs to the process: it cannot outlive it. The file stays, because whoever
-    removed it could take it from under somebody who has just opened it.
+    The lock file is beside the database. The process holds its lock, so the lock cannot outlive it. The file is not
+    removed, because another process may have just opened it.
     """
     whole = file.resolve()
     for companion in COMPANIONS:
@@ -194,25 +191,25 @@ def hold(file: Path) -> Iterator[None]:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DatabaseError("a service is running on it already; stop that one first") from None
+            raise DatabaseError("another ptq-bot service is using it; stop that one first") from None
         yield
 
 
 def back_up(file: Path, target: Path) -> None:
-    """Copy the database as it is at one moment, also while a service writes to it.
+    """Copy a snapshot of the database; a service may be writing to it.
 
-    Raises `DatabaseError`, also where there is a file already. Until the copy is whole it has another name.
+    Raises `DatabaseError`, also if the target exists. An incomplete copy has another name.
     """
     probe(file, must_exist=True)
     if target.exists():
-        raise DatabaseError(f"{target} exists already: name another file")
+        raise DatabaseError(f"{target} exists already; choose another file")
     partial = target.with_name(f"{target.name}.partial")
     try:
-        # It holds the secret from which the addresses of pages are made.
+        # It holds the secret for the URLs of pages.
         os.close(open_private(str(partial), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(partial)) as copy:
             source.backup(copy)
-            # A copy in one file: whoever moves it must not leave a log behind.
+            # A copy in one file: nobody can forget to move its log.
             copy.execute("PRAGMA journal_mode=DELETE")
         _sync(partial)
         partial.rename(target)

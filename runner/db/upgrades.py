@@ -1,4 +1,4 @@
-"""How a database gets the newest version of the schema: alembic's work, on a connection of ours."""
+"""Upgrades a database to the newest version of the schema, with alembic, on a given connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.db.versions import MIGRATIONS, check_version
 
 
 def migrate(connection: Connection, migrations: Path = MIGRATIONS) -> None:
-    """Take every step from the version that the database has, which may be none, to the newest."""
+    """Run all migrations from the database's version, which may be none, to the newest."""
     config = Config(attributes={"connection": connection})
     # In a path, a per cent sign would begin a reference to another option.
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
@@ -23,13 +23,13 @@ def migrate(connection: Connection, migrations: Path = MIGRATIONS) -> None:
 
 
 def create(connection: Connection) -> None:
-    """Make the tables in an empty database."""
+    """Create the tables in an empty database."""
     migrate(connection)
     connection.execute(installation.insert().values(id=1, secret=secrets.token_bytes(32)))
 
 
 def upgrade(connection: Connection, migrations: Path = MIGRATIONS) -> None:
-    """Bring a database of any known version to the newest. Raises `DatabaseError` for one that is none, or newer."""
+    """Upgrade a database from any known version to the newest. Raises `DatabaseError` for an unknown or newer one."""
     try:
         check_version(connection, migrations)
     except OldDatabase:
@@ -38,7 +38,7 @@ def upgrade(connection: Connection, migrations: Path = MIGRATIONS) -> None:
 
 
 def _check_references(connection: Connection) -> None:
-    """SQLite does not look at foreign keys while tables are remade; PostgreSQL always does."""
+    """SQLite does not check foreign keys while tables are recreated; PostgreSQL always does."""
     if connection.dialect.name == "sqlite" and (broken := connection.execute(text("PRAGMA foreign_key_check")).all()):
         tables = ", ".join(sorted({row[0] for row in broken}))
-        raise DatabaseError(f"rows of {tables} refer to rows that are not there; nothing was changed")
+        raise DatabaseError(f"rows of {tables} refer to missing rows; nothing was changed")

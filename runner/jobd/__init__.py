@@ -1,6 +1,6 @@
-"""The program on each machine: it makes a job's environment, runs its agent detached, kills it, computes its change.
+"""The program on each machine: it makes a job's environment, starts and stops its agent, and computes its change.
 
 It travels as one archive and is called as `PYTHON -I FOLDER VERB`: one JSON object on standard input, one JSON line
-out. It uses the standard library of Python 3.9 alone, and no root. It does not trust what an agent may have changed:
-the worktree's git folder, processes of the job, what kind of file lies at a path.
+out. It uses only the standard library of Python 3.9, and needs no root. It does not trust anything that an agent may
+have changed: the worktree's git folder, the job's processes, the kind of file at a path.
 """

@@ -1,4 +1,4 @@
-"""Where everything of a job lies, and files that are read with care and written whole."""
+"""The paths of a job's files, and functions that read and write files safely."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 MAX_MESSAGE = 6_000
 
 RESERVE = 12 * MAX_MESSAGE + 4_096
-"""Bytes kept on the disk for a stage's final state, so that it can be written when the disk is full.
+"""Bytes reserved on the disk for a stage's final state, so that it can be written when the disk is full.
 
-A character takes at most twelve bytes in JSON: two escaped halves.
+A character takes at most twelve bytes in JSON: two escaped surrogates.
 """
 
 MAX_JSON = 128_000_000
-"""Bytes of the longest file of ours that is read, however large somebody has made it; and so of what is written.
+"""The size limit, in bytes, for a JSON file that jobd reads or writes.
 
-A patch and texts of control characters alone grow sixfold in JSON, to 55 MB with the limits that operators start from.
+JSON grows sixfold when a patch or a text consists of control characters: to 55 MB with the default limits.
 """
 
 
-class Failure(Exception):  # noqa: N818 - an answer of the protocol, most often no fault of ours
-    """A named error of the protocol, with a clause for people."""
+class Failure(Exception):  # noqa: N818 - part of the protocol, and rarely an error in this program
+    """A named error of the protocol, with a message that completes a sentence for people."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class Failure(Exception):  # noqa: N818 - an answer of the protocol, most often 
 
 
 def describe(error: Exception) -> dict[str, str]:
-    """Any exception as a named error of the protocol."""
+    """Convert any exception to a named error of the protocol."""
     if isinstance(error, Failure):
         return {"error": error.name, "message": error.message}
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -45,21 +45,21 @@ def describe(error: Exception) -> dict[str, str]:
     return {"error": "internal", "message": f"{type(error).__name__}: {error}"[:MAX_MESSAGE]}
 
 
-def refuse(error: Exception) -> dict[str, Any]:
-    """The answer of the protocol where something went wrong."""
+def failure_answer(error: Exception) -> dict[str, Any]:
+    """The answer of the protocol for an exception."""
     return {"ok": False, **describe(error)}
 
 
 def respond(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """The answer of the protocol, whatever comes of the work."""
+    """Run `work` and return the answer of the protocol, also when it raises."""
     try:
         return {"ok": True, **work()}
     except Exception as error:
-        return refuse(error)
+        return failure_answer(error)
 
 
 class JobPaths:
-    """The paths of one job."""
+    """The folder of one job, and the paths in it."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.id: str = request["job_id"]
@@ -78,12 +78,12 @@ class JobPaths:
         self.asked = self.control / "asked"
         self.hold = self.control / "hold.json"
         self.context = self.root / "CONTEXT.md"
-        self.objection = self.control / "objection.json"
-        self.doubt = self.control / "doubt.json"
+        self.watcher_stop = self.control / "objection.json"
+        self.watcher_warning = self.control / "doubt.json"
 
     @property
     def place(self) -> Path:
-        """The folder of worktree, virtual environment and home, as processes of the job see it."""
+        """The folder of the worktree, virtual environment and home, at the path that the job's processes see."""
         return Path(read_json(self.environment_file).get("place") or self.root)
 
     @property
@@ -98,15 +98,15 @@ class JobPaths:
 
     @property
     def home(self) -> Path:
-        """The home of all its processes, with whatever making the base left there."""
+        """The home of all the job's processes; it begins with the files that building the base left there."""
         return self.place / "home"
 
     def of_stage(self, stage: str, kind: str) -> Path:
-        """The stage's `request`, `lock`, `log` or final `json`; or `stop`, which is there once it should end."""
+        """A file of a stage: its `request`, `lock`, `log`, final `json`, or `stop`, which exists once it should end."""
         return self.control / f"{stage}.{kind}"
 
     def environment(self) -> dict[str, str]:
-        """What a process of the job starts with: of the host it gets the PATH alone, and of the GPUs its slot's."""
+        """The environment variables of the job's processes: from the host only PATH, and only the GPUs of its slot."""
         gpus = read_json(self.environment_file).get("gpus")
         return {
             "PATH": f"{self.venv / 'bin'}:{os.environ.get('PATH', os.defpath)}",
@@ -120,7 +120,7 @@ class JobPaths:
             "PTQ_OUTPUT_DIR": str(self.output),
             "PTQ_NOTICE_FILE": str(self.notice),
             "PTQ_ENVIRONMENT": str(read_json(self.environment_file).get("way", "")),
-            # By name: a number means another GPU in a cell, where the others are not seen.
+            # By name: device numbers differ in a sandbox, which hides the other GPUs.
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus.values())} if gpus else {}),
         }
 
@@ -133,12 +133,12 @@ class Piece(NamedTuple):
 
 
 def open_plain(path: str, flags: int) -> int:
-    """An opener for `open` that follows no link, and does not wait for the other end of a pipe that lies there."""
+    """An opener for `open` that follows no link and does not block on a named pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def read_piece(path: Path, offset: int, limit: int) -> Piece | None:
-    """At most `limit` bytes of a regular file; None where there is none. Links, pipes and devices are never opened."""
+    """At most `limit` bytes of a regular file; None if there is none. Links, pipes and devices are never opened."""
     with suppress(OSError), open(path, "rb", opener=open_plain) as file:
         about = os.fstat(file.fileno())
         if stat.S_ISREG(about.st_mode):
@@ -148,7 +148,7 @@ def read_piece(path: Path, offset: int, limit: int) -> Piece | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty where there is none."""
+    """The object in a file; empty if the file is missing or does not hold one."""
     piece = read_piece(path, 0, MAX_JSON)
     with suppress(ValueError, RecursionError):
         value = json.loads(piece.data) if piece else None
@@ -157,9 +157,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write whole or not at all."""
+    """Write the whole file or nothing."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    # Some lie where a job may write as well: it could have put a link there.
+    # A job can write to some of these folders, so it could have put a link there.
     with open(part, "w", encoding="utf-8", opener=open_plain) as file:
         file.write(text)
         file.flush()
@@ -168,13 +168,13 @@ def write_file(path: Path, text: str) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Take the room that `write_reserved` will need."""
+    """Reserve the space that `write_reserved` will need."""
     with open(path.with_name(f"{path.name}.part"), "wb", opener=open_plain) as file:
         file.write(b" " * RESERVE)
 
 
 def write_reserved(path: Path, value: Mapping[str, Any]) -> None:
-    """Write JSON whole or not at all, into room that was reserved: a full disk does not hinder it."""
+    """Write JSON, whole or not at all, into space that `reserve` has taken. A full disk does not prevent it."""
     part = path.with_name(f"{path.name}.part")
     with open(part, "r+b", opener=open_plain) as file:
         file.write(json.dumps(value).encode())
@@ -184,7 +184,7 @@ def write_reserved(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Take a lock that ends with its last holder. Whether it was free."""
+    """Try to take a lock, which is released when its last holder closes the file. Returns whether it was free."""
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         return True
@@ -192,21 +192,21 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be said in JSON and in GitHub's API; a path need not be."""
+    """Whether JSON and GitHub's API can hold this text; a path may be something else."""
     return text == text.encode(errors="replace").decode()
 
 
 def is_text(value: object) -> bool:
-    """Whether this is a text without NUL, which no path and no command line may hold, and without half a character."""
+    """Whether this is a text without NUL, which paths and command lines cannot hold, and without a lone surrogate."""
     return isinstance(value, str) and "\0" not in value and is_utf8(value)
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder, and no link to one."""
+    """Whether this is a folder, and not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def require_worktree(job: JobPaths) -> None:
-    """Raises `Failure` when there is no worktree any more; what a link leads to is none of ours."""
+    """Raises `Failure` if the worktree is gone. A link in its place does not count."""
     if not is_folder(job.worktree):
         raise Failure("worktree_gone", "the agent deleted its worktree, or put something else in its place")

@@ -1,4 +1,4 @@
-"""Git, so called that nothing of the host's, of the repository's or of an agent's making changes what it does."""
+"""Runs git so that the host's settings, the repository and agents cannot change what it does."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .files import RESERVE, Failure, JobPaths, read_json
 
 GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"),
-    # Without these two, git reads `ignore` and `attributes` from the user's own folder for settings.
+    # Without these two settings, git reads `ignore` and `attributes` from the user's configuration folder.
     *("-c", "core.excludesFile=/dev/null", "-c", "core.attributesFile=/dev/null"),
-    # A file that looks like `.git` on other systems is for the service to refuse, with a reason.
+    # The service refuses files that look like `.git` on other systems, with a reason.
     *("-c", "core.protectNTFS=false", "-c", "core.protectHFS=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"),
 )
 
@@ -40,29 +40,29 @@ CLONE_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare
 
 
 def git_environment(**more: str) -> dict[str, str]:
-    """The host's environment without whatever would change what git does."""
+    """The host's environment without variables that change what git does."""
     host = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return {**host, **SETTINGS, **more}
 
 
 def find_clone(job: JobPaths, clone_url: str) -> Path:
-    """Where the machine's clone of a repository lies; its jobs share it."""
+    """The path of the machine's clone of a repository. All jobs on the machine share it."""
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(clone_url.lower().split("/")[-2:])).strip("-")
     return job.workspace / "repos" / f"{name[:60]}-{hashlib.sha256(clone_url.encode()).hexdigest()[:12]}"
 
 
 def find_own_clone(job: JobPaths) -> Path:
-    """The clone from which the job was prepared."""
+    """The clone that the job was prepared from."""
     return find_clone(job, str(find_recipe(job).get("clone_url")))
 
 
 def find_recipe(job: JobPaths) -> dict[str, Any]:
-    """The request with which the job's environment was made; or, where a base was, that base."""
+    """The request that made the job's environment, or its base."""
     return read_json(job.of_stage("prepare", "request")) or read_json(job.of_stage("base", "request"))
 
 
 class Git:
-    """A throw-away repository that sees the worktree, the objects of the machine's clone, and nothing else."""
+    """A temporary repository that sees only the worktree and the objects of the machine's clone."""
 
     def __init__(self, folder: Path, job: JobPaths, timeout_s: float) -> None:
         self.folder = folder
@@ -71,10 +71,10 @@ class Git:
         self._env = git_environment(GIT_DIR=str(folder), GIT_WORK_TREE=str(job.worktree))
         self._worktree = job.worktree
         self.ignored: list[str] = []
-        """What git had to say about paths that it does not take."""
+        """Git's messages about paths that it does not accept."""
 
-    def beside(self, worktree: Path, env: Mapping[str, str]) -> Git:
-        """The same objects with another worktree, an index for that, and more in git's environment."""
+    def with_worktree(self, worktree: Path, env: Mapping[str, str]) -> Git:
+        """The same objects with another worktree, a separate index, and more variables in git's environment."""
         other = copy.copy(self)
         other._worktree = worktree
         places = {"GIT_WORK_TREE": str(worktree), "GIT_INDEX_FILE": str(self.folder / "other-index")}
@@ -82,8 +82,9 @@ class Git:
         return other
 
     def run(self, *words: str, stdin: bytes = b"", limit: int | None = None, statuses: Collection[int] = (0,)) -> bytes:
-        """Run one command for its output. Raises `Failure` for another exit status than those of `statuses`, and when
-        there is more output than `limit` bytes.
+        """Run one command and return its output.
+
+        Raises `Failure` if the exit status is not in `statuses`, or if the output is longer than `limit` bytes.
         """
         if time.monotonic() > self._deadline:
             raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change")
@@ -102,7 +103,7 @@ class Git:
                 raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change") from None
             said = done.stderr.decode(errors="replace").splitlines()
             if done.returncode not in statuses:
-                # Git does not always say that the disk was full. This raises when it is.
+                # Git does not always report a full disk. This raises if it is full.
                 os.posix_fallocate(output.fileno(), output.tell(), RESERVE)
                 full = os.strerror(errno.ENOSPC) in "".join(said)
                 reason = f"git {words[0]} failed: {'; '.join(said[-3:])}"
@@ -114,7 +115,7 @@ class Git:
             return output.read()
 
     def read_objects(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The contents of objects, by their names."""
+        """The contents of objects, by their ids."""
         wanted = "".join(f"{name}\n" for name in names).encode()
         contents, rest = {}, self.run("cat-file", "--batch=%(objectname) %(objectsize)", stdin=wanted)
         while rest:
@@ -127,39 +128,39 @@ class Git:
 
 @contextmanager
 def open_throwaway(job: JobPaths, clone: Path, base: str, timeout_s: float) -> Iterator[Git]:
-    """A throw-away repository for objects as the commit `base` has them."""
+    """A temporary repository in the object format of the commit `base`."""
     with tempfile.TemporaryDirectory(prefix="git-", dir=job.control) as folder:
         git = Git(Path(folder), job, timeout_s)
         git.run("init", "--quiet", "--template=", f"--object-format={'sha256' if len(base) == 64 else 'sha1'}")
-        write(git.folder / "objects" / "info" / "alternates", str(clone / "objects"))
+        write_lines(git.folder / "objects" / "info" / "alternates", str(clone / "objects"))
         yield git
 
 
-def write(path: Path, *lines: str) -> None:
-    """Write a file of git's, in a folder that may be missing."""
+def write_lines(path: Path, *lines: str) -> None:
+    """Write lines to a file of git's. Creates its folder if necessary."""
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
-# Paths: git gives and takes them as bytes that end in NUL
+# Paths: git reads and writes them as bytes that end in NUL
 
 
-def split(data: bytes) -> list[str]:
-    """Paths as Python has them."""
+def split_paths(data: bytes) -> list[str]:
+    """Convert git's list of paths to strings."""
     return [os.fsdecode(path) for path in data.split(b"\0")[:-1]]
 
 
-def join(paths: Iterable[str]) -> bytes:
-    """Paths as git has them."""
+def join_paths(paths: Iterable[str]) -> bytes:
+    """Convert paths to git's form."""
     return b"".join(os.fsencode(path) + b"\0" for path in paths)
 
 
-def say(path: str) -> str:
-    """A path as text."""
+def to_text(path: str) -> str:
+    """A path as valid text."""
     return path.encode(errors="replace").decode()
 
 
-def show(path: str) -> str:
-    """A path for people, as code that no backtick in it ends."""
-    shown = say(path).replace("`", "\u02bc")
+def show_path(path: str) -> str:
+    """A path for people, as code; a backtick in it is replaced, because it would end the code."""
+    shown = to_text(path).replace("`", "\u02bc")
     return f"`{shown}`"

@@ -1,4 +1,4 @@
-"""Locks that several jobs of a machine take in turn."""
+"""Locks that the jobs of a machine share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TICK_S = 0.01
 
 @contextmanager
 def locked(path: Path, deadline: float, when_busy: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold a lock. Raises `Failure` when others hold it until the deadline, a time of the monotonic clock."""
+    """Hold a lock. Raises `Failure` if others still hold it at the deadline, a time of the monotonic clock."""
     with open(path, "w", opener=open_plain) as file:
         if not try_lock(file.fileno()):
             when_busy()
@@ -27,10 +27,10 @@ def locked(path: Path, deadline: float, when_busy: Callable[[], None] = lambda: 
 
 
 def keep_locked(path: Path, patience_s: float) -> None:
-    """Hold a lock until this process ends. Raises `Failure` when somebody else holds it for that long."""
+    """Hold a lock until this process ends. Raises `Failure` if another process still holds it after `patience_s`."""
     descriptor, deadline = open_plain(str(path), os.O_WRONLY | os.O_CREAT), time.monotonic() + patience_s
     while not try_lock(descriptor):
         if time.monotonic() > deadline:
             os.close(descriptor)
-            raise Failure("busy", "somebody else is at work in the job's environment")
+            raise Failure("busy", "another process is using the job's environment")
         time.sleep(TICK_S)

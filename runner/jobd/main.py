@@ -1,7 +1,8 @@
-"""The verbs: reads one request, prints one answer. Only `enter` is for a person at a terminal, and `converse` goes on.
+"""The entry point: reads one request and prints one answer. Two verbs differ: `converse` answers many requests, and
+`enter` is a person's session at a terminal.
 
-Every answer has `ok`. One that is not ok has `error`, a name of the protocol, and `message`, a clause for people. Only
-those of our modules are imported that a verb needs: to import all of them took most of the time of an answer.
+Every answer has `ok`. An answer that is not ok has `error`, a name of the protocol, and `message`, a clause for
+people. Each verb imports only the modules that it needs, because importing all of them takes most of an answer's time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .files import respond
 from .requests import read_request
 
 Place = tuple[str, str]
-"""A module of ours, and a function there."""
+"""A module of this program, and a function in it."""
 
 VERBS: Mapping[str, Place] = {
     "version": ("verbs.programs", "describe_python"),
@@ -31,7 +32,7 @@ VERBS: Mapping[str, Place] = {
     "check": ("stages.starting", "start_check"),
     "poll": ("stages.states", "poll"),
     "result": ("stages.states", "find_result"),
-    "relay": ("proxy.sockets", "open_way"),
+    "relay": ("proxy.sockets", "make_socket_path"),
     "stop": ("stages.states", "stop_agent"),
     "notify": ("environment.home", "notify"),
     "kill": ("verbs.cleaning", "kill"),
@@ -51,14 +52,14 @@ STAGES: Mapping[str, Place] = {
 
 
 def find(place: Place) -> Callable[..., Any]:
-    """The function, once its module is imported."""
+    """Import the module and return the function."""
     module, name = place
     found: Callable[..., Any] = getattr(import_module(f".{module}", __package__), name)
     return found
 
 
 def main() -> None:
-    """Answer one request, or many; or, started by `starting`, be a stage; or a person's session, started by sshd."""
+    """Answer one request or many, run a stage (started by `starting`), or run a person's session (started by sshd)."""
     if len(sys.argv) == 4:
         _, verb, first, second = sys.argv
         if verb == "enter":
@@ -72,7 +73,7 @@ def main() -> None:
 
 
 def answer() -> Mapping[str, Any]:
-    """What the one verb of this process has to say to the request on its standard input."""
+    """Answer the request on standard input with the verb on the command line."""
     verb = sys.argv[1] if len(sys.argv) == 2 else ""
     request = read_request(verb, sys.stdin.buffer.read())
     answered: Mapping[str, Any] = find(VERBS[verb])(request)

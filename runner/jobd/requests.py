@@ -1,4 +1,4 @@
-"""What the request of each verb holds, as a table; and the one way in for requests."""
+"""The requests of all verbs, as a table, and the function that checks them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .files import Failure, is_text
-from .safe_paths import is_below
+from .safe_paths import is_safe
 
 MODES = ("100644", "100755", "120000")
-"""Of what can be carried over: files and links, and no submodules."""
+"""The modes of edits that can be carried over: files and links, not submodules."""
 
 MAX_NUMBER = 2**53
-"""Up to here numbers in JSON are whole everywhere (RFC 8259, section 6)."""
+"""The largest integer that JSON holds exactly everywhere (RFC 8259, section 6)."""
 
 
 def is_object(value: Any, is_name: Callable[[str], bool], is_value: Callable[[Any], bool]) -> bool:
-    """Whether this is an object whose names, which are texts, and values are such."""
+    """Whether this is an object whose names and values all pass the two checks."""
     return isinstance(value, dict) and all(is_text(name) and is_name(name) and is_value(value[name]) for name in value)
 
 
 def is_path(value: object) -> bool:
-    """Whether this is the path of something below a folder."""
-    return isinstance(value, str) and is_text(value) and is_below(value)
+    """Whether this is a relative path that stays inside its folder."""
+    return isinstance(value, str) and is_text(value) and is_safe(value)
 
 
 def is_change(value: object) -> bool:
@@ -34,14 +34,14 @@ def is_change(value: object) -> bool:
     if not isinstance(value, dict) or not {"path", "mode", "content", "old_mode"}.issubset(value):
         return False
     path, mode, content, old_mode = (value[name] for name in ("path", "mode", "content", "old_mode"))
-    if not is_text(path) or not is_below(path) or ".git" in path.casefold().split("/"):
+    if not is_text(path) or not is_safe(path) or ".git" in path.casefold().split("/"):
         return False
     fits_mode = content is None if mode is None else mode in MODES and is_base64(content)
     return fits_mode and (old_mode is None or is_text(old_mode))
 
 
 def is_base64(value: object) -> bool:
-    """Whether this is a text that holds bytes (RFC 4648, section 4)."""
+    """Whether this is Base64 text (RFC 4648, section 4)."""
     try:
         return isinstance(value, str) and base64.b64decode(value, validate=True) is not None
     except ValueError:
@@ -49,14 +49,14 @@ def is_base64(value: object) -> bool:
 
 
 def is_run(value: object) -> bool:
-    """Whether this says what is to be run once (`check`)."""
+    """Whether this describes one run of the verb `check`."""
     if not isinstance(value, dict) or value.keys() != RUN.keys():
         return False
     return all(kind.fits(value[name]) for name, kind in RUN.items())
 
 
 class FieldKind(NamedTuple):
-    """What a field of a request may hold."""
+    """A kind of request field: its description for error messages, and its check."""
 
     description: str
     fits: Callable[[Any], bool]
@@ -64,7 +64,7 @@ class FieldKind(NamedTuple):
 
 TEXT = FieldKind("a text", is_text)
 TEXTS = FieldKind("a list of texts", lambda value: isinstance(value, list) and all(map(is_text, value)))
-# Without `=`, for a program could not tell where the name ends.
+# Without `=`: a program could not tell where the name ends.
 VARIABLES = FieldKind("an object of texts", lambda value: is_object(value, lambda name: "=" not in name, is_text))
 NUMBER = FieldKind("a number, 0 or more", lambda value: type(value) is int and 0 <= value <= MAX_NUMBER)
 SWITCH = FieldKind("true or false", lambda value: isinstance(value, bool))
@@ -80,11 +80,11 @@ CHANGES = FieldKind(
     lambda value: isinstance(value, list) and all(map(is_change, value)),
 )
 RUN: Mapping[str, FieldKind] = {
-    **{"name": TEXT, "script": TEXT, "words": TEXTS},  # A script, or else what stands behind the tests' command.
+    **{"name": TEXT, "script": TEXT, "words": TEXTS},  # A script, or the arguments of the test command.
     **{"changed": SWITCH, "edits": CHANGES, "frozen": TEXTS},
 }
 RUNS = FieldKind(
-    "a list of lists of what is to be run in turn",
+    "a list of lists of runs",
     lambda value: (
         isinstance(value, list) and all(isinstance(turns, list) and all(map(is_run, turns)) for turns in value)
     ),
@@ -97,8 +97,8 @@ _RECIPE: Mapping[str, FieldKind] = {
     **{"submodules": SWITCH, "network": TEXT},
     **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS},
     **{"ways": TEXTS, "must_seal": SWITCH, "private": TEXTS, "slot": NUMBER, "base_timeout_s": NUMBER},
-    **{"git": VARIABLES, "relay": SWITCH},  # What git's environment has beside ours, and whether a relay is in it.
-    "gpus": VARIABLES,  # Those of the job's slot: the number of each one's device file, and the name that CUDA knows.
+    **{"git": VARIABLES, "relay": SWITCH},  # More variables for git, and whether they name the relay.
+    "gpus": VARIABLES,  # The GPUs of the job's slot: device file numbers, each with the name that CUDA knows.
 }
 
 REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
@@ -107,7 +107,7 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "inventory": {"workspace": TEXT},
     "jobs": {"workspace": TEXT},
     "programs": {"programs": TEXTS, "versions": TEXTS},
-    # What is `changed` was so `from` a commit; empty: from the one that the environment begins from.
+    # `changes_from` is the commit that `changes` were made on; empty: the environment's own base commit.
     "prepare": {"changes": CHANGES, "held_back": CHANGES, "changes_from": COMMIT, **_RECIPE, **_LIMITS, **_JOB},
     "base": {"only_existing": SWITCH, **_RECIPE, **_LIMITS, **_JOB},
     "start": {
@@ -149,11 +149,11 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "adopt": {"earlier": TEXT, **_JOB},
     "clean": _JOB,
 }
-"""What the request of each verb holds. Numbers are seconds and bytes, durations end in `_s`."""
+"""The fields of each verb's request. Numbers are seconds or bytes; the names of durations end in `_s`."""
 
 
 def read_request(verb: str, body: bytes) -> Mapping[str, Any]:
-    """A request that holds what its verb needs. Raises `Failure` for any other."""
+    """Parse and check a request. Raises `Failure` if a field is missing or invalid."""
     if verb not in REQUESTS:
         raise Failure("bad_request", f"there is no verb {verb!r}; there are {', '.join(REQUESTS)}")
     try:
@@ -161,7 +161,7 @@ def read_request(verb: str, body: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         raise Failure("bad_request", "the request is not JSON") from None
     if not isinstance(request, dict):
-        raise Failure("bad_request", "the request is no JSON object")
+        raise Failure("bad_request", "the request is not a JSON object")
     for name, kind in REQUESTS[verb].items():
         if name not in request or not kind.fits(request[name]):
             raise Failure("bad_request", f"{verb} needs {name!r}, {kind.description}")
@@ -170,9 +170,9 @@ def read_request(verb: str, body: bytes) -> Mapping[str, Any]:
 
 
 def check_job(request: Mapping[str, Any]) -> None:
-    """Raises `Failure` where a request names a job, or a place for jobs, that cannot be."""
+    """Raises `Failure` for an invalid job id or workspace."""
     for name in ("job_id", "earlier"):
         if name in request and not re.fullmatch(r"[0-9a-f]{10}", request[name]):
             raise Failure("bad_request", "a job id has ten hexadecimal digits")
     if "workspace" in request and not Path(request["workspace"]).is_absolute():
-        raise Failure("bad_request", "the workspace is no absolute path")
+        raise Failure("bad_request", "the workspace is not an absolute path")

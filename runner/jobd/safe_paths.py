@@ -1,6 +1,6 @@
-"""Files below a folder that others may have changed: reached name by name, and never through a link.
+"""Accesses files inside a folder that others may have changed: opens each part of a path separately, follows no link.
 
-Paths are relative, with `/` between names, and hold neither `.` nor `..`.
+Paths are relative, with `/` between names, and contain neither `.` nor `..`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 MAX_LOOKED_AT = 20_000
 MAX_DEPTH = 32
-"""Names that one search reads, however many somebody has made, and how many folders it goes down."""
+"""Limits of one search: the number of names that it reads, and the depth of folders."""
 
 
-class Found(NamedTuple):
-    """A regular file, by its path below the folder that was searched."""
+class FoundFile(NamedTuple):
+    """A regular file, with its path relative to the searched folder."""
 
     path: str
     about: os.stat_result
 
 
-def is_below(path: str) -> bool:
-    """Whether a path stays below the folder that it starts from, as far as its names tell."""
+def is_safe(path: str) -> bool:
+    """Whether the names in a path keep it inside its folder. Links are not checked here."""
     return not {"", ".", ".."}.intersection(path.split("/"))
 
 
 def split_path(path: str) -> tuple[list[str], str]:
-    """The names of a file's folders, and its own. Raises `OSError` for a path that leads elsewhere."""
-    if not is_below(path):
+    """The names of the folders, and the name of the file. Raises `OSError` for a path that leaves its folder."""
+    if not is_safe(path):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     *folders, name = path.split("/")
     return folders, name
@@ -45,7 +45,7 @@ def split_path(path: str) -> tuple[list[str], str]:
 
 @contextmanager
 def open_folder(root: Path, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
-    """A folder below `root`, as a descriptor. Raises `OSError` for a link on the way."""
+    """Open a folder inside `root` and yield its descriptor. Raises `OSError` if a part of the path is a link."""
     folder = os.open(root, FOLDER)
     try:
         for name in names:
@@ -60,19 +60,19 @@ def open_folder(root: Path, names: Sequence[str], *, make: bool = False) -> Iter
         os.close(folder)
 
 
-def open_below(root: Path, path: str) -> IO[bytes]:
-    """A regular file, to be read. Raises `OSError` for anything else, and does not wait for it."""
+def open_safely(root: Path, path: str) -> IO[bytes]:
+    """Open a regular file for reading. Raises `OSError` for anything else, and never blocks."""
     folders, name = split_path(path)
     with open_folder(root, folders) as folder:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return os.fdopen(descriptor, "rb")
 
 
-def write_below(root: Path, path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write a file whole, with the folders that it needs. Raises `OSError` for a link among these."""
+def write_safely(root: Path, path: str, content: bytes, mode: int = 0o600) -> None:
+    """Write a whole file, and create its folders. Raises `OSError` if one of the folders is a link."""
     folders, name = split_path(path)
     part = f".{os.getpid()}.part"
     with open_folder(root, folders, make=True) as folder:
@@ -82,12 +82,12 @@ def write_below(root: Path, path: str, content: bytes, mode: int = 0o600) -> Non
         os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def find_files(root: Path, pattern: str) -> list[Found]:
-    """The regular files that match a pattern of names, where `**` stands for any number of folders.
+def find_files(root: Path, pattern: str) -> list[FoundFile]:
+    """The regular files that match a pattern of names, in which `**` matches any number of folders.
 
-    What cannot be read is passed over, and so are names that are not UTF-8, for nobody could say them.
+    Skips what cannot be read, and names that are not UTF-8, because JSON cannot hold those.
     """
-    found: list[Found] = []
+    found: list[FoundFile] = []
     looked_at = 0
     waiting = [("", {tuple(pattern.split("/"))})]
     while waiting:
@@ -98,14 +98,14 @@ def find_files(root: Path, pattern: str) -> list[Found]:
                 return found
             rests = {rest for names in patterns for rest in match_name(name, names)}
             if stat.S_ISREG(about.st_mode) and () in rests:
-                found.append(Found(path + name, about))
+                found.append(FoundFile(path + name, about))
             elif stat.S_ISDIR(about.st_mode) and rests - {()} and path.count("/") < MAX_DEPTH:
                 waiting.append((f"{path}{name}/", rests - {()}))
     return found
 
 
 def list_folder(root: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """What lies in a folder; its path is empty or ends in `/`."""
+    """The entries of a folder; its path is empty or ends in `/`."""
     with suppress(OSError), open_folder(root, path.split("/")[:-1]) as folder, os.scandir(folder) as entries:
         for entry in entries:
             if is_utf8(entry.name):
@@ -114,7 +114,7 @@ def list_folder(root: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def match_name(name: str, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """What is left of a pattern of names, in each way in which a first name matches."""
+    """The rest of a pattern after its first name, for each way in which that name matches."""
     if names and names[0] == "**":
         yield names
         yield from match_name(name, names[1:])
@@ -122,6 +122,6 @@ def match_name(name: str, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield names[1:]
 
 
-def find_newest(root: Path, pattern: str) -> Found | None:
-    """The matching file that was written last."""
+def find_newest(root: Path, pattern: str) -> FoundFile | None:
+    """The matching file that was modified last."""
     return max(find_files(root, pattern), key=lambda found: (found.about.st_mtime_ns, found.path), default=None)

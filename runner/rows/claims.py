@@ -22,7 +22,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner.db.database import GUARD, Database
+from runner.db.database import BEFORE_WRITE, Database
 from runner.db.schema import claims
 from runner.db.sql import db_clock, upsert
 
@@ -71,12 +71,12 @@ def require_claim(for_s: float) -> None:
 
 @contextmanager
 def _acting_under(held: Held) -> Iterator[None]:
-    current, guard = _current.set(held), GUARD.set(held.lock)
+    current, guard = _current.set(held), BEFORE_WRITE.set(held.lock)
     try:
         yield
     finally:
         _current.reset(current)
-        GUARD.reset(guard)
+        BEFORE_WRITE.reset(guard)
 
 
 class Claims:

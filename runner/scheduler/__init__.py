@@ -1,1 +1,1 @@
-"""Which job runs where: slots, health of machines, refreshing bases, and cleaning up what is left over."""
+"""Which job runs where: slots, the health of machines, refreshes of bases, and cleaning up leftovers."""

@@ -1,7 +1,7 @@
-"""Gives queued jobs their slots, on machines that answer, and asks those that do not whether they are back.
+"""Gives queued jobs their slots on machines that answer, and checks whether unreachable machines are back.
 
-One replica at a time does it (`supervisor`). What it finds out about machines is in the database, for everybody to see.
-It refuses to know what a job does on its machine.
+One replica at a time does this (`supervisor`). What it learns about machines is in the database for all replicas. It
+does not know what a job does on its machine.
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """The machines that carry a job's labels, and how they stand."""
+    """The machines with a job's labels, and their states."""
 
     fitting: Sequence[Machine]
     states: Mapping[str, MachineState]
 
-    def of(self, machine: Machine) -> MachineState:
+    def state_of(self, machine: Machine) -> MachineState:
         return self.states.get(machine.name, USABLE)
 
     def describe(self) -> str | None:
-        """Why none of them can be used, as a sentence; None when one can."""
-        if any(self.of(machine).takes_jobs for machine in self.fitting):
+        """Why none of them can be used, as a sentence; None if one can."""
+        if any(self.state_of(machine).takes_jobs for machine in self.fitting):
             return None
-        named = "; ".join(f"{machine.name}: {self.of(machine).trouble}" for machine in self.fitting)
+        named = "; ".join(f"{machine.name}: {self.state_of(machine).trouble}" for machine in self.fitting)
         return f"no machine can be used ({named})"
 
 
 @dataclass(frozen=True, slots=True)
 class _Chooser:
-    """What the choice of a machine depends on, at one moment."""
+    """The facts on which the choice of a machine depends, at one moment."""
 
     bench: Bench
     machines: Mapping[str, Machine]
     states: Mapping[str, MachineState]
     warm: Collection[WarmBase]
     lost: Mapping[str, str | None]
-    """The machines of lost jobs, by the ids of those that replace them."""
+    """The machines of lost jobs, by the ids of the jobs that replace them."""
     beginning: Collection[str]
-    """The jobs with a slot of which nobody knows yet whether they can be prepared there."""
+    """Jobs that have a slot but are not prepared yet, so that it is unknown whether preparation succeeds there."""
 
     def choose(self, job: Job, leases: Sequence[Lease]) -> Lease | None:
-        """A free slot for a job."""
+        """A free slot for a job, or None."""
         profile = self.bench.profiles.get(job.repository)
         if profile is None:
             return None
@@ -95,25 +95,25 @@ class _Chooser:
         return choose_machine(machines, leases, avoid, self.lost.get(job.id), warm)
 
     def alike(self, job: Job) -> tuple[object, ...]:
-        """Where there is no slot for a job, there is none for others with the same of this."""
+        """If there is no slot for a job, there is none for other jobs with the same key."""
         profile = self.bench.profiles.get(job.repository)
         return (profile and profile.requires, job.private, job.pinned_to, self.lost.get(job.id))
 
 
 class Placement:
-    """The queue's side of the machines."""
+    """Places queued jobs on machines."""
 
     def __init__(self, bench: Bench, machines: Mapping[str, Machine], poll_s: float) -> None:
         self._bench = bench
         self._machines = machines
         self._least_rest = timedelta(seconds=poll_s)
         self._promised: dict[str, Holder] = {}
-        """The slots of jobs that are being placed, by their ids: nobody else is to be given one of them."""
+        """The slots of jobs that are being placed, by job id. They must not be given to others."""
 
     async def allot(self, jobs: Sequence[Job]) -> dict[str, Lease]:
-        """Choose, fairly, which of these queued jobs get a slot, and which.
+        """Choose fairly which of these queued jobs get a slot, and which slot.
 
-        Each is kept for its job until `release`, so that many can be placed at the same time.
+        Each slot is reserved for its job until `release`, so that many jobs can be placed at the same time.
         """
         if not jobs:
             return {}
@@ -136,28 +136,28 @@ class Placement:
         return allotted
 
     def release(self, job_id: str) -> None:
-        """The job has its slot by now, or does not get it."""
+        """Drop the reservation: the job has its slot, or will not get it."""
         self._promised.pop(job_id, None)
 
     async def place(self, job: Job, lease: Lease | None) -> bool:
-        """Give a queued job the slot that was allotted to it, if the machine answers, or say why it has none.
+        """Give a queued job its allotted slot if the machine answers, or record why it waits.
 
-        Whether there is news of it.
+        Returns whether something changed.
         """
         if job.cancel_requested_at:
             await end(self._bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
             return True
         if pause := await self._find_pause(job):
             return await set_trouble(self._bench, job, pause.describe())
-        if failure := self._impossible(job, await self._look(job)):
+        if failure := self._find_failure(job, await self._find_pool(job)):
             await end(self._bench, job, JobState.FAILED, failure)
             return True
         if lease and await self.answers(lease.machine):
             return await finish(self._lease(job, lease))
-        return await set_trouble(self._bench, job, (await self._look(job)).describe())
+        return await set_trouble(self._bench, job, (await self._find_pool(job)).describe())
 
     async def fetch_due(self) -> list[str]:
-        """The machines that are out and have rested: it is time to `probe` them."""
+        """The machines that are out of service and whose next `probe` is due."""
         async with self._bench.db.read() as connection:
             states = await fetch_machine_states(connection)
         now = self._bench.now()
@@ -165,29 +165,29 @@ class Placement:
         return [name for name, outage in outages.items() if outage and outage.is_due(now)]
 
     async def probe(self, machine: str) -> bool:
-        """Ask a machine that is out whether it is back. Whether it is."""
+        """Check whether a machine that is out of service is back. Returns whether it is."""
         if not await self.answers(machine):
             return False
         return await finish(self._note_back(machine))
 
     async def note_gone(self, machine: str, error: HostError) -> None:
-        """A job on a machine cannot be followed: until a probe says otherwise, others need not try it."""
-        if not isinstance(error, OutputTooLarge):  # That one command failed; the machine is there.
+        """Record that a machine did not answer about a job. Other jobs avoid it until a probe succeeds."""
+        if not isinstance(error, OutputTooLarge):  # Only that command failed; the machine answers.
             await finish(self._note_outage(machine, str(error), permanent=error.permanent, only_news=True))
 
     async def _find_pause(self, job: Job) -> Pause | None:
         async with self._bench.db.read() as connection:
             return find_pause_of(await fetch_pauses(connection), job)
 
-    async def _look(self, job: Job) -> _Pool:
+    async def _find_pool(self, job: Job) -> _Pool:
         profile = self._bench.profiles.get(job.repository)
         async with self._bench.db.read() as connection:
             states = await fetch_machine_states(connection)
         allowed = _list_allowed(job, self._machines)
         return _Pool(eligible(allowed, profile.requires, private=job.private) if profile else (), states)
 
-    def _impossible(self, job: Job, pool: _Pool) -> str | None:
-        """Why no waiting will help this job, as a sentence; None when it may still run."""
+    def _find_failure(self, job: Job, pool: _Pool) -> str | None:
+        """Why waiting cannot help this job, as a sentence; None if it may still run."""
         profile = self._bench.profiles.get(job.repository)
         if profile is None or job.agent not in self._bench.agents:
             return UNCONFIGURED
@@ -196,16 +196,16 @@ class Placement:
             which = f"there is no machine {job.pinned_to} that" if job.pinned_to else "no machine"
             return f"{which} has what this repository requires: {wanted}"
         waited = self._bench.now() - job.created_at > timedelta(seconds=profile.limits.unreachable_after_s)
-        for state in map(pool.of, pool.fitting):
+        for state in map(pool.state_of, pool.fitting):
             outage = state.outage
-            # Only what was seen since the job was made counts: an operator may have mended it before. And one that is
-            # drained is in an operator's hands.
+            # Ignore outages from before the job, because an operator may have fixed them. A drained machine may come
+            # back, because its operator is at work on it.
             if state.drained_at or not outage or outage.seen_at < job.created_at or not (outage.permanent or waited):
                 return None
         return pool.describe()
 
     async def answers(self, machine: str) -> bool:
-        """Ask a machine whether it is there and can take jobs, so that none gets a slot where it cannot run."""
+        """Ask a machine whether it can take jobs, so that no job gets a slot where it cannot run."""
         try:
             inventory = await self._bench.clients[machine].check()
         except HostError as error:
@@ -220,7 +220,7 @@ class Placement:
         return shortage is None
 
     async def _note_inventory(self, machine: str, inventory: Inventory) -> str | None:
-        """Write down what a machine has. What it lacks to take jobs, as a clause."""
+        """Save a machine's inventory. Returns what it lacks to take jobs, as a clause, or None."""
         async with self._bench.db.read() as connection:
             before = (await fetch_sightings(connection)).get(machine)
         now, inventory = self._bench.now(), remember(before.inventory if before else None, inventory)
@@ -249,7 +249,7 @@ class Placement:
             log.error("machine.out", machine=machine, reason=reason, permanent=permanent)
 
     async def _lease(self, job: Job, lease: Lease) -> bool:
-        """Take the slot and move the job in one transaction. False when another job, a drain or a pause was quicker."""
+        """Take the slot and move the job in one transaction. False if another job, a drain or a pause came first."""
         now = self._bench.now()
         async with self._bench.db.write() as connection:
             leases = await job_rows.fetch_leases(connection)
@@ -275,5 +275,5 @@ class Placement:
 
 
 def _list_allowed(job: Job, machines: Mapping[str, Machine]) -> list[Machine]:
-    """The machines that a job may run on, as far as that does not depend on what they are like."""
+    """The machines that a job may run on, before labels are compared."""
     return [machine for machine in machines.values() if job.pinned_to in (None, machine.name)]

@@ -1,7 +1,7 @@
-"""Keeps the bases of environments young: each is brought to its branch's newest commit once in a while.
+"""Refreshes the bases of environments: each is brought to its branch's newest commit regularly.
 
-Nothing is written down for it. The id of a refresh follows from what is refreshed and when, and a machine lets no id
-begin twice: so another replica, or this one after a restart, follows the same refresh.
+Nothing is stored for it. The id of a refresh is derived from its subject and its time, and a machine starts each id
+only once. So another replica, or this one after a restart, follows the same refresh.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EPOCH = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 
 def find_period(profile: Profile, now: datetime) -> datetime:
-    """Since when bases should be as they are: with the default of a day, since midnight, UTC."""
+    """Since when a base counts as fresh. With the default of a day: since midnight, UTC."""
     length = timedelta(hours=profile.refresh_hours)
     return EPOCH + (now - EPOCH) // length * length
 
@@ -42,22 +42,22 @@ def name_refresh(machine: Machine, profile: Profile, now: datetime) -> str:
 
 
 def name_refreshes(bench: Bench, machine: Machine) -> set[str]:
-    """The ids of all that may be under way on a machine."""
+    """The ids of all refreshes that may be running on a machine."""
     return {name_refresh(machine, profile, bench.now()) for profile in bench.profiles.values()}
 
 
 class Refresher:
-    """Looks at each machine and repository in turn. One replica at a time does it."""
+    """Refreshes the base of each repository on each machine. One replica at a time does this."""
 
     def __init__(self, bench: Bench, machines: Mapping[str, Machine]) -> None:
         self._bench = bench
         self._machines = machines
         self._ended: set[str] = set()
-        self._led: set[str] = set()
-        """Those by which the gateway may be asked."""
+        self._with_gateway: set[str] = set()
+        """The refreshes that have access to the gateway."""
 
     async def step(self) -> None:
-        """Begin what is due, and put away what has ended."""
+        """Start refreshes that are due, and clean up those that have ended."""
         async with self._bench.db.read() as connection:
             states = await fetch_machine_states(connection)
         due = set()
@@ -77,16 +77,19 @@ class Refresher:
                         await self._note_broken(machine, profile, error.message)
                     self._ended.add(job_id)
         self._ended &= due
-        await self._close_ways(due)
+        await self._close_routes(due)
 
-    async def _close_ways(self, due: Collection[str]) -> None:
-        """Answer no more what is over, or not due any more."""
-        for job_id in [job_id for job_id in self._led if job_id in self._ended or job_id not in due]:
+    async def _close_routes(self, due: Collection[str]) -> None:
+        """Close the gateway for refreshes that have ended or are no longer due."""
+        for job_id in [job_id for job_id in self._with_gateway if job_id in self._ended or job_id not in due]:
             await self._bench.gateway.close(job_id)
-            self._led.remove(job_id)
+            self._with_gateway.remove(job_id)
 
     async def _list_pairs(self) -> list[tuple[Machine, Profile, Job]]:
-        """What may have a base that is old, each with the newest earlier job: without one there is no such base."""
+        """Machines and repositories that may have an old base, each with the newest earlier job.
+
+        Without a job there is no base.
+        """
         found = []
         async with self._bench.db.read() as connection:
             for profile in filter(lambda profile: profile.refresh_hours, self._bench.profiles.values()):
@@ -104,16 +107,16 @@ class Refresher:
             await insert_notification(connection, notification)
 
     async def _follow(self, machine: Machine, job_id: str, profile: Profile, newest: Job) -> bool:
-        """Begin a refresh, or look how it stands. Whether it is over, and nothing of it is left."""
+        """Start a refresh, or check its state. Returns whether it is over and cleaned up."""
         client = self._bench.clients[machine.name]
         poll = await client.poll(job_id, "base", log_limit=0)
         if poll.state in (StageState.ABSENT, StageState.RUNNING):
-            self._led.add(job_id)
+            self._with_gateway.add(job_id)
             fetcher = replace(Fetcher.of(newest), id=job_id)
-            way = await self._bench.gateway.lead_git(fetcher, client)
+            route = await self._bench.gateway.lead_git(fetcher, client)
         if poll.state is StageState.ABSENT:
             recipe = profile.recipe(newest.clone_url, newest.base_branch)
-            await client.make_base(job_id, replace(recipe, git=way.env, relay=way.by_relay), only_existing=True)
+            await client.make_base(job_id, replace(recipe, git=route.env, relay=route.by_relay), only_existing=True)
         if poll.state in (StageState.ABSENT, StageState.RUNNING):
             return False
         if poll.state is not StageState.DONE:

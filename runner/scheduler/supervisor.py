@@ -1,7 +1,7 @@
-"""Moves every job to its end: gives it a slot, drives its steps, frees the slot when nothing of it is alive.
+"""Moves every job to its end: gives it a slot, runs its steps, and frees the slot when its processes are gone.
 
-Level-triggered: a pass looks at the rows and the machines as they are, so that a restart just goes on. Agents outlive
-it. It refuses to know who asked for a job and who reads its report.
+Level-triggered: each pass looks at the current rows and machines, so that a restart just continues. Agents outlive the
+service. The supervisor does not know who requested a job or who reads its report.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from runner.transport.jobd_client import JobdClient
 
 log = structlog.get_logger()
 
-MAX_FAULTS = 3
-"""Unexpected exceptions in a row that a job survives: faults of this program, which must not cost it its report."""
+MAX_EXCEPTIONS = 3
+"""How many unexpected exceptions in a row a job survives: bugs of this program must not cost a job its report."""
 
 INTERNAL = "an internal error, which the service has logged"
 LEASED = (JobState.PREPARING, JobState.RUNNING, JobState.COLLECTING, JobState.VERIFYING)
 
 
 def name_claim(job_id: str) -> str:
-    """What the claim on a job is called."""
+    """The name of the claim on a job."""
     return f"job:{job_id}"
 
 
 class Supervisor:
-    """One loop for the queue, the freed slots and machines that are out; one task for each job that holds a slot."""
+    """One loop for the queue, freed slots and machines out of service; one task for each job that holds a slot."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Supervisor:
         self._sweep = Sweep(bench, machines, self.placement.answers, sweep_s)
 
     async def step(self) -> None:
-        """Look once at every job and every lease; what takes long goes on in tasks of its own."""
+        """Look once at all jobs and leases. Long work continues in tasks."""
         async with self._bench.db.read() as connection:
             jobs = await job_rows.fetch_active_jobs(connection)
             leases = await job_rows.fetch_leases(connection)
@@ -82,14 +82,14 @@ class Supervisor:
                 self._begin(lease.job_id, self._with_claim(lease.job_id, partial(self._look_after, lease)))
 
     async def stop(self) -> None:
-        """Stop looking. Agents go on; the next start, or another replica, follows them again."""
+        """Stop following jobs. Agents continue; the next start, or another replica, follows them again."""
         tasks = [*self._working.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _place(self, queued: Sequence[Job], out: Sequence[str]) -> None:
-        """Find slots, and machines that are back, and what lies on machines. One replica at a time does it."""
+        """Place queued jobs, probe machines, and sweep leftovers. One replica at a time does this."""
         sweeps = self._sweep.take_turn()
         if not queued and not out and not sweeps:
             return
@@ -112,7 +112,7 @@ class Supervisor:
             self.placement.release(job_id)
 
     def _begin(self, subject: str, work: Coroutine[None, None, bool]) -> None:
-        """Start work on a job or a machine, unless some is under way."""
+        """Start work on a job or a machine, unless it is already running."""
         if subject in self._working:
             work.close()
             return
@@ -140,7 +140,7 @@ class Supervisor:
             return await job_rows.fetch_job(connection, job_id)
 
     async def _look_after(self, lease: Lease) -> bool:
-        """Drive the job that holds a slot to its end, then free the slot, unless a person holds its environment."""
+        """Run the job that holds a slot to its end; then free the slot, unless a person holds its environment."""
         job = await self._read(lease.job_id)
         if job and job.active:
             await self._drive(job)
@@ -149,7 +149,7 @@ class Supervisor:
         return await self._free(lease, [job.adopts] if job and job.adopts else [])
 
     async def _drive(self, job: Job) -> None:
-        """Take step after step until the job has ended."""
+        """Run step after step until the job has ended."""
         with structlog.contextvars.bound_contextvars(**job.log_context()):
             try:
                 await self._take_steps(job)
@@ -158,23 +158,23 @@ class Supervisor:
                     await self._bench.gateway.close(environment)
 
     async def _take_steps(self, job: Job) -> None:
-        faults = 0
+        exceptions = 0
         gone_since: datetime | None = None
         with self._bell.listen() as listener:
             while job.state in LEASED:
                 before = job
                 try:
                     job = await self._advance(job)
-                    faults, gone_since = 0, None
+                    exceptions, gone_since = 0, None
                 except HostError as error:
                     gone_since = gone_since or self._bench.now()
-                    job = await self._bear(job, error, gone_since)
+                    job = await self._wait_for_machine(job, error, gone_since)
                 except ClaimLost:
                     raise
                 except Exception:
-                    faults += 1
-                    log.exception("job.step_failed", faults=faults)
-                    if faults >= MAX_FAULTS:
+                    exceptions += 1
+                    log.exception("job.step_failed", faults=exceptions)
+                    if exceptions >= MAX_EXCEPTIONS:
                         job = await give_up(self._bench, job, JobState.FAILED, INTERNAL)
                 job = await self._pause(before, job, listener)
 
@@ -185,7 +185,7 @@ class Supervisor:
         return await take_step(bench, job)
 
     async def _pause(self, before: Job, after: Job, listener: Listener) -> Job:
-        """Wait until there may be something to do, and read the job anew: somebody may have asked it to end."""
+        """Wait until there may be something to do, and read the job again: somebody may have cancelled it."""
         if (before.state, before.trouble) != (after.state, after.trouble):
             self._bell.ring()
         if before.state == after.state:
@@ -193,33 +193,33 @@ class Supervisor:
         require_claim(0)
         return await self._read(after.id) or after
 
-    async def _bear(self, job: Job, error: HostError, gone_since: datetime) -> Job:
-        """Put up with a machine that cannot be asked, for as long as the limits say; its slot stays taken."""
+    async def _wait_for_machine(self, job: Job, error: HostError, gone_since: datetime) -> Job:
+        """Wait for a machine that does not answer, within the limits. The job keeps its slot."""
         patience = timedelta(seconds=self._bench.profiles[job.repository].limits.unreachable_after_s)
         await self.placement.note_gone(job.machine or "", error)
-        if job.cancel_requested_at:  # Its agent may still reach us, and nobody can tell it to end.
+        if job.cancel_requested_at:  # Its agent may still be running, and nobody can tell it to end.
             await self._bench.gateway.close(job.id)
         if error.permanent or self._bench.now() - gone_since > patience:
-            reason = f"machine {job.machine} can no longer be asked: {error}"
+            reason = f"machine {job.machine} can no longer be reached: {error}"
             return await give_up(self._bench, job, JobState.LOST, reason)
         log.warning("job.machine_unreachable", reason=str(error))
-        if await set_trouble(self._bench, job, f"machine {job.machine} cannot be reached just now: {error}"):
+        if await set_trouble(self._bench, job, f"machine {job.machine} cannot be reached: {error}"):
             self._bell.ring()
         return job
 
     async def _free(self, lease: Lease, adopted: Sequence[str]) -> bool:
-        """Give the slot back once the machine says that nothing of the job is alive, and its folder is gone.
+        """Free the slot once the machine confirms that the job has no processes and its folder is gone.
 
-        The same goes for the job that it `adopted`, which may have been ended before it did so, and for the environment
-        in which it was verified.
+        The same applies to the job that it `adopted`, which may have ended before the adoption, and to the environment
+        of its checks.
         """
         async with self._bench.db.read() as connection:
             checked = [job_id for job_id in (*adopted, lease.job_id) if await fetch_checks(connection, job_id)]
         verified = [name_environment(job_id) for job_id in checked]
         with self._bell.listen() as listener:
-            # Looked up anew each time: the operator may say in another way how the machine is reached.
+            # Read each time, because the operator may change how the machine is reached.
             while client := self._bench.clients.get(lease.machine):
-                # Each for itself: what fills the disk may be in the way of all others.
+                # Clean all of them, even if one fails: a full disk may block only some.
                 ended = [await self._clean(client, lease, job_id) for job_id in (*adopted, *verified, lease.job_id)]
                 if all(ended):
                     break
@@ -230,7 +230,7 @@ class Supervisor:
         return True
 
     async def _clean(self, client: JobdClient, lease: Lease, job_id: str) -> bool:
-        """Whether nothing is left of an environment on the machine."""
+        """Clean an environment on the machine. Returns whether nothing is left of it."""
         try:
             await client.clean(job_id)
         except (HostError, JobdError) as error:

@@ -1,7 +1,7 @@
-"""Looks now and then what lies on the machines: folders that jobs have left there, and what nobody knows.
+"""Looks for leftovers on the machines: folders of ended jobs, and unknown folders.
 
-A folder goes only when the database says that its job has ended and holds no slot. Others may be another service's, and
-are only told of. One replica does it (`runner.scheduler.supervisor`), and removes one folder at a time.
+A folder is removed only if the database says that its job has ended and holds no slot. Unknown folders may belong to
+another service, so they are only reported. One replica does this (`runner.scheduler.supervisor`), folder by folder.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from runner.transport.host_errors import HostError
 log = structlog.get_logger()
 
 INTERVAL_S = 600.0
-"""How often it looks, in seconds."""
+"""The interval between passes, in seconds."""
 
 MAX_CLEANED = 20
-"""Folders of one machine that go in one pass."""
+"""The most folders that one pass removes from a machine."""
 
 
 class Sweep:
-    """The passes over the machines. `answers` says whether one can be used, and writes down what it finds."""
+    """Passes over all machines. `answers` checks whether a machine can be used, and saves what it finds."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Sweep:
         self._last: float | None = None
 
     def take_turn(self) -> bool:
-        """Whether it is time for a pass; if so, the next one is an interval away."""
+        """Whether a pass is due. If so, the next one is due after the interval."""
         now = time.monotonic()
         if self._last is not None and now - self._last < self._interval_s:
             return False
@@ -55,22 +55,22 @@ class Sweep:
         return True
 
     async def run(self) -> bool:
-        """One pass. There is never news of it for anybody who waits."""
+        """Run one pass. Returns False, because nobody waits for its result."""
         for name in [*self._machines]:
             try:
-                await self._look(name)
+                await self._clean_machine(name)
             except (HostError, JobdError) as error:
                 log.warning("sweep.machine_left_out", machine=name, reason=str(error))
         return False
 
-    async def _look(self, name: str) -> None:
+    async def _clean_machine(self, name: str) -> None:
         async with self._bench.db.read() as connection:
             state = (await fetch_machine_states(connection)).get(name, USABLE)
         if state.outage or not await self._answers(name):
             return
         client = self._bench.clients[name]
         found = await client.list_jobs()
-        # Only now, so that every job is known whose folder was there.
+        # Read the database only now, so that it knows each job whose folder was found.
         async with self._bench.db.read() as connection:
             standing = await job_rows.fetch_standing(connection, found)
             leases = await job_rows.fetch_leases(connection)
@@ -79,9 +79,9 @@ class Sweep:
             log.info("sweep.cleaned", machine=name, job=job_id)
         known = standing.keys() | name_refreshes(self._bench, self._machines[name])
         known |= {name_environment(lease.job_id) for lease in leases}
-        await finish(self._tell(name, [job_id for job_id in found if job_id not in known]))
+        await finish(self._report_strangers(name, [job_id for job_id in found if job_id not in known]))
 
-    async def _tell(self, name: str, strangers: list[str]) -> None:
+    async def _report_strangers(self, name: str, strangers: list[str]) -> None:
         async with self._bench.db.write() as connection:
             before = (await fetch_sightings(connection)).get(name)
             await save_strangers(connection, name, strangers)

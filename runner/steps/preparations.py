@@ -16,7 +16,7 @@ from runner.rows import job_rows
 from runner.rows.machine_states import count_fault, fetch_machine_states, forget_faults, save_outage, save_warm_base
 from runner.rows.notifications import draft_broken_base, insert_notification
 from runner.steps.runtime import Bench
-from runner.transport.ssh_metrics import TRAFFIC
+from runner.transport.ssh_metrics import SSH_METRICS
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ def name_recipe(recipe: Recipe) -> str:
 
 async def note_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> None:
     """A job's environment was made: its machine is well, and has the base from now on."""
-    TRAFFIC.count_steps(result.get("took"))
+    SSH_METRICS.count_steps(result.get("took"))
     machine, profile = job.machine or "", bench.profiles[job.repository]
     recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
     async with bench.db.write() as connection:

@@ -1,4 +1,4 @@
-"""How bytes reach a machine: SSH or a local process, and the client of our program there.
+"""How bytes reach a machine: over SSH or to a local process, and the client of the program on each machine.
 
-Whatever a machine answers is bounded and parsed here; `steps` decides what it means.
+Answers of machines are limited in size and parsed here. `steps` decides what they mean.
 """

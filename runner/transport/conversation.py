@@ -1,7 +1,7 @@
-"""Asks a machine many questions over one command there; each is answered as soon as its answer is known.
+"""Sends many requests to one process on a machine, and returns each answer as soon as it arrives.
 
-What is asked so changes nothing: where a conversation is lost, it can be asked in another way. It refuses to know the
-questions.
+The requests only read. So a request can be sent again in another way if its conversation is lost. This module does not
+interpret requests or answers.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from itertools import count
 from runner.transport.listening import Stream
 
 PATIENCE_S = 20.0
-"""How long an answer may take, beyond what the question itself waits for."""
+"""How long an answer may take, in addition to the request's own wait."""
 
 REST_S = 60.0
-"""After a silence nobody waits for such an answer again for so long: meanwhile each question costs its patience."""
+"""After a time-out, how long no request uses the conversation, because each would wait for the full time-out."""
 
 MAX_ANSWER_BYTES = 4_000_000
-"""Of one answer. Whoever says more is not listened to any longer."""
+"""The size limit of one answer. The conversation ends if it is exceeded."""
 
 MAX_UNASKED = 100
-"""Lines in a row that answer no question. A login shell greets with a few, and a caller may leave before its answer."""
+"""Limit of lines in a row that answer no request. Login shells print a few, and callers may leave before the answer."""
 
 
-class ConversationLost(Exception):  # noqa: N818 - what is the case
-    """A question was not answered. The message is a clause for people."""
+class ConversationLost(Exception):  # noqa: N818 - a state
+    """A request was not answered. The message is a clause for people."""
 
 
 class Conversation:
-    """Questions to a command that `begin` starts at the first one, and anew when it has ended."""
+    """Requests to a command that `begin` starts for the first request, and again when it has ended."""
 
     def __init__(self, begin: Callable[[], Awaitable[Stream]], patience_s: float = PATIENCE_S) -> None:
         self._begin = begin
@@ -41,7 +41,7 @@ class Conversation:
         self._silence = ""
 
     async def ask(self, question: bytes, wait_s: float = 0.0) -> bytes:
-        """The answer to a question of one line, for which the machine may wait so long.
+        """The answer to a request of one line, before which the machine may wait up to `wait_s`.
 
         Raises what `begin` raises, but `ConversationLost` for an `OSError`.
         """
@@ -50,7 +50,7 @@ class Conversation:
             raise ConversationLost(self._silence)
         if self._beginning is None or _is_over(self._beginning):
             self._beginning = asyncio.create_task(self._open())
-        # Shielded: others may wait for the same one when this caller goes away.
+        # Shielded, because others may wait for the same task when this caller is cancelled.
         talk = await asyncio.shield(self._beginning)
         try:
             return await talk.ask(question, self._patience_s + wait_s)
@@ -67,22 +67,22 @@ class Conversation:
 
 
 def _is_over(beginning: asyncio.Task[_Talk]) -> bool:
-    """Whether this attempt failed, or its command has ended since."""
+    """Whether the start failed, or its command has ended since."""
     if not beginning.done():
         return False
     return beginning.cancelled() or beginning.exception() is not None or beginning.result().is_over
 
 
 class _Talk:
-    """One command's standard input and output."""
+    """One command, with its standard input and output."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._numbers = count(1)
         self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
-        """Who waits, by the number of their question; None is no answer."""
+        """The waiting callers, by the number of their request; None means that no answer will come."""
         self._unasked = 0
-        """Lines since the last answer that somebody waited for."""
+        """Lines since the last answer that a caller received."""
         self.is_over = False
         self._listening = asyncio.create_task(self._listen())
 
@@ -119,12 +119,12 @@ class _Talk:
                     if self._unasked > MAX_UNASKED:
                         return self._end()
                 unread += rest
-                await asyncio.sleep(0)  # A read of what has already arrived gives nobody else a turn.
+                await asyncio.sleep(0)  # Reading data that has arrived already does not yield to other tasks.
         return self._end()
 
     def _take(self, line: bytes) -> None:
         number, _, answer = line.partition(b" ")
-        answered = self._asked.get(number)  # A login shell may have said something of its own.
+        answered = self._asked.get(number)  # A login shell may have printed other lines.
         if answered and not answered.done():
             answered.set_result(answer)
             self._unasked = 0

@@ -1,4 +1,4 @@
-"""Why a machine could not be asked, in words for people."""
+"""Why a machine could not be reached, in words for people."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ from typing import ClassVar
 
 
 class HostError(Exception):
-    """A machine could not be asked. The message is a clause for people, without addresses, paths or secrets."""
+    """A machine could not be reached. The message is a clause for people, without addresses, paths or secrets."""
 
     permanent: ClassVar[bool] = False
-    """Whether trying again is useless until an operator has acted."""
+    """Whether another attempt is useless until an operator has acted."""
 
 
-class Unreachable(HostError):  # noqa: N818 - says what is the case
-    """Refused, unknown, silent for too long, or lost in mid-command: then nobody knows how far the command went."""
+class Unreachable(HostError):  # noqa: N818 - a state
+    """Refused, unknown host, no answer, or a lost connection. In the last case it is unknown how far the command
+    ran."""
 
 
-class HostKeyMismatch(HostError):  # noqa: N818 - says what is the case
-    """The machine is not provably the one that the known_hosts file names."""
-
-    permanent = True
-
-
-class AccessDenied(HostError):  # noqa: N818 - says what is the case
-    """The machine does not accept our user and key, or we have no key."""
+class HostKeyMismatch(HostError):  # noqa: N818 - a state
+    """The machine's host key is not in the known_hosts file."""
 
     permanent = True
 
 
-class OutputTooLarge(HostError):  # noqa: N818 - says what is the case
-    """The command wrote more than its caller allows; it was cut off."""
+class AccessDenied(HostError):  # noqa: N818 - a state
+    """The machine does not accept our user and key, or the key cannot be read."""
 
     permanent = True
 
 
-def silent_for(timeout_s: float) -> Unreachable:
-    """The error of a machine that says nothing."""
+class OutputTooLarge(HostError):  # noqa: N818 - a state
+    """The command wrote more than its caller allows, and was cut off."""
+
+    permanent = True
+
+
+def no_answer(timeout_s: float) -> Unreachable:
+    """The error for a machine that does not answer in time."""
     return Unreachable(f"it did not answer within {timeout_s:g} seconds")

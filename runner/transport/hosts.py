@@ -1,6 +1,6 @@
-"""Where bytes go: runs one command on a machine, over SSH or locally, and brings back what it wrote.
+"""Runs one command on a machine, over SSH or locally, and returns its output.
 
-It refuses to know what the commands are for, and how a connection is made (`runner.transport.ssh`).
+This module knows neither the purpose of commands nor how connections are made (`runner.transport.ssh`).
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import asyncssh
 
 from runner.model.completed import Completed
 from runner.model.machines import Machine
-from runner.transport.host_errors import HostError, Unreachable, silent_for
+from runner.transport.host_errors import HostError, Unreachable, no_answer
 from runner.transport.listening import Accept, CannotListen, Listening, SshListening, SshStream, Stream
 from runner.transport.local_host import LocalHost
 from runner.transport.output import Output
 from runner.transport.ssh import SILENCE_S, connect
-from runner.transport.ssh_metrics import TRAFFIC
+from runner.transport.ssh_metrics import SSH_METRICS
 
 Value = TypeVar("Value")
 
 MAX_SESSIONS = 5
-"""Commands run at once on one connection: OpenSSH's `MaxSessions` is 10, and it frees a slot late."""
+"""Commands at the same time on one connection: OpenSSH's `MaxSessions` is 10, and it frees sessions late."""
 CHANNEL_RETRY_S = 0.1
 BEGIN_S = LISTEN_S = 30.0
-"""How long it may take until a command is begun, or something listens there."""
+"""How long a command may take to start, or a socket to be opened."""
 
 
 class Host(Protocol):
-    """A place where commands run."""
+    """A machine on which commands run."""
 
     async def run(
         self,
@@ -42,35 +42,34 @@ class Host(Protocol):
         timeout_s: float = 60.0,
         max_output_bytes: int = 64_000_000,
     ) -> Completed:
-        """Run one command to its end, which is when it has exited and both its outputs are closed.
+        """Run one command until it has exited and both its outputs are closed.
 
-        The time-out bounds everything, connecting too. Raises `HostError`, and `ValueError` for an `argv` that
-        no command line can hold (a NUL character).
+        The time-out includes connecting. Raises `HostError`, and `ValueError` for an `argv` with a NUL character.
         """
 
     async def begin(self, argv: Sequence[str]) -> Stream:
-        """Start one command that we go on speaking with: what it reads and writes, but for its complaints, as a stream.
+        """Start a command whose input and output become a stream; its standard error is dropped.
 
-        It is to end by itself once nothing more can come. Where it cannot be started, the stream ends at once, or
-        `OSError` is raised. Raises `HostError`.
+        The command must end by itself when its input ends. If it cannot start, the stream ends at once, or `OSError` is
+        raised. Raises `HostError`.
         """
 
     async def listen(self, path: str, accept: Accept) -> Listening:
-        """Listen on a socket at a path there, at which nothing may be yet, for as long as the connection to it lives.
+        """Listen on a socket at a path on the machine, where no file may exist, while the connection to it lives.
 
-        Raises `HostError`, and `CannotListen` where it lets nobody do so.
+        Raises `HostError`, and `CannotListen` if the machine forbids it.
         """
 
     async def close(self) -> None:
-        """Let go of what is held open. Idempotent."""
+        """Close what is open. Idempotent."""
 
 
 HostOpener = Callable[[Machine, float], Host]
-"""Opens the host behind a machine, which may be silent for so many seconds."""
+"""Opens the host for a machine, which may be silent for so many seconds."""
 
 
 def open_host(machine: Machine, silence_s: float = SILENCE_S) -> Host:
-    """The host behind a machine, which may be silent for so long. Connects on first use."""
+    """The host for a machine, which may be silent for `silence_s`. It connects on first use."""
     return LocalHost() if machine.kind == "local" else SshHost(machine, silence_s)
 
 
@@ -79,7 +78,7 @@ def _lost() -> Unreachable:
 
 
 class SshHost:
-    """A machine behind SSH: one connection, opened on first use, shared by all commands, reopened after a loss."""
+    """A machine reached over SSH: one connection for all commands, opened on first use, and again after a loss."""
 
     def __init__(self, machine: Machine, silence_s: float = SILENCE_S) -> None:
         self._machine = machine
@@ -95,23 +94,23 @@ class SshHost:
         timeout_s: float = 60.0,
         max_output_bytes: int = 64_000_000,
     ) -> Completed:
-        """See `Host`. A time-out costs the connection, and so everything else that runs over it just then.
+        """See `Host`. A time-out closes the connection, and so ends all other commands on it.
 
-        OpenSSH keeps the slot of a command whose channel was closed until that command ends by itself; one that
-        hangs would hold its slot for good.
+        OpenSSH keeps the session of a closed channel until its command ends. A command that hangs would keep it
+        forever.
         """
         command = shlex.join(argv)
         if "\0" in command:
             raise ValueError("a command line cannot hold a NUL character")
-        TRAFFIC.count_trip(self._machine.name)
+        SSH_METRICS.count_trip(self._machine.name)
         try:
             async with asyncio.timeout(timeout_s), self._sessions:
                 return await self._exchange(command, stdin, max_output_bytes)
         except TimeoutError as error:
-            TRAFFIC.count_failure(self._machine.name, error)
-            raise silent_for(timeout_s) from None
+            SSH_METRICS.count_failure(self._machine.name, error)
+            raise no_answer(timeout_s) from None
         except HostError as error:
-            TRAFFIC.count_failure(self._machine.name, error)
+            SSH_METRICS.count_failure(self._machine.name, error)
             raise
 
     async def begin(self, argv: Sequence[str]) -> Stream:
@@ -119,14 +118,14 @@ class SshHost:
         command = shlex.join(argv)
         try:
             async with asyncio.timeout(BEGIN_S):
-                # What it complains of is dropped: unread, it would hold up what it says.
+                # Standard error is dropped, because unread data would block the command.
                 process = await self._start(
                     lambda connection: connection.create_process(
                         command, encoding=None, request_pty=False, stderr=asyncssh.DEVNULL
                     )
                 )
         except TimeoutError:
-            raise silent_for(BEGIN_S) from None
+            raise no_answer(BEGIN_S) from None
         return _CountedStream(process.stdout, process.stdin, self._machine.name)
 
     async def listen(self, path: str, accept: Accept) -> Listening:
@@ -140,14 +139,14 @@ class SshHost:
                 connection = await self._connected()
                 return SshListening(connection, await connection.start_unix_server(lambda: serve, path))
         except TimeoutError:
-            raise silent_for(LISTEN_S) from None
+            raise no_answer(LISTEN_S) from None
         except asyncssh.ChannelListenError as error:
-            raise CannotListen("it does not let us listen on a socket there") from error
+            raise CannotListen("the machine does not let ptq-bot listen on a socket") from error
         except (OSError, asyncssh.Error) as error:
             raise _lost() from error
 
     async def close(self) -> None:
-        """End the connection, and with it what still runs over it."""
+        """Close the connection, and so end all commands on it."""
         connecting, self._connecting = self._connecting, None
         if connecting is None:
             return
@@ -166,7 +165,7 @@ class SshHost:
                 )
             )
             try:
-                with suppress(OSError):  # It may have ended without reading what we send.
+                with suppress(OSError):  # The command may have ended without reading its input.
                     channel.write(stdin)
                     channel.write_eof()
                 await output.ended
@@ -177,7 +176,7 @@ class SshHost:
             raise
         exit_status = channel.get_returncode()
         if exit_status is None:
-            # asyncssh ends a session that was killed, or lost, without an exception.
+            # asyncssh reports no exception for a session that was killed or lost.
             raise _lost()
         return output.completed(exit_status)
 
@@ -189,7 +188,7 @@ class SshHost:
             except asyncssh.ChannelOpenError as error:
                 if error.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
                     raise Unreachable("it refused to start a command") from error
-                # No slot free, or a connection that has just gone: the command was not started in either case.
+                # No free session, or a connection that was just lost: in both cases the command was not started.
                 await asyncio.sleep(CHANNEL_RETRY_S)
             except (OSError, asyncssh.Error) as error:
                 raise _lost() from error
@@ -199,13 +198,13 @@ class SshHost:
             self._connecting = asyncio.create_task(connect(self._machine, self._silence_s))
         connecting = self._connecting
         try:
-            # Shielded: others may wait for the same connection when this caller's time is up.
+            # Shielded, because others may wait for the same connection when this caller's time is up.
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not connecting.cancelled() or (task and task.cancelling()):
                 raise
-            # We were closed; whoever asks was not cancelled.
+            # The connection was closed; this caller was not cancelled.
             raise Unreachable("its connection was closed") from None
 
     def _give_up_connection(self) -> None:
@@ -215,7 +214,7 @@ class SshHost:
 
 
 class _CountedStream(SshStream):
-    """A command that we speak with: what we say is a trip to its machine."""
+    """The stream of a command, which counts writes as trips to its machine."""
 
     def __init__(self, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes], machine: str) -> None:
         super().__init__(reader, writer)
@@ -223,7 +222,7 @@ class _CountedStream(SshStream):
 
     async def write(self, data: bytes) -> None:
         """See `Stream`."""
-        TRAFFIC.count_trip(self._machine)
+        SSH_METRICS.count_trip(self._machine)
         await super().write(data)
 
 
@@ -238,14 +237,14 @@ class _Session(asyncssh.SSHClientSession[bytes]):
         self._output.add(stream, data)
 
     def eof_received(self) -> bool:
-        return True  # Half open: the exit status is still to come.
+        return True  # Half open, because the exit status is still to come.
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._output.end(_lost() if exc else None)
 
 
 def _is_over(connecting: asyncio.Task[asyncssh.SSHClientConnection]) -> bool:
-    """Whether this attempt failed, or its connection has ended since."""
+    """Whether the connection failed, or has ended since."""
     if not connecting.done():
         return False
     return connecting.cancelled() or connecting.exception() is not None or connecting.result().is_closed()

@@ -1,6 +1,6 @@
-"""Speaks with our machine-side program, `runner/jobd`, over a host, and puts it there first where it is missing.
+"""The client of the program on each machine, `runner/jobd`. It installs the program if it is missing.
 
-It refuses to know how bytes travel, and what the verbs do.
+It knows neither how bytes travel nor what the verbs do.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from runner.transport.listening import Accept, CannotListen, Listening
 
 log = structlog.get_logger()
 
-PATIENCE_S: Mapping[str, float] = {
+TIMEOUTS_S: Mapping[str, float] = {
     **dict.fromkeys(("prepare", "start", "check", "result"), 300.0),
     **dict.fromkeys(("kill", "dismiss", "adopt"), 120.0),
     "clean": 600.0,
 }
-"""How long a verb may take, where that is longer than a minute: a large change takes its time to travel, and large
-trees take theirs to go."""
+"""The time-outs of verbs, in seconds, if longer than a minute: large changes take long to transfer, and large trees to
+delete."""
 MAX_RESULT_BYTES = 130_000_000
-"""Of what was collected: a little more than the program's `MAX_JSON`, which bounds it there."""
+"""The size limit of a result: a little more than the program's own limit, `MAX_JSON`."""
 MAX_FOLDERS = 1_000
 MAX_VERSION = 200
-"""Characters of what a program says of itself."""
+"""Characters of a program's version."""
 MAX_CLAUSES = 20
-"""What jobs can reach, as far as it is shown."""
+"""How many exposures are shown."""
 MAX_SOCKET_PATH = 107
 """Bytes of a Unix socket's path (unix(7))."""
 
@@ -53,12 +53,12 @@ WAYS: Mapping[str, Sequence[str]] = {
     "auto": ("overlay", "copy", "slot"),
     **{way: (way,) for way in ("overlay", "copy", "slot")},
 }
-"""The ways in which a job's environment may come from its base, best first, by a machine's setting `environment`."""
+"""The methods for a job's environment, best first, by a machine's setting `environment`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What the machine runs our program with."""
+    """The versions that jobd runs with."""
 
     python: str
     git: str | None
@@ -66,29 +66,29 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Whether the machine can seal jobs from each other."""
+    """What a machine can do to isolate jobs."""
 
     sealed: bool
     words: str
-    """What works, or why it does not, as a clause for people."""
+    """The sandbox's features, or why there is none, as a clause for people."""
     way: str
-    """How environments come from their bases there."""
+    """The method for environments on this machine."""
     open: Sequence[str]
-    """What jobs can reach nevertheless, as clauses for people."""
+    """What jobs can still reach, as clauses for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Which programs a machine has."""
+    """The programs on a machine."""
 
     now: float
-    """By its own clock, in seconds since 1970."""
+    """The machine's clock, in seconds since 1970."""
     versions: Mapping[str, str | None]
-    """What each says of itself, a stranger's text; empty where it says nothing, None where it is not there."""
+    """What each program prints as its version, untrusted; empty if it prints none, None if the program is missing."""
 
 
 class JobdClient:
-    """One machine's program. Every method raises `HostError` when it cannot be asked, `JobdError` when it says no."""
+    """The program on one machine. Methods raise `HostError` if it cannot be reached, and `JobdError` if it refuses."""
 
     def __init__(self, machine: Machine, host: Host) -> None:
         self._machine = machine
@@ -100,7 +100,7 @@ class JobdClient:
         self._lost_in_a_row = 0
 
     def is_for(self, *, private: bool) -> bool:
-        """Whether the machine serves private repositories, or public ones; it is not asked."""
+        """Whether the machine serves private, or public, repositories. Does not contact it."""
         return self._machine.is_for(private=private)
 
     async def call(self, verb: str, **request: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class JobdClient:
         return await run_aside(len(completed.stdout), parse_answer, completed)
 
     async def version(self) -> Version:
-        """What the machine has; the cheapest way to learn whether it works."""
+        """The versions that jobd runs with. The cheapest test of a machine."""
         answer = await self.call("version")
         git = answer.get("git")
         return Version(
@@ -125,7 +125,7 @@ class JobdClient:
         )
 
     async def capabilities(self) -> Capabilities:
-        """Whether it can seal jobs, which is tried there and then."""
+        """Try whether the machine can isolate jobs."""
         answer = await self.call("capabilities")
         words, way = (read_text(answer.get(name)) for name in ("words", "way"))
         clauses = found if isinstance(found := answer.get("open"), list) else []
@@ -133,29 +133,32 @@ class JobdClient:
         return Capabilities(answer.get("sealed") is True, words, way, reachable)
 
     async def check(self) -> Inventory:
-        """What there is on it. Raises `JobdError` also when jobs cannot run there as the operator wants."""
+        """The machine's inventory.
+
+        Raises `JobdError` also if the machine lacks a sandbox that its operator requires.
+        """
         answer = await self.call("inventory")
         if self._machine.sandbox == "required" and not (found := await self.capabilities()).sealed:
             raise JobdError("not_sealed", f"its configuration requires a sandbox, but jobs are {found.words}")
         try:
             return parse_inventory(answer)
-        except ValueError as fault:
-            raise JobdError("internal", f"the machine's answer about what it has makes no sense: {fault}") from None
+        except ValueError as error:
+            raise JobdError("internal", f"the machine's inventory is invalid: {error}") from None
 
     async def find_programs(self, programs: Sequence[str], versions: Sequence[str]) -> Programs:
-        """Which of these programs are there; those of `versions` are started to say theirs."""
+        """Which of these programs exist. Those in `versions` are started to print their version."""
         answer = await self.call("programs", programs=list(programs), versions=list(versions))
         now, told = answer.get("now"), answer.get("programs")
         if not isinstance(now, float) or not math.isfinite(now) or not isinstance(told, dict):
-            raise JobdError("internal", "the machine's answer about its programs makes no sense")
+            raise JobdError("internal", "the machine's answer about its programs is invalid")
         said = {name: told.get(name) for name in (*programs, *versions)}
         return Programs(now, {name: None if word is None else read_text(word) for name, word in said.items()})
 
     async def list_jobs(self) -> tuple[str, ...]:
-        """The jobs whose folders are there, the oldest first; of very many not all."""
+        """The ids of the jobs with folders on the machine, oldest first, up to a limit."""
         told = (await self.call("jobs")).get("jobs")
         if not isinstance(told, list):
-            raise JobdError("internal", "the machine's answer about its jobs makes no sense")
+            raise JobdError("internal", "the machine's answer about its jobs is invalid")
         found = [read_text(job.get("id"), MAX_VERSION) for job in told[:MAX_FOLDERS] if isinstance(job, dict)]
         return tuple(job_id for job_id in found if re.fullmatch(r"[0-9a-f]{10}", job_id))
 
@@ -169,11 +172,11 @@ class JobdClient:
         held_back: Sequence[FileChange] = (),
         gpus: Devices = (),
     ) -> bool:
-        """Start to make the job's worktree and virtual environment. False when that had been started before.
+        """Start to make the job's worktree and virtual environment. Returns False if it was started before.
 
-        From then on all commands of the job see these `gpus`, or all where none is given.
-        The worktree has `changes` on top of the recipe's commit, merged where they begin from another one; `held_back`
-        is written there when the result is collected, where the path is then still as in the commit.
+        The job's commands see only these `gpus`, or all GPUs if none is given. `changes` are applied on top of the
+        recipe's commit, and merged if they were made on the commit `changes_from`. `held_back` is applied when the
+        result is collected, to paths that are unchanged by then.
         """
         answer = await self.call(
             "prepare",
@@ -186,7 +189,10 @@ class JobdClient:
         return answer.get("started") is True
 
     async def make_base(self, job_id: str, recipe: Recipe, gpus: Devices = (), *, only_existing: bool = False) -> bool:
-        """Start to make a repository's base, or to bring it to the recipe's commit. False when that was started."""
+        """Start to build a repository's base or to bring it to the recipe's commit.
+
+        Returns False if it was started before.
+        """
         recipe_fields = self._encode_recipe(recipe, gpus)
         answer = await self.call("base", job_id=job_id, only_existing=only_existing, **recipe_fields)
         return answer.get("started") is True
@@ -202,10 +208,10 @@ class JobdClient:
         base_skills: Mapping[str, str],
         base_commit: str,
     ) -> bool:
-        """Start the agent, in a prepared environment. False when it had been started before.
+        """Start the agent in a prepared environment. Returns False if it was started before.
 
-        Below its home lie also `base_skills`: folders there, with the repository's, as `base_commit` has them. A
-        `relay` leads it to who listens by `listen`, which must have been called.
+        `base_skills` maps folders in the agent's home to folders of the repository, which are copied as in
+        `base_commit`. A `relay` forwards to the socket of `listen`, which must have been called.
         """
         answer = await self.call(
             "start",
@@ -245,9 +251,9 @@ class JobdClient:
         max_text_bytes: int,
         max_log_bytes: int,
     ) -> bool:
-        """Start to lint and to compute the change against `base_commit`. False when that had been started before.
+        """Start to lint and to compute the change against `base_commit`. Returns False if it was started before.
 
-        What was `hidden` from the agent is there again.
+        Files that were `hidden` from the agent are restored first.
         """
         answer = await self.call(
             "collect",
@@ -271,7 +277,7 @@ class JobdClient:
         runs: Sequence[Sequence[Mapping[str, Any]]],
         profile: Profile,
     ) -> bool:
-        """Start to run scripts and tests in an environment in which nothing has run. False when that was started."""
+        """Start to run scripts and tests in a fresh environment. Returns False if they were started before."""
         how, limits = profile.verification, profile.limits
         answer = await self.call(
             "check",
@@ -298,38 +304,41 @@ class JobdClient:
     async def poll(
         self, job_id: str, stage: str, *, log_offset: int = 0, log_limit: int = 65_536, wait_s: float = 0.0
     ) -> Poll:
-        """How a stage stands, with at most `log_limit` bytes of its log from `log_offset` on.
+        """The state of a stage, with at most `log_limit` bytes of its log from `log_offset` on.
 
-        While the stage runs and there is nothing new, the machine waits up to `wait_s` seconds for it.
+        While the stage runs and there is nothing new, the machine waits up to `wait_s` seconds.
         """
         what = {"log_offset": log_offset, "log_limit": log_limit, "wait_ms": int(wait_s * 1000)}
         return parse_poll(await self._ask({"job_id": job_id, "stage": stage, **what}, wait_s))
 
     async def result(self, job_id: str, max_bytes: int = MAX_RESULT_BYTES) -> dict[str, Any]:
-        """What was collected. Written by an agent: to be checked field by field."""
+        """The collected result. An agent may have written any of it, so each field must be checked."""
         return await self._call("result", min(max_bytes, MAX_RESULT_BYTES), {"job_id": job_id})
 
     async def listen(self, job_id: str, accept: Accept) -> Listening:
-        """Be the one to whom the job's relay leads, as long as the connection to the machine lives."""
+        """Accept connections from the job's relay, while the connection to the machine lives."""
         answer = await self.call("relay", job_id=job_id)
         path = read_text(answer.get("path"), MAX_SOCKET_PATH + 1)
         if not path or len(path.encode()) > MAX_SOCKET_PATH:
-            raise JobdError("no_relay", "the machine named no socket for the way to the gateway")
+            raise JobdError("no_relay", "the machine named no socket for the gateway")
         try:
             return await self._host.listen(path, accept)
         except CannotListen as error:
             raise JobdError("no_relay", f"the gateway cannot be reached from the machine: {error}") from error
 
     async def stop(self, job_id: str) -> None:
-        """Tell the agent to end, for which it has its grace. Nothing happens when it has ended, or never began."""
+        """Tell the agent to end within its grace period. Does nothing if it has ended or never started."""
         await self.call("stop", job_id=job_id)
 
     async def notify(self, job_id: str, text: str) -> None:
-        """Leave a text for the agent, in place of an earlier one. It sees it when it runs its next command."""
+        """Leave a message for the agent, in place of an earlier one.
+
+        The agent sees it when it runs its next command.
+        """
         await self.call("notify", job_id=job_id, text=text)
 
     async def kill(self, job_id: str) -> int:
-        """Kill everything that belongs to the job. Returns how many of its processes are still alive."""
+        """Kill all processes of the job. Returns how many are still alive."""
         answer = await self.call("kill", job_id=job_id)
         try:
             return read_number(answer.get("alive"))
@@ -337,19 +346,19 @@ class JobdClient:
             raise JobdError("internal", "the machine did not say what is still alive") from None
 
     async def admit(self, job_id: str, public_key: str, lasts_s: int, context: str) -> None:
-        """Let whoever has this key into the job, and nobody else any more, for so many seconds; and tell them of it."""
+        """Give only this key access to the job, for so many seconds. `context` is a text for the key's owner."""
         await self.call("admit", job_id=job_id, public_key=public_key, lasts_s=lasts_s, context=context)
 
     async def dismiss(self, job_id: str) -> None:
-        """Let nobody into the job any more, and end what whoever is in there has begun."""
+        """Remove everybody's access to the job, and end their processes."""
         await self.call("dismiss", job_id=job_id)
 
     async def adopt(self, job_id: str, earlier: str) -> None:
-        """Give the environment of an earlier job, as it is, to this one. From then on that has ended for good."""
+        """Pass the environment of an earlier job, as it is, to this one. The earlier job is then ended for good."""
         await self.call("adopt", job_id=job_id, earlier=earlier)
 
     async def clean(self, job_id: str) -> None:
-        """Kill everything that belongs to the job, and remove its folder."""
+        """Kill all processes of the job, and remove its folder."""
         await self.call("clean", job_id=job_id)
 
     def _encode_recipe(self, recipe: Recipe, gpus: Devices) -> dict[str, Any]:
@@ -362,14 +371,14 @@ class JobdClient:
         }
 
     async def _ask(self, question: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
-        """What `poll` answers. It is asked so often that no program is started for it, unless that is of no use."""
+        """Send a `poll`. It is sent so often that it uses the conversation, and starts a program only if that fails."""
         require_claim(0)
         body = json.dumps({"workspace": self._machine.workspace, **question}).encode()
         try:
             answer = await self._conversation.ask(body, wait_s)
         except ConversationLost as lost:
             self._lost_in_a_row += 1
-            if self._lost_in_a_row == 2:  # Once is how a program that is new there and a cut connection look, too.
+            if self._lost_in_a_row == 2:  # A single loss is normal after an installation or a cut connection.
                 log.warning("machine.conversation_lost", machine=self._machine.name, reason=str(lost))
             return await self.call("poll", **question)
         self._lost_in_a_row = 0
@@ -377,8 +386,8 @@ class JobdClient:
 
     async def _run(self, verb: str, body: bytes, limit: int) -> Completed:
         require_claim(0)
-        patience_s = PATIENCE_S.get(verb, 60.0)
-        return await self._host.run(self._command(verb), stdin=body, timeout_s=patience_s, max_output_bytes=limit)
+        timeout_s = TIMEOUTS_S.get(verb, 60.0)
+        return await self._host.run(self._command(verb), stdin=body, timeout_s=timeout_s, max_output_bytes=limit)
 
     def _command(self, verb: str) -> list[str]:
         return [self._machine.python, "-I", self._path, verb]
@@ -393,7 +402,7 @@ def _encode(content: bytes) -> str:
 
 
 def _as_prefix(command: str) -> list[str]:
-    """An operator's shell line as the beginning of a command, behind which words can be put."""
+    """An operator's shell line as the beginning of a command, to which arguments can be appended."""
     return ["/bin/sh", "-ec", f'{command} "$@"', "sh"]
 
 

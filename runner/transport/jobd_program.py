@@ -1,6 +1,6 @@
-"""Our machine-side program, `runner/jobd`, as one archive, and how a machine gets it: as a folder that Python runs.
+"""Packs the program for machines, `runner/jobd`, as one archive. A machine unpacks it into a folder that Python runs.
 
-Unpacked, its modules are compiled once and not at every call.
+In a folder, its modules are compiled once, and not for every call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def install(path, digest):
                     os.fsync(file.fileno())
         os.rename(part, path)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # Another one was quicker.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # Another installation was faster.
             raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -41,11 +41,11 @@ except OSError as error:
     answer = {"ok": False, "error": name, "message": "the workspace cannot be written: %s" % error.strerror}
 print(json.dumps(answer))
 """
-"""Unpacks standard input at a path, whole or not at all, and answers like the program that it installs."""
+"""Unpacks standard input at a path, whole or not at all. Its answer has the same form as jobd's."""
 
 
 def build_program() -> bytes:
-    """The machine-side program as an archive, which Python runs too (PEP 441); the same bytes for the same source."""
+    """The program as an archive that Python can run (PEP 441). The same source always gives the same bytes."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as program:
         program.writestr(zipfile.ZipInfo("__main__.py"), ENTRY)

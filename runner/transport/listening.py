@@ -1,6 +1,6 @@
-"""Connections that come from a machine: what listens there for us, and two of them made into one.
+"""Streams and listening sockets on machines, and a function that joins two streams.
 
-It refuses to know what passes through.
+This module does not interpret the data.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ CHUNK = 65_536
 
 
 class Stream(Protocol):
-    """One end of a connection. Every method but `abort` raises `OSError` once it is broken."""
+    """One end of a connection. All methods except `abort` raise `OSError` once it is broken."""
 
     async def read(self) -> bytes:
-        """Some bytes; empty at the end of what the other side has to say."""
+        """Some bytes; empty at the end of the data."""
 
     async def write(self, data: bytes) -> None:
         """Send, and wait while the other side does not keep up."""
 
     async def end(self) -> None:
-        """Say that nothing more comes."""
+        """Signal the end of the data."""
 
     def abort(self) -> None:
-        """Break it off."""
+        """Close the connection with an error."""
 
 
 Accept = Callable[[Stream], Awaitable[None]]
-"""Works on one connection until it returns."""
+"""Handles one connection until it returns."""
 
 
-class CannotListen(Exception):  # noqa: N818 - what is the case
-    """A machine does not let us listen there. The message is a clause for people."""
+class CannotListen(Exception):  # noqa: N818 - a state
+    """The machine forbids listening on a socket. The message is a clause for people."""
 
 
 class Listening(Protocol):
-    """Something that listens. It ends with the connection to its machine."""
+    """A listening socket. It ends with the connection to its machine."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether somebody there can still reach us by it."""
+        """Whether programs on the machine can still reach us through it."""
 
     def close(self) -> None:
-        """Listen no more. Connections that are open stay so."""
+        """Stop listening. Open connections stay open."""
 
 
 class LocalStream:
-    """A socket of this machine."""
+    """A socket on this machine."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -75,7 +75,7 @@ class LocalStream:
 
 
 class SshStream:
-    """A connection that sshd passes on to us."""
+    """A connection that sshd forwards to us."""
 
     def __init__(self, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]) -> None:
         self._reader, self._writer = reader, writer
@@ -121,7 +121,7 @@ class LocalListening:
 
 
 class SshListening:
-    """Listens on a machine behind SSH, for as long as the connection to it lives."""
+    """Listens on a machine over SSH, while the connection to it lives."""
 
     def __init__(self, connection: asyncssh.SSHClientConnection, listener: asyncssh.SSHListener) -> None:
         self._connection, self._listener = connection, listener
@@ -138,8 +138,8 @@ class SshListening:
         self._listener.close()
 
 
-class Begun:
-    """A connection of which the beginning was looked at."""
+class PeekedStream:
+    """A stream whose first bytes have been read; they are returned again by `read`."""
 
     def __init__(self, stream: Stream, first: bytes) -> None:
         self.first = first
@@ -164,16 +164,16 @@ class Begun:
         self._stream.abort()
 
 
-async def begin(stream: Stream, size: int) -> Begun:
-    """Wait for so many bytes, or the end, and look at them. Raises `OSError`."""
+async def peek(stream: Stream, size: int) -> PeekedStream:
+    """Wait for `size` bytes or the end of the data, without consuming them. Raises `OSError`."""
     first = b""
     while len(first) < size and (more := await stream.read()):
         first += more
-    return Begun(stream, first)
+    return PeekedStream(stream, first)
 
 
 async def join(one: Stream, other: Stream) -> None:
-    """Pass on what each says to the other, until one is broken or both have ended. Then both are over."""
+    """Copy data in both directions, until one side breaks or both have ended. Then close both."""
     ways = [asyncio.create_task(_pass_on(one, other)), asyncio.create_task(_pass_on(other, one))]
     try:
         await asyncio.gather(*ways)

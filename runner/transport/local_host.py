@@ -1,4 +1,4 @@
-"""The service's own machine, where commands run too. It refuses to know what they are for."""
+"""Runs commands on the service's own machine. It does not know their purpose."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import cast
 
 from runner.model.completed import Completed
-from runner.transport.host_errors import silent_for
+from runner.transport.host_errors import no_answer
 from runner.transport.listening import Accept, CannotListen, Listening, LocalListening, LocalStream, Stream
 from runner.transport.output import Output
 
 
 class LocalHost:
-    """The service's own machine. Commands see none of the service's environment beyond what a login has."""
+    """The service's own machine. Commands get only the environment variables of a login."""
 
     def __init__(self) -> None:
         self._begun: list[tuple[Stream, asyncio.subprocess.Process]] = []
@@ -35,7 +35,7 @@ class LocalHost:
             async with asyncio.timeout(timeout_s):
                 return await self._exchange(argv, stdin, max_output_bytes)
         except TimeoutError:
-            raise silent_for(timeout_s) from None
+            raise no_answer(timeout_s) from None
 
     async def begin(self, argv: Sequence[str]) -> Stream:
         """See `Host`."""
@@ -63,7 +63,7 @@ class LocalHost:
         try:
             server = await asyncio.start_unix_server(lambda *both: accept(LocalStream(*both)), path)
         except OSError as error:
-            raise CannotListen(f"nobody can listen on a socket there: {error.strerror}") from error
+            raise CannotListen(f"the socket cannot be opened: {error.strerror}") from error
         return LocalListening(server)
 
     async def close(self) -> None:
@@ -81,7 +81,7 @@ class LocalHost:
                 lambda: _LocalProcess(output), *argv, env=login_environment(os.environ), cwd="/", start_new_session=True
             )
         except OSError as error:
-            # What a shell answers for a program that is missing or cannot be run.
+            # The exit statuses of a shell for a program that is missing or cannot run.
             return Completed(127 if isinstance(error, FileNotFoundError) else 126, b"", str(error).encode())
         try:
             pipe = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
@@ -93,12 +93,12 @@ class LocalHost:
                 with suppress(ProcessLookupError):
                     os.killpg(transport.get_pid(), signal.SIGKILL)
             transport.close()
-            await process.exited.wait()  # It has been killed: this is the moment until the system says so.
+            await process.exited.wait()  # It was killed, so this takes only a moment.
         return output.completed(cast(int, transport.get_returncode()))
 
 
 class _LocalProcess(asyncio.SubprocessProtocol):
-    """The receiving end of one local command's pipes."""
+    """The receiving end of a local command's pipes."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -115,6 +115,6 @@ class _LocalProcess(asyncio.SubprocessProtocol):
 
 
 def login_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a command may see of the service's own environment, which holds secrets."""
+    """The variables of the service's environment that a command may see. The others may hold secrets."""
     names = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ")
     return {name: environment[name] for name in names if name in environment}

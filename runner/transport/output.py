@@ -1,4 +1,4 @@
-"""What a command on a machine writes, as it comes."""
+"""The output of a command on a machine, while it arrives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.transport.host_errors import HostError, OutputTooLarge
 
 
 class Output:
-    """What a command writes, kept up to a limit, and the moment at which it ends."""
+    """The output of a command, up to a limit, and the moment when it ends."""
 
     def __init__(self, max_bytes: int) -> None:
         self.stdout = bytearray()
@@ -18,14 +18,14 @@ class Output:
         self._max_bytes = max_bytes
 
     def add(self, stream: bytearray, data: bytes) -> None:
-        """Take what was written to one of the two, or end with `OutputTooLarge`."""
+        """Add data to one of the two outputs, or end with `OutputTooLarge`."""
         if len(self.stdout) + len(self.stderr) + len(data) <= self._max_bytes:
             stream += data
         else:
             self.end(OutputTooLarge(f"a command wrote more than {self._max_bytes} bytes"))
 
     def end(self, error: HostError | None = None) -> None:
-        """Nothing more will come."""
+        """Mark the end of the output."""
         if self.ended.done():
             return
         if error:
@@ -34,5 +34,5 @@ class Output:
             self.ended.set_result(None)
 
     def completed(self, exit_status: int) -> Completed:
-        """What the command left."""
+        """The result of the command."""
         return Completed(exit_status, bytes(self.stdout), bytes(self.stderr))

@@ -1,8 +1,8 @@
-"""Reads a machine's connection at a bounded cost: one machine takes at most a quarter of the event loop's time.
+"""Limits how much of the event loop's time one machine's connection can use: at most a quarter.
 
-A packet costs asyncssh about 20 µs, however small it is. A machine that somebody has taken over can therefore send a
-megabyte that keeps the event loop busy for seconds. What a machine sends is handled in small pieces, the time that
-they take is measured, and reading rests once a machine has used up its share. TCP then makes the machine wait.
+asyncssh takes about 20 µs for a packet of any size. So a machine under an attacker's control could keep the event loop
+busy for seconds with one megabyte. Received data is processed in small pieces, and their time is measured. When a
+machine has used up its share, reading pauses, and TCP makes the machine wait.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import cast
 
 import structlog
 
-from runner.transport.ssh_metrics import TRAFFIC
+from runner.transport.ssh_metrics import SSH_METRICS
 
 log = structlog.get_logger()
 
 SHARE = 0.25
-"""Of the event loop's time, for one connection. Packets of usual size come at more than 50 MB/s within it."""
+"""One connection's share of the event loop's time. It allows more than 50 MB/s of packets of the usual size."""
 BURST_S = 0.02
-"""How much work a connection may have done ahead of its share."""
+"""How much processing time a connection may use in advance."""
 PIECE_BYTES = 4096
 MAX_UNSENT_BYTES = 8_000_000
-"""A machine that makes us answer, and does not read the answers, is not read any further."""
+"""Reading pauses while so many bytes are unsent, because a machine may make us answer and not read the answers."""
 MANY_RESTS = 250
-"""After about ten seconds of rest the log says once that this machine keeps us busy."""
+"""After so many pauses, about ten seconds, the log reports the machine once."""
 
 
 class PacedReading(asyncio.Protocol):
-    """Stands between a TCP connection and the SSH connection on it. `clock` is the loop's time, `work` our CPU's."""
+    """A protocol between a TCP connection and its SSH connection. `clock` is the loop's time, `work` is CPU time."""
 
     def __init__(
         self,
@@ -56,17 +56,17 @@ class PacedReading(asyncio.Protocol):
         self._reader.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Hand it over in pieces, now as far as the share allows and the rest later."""
+        """Process data in pieces: now as far as the share allows, and the rest later."""
         self._pending += data
         if self._timer is None:
             self._hand_over()
 
     def eof_received(self) -> bool | None:
-        """Pass it on. It cannot overtake data: a transport that rests reads no end either."""
+        """Pass it on. It cannot overtake data, because a paused transport does not read the end either."""
         return self._reader.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on, and forget what the machine sent but had no share for."""
+        """Pass it on, and drop data that was not processed."""
         if self._timer:
             self._timer.cancel()
         self._pending.clear()
@@ -95,11 +95,11 @@ class PacedReading(asyncio.Protocol):
 
     def _rest(self) -> None:
         self._rests += 1
-        TRAFFIC.count_rest(self._machine)
+        SSH_METRICS.count_rest(self._machine)
         if self._rests == MANY_RESTS:
             log.warning("ssh.machine_sends_too_much", machine=self._machine)
         self._pause()
-        # Half of the burst is paid back, so that the next pieces find room.
+        # Wait until half of the burst is paid back, so that the next pieces fit.
         self._timer = asyncio.get_running_loop().call_later(BURST_S / 2 / SHARE, self._go_on)
 
     def _go_on(self) -> None:
@@ -117,7 +117,7 @@ class PacedReading(asyncio.Protocol):
 
 
 class PacedRoute:
-    """A way to a host without a jump host before it, for `asyncssh.connect(tunnel=...)`."""
+    """A direct route to a host, without a jump host, for `asyncssh.connect(tunnel=...)`."""
 
     def __init__(self, machine: str) -> None:
         self._machine = machine

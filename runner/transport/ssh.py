@@ -1,7 +1,7 @@
-"""How an SSH connection to a machine is made: by exactly our key and our known hosts, through jump hosts if need be.
+"""Opens SSH connections to machines, with only our key and our known hosts, and through jump hosts if necessary.
 
-Nothing of the operator's own set-up is read (`~/.ssh`, agent), but for a file that the configuration names. From that
-come addresses, ports, users and jump hosts, and nothing else.
+The operator's own setup (`~/.ssh`, agent) is not read. If the configuration names an ssh_config file, only addresses,
+ports, users and jump hosts are taken from it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import asyncssh
 import structlog
 
 from runner.model.machines import Machine
-from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch, Unreachable, silent_for
+from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch, Unreachable, no_answer
 from runner.transport.paced import PacedRoute
 
 log = structlog.get_logger()
 
 DEFAULT_PORT = 22
 SILENCE_S = 15.0
-"""A machine that is silent for so long is not there: while we connect, and later when asked for a sign of life."""
+"""How long a machine may be silent before it counts as gone: while connecting, and later between keep-alives."""
 SIGNS_OF_LIFE = 3
-"""How often it is asked for one within that time."""
+"""The number of keep-alives within that time."""
 HOST_KEY_KINDS = "+ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
-"""Accepted after the kinds that known_hosts has: a host with none of those must show its key to be told mismatched."""
+"""Accepted after the kinds in known_hosts. A host with another key must show it, so that the mismatch is reported."""
 
 CIPHERS = "^aes256-gcm@openssh.com,aes128-gcm@openssh.com"
-"""Asked for first: asyncssh spends a sixth of the time on a packet that it spends with its own first choice."""
+"""Preferred, because asyncssh takes a sixth of the time for a packet that it takes with its own default."""
 
 KEY_EXCHANGES = (
     "mlkem768x25519-sha256",
@@ -43,18 +43,18 @@ KEY_EXCHANGES = (
     "ecdh-sha2-nistp521",
     "diffie-hellman-group14-sha256",
 )
-"""Without those in which a machine chooses the numbers: with long ones, each exchange would take most of a second."""
+"""Excludes the methods with numbers that the machine chooses: long ones would take most of a second per exchange."""
 
 HOST = r"[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
-"""Nothing in them is special to a shell: ssh has one run what passes a jump host."""
+"""Without characters that are special to a shell, because ssh passes jump hosts to one."""
 
 _HOP = re.compile(rf"((?P<user>{USER})@)?(?P<host>{HOST})(:(?P<port>[0-9]{{1,5}}))?")
 _RUNS_MORE = re.compile(r"^(?:[^\S\n]|[\"'])*+(match|include)\b", re.IGNORECASE | re.MULTILINE)
 
 
 class Hop(NamedTuple):
-    """A host on the way, as ssh's option -J names it: `user@host:port`."""
+    """A host on the route, as in ssh's option -J: `user@host:port`."""
 
     host: str
     port: int | None = None
@@ -62,8 +62,8 @@ class Hop(NamedTuple):
 
 
 async def connect(machine: Machine, silence_s: float) -> asyncssh.SSHClientConnection:
-    """Connect to a machine; each host may be silent for so long. Raises `HostError`."""
-    asyncssh.set_log_level("WARNING")  # At INFO it writes addresses and every command.
+    """Connect to a machine. Each host on the route may be silent for `silence_s`. Raises `HostError`."""
+    asyncssh.set_log_level("WARNING")  # At INFO it logs addresses and every command.
     options = _make_options(machine, silence_s)
     hops = list_hops(machine)
     direct = PacedRoute(machine.name)
@@ -85,7 +85,7 @@ async def _connect_to(
     silence_s: float,
     what: str,
 ) -> asyncssh.SSHClientConnection:
-    """Connect to a host, directly or through the one before, which is closed with it."""
+    """Connect to a host, directly or through the previous host, whose connection is closed with it."""
     try:
         connection = await asyncssh.connect(
             hop.host, hop.port or DEFAULT_PORT, username=hop.user or (), tunnel=route, **options
@@ -99,7 +99,7 @@ async def _connect_to(
 
 
 async def fetch_host_key(hop: Hop, silence_s: float) -> asyncssh.SSHKey:
-    """The key that a host shows to whoever comes, of the kind that we ask for first. Raises `HostError`."""
+    """The host key that a host shows to anybody, of our preferred kind. Raises `HostError`."""
     asyncssh.set_log_level("WARNING")
     try:
         async with asyncio.timeout(silence_s):
@@ -112,14 +112,14 @@ async def fetch_host_key(hop: Hop, silence_s: float) -> asyncssh.SSHKey:
 
 
 def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
-    """What is the same for every host on the way."""
+    """The options for all hosts on the route."""
     return {
         "known_hosts": _read_known_hosts(machine),
         "client_keys": [_read_client_key(machine)],
         "server_host_key_algs": HOST_KEY_KINDS,
         "kex_algs": KEY_EXCHANGES,
         "encryption_algs": CIPHERS,
-        # A lying machine could send a packet that unpacks to a thousand times its size.
+        # A malicious machine could send a packet that unpacks to a thousand times its size.
         "compression_algs": ["none"],
         "config": None,
         "agent_path": None,
@@ -136,7 +136,7 @@ def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
 
 
 def list_hops(machine: Machine) -> list[Hop]:
-    """The hosts on the way to a machine, itself the last. Raises `HostError`."""
+    """The hosts on the route to a machine; the machine is the last. Raises `HostError`."""
     target = Hop(machine.host, machine.port, machine.user)
     try:
         if not machine.ssh_config_file:
@@ -147,17 +147,17 @@ def list_hops(machine: Machine) -> list[Hop]:
         return [*(_look_up(parse_hop(name), machine.ssh_config_file)[0] for name in names), target]
     except (OSError, ValueError, asyncssh.Error) as error:
         log.warning("ssh.configuration_unusable", machine=machine.name, reason=str(error))
-        raise Unreachable("its ssh_config_file cannot be used, for a reason that the log has") from error
+        raise Unreachable("its ssh_config_file cannot be used; see the log for the reason") from error
 
 
 def check_ssh_config(path: Path) -> None:
-    """Raise `ValueError` for a configuration that runs programs, or reads other files; `OSError` for none."""
+    """Raise `ValueError` for a file that runs programs or includes other files, and `OSError` if it cannot be read."""
     if _RUNS_MORE.search(path.read_text()):
-        raise ValueError("may have neither Match nor Include")
+        raise ValueError("may contain neither Match nor Include")
 
 
 def _look_up(hop: Hop, config: Path) -> tuple[Hop, tuple[str, ...]]:
-    """Where a host of this name is, and the names of those before it. Nothing else is taken from a configuration."""
+    """The address of a host with this name, and the names of its jump hosts. Nothing else is read from the file."""
     found = asyncssh.SSHClientConnectionOptions(
         host=hop.host,
         port=hop.port or (),
@@ -173,28 +173,28 @@ def _look_up(hop: Hop, config: Path) -> tuple[Hop, tuple[str, ...]]:
 
 
 def parse_hop(text: str) -> Hop:
-    """A host as ssh's option -J names it. Raises `ValueError`."""
+    """Parse a host as in ssh's option -J. Raises `ValueError`."""
     found = _HOP.fullmatch(text)
     port = int(found["port"]) if found and found["port"] else None
     if not found or (port is not None and not 1 <= port <= 65_535):
-        raise ValueError("is no host like user@host:port")
+        raise ValueError("is not a host like user@host:port")
     return Hop(found["host"].strip("[]"), port, found["user"] or "")
 
 
 def _classify(error: Exception, silence_s: float) -> HostError:
     match error:
         case asyncssh.HostKeyNotVerifiable():
-            return HostKeyMismatch("it showed a host key that the known_hosts file does not hold for it")
+            return HostKeyMismatch("its host key is not in the known_hosts file")
         case asyncssh.PermissionDenied():
-            return AccessDenied("it did not accept our user name and key")
+            return AccessDenied("login failed: it did not accept our user name and key")
         case TimeoutError():
-            return silent_for(silence_s)
+            return no_answer(silence_s)
         case socket.gaierror():
-            return Unreachable("its host name is not known")
+            return Unreachable("host name not found")
         case OSError(errno=int(number)):
-            return Unreachable(f"the connection could not be made ({os.strerror(number).lower()})")
+            return Unreachable(f"the connection failed ({os.strerror(number).lower()})")
         case _:
-            return Unreachable("the connection broke off before it was set up")
+            return Unreachable("the connection was closed before it was set up")
 
 
 def _read_known_hosts(machine: Machine) -> asyncssh.SSHKnownHosts:

@@ -1,4 +1,4 @@
-"""Counts what goes to machines and comes back in this process, and what took its time there: for whoever watches us."""
+"""Counts trips to machines, failures and durations in this process, for the metrics."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 STEPS = ("fetch", "base", "tree", "checkout", "update", "edits")
-"""Of making an environment, in their order."""
+"""The parts of making an environment, in order."""
 
 MAX_STEP_S = 1e6
 
 
 class Took(NamedTuple):
-    """How often something was done, and for how many seconds in all."""
+    """How often something was done, and its total duration in seconds."""
 
     times: int
     seconds: float
 
 
-class Traffic:
-    """Round trips to each machine, how many of them failed, and what environments took. Of the event loop's thread."""
+class SshMetrics:
+    """Trips to each machine, failures, pauses in reading, and durations of environments. Not thread-safe."""
 
     def __init__(self) -> None:
         self._trips: Counter[str] = Counter()
@@ -33,15 +33,15 @@ class Traffic:
         self._trips[machine] += 1
 
     def count_failure(self, machine: str, error: Exception) -> None:
-        """It did not come back with an answer, for a reason of this kind."""
+        """A command failed with this kind of error."""
         self._failures[machine, type(error).__name__] += 1
 
     def count_rest(self, machine: str) -> None:
-        """Reading from a machine rests, because it used up its share of the event loop."""
+        """Reading from a machine pauses, because it has used up its share of the event loop."""
         self._rests[machine] += 1
 
     def read_rests(self) -> Mapping[str, int]:
-        """How often reading rested, by machine."""
+        """How often reading paused, by machine."""
         return dict(self._rests)
 
     def read_trips(self) -> Mapping[str, int]:
@@ -49,11 +49,11 @@ class Traffic:
         return dict(self._trips)
 
     def read_failures(self) -> Mapping[tuple[str, str], int]:
-        """How many had no answer, by machine and kind of error."""
+        """How many commands failed, by machine and kind of error."""
         return dict(self._failures)
 
     def count_steps(self, told: object) -> None:
-        """An environment was made, and its machine says what took how many seconds: whatever it says."""
+        """Add the durations in a machine's answer about an environment; ignores invalid ones."""
         for step in STEPS:
             seconds = told.get(step) if isinstance(told, dict) else None
             if isinstance(seconds, float) and 0 <= seconds < MAX_STEP_S:
@@ -61,9 +61,9 @@ class Traffic:
                 self._steps[step] = Took(before.times + 1, before.seconds + seconds)
 
     def read_steps(self) -> Mapping[str, Took]:
-        """What the steps of environments took, all together."""
+        """The total durations of the parts of making environments."""
         return dict(self._steps)
 
 
-TRAFFIC = Traffic()
-"""Of this process."""
+SSH_METRICS = SshMetrics()
+"""The counts of this process."""

@@ -180,7 +180,7 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ('kind = "claude"', 'kind = "cloud"', "agents.mine.kind: must be one of: claude, codex, command, cursor, pi"),
         ('command = ["/opt/claude"]', "command = []", "agents.mine.command: must not be empty"),
         ('host = "10.0.0.5"', "", "machines[0]: a machine behind SSH also needs: host"),
-        ('"ops@bastion.example:22"', '"-oX=y"', "machines[0].jump_hosts[0]: is no host like user@host:port"),
+        ('"ops@bastion.example:22"', '"-oX=y"', "machines[0].jump_hosts[0]: is not a host like user@host:port"),
         ('"known_hosts"', '"elsewhere"', "machines[0].known_hosts_file: is not there"),
         ('"known_hosts"', '"/"', "machines[0].known_hosts_file: cannot be read: Is a directory"),
         ('"known_hosts"', f'"{"x" * 5000}"', "machines[0].known_hosts_file: cannot be read: File name too long"),

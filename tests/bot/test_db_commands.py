@@ -54,7 +54,7 @@ def test_the_command_that_upgrades_a_database_can_be_typed_as_it_is_told(tmp_pat
 
 @pytest.mark.parametrize(
     ("version", "words"),
-    [("9999", "it is too old for it, install the newer one"), ("0022", "move it away, and ptq-bot makes a new one")],
+    [("9999", "install a newer version"), ("0022", "move it away; ptq-bot creates a new one")],
 )
 def test_a_database_of_another_version_is_refused_with_what_to_do(tmp_path: Path, version: str, words: str) -> None:
     asyncio.run(add_finished_job(tmp_path))
@@ -70,9 +70,9 @@ def test_a_second_service_on_a_database_is_refused_and_other_commands_are_not(tm
     config = configure(tmp_path, port)
     with program.start(tmp_path, "serve", "--config", config) as service:
         service.wait_for_http(f"http://127.0.0.1:{port}/healthz")
-        assert "a service is running on it already; stop that one first" in refuse_to_start(config)
+        assert "another ptq-bot service is using it; stop that one first" in refuse_to_start(config)
         upgrade = program.run("db", "upgrade", "--config", config)
-        assert (upgrade.returncode, "already" in upgrade.stderr) == (1, True)
+        assert (upgrade.returncode, "another ptq-bot service" in upgrade.stderr) == (1, True)
         assert program.run("costs", "--config", config).returncode == 0
         service.stop(signal.SIGKILL)
     with program.start(tmp_path, "serve", "--config", config) as service:

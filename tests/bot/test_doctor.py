@@ -203,7 +203,9 @@ BROKEN = {
     "a private repository where nobody signs in": Broken(
         f"repository {NAME}", "pages", "its jobs have no pages", verdict=DoctorVerdict.WARNING, private=True
     ),
-    "nobody at the port": Broken("machine gpu-1", "connection", "could not be made", edit("port = SSH", "port = PORT")),
+    "nobody at the port": Broken(
+        "machine gpu-1", "connection", "the connection failed", edit("port = SSH", "port = PORT")
+    ),
     "another host key": Broken("machine gpu-1", "host key", "known_hosts", breaks=has_another_host_key),
     "another client key": Broken("machine gpu-1", "login", "user name and key", breaks=has_another_client_key),
     "no Python": Broken("machine gpu-1", "python", "cannot be run", edit("python = PYTHON", 'python = "/opt/none"')),

@@ -50,7 +50,7 @@ async def test_an_unknown_machine_is_refused_with_the_names_of_those_there_are(t
 def test_without_a_database_the_operator_is_told(tmp_path: Path) -> None:
     done = program.run("machines", "list", "--config", configure(tmp_path, 0))
     assert done.returncode == 1
-    assert "there is no such file" in done.stderr
+    assert "the file does not exist" in done.stderr
 
 
 def test_machines_stand_in_columns() -> None:

@@ -18,7 +18,7 @@ from bot.observability.metrics import MetricsSnapshot, find_quantiles, render
 from handlers.effects.outbox import Backlog
 from runner.model.job import NEXT
 from runner.rows.stats import Readings, measure_phases
-from runner.transport.ssh_metrics import Traffic
+from runner.transport.ssh_metrics import SshMetrics
 from tests.support.jobs import NOON
 from tests.support.world import World, open_world
 
@@ -150,7 +150,7 @@ def test_quantiles_of_few_and_of_many() -> None:
 
 
 def test_what_a_machine_says_of_the_time_that_steps_took_is_taken_with_care() -> None:
-    traffic = Traffic()
+    traffic = SshMetrics()
     traffic.count_steps({"fetch": 1.5, "base": 2.0})
     traffic.count_steps({"fetch": 0.5, "of a stranger": 1.0})
     nonsense: list[object] = [None, [], "fetch", *({"fetch": value} for value in (-1.0, "1", math.nan, 1e300, 1))]

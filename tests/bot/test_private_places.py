@@ -20,7 +20,7 @@ from runner.steps.spool import Spool
 from tests.bot.test_cli import configure
 from tests.support.jobd import Jobd, Repository, make_repository
 
-SEALED = namespaces.is_sealable(namespaces.find_missing(Path("/var/tmp")))
+SEALED = namespaces.can_sandbox(namespaces.find_missing(Path("/var/tmp")))
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def test_what_only_reads_makes_no_database(tmp_path: Path, command: Sequence[str
     done = program.run(*command, "--config", configure(tmp_path, 0))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.endswith("ptq.db: there is no such file")
+    assert line.endswith("ptq.db: the file does not exist")
     assert not (tmp_path / "ptq.db").exists()
 
 

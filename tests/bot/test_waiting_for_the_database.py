@@ -20,7 +20,7 @@ from sqlalchemy import event, text
 from bot.demo.loopback import find_free_port
 from runner.db.database import Database
 from runner.db.errors import UnavailableDatabase
-from runner.db.postgresql import TURN
+from runner.db.postgresql import WRITE_LOCK
 from tests.bot.test_cli import configure, refuse_to_start
 from tests.support import program
 from tests.support.jobs import open_database
@@ -102,7 +102,7 @@ async def test_a_service_that_waits_for_its_database_stops_when_it_is_asked_to(t
 async def blocked(postgres: Server, url: str) -> AsyncIterator[None]:
     """Somebody has the turn to write inside the block, and is at work, so that nobody may take it."""
     blocker = await asyncpg.connect(url.replace("+asyncpg", ""))
-    await blocker.execute(f"SELECT pg_advisory_lock({TURN})")
+    await blocker.execute(f"SELECT pg_advisory_lock({WRITE_LOCK})")
     working = asyncio.create_task(blocker.execute("SELECT pg_sleep(600)"))
     yield
     await postgres.execute(f"SELECT pg_terminate_backend({blocker.get_server_pid()})")

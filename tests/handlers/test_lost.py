@@ -30,7 +30,7 @@ ASKED_FOR = {
 
 
 def lost(**changes: Any) -> Job:
-    failure = "machine gpu-1 can no longer be asked: it did not answer"
+    failure = "machine gpu-1 can no longer be reached: it did not answer"
     return running(**{"state": JobState.LOST, "ended_at": NOON, "failure": failure, **ASKED_FOR, **changes})
 
 
@@ -54,7 +54,7 @@ async def test_a_lost_job_is_started_again_as_it_was_asked_for(database_url: str
         case = await desk.case()
         assert (case.state, case.active_job_id) == (CaseState.ACTIVE, again.id)
         report = (await desk.reply("report")).body
-        assert "**Why:** machine gpu-1 can no longer be asked: it did not answer" in report
+        assert "**Why:** machine gpu-1 can no longer be reached: it did not answer" in report
         assert "started again, once, as attempt 4, on another machine" in report, "a private job has no page to link"
         assert "/ptq retry" not in report
         async with desk.db.read() as connection:
@@ -94,7 +94,7 @@ async def test_a_second_loss_starts_nothing_and_says_what_to_do(database_url: st
         _, again = await jobs_of(desk)
         async with desk.db.write() as connection:
             again = await job_rows.move_job(connection, again, JobState.PREPARING, NOON, machine="gpu-2")
-            await job_rows.move_job(connection, again, JobState.LOST, NOON, "machine gpu-2 can no longer be asked")
+            await job_rows.move_job(connection, again, JobState.LOST, NOON, "machine gpu-2 can no longer be reached")
         await report_jobs(desk.context)
         assert len(await jobs_of(desk)) == 2
         async with desk.db.read() as connection:

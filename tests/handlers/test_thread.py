@@ -33,7 +33,7 @@ UNRESOLVED = done(
 )
 METER = make_meter(turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
 RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")
-QUEUED, DONE, LOST = make_job(), done(), done(state=JobState.LOST, failure="machine gpu-1 can no longer be asked")
+QUEUED, DONE, LOST = make_job(), done(), done(state=JobState.LOST, failure="machine gpu-1 can no longer be reached")
 SWEPT = done(preset=VERIFY, posts=Posts.FINDING, base_commit="b" * 40)
 RULES = RepositoryRules(REPOSITORY, agent="mine")
 OFFERS = {"claude": ("opus", "sonnet"), "mine": ()}
@@ -148,7 +148,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     hold_replies.render_held: [
         hold_replies.render_held(HOLD, ()),
         hold_replies.render_held(replace(HOLD, admitted_at=NOON), ()),
-        hold_replies.render_held(replace(HOLD, trouble="the account knows this key already"), ()),
+        hold_replies.render_held(replace(HOLD, trouble="the account already uses this key"), ()),
     ],
     hold_replies.render_not_made: [
         hold_replies.render_not_made(replace(ANEW, failure="setup failed with exit status 1: false"), ())

@@ -81,7 +81,7 @@ def test_a_preset_that_changes_nothing_gets_its_diff_refused() -> None:
         make_job(base_commit="ab" * 20, may_change=False, preset="diagnose"), raw(change()), PROFILE, SECRET
     )
     assert report.digest is None
-    assert "the preset diagnose changes no file, but the agent changed `a.py`" in report.refusals[0]
+    assert "the preset diagnose must not change files, but the agent changed `a.py`" in report.refusals[0]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_rename_of_case_and_twins_that_were_always_there_are_no_collision() ->
 
 def test_nothing_lies_in_a_file_or_in_a_link() -> None:
     link = change("Lib", b"src", mode="120000", old_mode=None)
-    assert "`lib/x.py` lies in `Lib`, which is no folder" in refusal(link, change("lib/x.py", old_mode=None))
+    assert "`lib/x.py` is inside `Lib`, which is not a folder" in refusal(link, change("lib/x.py", old_mode=None))
     assert read(change("lib", None, mode=None), change("lib/x.py", old_mode=None)).refusals == (), (
         "a file became a folder"
     )
@@ -218,7 +218,7 @@ def test_invisible_characters_in_a_name_are_shown_and_named() -> None:
 
 def test_a_name_cannot_break_out_of_its_sentence() -> None:
     (warning,) = read(change("a` **b**", b"\xff")).warnings
-    assert warning == "`a\u02bc **b**` is no UTF-8 text (1 bytes)"
+    assert warning == "`a\u02bc **b**` is not UTF-8 text (1 bytes)"
     assert len(read(change("é" * 4000, b"\xff")).warnings[0]) < 400
 
 

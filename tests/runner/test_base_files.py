@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.changes.base_files import FOLDER, BaseFile, check_base
-from runner.changes.patch_text import Untrue
+from runner.changes.patch_text import PatchMismatch
 from runner.model.job import FileChange
 
 FILE, RUNNABLE, LINK = "100644", "100755", "120000"
@@ -42,12 +42,12 @@ def test_what_is_so_is_accepted(path: str, mode: str | None, old_mode: str | Non
         ("a.py", RUNNABLE, RUNNABLE, "and not a file with mode 100755"),
         ("run", FILE, FILE, "is a file with mode 100755"),
         ("gone", None, FILE, "is absent in the base commit"),
-        ("a.py/x", FILE, None, "lies in `a.py`, which is a file"),
-        ("link/x", FILE, None, "lies in `link`, which is a link"),
+        ("a.py/x", FILE, None, "is inside `a.py`, which is a file"),
+        ("link/x", FILE, None, "is inside `link`, which is a link"),
     ],
 )
 def test_what_is_not_so_is_found(path: str, mode: str | None, old_mode: str | None, words: str) -> None:
-    with pytest.raises(Untrue, match=words):
+    with pytest.raises(PatchMismatch, match=words):
         check_base([FileChange(path, mode, b"x", old_mode)], BASE)
 
 

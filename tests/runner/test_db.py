@@ -187,7 +187,7 @@ async def test_a_postgresql_that_cannot_be_used_is_one_sentence_without_the_pass
         said = str(caught.value)
         assert said.startswith("the database postgresql+asyncpg://ptq:***@127.0.0.1:")
         assert reason in said
-        assert said.endswith("; check that it runs, and server.database_url")
+        assert said.endswith("; check that it is running, and check server.database_url")
         assert "\n" not in said
         assert postgres.password not in said
         assert "hunter2" not in said
@@ -196,7 +196,7 @@ async def test_a_postgresql_that_cannot_be_used_is_one_sentence_without_the_pass
 
 async def test_an_empty_database_is_no_service_to_read_from(empty_postgres_url: str) -> None:
     database = Database(empty_postgres_url)
-    with pytest.raises(DatabaseError, match="not one of ptq-bot: it is empty"):
+    with pytest.raises(DatabaseError, match="not a ptq-bot database: it is empty"):
         await database.open_existing()
     await database.close()
 
@@ -204,9 +204,9 @@ async def test_an_empty_database_is_no_service_to_read_from(empty_postgres_url: 
 async def test_sqlite_has_room_for_one_service_and_for_those_who_read(tmp_path: Path) -> None:
     async with open_database(tmp_path) as first, open_database(tmp_path) as second:
         with first.hold():
-            with pytest.raises(DatabaseError, match="a service is running on it already"), second.hold():
+            with pytest.raises(DatabaseError, match="another ptq-bot service is using it"), second.hold():
                 pytest.fail("there was room for two")
-            with pytest.raises(DatabaseError, match="a service is running on it already"):
+            with pytest.raises(DatabaseError, match="another ptq-bot service is using it"):
                 await second.upgrade()
             await second.open_existing()
         with second.hold():
@@ -217,7 +217,7 @@ async def test_a_database_is_one_whatever_its_path_is_called(tmp_path: Path) -> 
     async with open_database(tmp_path) as database:
         (tmp_path / "alias.db").symlink_to(database.file)
         alias = Database(f"sqlite+aiosqlite:///{tmp_path / 'alias.db'}")
-        with database.hold(), pytest.raises(DatabaseError, match="already"), alias.hold():
+        with database.hold(), pytest.raises(DatabaseError, match="another ptq-bot service"), alias.hold():
             pass
 
 
@@ -239,7 +239,7 @@ async def test_a_backup_is_of_one_moment_also_while_somebody_writes(tmp_path: Pa
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        ("kept", "kept exists already: name another file"),
+        ("kept", "kept exists already; choose another file"),
         ("nowhere/copy.db", "No such file or directory"),
         (".", "exists already"),
     ],
@@ -363,14 +363,14 @@ async def test_sqlites_log_is_brought_into_its_file_beside_readers_and_writers_a
             await connection.execute(text("CREATE TABLE filling (bytes BLOB)"))
         await write(1)
         small = database.file.stat().st_size
-        await database.fold()
+        await database.checkpoint()
         assert database.file.stat().st_size == small, "it is not worth the trouble yet"
         await write(MEGABYTES)
         async with database.write() as writing:
             await writing.execute(text("INSERT INTO filling VALUES ('')"))
-            await database.fold()
+            await database.checkpoint()
         assert database.file.stat().st_size > MEGABYTES * 1_000_000
-        await database.fold()
+        await database.checkpoint()
         await write(1)
         assert log.stat().st_size <= MAX_REST
         async with database.read() as connection:
@@ -379,4 +379,4 @@ async def test_sqlites_log_is_brought_into_its_file_beside_readers_and_writers_a
 
 async def test_postgresql_has_no_log_to_fold(postgres_url: str) -> None:
     async with open_database(postgres_url) as database:
-        await database.fold()
+        await database.checkpoint()

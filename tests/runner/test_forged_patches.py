@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from runner.changes.patch import check_patch
-from runner.changes.patch_text import Untrue, name_section, quote
+from runner.changes.patch_text import PatchMismatch, name_section, quote
 from runner.model.job import FileChange
 from tests.runner.test_patch import make_change, rewrite
 
@@ -53,7 +53,7 @@ def test_an_added_file_behind_a_rename_that_adds_is_found() -> None:
     patch = section("ok.py", head, *renamed, *rest, old="evil.py") + section("ok.py", *ADDITION)
     bases: tuple[dict[str, bytes] | None, ...] = (None, {})
     for base in bases:
-        with pytest.raises(Untrue):
+        with pytest.raises(PatchMismatch):
             check_patch(patch, [evil, OK], base)
 
 
@@ -78,7 +78,7 @@ def test_an_added_file_behind_a_rename_that_adds_is_found() -> None:
 def test_only_the_header_that_git_writes_for_an_edited_file_is_accepted(
     lines: tuple[str, ...], change: FileChange
 ) -> None:
-    with pytest.raises(Untrue):
+    with pytest.raises(PatchMismatch):
         check_patch(section("a.py", *lines), [change], BASE)
 
 
@@ -94,7 +94,7 @@ def test_only_the_header_that_git_writes_for_an_edited_file_is_accepted(
     ],
 )
 def test_only_the_section_that_git_writes_for_an_added_file_is_accepted(lines: tuple[str, ...]) -> None:
-    with pytest.raises(Untrue):
+    with pytest.raises(PatchMismatch):
         check_patch(section("ok.py", *lines), [OK], {})
 
 
@@ -109,14 +109,14 @@ def test_only_the_section_that_git_writes_for_an_added_file_is_accepted(lines: t
     ],
 )
 def test_a_rename_is_an_exact_pair_of_lines(lines: tuple[str, ...]) -> None:
-    with pytest.raises(Untrue):
+    with pytest.raises(PatchMismatch):
         check_patch(section("new.py", *lines, old="old.py"), MOVED, {"old.py": b"x\n"})
 
 
 def test_a_file_that_becomes_a_link_is_no_rename() -> None:
     moved = [MOVED[0], FileChange("new.py", LINK, b"x\n", None)]
     told = ("old mode 100644", "new mode 120000", "similarity index 100%", *RENAMED)
-    with pytest.raises(Untrue, match="another type"):
+    with pytest.raises(PatchMismatch, match="another type"):
         check_patch(section("new.py", *told, old="old.py"), moved, {"old.py": b"x\n"})
 
 
@@ -128,7 +128,7 @@ def test_a_link_is_compared_with_its_target_in_the_base() -> None:
     gone = ("deleted file mode 120000", *sides("a/l", "/dev/null"), "@@ -1 +0,0 @@", "-old", REMARK)
     check_patch(section("l", *gone), [FileChange("l", None, None, LINK)], {"l": b"old"})
     for lines, change in ((hunk, link), (unchanged, link), (gone, FileChange("l", None, None, LINK))):
-        with pytest.raises(Untrue):
+        with pytest.raises(PatchMismatch):
             check_patch(section("l", *lines), [change], {"l": b"other"})
 
 
@@ -138,7 +138,7 @@ def test_a_link_is_compared_with_its_target_in_the_base() -> None:
 @pytest.mark.parametrize("base", [None, {}])
 def test_two_shown_lines_that_are_one_are_found_in_an_added_file(base: dict[str, bytes] | None) -> None:
     lines = (*ADDITION[:3], "@@ -0,0 +1,2 @@", "+# check first", REMARK, "+verify(token)")
-    with pytest.raises(Untrue, match="in the middle of a file"):
+    with pytest.raises(PatchMismatch, match="in the middle of a file"):
         check_patch(section("ok.py", *lines), [replace(OK, content=b"# check firstverify(token)\n")], base)
 
 
@@ -156,7 +156,7 @@ def test_two_shown_lines_that_are_one_are_found_in_an_added_file(base: dict[str,
 def test_two_shown_lines_that_are_one_are_found_in_an_edited_file(
     lines: tuple[str, ...], before: bytes, after: bytes
 ) -> None:
-    with pytest.raises(Untrue):
+    with pytest.raises(PatchMismatch):
         check_patch(section("a.py", *EDIT[:2], *lines), [replace(EDITED, content=after)], {"a.py": before})
 
 
@@ -176,7 +176,7 @@ def test_two_shown_lines_that_are_one_are_found_in_an_edited_file(
     ],
 )
 def test_the_head_of_a_hunk_has_the_form_that_git_writes(head: str) -> None:
-    with pytest.raises(Untrue):
+    with pytest.raises(PatchMismatch):
         check_patch(section("a.py", *EDIT[:2], head, *EDIT[3:]), [EDITED], BASE)
 
 
@@ -192,7 +192,7 @@ def test_a_heading_repeats_an_earlier_line_as_far_as_git_does(tmp_path: Path, he
     base = {"long.py": text.encode()}
     assert f"@@ {heading[:70]}" in patch
     check_patch(patch, changes, base)
-    with pytest.raises(Untrue, match="repeats a line"):
+    with pytest.raises(PatchMismatch, match="repeats a line"):
         check_patch(patch.replace(f"@@ {heading[:70]}", f"@@ x{heading[1:70]}"), changes, base)
 
 
@@ -202,7 +202,7 @@ def test_a_header_names_the_contents_before_and_after(tmp_path: Path) -> None:
     (ids,) = (line.split()[1] for line in patch.splitlines() if line.startswith("index "))
     before, after = ids.split("..")
     for lie in (f"{before}..{before}", f"{after}..{after}", f"0000000..{after}", f"{before}..0000000"):
-        with pytest.raises(Untrue, match="names a content"):
+        with pytest.raises(PatchMismatch, match="names a content"):
             check_patch(patch.replace(ids, lie), changes, base)
 
 
@@ -214,14 +214,14 @@ def test_lines_of_a_file_that_is_called_binary_are_found() -> None:
     lines = ("Binary files /dev/null and b/r.sh differ", *sides("/dev/null", "b/r.sh"), "@@ -0,0 +1 @@", "+echo ok")
     check_patch(section("r.sh", "new file mode 100755", lines[0]), [evil], {})
     for shown in (lines, (*lines[1:3], lines[0], *lines[3:]), (lines[0], *lines[3:])):
-        with pytest.raises(Untrue):
+        with pytest.raises(PatchMismatch):
             check_patch(section("r.sh", "new file mode 100755", *shown), [evil], {})
 
 
 @pytest.mark.parametrize("content", [b"#!/bin/sh\nevil\n\xff", b"#" * 8000 + b"\nevil\n\0"])
 def test_a_text_with_a_bad_byte_may_not_be_called_binary(content: bytes) -> None:
     lines = ("new file mode 100755", "Binary files /dev/null and b/r.sh differ")
-    with pytest.raises(Untrue, match="is text"):
+    with pytest.raises(PatchMismatch, match="is text"):
         check_patch(section("r.sh", *lines), [FileChange("r.sh", "100755", content, None)], {})
 
 
@@ -245,12 +245,12 @@ def test_a_binary_body_decodes_to_the_content(tmp_path: Path, edited: bytes) -> 
     for change in changes:
         if change.content:
             lied = [replace(one, content=RANDOM + b"?") if one is change else one for one in changes]
-            with pytest.raises(Untrue):
+            with pytest.raises(PatchMismatch):
                 check_patch(patch, lied, base)
-    with pytest.raises(Untrue):
+    with pytest.raises(PatchMismatch):
         check_patch(patch, changes, base | {"old.bin": RANDOM + b"?"})
     for odd in (patch.removesuffix("\n"), f"{patch}\n", patch.replace("\n\nliteral", "\nliteral", 1)):
-        with pytest.raises(Untrue):
+        with pytest.raises(PatchMismatch):
             check_patch(odd, changes, base)
 
 
@@ -287,7 +287,7 @@ def test_a_delta_takes_no_more_room_than_the_content_that_it_should_lead_to(delt
     started = time.process_time()
     tracemalloc.start()
     try:
-        with pytest.raises(Untrue, match="something else"):
+        with pytest.raises(PatchMismatch, match="something else"):
             check_patch(patch, [FileChange("x.bin", "100644", after, "100644")], {"x.bin": before})
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
@@ -322,7 +322,7 @@ def test_a_heading_must_repeat_an_earlier_line() -> None:
     for heading in ("def a():", "def b", "def"):
         check_patch(section("a.py", *lines).format(heading), [changed], {"a.py": before})
     for heading in ("end", "def c", "def b():x", "e", "zzz"):
-        with pytest.raises(Untrue, match="repeats a line"):
+        with pytest.raises(PatchMismatch, match="repeats a line"):
             check_patch(section("a.py", *lines).format(heading), [changed], {"a.py": before})
 
 

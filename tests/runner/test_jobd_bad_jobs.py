@@ -93,13 +93,13 @@ DEEDS = {
     "makes sockets and pipes": Deed(
         f"rm b.txt; mkfifo b.txt pipe; {SOCKET}; echo x > x",
         contents={"b.txt": None, "x": b"x\n"},
-        says="`b.txt` was taken for deleted",
+        says="`b.txt` counts as deleted",
     ),
     "links to what is secret": Deed(
         'ln -s /etc/shadow "$PTQ_OUTPUT_DIR/report.md"; rm -r a.txt built dir; ln -s /etc/shadow a.txt; '
         "ln -s /etc built; ln -s /etc dir",
         contents={"a.txt": b"/etc/shadow", "dir": b"/etc", "dir/c.txt": None, "built": b"/etc"},
-        says="report.md was left out: it is no plain file",
+        says="report.md was left out: it is not a regular file",
     ),
     "makes a file that cannot be": Deed(
         "truncate -s 1T huge 2> /dev/null || truncate -s 100G huge", error="change_too_large", says="`huge` has 1"

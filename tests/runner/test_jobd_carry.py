@@ -190,7 +190,7 @@ def test_what_is_held_back_is_live_for_no_run_and_in_the_change(configured: Jobd
     assert change.problems == []
 
 
-EDITED_ANEW = "an earlier edit of `{}` was left out: it was edited anew"
+EDITED_ANEW = "an earlier edit of `{}` was left out: the run edited it again"
 
 
 @pytest.mark.parametrize(

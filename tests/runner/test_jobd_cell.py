@@ -28,9 +28,11 @@ from tests.support.made_base import MadeBase
 pytestmark = pytest.mark.slow
 
 MISSING = namespaces.find_missing(Path("/var/tmp"))
-SEALED = namespaces.is_sealable(MISSING)
+SEALED = namespaces.can_sandbox(MISSING)
 
-needs_cells = pytest.mark.skipif(not SEALED, reason=f"this machine seals no jobs: {namespaces.describe_cell(MISSING)}")
+needs_cells = pytest.mark.skipif(
+    not SEALED, reason=f"this machine seals no jobs: {namespaces.describe_sandbox(MISSING)}"
+)
 
 SECRET = "hunter2"
 
@@ -445,7 +447,7 @@ def test_a_device_that_is_not_a_jobs_cannot_be_opened() -> None:
     child = os.fork()
     if not child:
         with suppress(BaseException):
-            namespaces.have_own_mounts()
+            namespaces.unshare_mounts()
             namespaces.close_device(Path("/dev/full"))
             with suppress(PermissionError), Path("/dev/full").open("rb"):
                 os._exit(1)

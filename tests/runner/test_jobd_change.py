@@ -168,7 +168,7 @@ def test_repositories_within_the_worktree_are_left_out_and_named(jobd: Jobd) -> 
         git init -q dir; echo x > dir/new
     """)
     assert set(change.modes) <= {"dir/new"}
-    assert "`nested/` was left out: it is a git repository of its own" in change.problems
+    assert "`nested/` was left out: it is a git repository" in change.problems
 
 
 def test_pipes_and_sockets_are_not_read(jobd: Jobd) -> None:
@@ -176,8 +176,8 @@ def test_pipes_and_sockets_are_not_read(jobd: Jobd) -> None:
     change = jobd.run(f"rm a.txt b.txt; mkfifo a.txt new.fifo; {socket}; echo x > x")
     assert change.contents == {"a.txt": None, "b.txt": None, "x": b"x\n"}
     assert change.problems == [
-        "`a.txt` was taken for deleted: it is no plain file any more",
-        "`b.txt` was taken for deleted: it is no plain file any more",
+        "`a.txt` counts as deleted: it is no longer a regular file",
+        "`b.txt` counts as deleted: it is no longer a regular file",
     ]
 
 
@@ -185,8 +185,8 @@ def test_what_looks_like_a_git_folder_is_passed_on_or_named(jobd: Jobd) -> None:
     change = jobd.run("mkdir .GIT 'git~1'; echo x > .GIT/config; echo x > 'git~1/x'; ln -s a.txt .gitmodules; echo > x")
     assert set(change.modes) == {"git~1/x", "x"}
     assert change.problems == [
-        "left out, for git does not take it: Ignoring path .GIT/config",
-        "left out, for git does not take it: Ignoring path .gitmodules",
+        "left out, because git does not accept it: Ignoring path .GIT/config",
+        "left out, because git does not accept it: Ignoring path .gitmodules",
     ]
 
 
@@ -266,6 +266,6 @@ def test_a_new_path_that_differs_from_an_old_one_only_in_case_is_named(tmp_path:
     jobd = make_jobd(tmp_path, files)
     change = jobd.run("echo > readme; mkdir Src; echo > Src/b.py; mv gone.py Gone.py; echo > src/new.py; echo > lib/c")
     assert sorted(change.problems) == [
-        "`Src` differs only in case from `src`, which was there before",
-        "`readme` differs only in case from `README`, which was there before",
+        "`Src` differs only in case from `src`, which existed before",
+        "`readme` differs only in case from `README`, which existed before",
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.jobd.environment.trees import WAYS
-from runner.jobd.sandbox.sandbox import is_sealed
+from runner.jobd.sandbox.sandbox import is_sandboxed
 from tests.support.jobd import LIMITS, Jobd, make_repository
 
 BUG, FIX = "def double(x):\n    return x + 1\n", "def double(x):\n    return 2 * x  # mended\n"
@@ -122,7 +122,7 @@ def test_nothing_that_one_run_leaves_is_there_in_the_next(by_each_way: Jobd) -> 
 
 
 def test_what_is_left_for_everybody_is_not_there_in_the_next_run_either(by_each_way: Jobd) -> None:
-    if not is_sealed(by_each_way.job):
+    if not is_sandboxed(by_each_way.job):
         pytest.skip("only a cell has places of its own")
     count = "import pathlib\npath = pathlib.Path('/var/tmp/ptq-count-JOB')\nassert not path.exists()\npath.touch()\n"
     assert statuses(check(by_each_way, run("counts", count.replace("JOB", by_each_way.job_id)), times=3)) == {

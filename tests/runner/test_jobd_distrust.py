@@ -68,7 +68,7 @@ def test_a_report_that_is_no_plain_file_is_left_out_and_named(jobd: Jobd, deed: 
     collected, result = collect_after(jobd, f'{REPORT} cd "$PTQ_OUTPUT_DIR"; rm report.md; {deed}')
     assert collected["state"] == "done"
     assert (result["report"], result["worklog"]) == ("", "log\n")
-    assert result["problems"] == ["report.md was left out: it is no plain file"]
+    assert result["problems"] == ["report.md was left out: it is not a regular file"]
 
 
 @pytest.mark.parametrize("deed", ["true", "ln -s x output", "ln -s /etc/passwd output", "mkfifo output"])

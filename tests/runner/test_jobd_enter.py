@@ -19,7 +19,7 @@ from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
-SEALED = namespaces.is_sealable(namespaces.find_missing(Path("/var/tmp")))
+SEALED = namespaces.can_sandbox(namespaces.find_missing(Path("/var/tmp")))
 needs_cells = pytest.mark.skipif(not SEALED, reason="this machine seals no jobs")
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDJ0PUABuj6t3Mn2bKImLBfLzt131jvOJ3Um3hWPUbEK me@home"
@@ -128,7 +128,7 @@ def test_of_two_people_one_is_in_a_job(jobd: Jobd) -> None:
     first = enter(jobd)
     second = come(jobd)
     assert second.end() == 1
-    assert "somebody else is at work" in second.shown
+    assert "another process is using" in second.shown
     assert first.ask("echo here") == "here\n"
     leave(first)
     assert leave(enter(jobd)) == 0
@@ -170,13 +170,13 @@ def test_a_person_is_out_when_the_time_is_over(jobd: Jobd) -> None:
     assert "your time in this job is over" in person.shown
     late = come(jobd)
     assert late.end() == 1
-    assert "nobody may enter this job" in late.shown
+    assert "nobody has access to this job" in late.shown
 
 
 def test_without_a_hold_nobody_enters(jobd: Jobd) -> None:
     person = come(jobd)
     assert person.end() == 1
-    assert "nobody may enter this job" in person.shown
+    assert "nobody has access to this job" in person.shown
     admit(jobd)
     jobd.call("dismiss")
     assert come(jobd).end() == 1
@@ -186,11 +186,11 @@ def test_a_key_runs_no_command_and_needs_a_terminal(jobd: Jobd) -> None:
     admit(jobd)
     person = come(jobd, SSH_ORIGINAL_COMMAND="cat a.txt")
     assert person.end() == 1
-    assert "it runs no other command" in person.shown
+    assert "it cannot run commands" in person.shown
     words = [sys.executable, "-I", str(jobd.program), "enter", str(jobd.workspace), jobd.job_id]
     done = subprocess.run(words, env=jobd.env, input=b"echo hi\n", capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
-    assert b"ssh needs -t" in done.stderr
+    assert b"use ssh -t" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["../../x"], ["0123456789\n"], [""], ["ABCDEF0123"]])

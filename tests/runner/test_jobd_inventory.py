@@ -67,9 +67,9 @@ def test_a_machine_without_nvidia_smi_has_no_gpus_and_no_trouble(jobd: Jobd) -> 
         ("#!/bin/sh\necho broken >&2\nexit 9\n", "nvidia-smi failed: broken"),
         ("#!/bin/sh\nexit 3\n", "nvidia-smi failed: exit status 3"),
         ("#!/bin/sh\nkill -SEGV $$\n", "nvidia-smi failed: exit status -11"),
-        ("#!/bin/sh\necho a lot of nonsense\n", "nvidia-smi answered something that makes no sense"),
-        ("#!/bin/sh\nprintf '\\377, x, y, z, 1, 2\\n'\n", "nvidia-smi answered something that makes no sense"),
-        ("#!/nowhere\n", "nvidia-smi cannot be run: No such file or directory"),
+        ("#!/bin/sh\necho a lot of nonsense\n", "nvidia-smi gave an answer that cannot be read"),
+        ("#!/bin/sh\nprintf '\\377, x, y, z, 1, 2\\n'\n", "nvidia-smi gave an answer that cannot be read"),
+        ("#!/nowhere\n", "nvidia-smi cannot run: No such file or directory"),
     ],
 )
 def test_why_gpus_cannot_be_told_is_a_clause(jobd: Jobd, smi: Path, source: str, trouble: str) -> None:
@@ -87,7 +87,7 @@ def test_an_nvidia_smi_that_hangs_or_says_too_much_is_not_waited_for(
     write(smi, f"#!/bin/sh\ntrap '' TERM INT HUP\n{hangs}\n")
     monkeypatch.setenv("PATH", jobd.env["PATH"])
     began = time.monotonic()
-    assert find_gpus(patience_s=0.5) == ([], "nvidia-smi did not end within 0.5 seconds")
+    assert find_gpus(timeout_s=0.5) == ([], "nvidia-smi did not end within 0.5 seconds")
     assert time.monotonic() - began < 30
     wait_until(lambda: not processes_with(str(smi)))
 

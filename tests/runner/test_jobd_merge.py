@@ -202,4 +202,4 @@ def test_what_is_held_back_comes_back_only_where_the_new_base_has_not_changed_it
     assert rebase(jobd, [edit("b.txt", b"bees\n")], old, held_back=held_back) == []
     change: Change = finish(jobd)
     assert change.contents == {".claude/settings.json": b"new\n", "CLAUDE.md": b"new\n", "b.txt": b"bees\n"}
-    assert change.problems == ["an earlier edit of `AGENTS.md` was left out: its new base changes that, too"]
+    assert change.problems == ["an earlier edit of `AGENTS.md` was left out: the new base also changes it"]

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 MISSING = namespaces.find_missing(Path("/var/tmp"))
 needs_cells = pytest.mark.skipif(
-    not namespaces.is_sealable(MISSING), reason=f"this machine seals no jobs: {namespaces.describe_cell(MISSING)}"
+    not namespaces.can_sandbox(MISSING), reason=f"this machine seals no jobs: {namespaces.describe_sandbox(MISSING)}"
 )
 
 SPEAK = """
@@ -116,7 +116,7 @@ def run(jobd: Jobd, script: str, **changes: object) -> None:
 
 @pytest.fixture(params=["sealed", "sealed without network", "unsealed"])
 def prepared(request: pytest.FixtureRequest, jobd: Jobd) -> Iterator[Jobd]:
-    if request.param != "unsealed" and not namespaces.is_sealable(MISSING):
+    if request.param != "unsealed" and not namespaces.can_sandbox(MISSING):
         pytest.skip("this machine seals no jobs")
     jobd.can_seal = request.param != "unsealed"
     jobd.prepare(network="none" if "without" in request.param else "host")

@@ -162,7 +162,7 @@ def test_a_setup_command_that_fails_is_told_with_its_last_words(jobd: Jobd) -> N
 
 @pytest.mark.parametrize(
     ("command", "reason"),
-    [(["/bin/sh", "-c", "echo no ensurepip; exit 3"], "no ensurepip"), (["/no/such/python"], "cannot be run")],
+    [(["/bin/sh", "-c", "echo no ensurepip; exit 3"], "no ensurepip"), (["/no/such/python"], "cannot run")],
 )
 def test_an_environment_that_cannot_be_made_is_told(jobd: Jobd, command: list[str], reason: str) -> None:
     poll = jobd.prepare(create_venv=command)

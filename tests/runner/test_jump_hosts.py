@@ -116,14 +116,14 @@ async def test_each_host_has_to_be_known_and_to_know_us_and_the_error_says_which
     error = await fails(both)
     assert isinstance(error, HostKeyMismatch)
     assert error.permanent
-    assert str(error).startswith("its jump host (number 2): it showed a host key that the known_hosts file")
+    assert str(error).startswith("its jump host (number 2): its host key is not in the known_hosts file")
     known_hosts.write_bytes(b"".join(lines[1:]))
-    assert str(await fails(both)).startswith("it showed a host key")
+    assert str(await fails(both)).startswith("its host key is not")
     known_hosts.write_bytes(b"".join(lines))
     (route.folder / "first" / "authorized_keys").write_bytes(b"")
     error = await fails(both)
     assert isinstance(error, AccessDenied)
-    assert str(error) == "its jump host (number 1): it did not accept our user name and key"
+    assert str(error) == "its jump host (number 1): login failed: it did not accept our user name and key"
 
 
 async def test_an_ssh_configuration_says_where_a_machine_is_and_how_one_comes_there(route: Route) -> None:
@@ -164,7 +164,7 @@ async def test_a_configuration_that_makes_no_sense_is_told(route: Route) -> None
     ):
         with pytest.raises(Unreachable) as caught:
             await greet(route.configured(text, host="gpu"))
-        assert str(caught.value) == "its ssh_config_file cannot be used, for a reason that the log has"
+        assert str(caught.value) == "its ssh_config_file cannot be used; see the log for the reason"
     assert not mark.exists()
     (route.folder / "ssh_config").unlink()
     with pytest.raises(Unreachable):
@@ -195,5 +195,5 @@ def test_a_jump_host_is_written_as_for_ssh(text: str, hop: Hop | None) -> None:
     if hop:
         assert parse_hop(text) == hop
     else:
-        with pytest.raises(ValueError, match="is no host like"):
+        with pytest.raises(ValueError, match="is not a host like"):
             parse_hop(text)

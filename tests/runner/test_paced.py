@@ -15,7 +15,7 @@ from bot.demo.loopback import find_free_port
 from runner.model.machines import Machine
 from runner.transport.hosts import SshHost
 from runner.transport.paced import BURST_S, MAX_UNSENT_BYTES, PIECE_BYTES, SHARE, PacedReading
-from runner.transport.ssh_metrics import TRAFFIC
+from runner.transport.ssh_metrics import SSH_METRICS
 
 FLOOD = 40_000
 """Packets of 40 bytes or so: some 0.8 s of work for whoever reads them."""
@@ -173,7 +173,7 @@ async def test_a_flood_of_packets_makes_its_machine_rest_and_commands_still_end(
     thread = threading.Thread(target=flooding.run, args=(started, stop))
     thread.start()
     host = SshHost(flooding.machine)
-    before = TRAFFIC.read_rests().get("flooding", 0)
+    before = SSH_METRICS.read_rests().get("flooding", 0)
     try:
         await asyncio.to_thread(started.wait)
         assert (await host.run(["anything"], timeout_s=60)).stdout == b"done\n"
@@ -181,4 +181,4 @@ async def test_a_flood_of_packets_makes_its_machine_rest_and_commands_still_end(
         await host.close()
         stop.set()
         await asyncio.to_thread(thread.join)
-    assert TRAFFIC.read_rests()["flooding"] - before > 5
+    assert SSH_METRICS.read_rests()["flooding"] - before > 5

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.changes.patch import check_patch, list_bare_returns, list_bases, list_lines
-from runner.changes.patch_text import Untrue
+from runner.changes.patch_text import PatchMismatch
 from runner.characters import decode_exactly
 from runner.model.job import FileChange
 from tests.support.site import PATCH
@@ -106,7 +106,7 @@ def test_a_path_that_the_patch_leaves_out_is_found(tmp_path: Path, name: str) ->
     sections[0] = sections[0].removeprefix("diff --git ")
     left = [section for section in sections if name not in section.split("\n")[0]]
     assert len(left) < len(sections)
-    with pytest.raises(Untrue):
+    with pytest.raises(PatchMismatch):
         check_patch("\n".join(left), changes)
 
 
@@ -118,14 +118,14 @@ def edited(tmp_path: Path) -> tuple[str, FileChange, dict[str, bytes]]:
 def test_a_line_that_no_hunk_shows_is_found_with_the_base(tmp_path: Path) -> None:
     patch, change, base = edited(tmp_path)
     evil = replace(change, content=(change.content or b"").replace(b"line 33\n", b"import os\n"))
-    with pytest.raises(Untrue, match="holds something else"):
+    with pytest.raises(PatchMismatch, match="holds something else"):
         check_patch(patch, [evil], base)
 
 
 def test_a_line_that_a_hunk_shows_otherwise_is_found_even_without_the_base(tmp_path: Path) -> None:
     patch, change, _ = edited(tmp_path)
     evil = replace(change, content=(change.content or b"").replace(b"line three\n", b"import os\n"))
-    with pytest.raises(Untrue, match="holds something else"):
+    with pytest.raises(PatchMismatch, match="holds something else"):
         check_patch(patch, [evil])
 
 
@@ -135,7 +135,7 @@ def test_a_context_that_hides_what_was_there_is_found(tmp_path: Path) -> None:
     forged = replace(change, content=(change.content or b"").replace(b"line 5\n", b"line five\n"))
     evil = evil.replace(next(line for line in evil.splitlines(keepends=True) if line.startswith("index ")), "")
     check_patch(evil, [forged])
-    with pytest.raises(Untrue, match="does not fit"):
+    with pytest.raises(PatchMismatch, match="does not fit"):
         check_patch(evil, [forged], base)
 
 
@@ -159,13 +159,13 @@ def test_a_context_that_hides_what_was_there_is_found(tmp_path: Path) -> None:
 def test_a_header_that_says_what_is_not_so_is_found(tmp_path: Path, old: str, new: str) -> None:
     patch, change, base = edited(tmp_path)
     assert old in patch
-    with pytest.raises(Untrue):
+    with pytest.raises(PatchMismatch):
         check_patch(patch.replace(old, new, 1), [change], base)
 
 
 def test_a_mode_that_is_not_told_is_found(tmp_path: Path) -> None:
     patch, change, base = edited(tmp_path)
-    with pytest.raises(Untrue, match="another mode"):
+    with pytest.raises(PatchMismatch, match="another mode"):
         check_patch(patch, [replace(change, mode="100755")], base)
 
 
@@ -175,13 +175,13 @@ def test_text_that_is_shown_as_binary_is_found(tmp_path: Path) -> None:
         rewrite("a.py", "line 3\n", "import os\n")(folder)
 
     patch, changes, base = make_change(tmp_path, edit)
-    with pytest.raises(Untrue, match="is text"):
+    with pytest.raises(PatchMismatch, match="is text"):
         check_patch(patch, changes, base)
 
 
 def test_a_file_that_the_base_commit_lacks_is_found(tmp_path: Path) -> None:
     patch, change, _ = edited(tmp_path)
-    with pytest.raises(Untrue, match="not in the base commit"):
+    with pytest.raises(PatchMismatch, match="not in the base commit"):
         check_patch(patch, [change], {})
 
 
@@ -192,7 +192,7 @@ def test_bytes_that_are_no_text_are_compared_exactly(tmp_path: Path) -> None:
     patch, (change,), base = make_change(tmp_path, edit)
     check_patch(patch, [change], base)
     for other in (b"caf\xe8", "caf\ufffd".encode(), b"caf", "caf\U0010ffe9".encode()):
-        with pytest.raises(Untrue, match="holds something else"):
+        with pytest.raises(PatchMismatch, match="holds something else"):
             check_patch(patch, [replace(change, content=LATIN.replace(b"caf\xe9", other))], base)
 
 
@@ -204,7 +204,7 @@ def test_a_base_that_is_no_text_is_compared_exactly(tmp_path: Path) -> None:
 
     patch, (change,), base = make_change(tmp_path, edit)
     check_patch(patch, [change], {**base, "latin.py": LATIN})
-    with pytest.raises(Untrue, match="does not fit"):
+    with pytest.raises(PatchMismatch, match="does not fit"):
         check_patch(patch, [change], {**base, "latin.py": LATIN.replace(b"\xe9", b"\xe8")})
 
 
@@ -213,10 +213,10 @@ def test_a_deletion_that_shows_something_else_than_was_there_is_found(tmp_path: 
     patch, changes, base = make_change(tmp_path, lambda folder: (folder / "gone.py").unlink())
     assert list_bases(changes) == ["gone.py"]
     check_patch(patch, changes, base)
-    with pytest.raises(Untrue, match=r"held something else than the diff shows|does not fit"):
+    with pytest.raises(PatchMismatch, match=r"held something else than the diff shows|does not fit"):
         check_patch(patch, changes, {"gone.py": held})
     hidden = patch[: patch.index("---")] + "Binary files a/gone.py and /dev/null differ\n"
-    with pytest.raises(Untrue, match="was text"):
+    with pytest.raises(PatchMismatch, match="was text"):
         check_patch(hidden, changes, base)
 
 
@@ -232,7 +232,7 @@ def test_a_deletion_that_shows_something_else_than_was_there_is_found(tmp_path: 
 def test_a_hunk_is_where_and_as_long_as_its_head_says(tmp_path: Path, old: str, new: str) -> None:
     patch, change, base = edited(tmp_path)
     assert old in patch
-    with pytest.raises(Untrue, match="its head does not describe"):
+    with pytest.raises(PatchMismatch, match="that does not match its first line"):
         check_patch(patch.replace(old, new), [change], base)
 
 
@@ -247,7 +247,7 @@ def test_a_hunk_is_where_and_as_long_as_its_head_says(tmp_path: Path, old: str, 
 def test_words_in_what_is_binary_are_found(tmp_path: Path, old: str, new: str) -> None:
     patch, changes, base = make_change(tmp_path, lambda folder: (folder / "x.bin").write_bytes(b"\0" * 99))
     check_patch(patch, changes, base)
-    with pytest.raises(Untrue):
+    with pytest.raises(PatchMismatch):
         check_patch(patch.replace(old, new, 1), changes, base)
 
 

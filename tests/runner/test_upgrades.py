@@ -88,7 +88,7 @@ async def test_a_database_of_an_earlier_version_is_upgraded_and_keeps_its_rows(e
         await connection.execute(text("INSERT INTO job_logs VALUES (:job, 'agent', '')"), {"job": job.id})
     await database.close()
     database = Database(empty_url, later)
-    with pytest.raises(OldDatabase, match=f"it has schema {NEWEST}, and this version of ptq-bot needs 9999"):
+    with pytest.raises(OldDatabase, match=f"it has schema {NEWEST}, but this version of ptq-bot needs 9999"):
         await database.open()
     assert await database.upgrade() == (NEWEST, "9999")
     await database.open()
@@ -114,7 +114,7 @@ async def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path, later: Path
         plain.execute("UPDATE job_logs SET job_id = 'nobody'")
     database = Database(url, later)
     for _ in range(2):
-        with pytest.raises(DatabaseError, match="rows of job_logs refer to rows that are not there"):
+        with pytest.raises(DatabaseError, match="rows of job_logs refer to missing rows"):
             await database.upgrade()
     with pytest.raises(OldDatabase, match=NEWEST):
         await database.open()
@@ -124,7 +124,7 @@ async def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path, later: Path
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE alembic_version SET version_num = '9999'", r"it has schema 9999, .* too old for it"),
+        ("UPDATE alembic_version SET version_num = '9999'", r"it has schema 9999, .* install a newer version"),
         (
             "UPDATE alembic_version SET version_num = '0022'",
             r"schema 0022, from before the first release.* move it away",
@@ -147,7 +147,7 @@ async def test_the_database_of_another_program_is_left_alone(empty_url: str) -> 
     async with database.write() as connection:
         await connection.execute(text("CREATE TABLE theirs (id INTEGER)"))
     for attempt in (database.open, database.open_existing, database.upgrade):
-        with pytest.raises(DatabaseError, match="not one of ptq-bot: it holds other tables"):
+        with pytest.raises(DatabaseError, match="not a ptq-bot database: it has other tables"):
             await attempt()
     async with database.read() as connection:
         assert await connection.run_sync(lambda sync: inspect(sync).get_table_names()) == ["theirs"]

@@ -85,7 +85,7 @@ async def test_a_stalled_network_is_noticed_and_the_job_goes_on_after_it(tmp_pat
             await world.wait_for_job("running")
             ssh.stall()
             assert await wait_for_machine(world, out=True) < 30, "a command by itself may take a minute"
-            assert "gpu-1 cannot be reached just now" in await world.wait_for_reply("**Held up:**")
+            assert "gpu-1 cannot be reached" in await world.wait_for_reply("**Held up:**")
             ssh.resume()
             await wait_for_machine(world, out=False)
             go.touch()
@@ -146,7 +146,7 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
         await world.wait(lambda: began.exists() or None, "the agent's first sign")
         await world.playground.embedded_ssh.stop()
         report = await world.wait_for_reply("### Lost")
-        assert "machine gpu-1 can no longer be asked" in report
+        assert "machine gpu-1 can no longer be reached" in report
         assert "it was started again, once, as [attempt 2]" in report
         await world.wait_for_reply("<!-- ptq:report=", 2)
         assert world.digest()
@@ -184,7 +184,7 @@ async def test_a_job_that_waits_for_a_machine_starts_when_that_is_back(tmp_path:
         await world.wait_for_reply("no machine can be used (gpu-1: ")
         assert await fetch_machine(world) | {"out_since": "", "has": None} == {
             **{"name": "gpu-1", "slots": 2, "leased": 0, "drained_since": None, "out_since": "", "has": None},
-            "trouble": "the connection could not be made (connection refused)",
+            "trouble": "the connection failed (connection refused)",
         }
         await world.playground.embedded_ssh.start()
         await world.wait_for_report()

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from bot.listener import HttpListener
-from runner.jobd.sandbox.namespaces import find_missing, is_sealable
+from runner.jobd.sandbox.namespaces import can_sandbox, find_missing
 from runner.rows import job_rows
 from tests.support.machines import find_or_skip_sshd
 from tests.support.sshd import OpenSshServer
@@ -17,7 +17,7 @@ from tests.support.world import WRITE_REPORT, open_world
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.sshd,
-    pytest.mark.skipif(not is_sealable(find_missing(Path("/var/tmp"))), reason="this machine seals no jobs"),
+    pytest.mark.skipif(not can_sandbox(find_missing(Path("/var/tmp"))), reason="this machine seals no jobs"),
 ]
 
 FETCH = """

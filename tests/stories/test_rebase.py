@@ -119,7 +119,7 @@ async def test_what_is_in_the_base_branch_already_leaves_nothing_to_approve(quie
     quiet.commit({"widgets/chunks.py": chunks.replace(" - size + 1", "")})
     job = await rebase(quiet)
     assert job.state == "succeeded"
-    assert f"All that attempt 1 has changed is in `{newest(quiet)[:10]}` of `main` already" in quiet.reports()[-1]
+    assert f"`{newest(quiet)[:10]}` of `main` already contains all changes of attempt 1" in quiet.reports()[-1]
     assert "/ptq pr" not in quiet.reports()[-1]
     assert "Nothing is left to propose" in quiet.reports()[-1]
 

@@ -119,8 +119,8 @@ async def test_a_key_that_the_machine_refuses_is_told_and_another_one_helps(worl
     file.parent.mkdir()
     file.write_text(key.read_text())
     said = await take_over(settings, job.id, key, hours=1, by="casey")
-    assert "the account knows this key already" in said
-    assert "trouble: the account knows" in await list_holds(settings)
+    assert "the account already uses this key" in said
+    assert "trouble: the account already uses" in await list_holds(settings)
     file.write_text("")
     await asyncio.to_thread(work, world, await take(world, key))
     await release(settings, job.id)
@@ -134,7 +134,7 @@ async def test_nobody_takes_over_what_is_not_there(world: World, key: Path, tmp_
             await take_over(settings, job.id, key, hours=hours, by=by)
     with pytest.raises(HoldRefused, match="cannot be read"):
         await take_over(settings, job.id, tmp_path / "nothing", hours=1, by="casey")
-    with pytest.raises(HoldRefused, match="no line of a kind"):
+    with pytest.raises(HoldRefused, match="not a line of kind"):
         await take_over(settings, job.id, key.with_suffix(""), hours=1, by="casey")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runner.jobd.environment.bases import Shelf
+from runner.jobd.environment.bases import BaseStore
 from runner.jobd.git import find_clone
 from tests.support.jobd import Jobd
 
@@ -35,7 +35,7 @@ class MadeBase:
         clone, new_clone = (find_clone(one.job, one.repository.url) for one in (ours, theirs))
         copy(clone, new_clone)
         for way in self._ways:
-            shelf, new_shelf = (Shelf(one.job, one.prepare_request(**self._recipe), way) for one in (ours, theirs))
+            shelf, new_shelf = (BaseStore(one.job, one.prepare_request(**self._recipe), way) for one in (ours, theirs))
             copy(shelf.folder, new_shelf.folder)
             for git in new_shelf.folder.glob("*/worktree/.git"):
                 (git / "objects" / "info" / "alternates").write_text(str(new_clone / "objects"))

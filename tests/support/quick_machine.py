@@ -26,15 +26,24 @@ from urllib.parse import urlsplit
 from runner.jobd.environment.carry import carry_over, put_back
 from runner.jobd.environment.change import compute_change
 from runner.jobd.environment.hide import bring_back, hide
-from runner.jobd.environment.home import expand_home, lay_out
+from runner.jobd.environment.home import expand_home, write_home_files
 from runner.jobd.environment.trees import open_up
-from runner.jobd.files import Failure, JobPaths, describe, refuse, require_worktree, respond, try_lock, write_file
-from runner.jobd.git import GIT, find_clone, find_own_clone, git_environment, say
+from runner.jobd.files import (
+    Failure,
+    JobPaths,
+    describe,
+    failure_answer,
+    require_worktree,
+    respond,
+    try_lock,
+    write_file,
+)
+from runner.jobd.git import GIT, find_clone, find_own_clone, git_environment, to_text
 from runner.jobd.main import VERBS, find
 from runner.jobd.requests import read_request
 from runner.jobd.sandbox.processes import kill_processes
-from runner.jobd.stages.command import Leash
-from runner.jobd.stages.states import LOOK_S, Question, open_lock, read_state
+from runner.jobd.stages.command import StopConditions
+from runner.jobd.stages.states import LOOK_S, PollRequest, open_lock, read_state
 from runner.jobd.stages.tombstone import ended, not_ended
 from runner.jobd.verbs.check import FREEZE, MAX_WORDS, SCRIPT, take_turns
 from runner.jobd.verbs.collect import read_texts
@@ -138,9 +147,15 @@ def _prepare(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     began, changes = request["changes_from"], request["changes"]
     conflicts = carry_over(job, clone, commit, changes, request["timeout_s"], began)
     if conflicts:
-        write_file(job.output / CONFLICTS, "".join(f"{say(path)}\n" for path in conflicts))
+        write_file(job.output / CONFLICTS, "".join(f"{to_text(path)}\n" for path in conflicts))
     base = {"commit": commit, "made_at": time.time()}
-    return {"base_commit": commit, "conflicts": [say(path) for path in conflicts], **about, "base": base, "took": {}}
+    return {
+        "base_commit": commit,
+        "conflicts": [to_text(path) for path in conflicts],
+        **about,
+        "base": base,
+        "took": {},
+    }
 
 
 def _git(clone: Path, *words: str, **env: str) -> str:
@@ -157,7 +172,7 @@ def _run_agent(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     prompt, log = job.root / "prompt.md", job.of_stage("agent", "log")
     write_file(prompt, request["prompt"])
     hide(job, request["hidden"])
-    lay_out(job, request["files"])
+    write_home_files(job, request["files"])
     env = {**job.environment(), **{name: expand_home(job, value) for name, value in request["env"].items()}}
     stop = job.of_stage("agent", "stop")
     source = prompt if request["prompt_on_stdin"] else Path(os.devnull)
@@ -171,7 +186,7 @@ def _run_agent(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    reason = _follow(process, Leash(began + request["timeout_s"], stop, request["stop_grace_s"]))
+    reason = _follow(process, StopConditions(began + request["timeout_s"], stop, request["stop_grace_s"]))
     kill_processes(job.id)
     status = process.wait()
     return {
@@ -185,17 +200,17 @@ def _run_agent(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _follow(process: subprocess.Popen[bytes], leash: Leash) -> str | None:
+def _follow(process: subprocess.Popen[bytes], conditions: StopConditions) -> str | None:
     """Wait until it has ended, or was told to end and its grace is over. Returns why it was told to."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             process.wait(TICK_S)
             return None
-        if reason := leash.find_reason():
+        if reason := conditions.find_reason():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(leash.grace_s)
+                process.wait(conditions.grace_s)
             return reason
 
 
@@ -268,7 +283,7 @@ def _begin_run(job: JobPaths, request: Mapping[str, Any], run: Mapping[str, Any]
 
 
 def _end_run(process: subprocess.Popen[bytes], job: JobPaths, request: Mapping[str, Any], name: str) -> dict[str, Any]:
-    reason = _follow(process, Leash(time.monotonic() + request["run_timeout_s"], None, GRACE_S))
+    reason = _follow(process, StopConditions(time.monotonic() + request["run_timeout_s"], None, GRACE_S))
     kill_processes(job.id)
     status = process.wait()
     with not_ended(job):
@@ -370,9 +385,9 @@ class _Talk:
 
     async def _answer(self, number: bytes, body: bytes) -> None:
         try:
-            question = Question(read_request("poll", body))
+            question = PollRequest(read_request("poll", body))
         except Exception as fault:
-            answer = refuse(fault)
+            answer = failure_answer(fault)
         else:
             while not question.is_ready():
                 await asyncio.sleep(LOOK_S)

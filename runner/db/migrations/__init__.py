@@ -1,1 +1,1 @@
-"""The way of a database from one version of the schema to the next. Alembic runs `env` and reads `versions`."""
+"""The migrations from one version of the schema to the next. Alembic runs `env` and reads `versions`."""

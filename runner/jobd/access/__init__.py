@@ -1,1 +1,1 @@
-"""How people get into an environment by SSH, and out of it again."""
+"""SSH access of people to a job's environment."""

@@ -1,6 +1,6 @@
-"""Lets a person in by their own key: a line in the account's `authorized_keys` that enters one job and does no more.
+"""Gives a person access with their own SSH key: a line in the account's `authorized_keys` that can only enter one job.
 
-The format: sshd(8), "AUTHORIZED_KEYS FILE FORMAT". Other lines are none of ours and stay as they are.
+The format: sshd(8), "AUTHORIZED_KEYS FILE FORMAT". All other lines stay as they are.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ KEY_KINDS = (
 
 MAX_KEY_BYTES = 4_096
 MAX_KEYS = 5
-"""That open one job."""
+"""The most keys that can enter one job."""
 MARK = "ptq-hold:"
-"""Begins the comment of our lines; the job's id follows."""
+"""The prefix of the comment of our lines; the job's id follows."""
 
 UNQUOTABLE = '"\\\n\r'
-"""What in a command would need more than the quotes that sshd knows."""
+"""Characters that sshd's quotes cannot protect in a command."""
 
 
 def admit(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a person's keys in, in place of those that were let into this job before. Raises `Failure`.
+    """Give a person's keys access to a job, and remove all keys that had access to it before. Raises `Failure`.
 
-    A key that the account knows already is left out where they have another one.
+    Skips a key that already is in the account's file for another purpose, unless no key is left.
     """
     job, keys, lasts_s = JobPaths(request), read_keys(request["public_key"]), request["lasts_s"]
     with not_ended(job):
         if read_state(job, "prepare")["state"] != "done":
-            raise Failure("not_prepared", "the job's environment is not there")
+            raise Failure("not_prepared", "the job has no environment")
         until = time.time() + lasts_s
         with changing_keys() as lines:
             others = [line for line in lines if not is_ours(line, job)]
             known = {word for line in others for word in line.split()}
-            # Of two lines with one key, sshd takes the first.
+            # sshd uses the first of two lines with the same key.
             own = [key for key in keys if key.split()[1] not in known]
             if not own:
-                raise Failure("key_in_use", "the account knows this key already; a job is entered by a key of its own")
+                raise Failure("key_in_use", "the account already uses this key; a job needs a key of its own")
             lines[:] = [*others, *(describe_line(job, key, until) for key in own)]
         write_file(job.context, request["context"])
         write_file(job.hold, json.dumps({"until": until}))
@@ -61,7 +61,7 @@ def admit(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dismiss(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Let nobody in any more, and end what whoever is in there has begun. Raises `Failure`, and `OSError`."""
+    """Remove everybody's access to the job, and kill its processes. Raises `Failure`, and `OSError`."""
     job = JobPaths(request)
     forget_keys(job)
     job.hold.unlink(missing_ok=True)
@@ -71,82 +71,82 @@ def dismiss(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def forget_keys(job: JobPaths) -> None:
-    """Remove the lines of a job. Raises `OSError`."""
+    """Remove the job's lines. Raises `OSError`."""
     if f"{MARK}{job.id}".encode() in read_file():
         with changing_keys() as lines:
             lines[:] = [line for line in lines if not is_ours(line, job)]
 
 
 def read_file() -> bytes:
-    """What is in `authorized_keys`; nothing where we can read none, for then we have written none."""
-    with suppress(OSError, RuntimeError):  # The second: an account without a name has no home.
+    """The contents of `authorized_keys`; empty if we cannot read it, because then we have not written it either."""
+    with suppress(OSError, RuntimeError):  # RuntimeError: an account without a name has no home.
         return find_keys_file().read_bytes()
     return b""
 
 
 def find_limit_s(job: JobPaths) -> float:
-    """For how many seconds the job may still be entered; 0 or less when nobody may."""
+    """How many seconds of access remain; 0 or less if nobody has access."""
     until = read_json(job.hold).get("until")
     return until - time.time() if isinstance(until, float) else 0.0
 
 
 def read_keys(text: str) -> list[str]:
-    """Public keys, a line each, each once. Raises `Failure` for anything else."""
+    """Public keys, one per line, without duplicates. Raises `Failure` for anything else."""
     keys = list(dict.fromkeys(read_key(line) for line in text.strip().splitlines()))
     if not 0 < len(keys) <= MAX_KEYS:
-        raise Failure("bad_key", f"a job is entered by 1 to {MAX_KEYS} keys")
+        raise Failure("bad_key", f"a job needs 1 to {MAX_KEYS} keys")
     return keys
 
 
 def read_key(text: str) -> str:
-    """A public key as one line holds it: kind and Base64, without its comment. Raises `Failure` for anything else."""
+    """A public key as its line holds it: kind and Base64, without the comment. Raises `Failure` for anything else."""
     words = text.split()
     kind = words[0] if words else ""
     if len(text.strip().splitlines()) != 1 or len(words) < 2 or kind not in KEY_KINDS:
-        raise Failure("bad_key", f"the key is no line of a kind, Base64 and a comment; kinds: {', '.join(KEY_KINDS)}")
+        raise Failure("bad_key", f"the key is not a line of kind, Base64 and comment; kinds: {', '.join(KEY_KINDS)}")
     try:
         blob = base64.b64decode(words[1], validate=True)
     except ValueError:
         blob = b""
-    # RFC 4253, section 6.6: the kind stands in the key once more, behind its length.
+    # RFC 4253, section 6.6: the key repeats its kind, after the length of the kind.
     if not len(kind) + 4 < len(blob) <= MAX_KEY_BYTES or blob[: len(kind) + 4] != name(kind):
-        raise Failure("bad_key", "the key is cut short, or not of the kind that it says")
+        raise Failure("bad_key", "the key is incomplete, or not of the kind that it names")
     return f"{kind} {base64.b64encode(blob).decode()}"
 
 
 def name(kind: str) -> bytes:
-    """A text as keys hold it (RFC 4251, section 5)."""
+    """A string as keys encode it (RFC 4251, section 5)."""
     return len(kind).to_bytes(4, "big") + kind.encode()
 
 
 def describe_line(job: JobPaths, key: str, until: float) -> str:
-    """Our line. `restrict` forbids all forwarding and `~/.ssh/rc`, also what later versions of sshd may bring.
+    """Our line. `restrict` disables all forwarding and `~/.ssh/rc`, and whatever later versions of sshd add.
 
-    The time is the machine's local one, without `Z`: OpenSSH before 9.1 knows no other.
+    The time is local and has no `Z`, because OpenSSH before 9.1 supports only that.
     """
     words = [sys.executable, "-I", os.path.realpath(sys.argv[0]), "enter", str(job.workspace), job.id]
     command = shlex.join(words)
     if any(character in command for character in UNQUOTABLE):
-        raise Failure("bad_path", "sshd cannot be told a path with quotes, backslashes or line ends")
+        raise Failure("bad_path", "sshd cannot run a path with quotes, backslashes or line breaks")
     expiry = time.strftime("%Y%m%d%H%M%S", time.localtime(until))
     return f'restrict,pty,command="{command}",expiry-time="{expiry}" {key} {MARK}{job.id}'
 
 
 def is_ours(line: str, job: JobPaths) -> bool:
-    """Whether a line lets somebody into the job."""
+    """Whether a line gives access to the job."""
     return line.endswith(f" {MARK}{job.id}")
 
 
 def find_keys_file() -> Path:
-    """The account's file, wherever a link leads that stands in its place."""
+    """The account's file; if it is a link, the file that the link leads to."""
     return Path("~/.ssh/authorized_keys").expanduser().resolve()
 
 
 @contextmanager
 def changing_keys() -> Iterator[list[str]]:
-    """The lines of `authorized_keys`, which are written when they were changed: whole, or not at all.
+    """Yield the lines of `authorized_keys`, and write the file if they have changed: whole, or not at all.
 
-    Only one of us does so at a time. Raises `OSError`.
+    A lock allows one jobd process at a time. Raises `OSError`.
     """
     path = find_keys_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def changing_keys() -> Iterator[list[str]]:
 
 
 def replace_keys(path: Path, content: bytes) -> None:
-    """Write the file with the mode that it has. Raises `OSError`."""
+    """Replace the file and keep its mode. Raises `OSError`."""
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with open(part, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:

@@ -1,4 +1,4 @@
-"""Hands the environment of a job that has ended, as it is, to one that follows it and collects it anew."""
+"""Passes the environment of an ended job, as it is, to a job that follows it and collects it again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .admission import forget_keys
 
 STAGES = ("agent", "collect")
 FILES = ("request", "lock", "log", "json", "json.part", "stop")
-"""What tells of stages that the earlier job had and the later one has still to begin."""
+"""The state of stages that the earlier job has run and the later one has yet to start."""
 
 
 def adopt(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the folder of the job `earlier` to this one; from then on, nothing of that can be started or entered.
+    """Rename the folder of the job `earlier` to this job's. After that, nobody can start or enter the earlier job.
 
-    Nothing happens when it was done before. Raises `Failure`, and `OSError`.
+    A repeat does nothing. Raises `Failure`, and `OSError`.
     """
     job, earlier = JobPaths(request), JobPaths({**request, "job_id": request["earlier"]})
     with not_ended(job), ended(earlier):
@@ -26,13 +26,13 @@ def adopt(request: Mapping[str, Any]) -> dict[str, Any]:
         if job.root.is_dir():
             return {}
         if not earlier.root.is_dir():
-            raise Failure("gone", "the environment is not there any more")
+            raise Failure("gone", "the environment no longer exists")
         if kill_processes(earlier.id)[1]:
             raise Failure("still_alive", "a process of the job cannot be killed")
         for stage in STAGES:
             for kind in FILES:
                 earlier.of_stage(stage, kind).unlink(missing_ok=True)
-        for path in (earlier.result, earlier.objection, earlier.doubt, earlier.hold, earlier.context):
+        for path in (earlier.result, earlier.watcher_stop, earlier.watcher_warning, earlier.hold, earlier.context):
             path.unlink(missing_ok=True)
         earlier.root.rename(job.root)
     return {}

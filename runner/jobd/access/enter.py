@@ -1,7 +1,7 @@
-"""The verb `enter`: a person's shell in a job, in a cell and with an environment like any command of the job.
+"""The verb `enter`: a person's shell in a job, in the same sandbox and environment as the job's commands.
 
-sshd runs it for whoever comes by a key of `admission`, before whom we have a terminal instead of a request. Nothing
-that lies in the environment is run until the person runs it: no rc files, no activate script, no hooks.
+sshd starts it for a person who logs in with a key from `admission`. It reads no request; it has a terminal. It runs
+nothing from the environment by itself: no rc files, no activate script, no hooks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import sys
 import time
 from collections.abc import Mapping
 
-from ..environment.environment import enter
+from ..environment.environment import mount_environment
 from ..files import Failure, JobPaths, describe, require_worktree
 from ..requests import check_job
-from ..sandbox.sandbox import open_cell
+from ..sandbox.sandbox import open_sandbox
 from ..stages.states import read_state
 from ..stages.tombstone import not_ended
 from .admission import find_limit_s
-from .terminal import Over, run_in_terminal
+from .terminal import SessionEnded, run_in_terminal
 
 TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -28,29 +28,29 @@ GIT_SETTINGS: Mapping[str, str] = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
 }
-"""What git does for the person whatever the worktree's own configuration says, in which an agent may name programs."""
+"""Settings of git for the person. They override the worktree's configuration, where an agent may name programs."""
 
-AT_WORK: Mapping[str, str] = {
+BUSY_WITH: Mapping[str, str] = {
     "prepare": "its environment is being made",
     "agent": "its agent is at work",
     "collect": "its result is being collected",
 }
 
-PATIENCE_S = 1.0
-"""For one who has just left."""
+LOCK_TIMEOUT_S = 1.0
+"""How long to wait for another process that is just leaving."""
 
 
 def run_enter(workspace: str, job_id: str) -> int:
-    """Be a person's session in a job. Returns the exit status for sshd."""
+    """Run a person's session in a job. Returns the exit status for sshd."""
     try:
         check_job({"workspace": workspace, "job_id": job_id})
         job = JobPaths({"workspace": workspace, "job_id": job_id})
         require_shell_request()
         if os.environ.get("PTQ_JOB_ID") != job_id:
-            begin_anew(job_id)
-        visit(job)
-    except Over as over:
-        print(f"\r\nptq-bot: {over}", flush=True)
+            restart_clean(job_id)
+        run_session(job)
+    except SessionEnded as end:
+        print(f"\r\nptq-bot: {end}", flush=True)
     except Exception as error:
         print(f"ptq-bot: {describe(error)['message']}", file=sys.stderr, flush=True)
         return 1
@@ -58,58 +58,60 @@ def run_enter(workspace: str, job_id: str) -> int:
 
 
 def require_shell_request() -> None:
-    """Raises `Failure` when the person wants something else of sshd than a shell."""
+    """Raises `Failure` if the person wants something other than an interactive shell."""
     if os.environ.get("SSH_ORIGINAL_COMMAND"):
-        raise Failure("no_commands", "this key opens a shell in a job; it runs no other command, and copies no files")
+        raise Failure("no_commands", "this key only opens a shell in a job; it cannot run commands or copy files")
     if not sys.stdin.isatty():
-        raise Failure("no_terminal", "a job is entered from a terminal; ssh needs -t for it")
+        raise Failure("no_terminal", "entering a job needs a terminal; use ssh -t")
 
 
-def begin_anew(job_id: str) -> None:
-    """Become the same program again with nothing of the caller's, and marked as the job's: so it ends with the job."""
+def restart_clean(job_id: str) -> None:
+    """Run this program again with a clean environment, marked as the job's, so that it ends with the job."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TERM") if name in os.environ}
     words = [sys.executable, "-I", *sys.argv]
     os.execve(words[0], words, {**kept, "PTQ_JOB_ID": job_id})  # noqa: S606 - no shell is wanted
 
 
-def visit(job: JobPaths) -> None:
-    """Have the person in the job until they leave, or their time is over. Raises `Failure`, and `Over`."""
+def run_session(job: JobPaths) -> None:
+    """Let the person work in the job until they leave or their time is over. Raises `Failure`, and `SessionEnded`."""
     limit_s = find_limit_s(job)
     if limit_s <= 0:
-        raise Failure("not_held", "nobody may enter this job, or not any more")
+        raise Failure("not_held", "nobody has access to this job, or no longer")
     with not_ended(job):
-        require_rest(job)
-        enter(job, PATIENCE_S)
+        require_idle(job)
+        mount_environment(job, LOCK_TIMEOUT_S)
     require_worktree(job)
     shell = shutil.which("bash")
     argv = [shell, "--noprofile", "--norc"] if shell else ["/bin/sh"]
-    print(describe_visit(job, limit_s), flush=True)
-    run_in_terminal(job, open_cell(job, {}), argv, make_environment(job, is_bash=shell is not None), find_limit_s(job))
+    print(describe_session(job, limit_s), flush=True)
+    run_in_terminal(
+        job, open_sandbox(job, {}), argv, make_environment(job, is_bash=shell is not None), find_limit_s(job)
+    )
 
 
-def require_rest(job: JobPaths) -> None:
-    """Raises `Failure` while a stage of the job is at work, or before it has an environment."""
-    states = {stage: read_state(job, stage)["state"] for stage in AT_WORK}
+def require_idle(job: JobPaths) -> None:
+    """Raises `Failure` while a stage of the job runs, or if the job has no environment yet."""
+    states = {stage: read_state(job, stage)["state"] for stage in BUSY_WITH}
     busy = next((stage for stage, state in states.items() if state == "running"), None)
     if busy:
-        raise Failure("busy", f"the job cannot be entered just now: {AT_WORK[busy]}")
+        raise Failure("busy", f"the job cannot be entered now: {BUSY_WITH[busy]}")
     if states["prepare"] != "done":
-        raise Failure("not_prepared", "the job's environment is not there")
+        raise Failure("not_prepared", "the job has no environment")
 
 
-def describe_visit(job: JobPaths, limit_s: float) -> str:
-    """What the person is told first; of our own words alone."""
+def describe_session(job: JobPaths, limit_s: float) -> str:
+    """The greeting. It contains no text from the environment."""
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time.time() + limit_s))
     lines = [
-        f"You are in job {job.id}, until {until}. What is known of it: {job.context}",
-        "Whatever you start here ends with this session; what you change stays for `ptq-bot release`.",
-        "No file of the environment has been run for you. What you run may be an agent's work.",
+        f"You are in job {job.id}, until {until}. Context: {job.context}",
+        "Processes that you start here end with this session; your changes stay for `ptq-bot release`.",
+        "No file of the environment has been run for you. Be careful with files that an agent may have written.",
     ]
     return "\n".join(lines)
 
 
 def make_environment(job: JobPaths, *, is_bash: bool) -> dict[str, str]:
-    """What the person's shell starts with: what every process of the job does, and what makes it theirs."""
+    """The variables of the person's shell: those of all the job's processes, and an interactive shell's settings."""
     term = os.environ.get("TERM", "")
     prompt = f"[ptq {job.id}] \\W\\$ " if is_bash else f"[ptq {job.id}] $ "
     settings = {"GIT_CONFIG_COUNT": str(len(GIT_SETTINGS))}
@@ -125,7 +127,7 @@ def make_environment(job: JobPaths, *, is_bash: bool) -> dict[str, str]:
         "TERM": term if TERM.fullmatch(term) else "dumb",
         "PS1": prompt,
         "PTQ_CONTEXT_FILE": str(job.context),
-        # They lie in the home, and could hold keys to press and commands to repeat; so could what less reads there.
+        # These files are in the home. They, and less's own, could hold key bindings and commands to repeat.
         "INPUTRC": os.devnull,
         "HISTFILE": "",
     }

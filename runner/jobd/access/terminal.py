@@ -1,6 +1,6 @@
-"""Runs one program in a terminal of its own, and passes on what the person before ours types and sees.
+"""Runs one program in a terminal of its own, and copies data between it and the person's terminal.
 
-By two terminals, nothing of the program can reach the person's own; and it is we who end it, whatever it does.
+With two terminals, the program cannot access the person's own, and this process decides when the session ends.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 
 from ..files import Failure, JobPaths
 from ..sandbox.processes import kill_processes, reap_orphans
-from ..sandbox.sandbox import Cell
+from ..sandbox.sandbox import Sandbox
 from ..stages.stage import PR_SET_CHILD_SUBREAPER
 
 CHUNK = 65_536
 TICK_S = 0.2
-"""How long after the program's end it is noticed where something of it holds the terminal open."""
+"""How soon the end of the program is noticed when another process keeps its terminal open."""
 
 MAX_REASON = 1_000
 
@@ -35,23 +35,23 @@ SIZE = struct.Struct("HHHH")
 """`struct winsize` of ioctl_tty(2)."""
 
 HUNG_UP = (signal.SIGHUP, signal.SIGTERM)
-"""What ends a session: its connection is gone, or somebody wants it."""
+"""The signals that end a session: its connection was closed, or somebody asked it to end."""
 
 
-class Over(Exception):  # noqa: N818 - a fact, not a fault
-    """The session ends, for a reason that the person may be told."""
+class SessionEnded(Exception):  # noqa: N818 - not an error
+    """The session ends. The message tells the person why."""
 
 
 def run_in_terminal(
-    job: JobPaths, cell: Cell | None, argv: Sequence[str], env: Mapping[str, str], limit_s: float
+    job: JobPaths, sandbox: Sandbox | None, argv: Sequence[str], env: Mapping[str, str], limit_s: float
 ) -> None:
     """Run a program in the job's worktree until it ends, its time is over, or the person is gone.
 
-    Then nothing of it is alive. Raises `Failure` when it cannot be started.
+    Then kill everything that it started. Raises `Failure` if it cannot start.
     """
-    # Where nothing is sealed, what leaves its parent is found below us.
+    # In a job without a sandbox, processes that leave their parent become children of this process.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    process, terminal = start(job, cell, argv, env)
+    process, terminal = start(job, sandbox, argv, env)
     try:
         with raw_input(terminal), ending(limit_s):
             pass_on(process, terminal)
@@ -63,15 +63,15 @@ def run_in_terminal(
 
 
 def start(
-    job: JobPaths, cell: Cell | None, argv: Sequence[str], env: Mapping[str, str]
+    job: JobPaths, sandbox: Sandbox | None, argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """A program in a new terminal, and that terminal's other end. Raises `Failure`."""
+    """Start a program in a new terminal; return it and the other end of that terminal. Raises `Failure`."""
     ours, theirs = socket.socketpair()
 
     def enter() -> None:
         try:
-            if cell:
-                cell.enter(job.worktree)  # With terminals of its own, so that no other job's are in reach.
+            if sandbox:
+                sandbox.enter(job.worktree)  # With its own terminals, so that those of other jobs are out of reach.
             master, slave = os.openpty()
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
             for number in (0, 1, 2):
@@ -88,7 +88,7 @@ def start(
         reason = ours.recv(MAX_REASON).decode(errors="replace")
         raise Failure("not_entered", f"the job cannot be entered: {reason}") from None
     except OSError as error:
-        raise Failure("not_entered", f"{argv[0]} cannot be run: {(error.strerror or '').lower()}") from None
+        raise Failure("not_entered", f"{argv[0]} cannot run: {(error.strerror or '').lower()}") from None
     finally:
         ours.close()
         theirs.close()
@@ -97,7 +97,7 @@ def start(
 
 @contextmanager
 def raw_input(terminal: int) -> Iterator[None]:
-    """Let keys reach the program as they are struck, and its terminal be as large as the person's."""
+    """Pass each key on at once, and give the program's terminal the size of the person's."""
 
     def fit(*_: object) -> None:
         with suppress(OSError):
@@ -118,11 +118,11 @@ def raw_input(terminal: int) -> Iterator[None]:
 
 @contextmanager
 def ending(limit_s: float) -> Iterator[None]:
-    """Let the session end by `Over` when its time is over, or the person is gone, even while it waits to write."""
+    """Raise `SessionEnded` when the session's time is over or the person is gone, even during a blocking write."""
 
     def end(reason: str) -> Callable[[int, Any], None]:
         def raise_over(*_: object) -> None:
-            raise Over(reason)
+            raise SessionEnded(reason)
 
         return raise_over
 
@@ -138,9 +138,9 @@ def ending(limit_s: float) -> Iterator[None]:
 
 
 def pass_on(process: subprocess.Popen[bytes], terminal: int) -> None:
-    """Pass on keys and output until the program has ended and all of its output is out. Raises `Over`."""
+    """Copy keys and output until the program has ended and all of its output is shown. Raises `SessionEnded`."""
     person, screen = sys.stdin.fileno(), sys.stdout.fileno()
-    # A program that does not read must not keep us from showing what it writes: else both would wait for ever.
+    # A blocking write to a program that does not read would stop us from showing its output: a deadlock.
     os.set_blocking(terminal, False)
     typed = b""
     while True:
@@ -162,7 +162,7 @@ def pass_on(process: subprocess.Popen[bytes], terminal: int) -> None:
 
 
 def read(terminal: int) -> bytes:
-    """What there is to read; nothing when the other end is closed, which reading a terminal takes for an error."""
+    """Read what is available; empty when the other end is closed, which terminals report as an error."""
     try:
         return os.read(terminal, CHUNK)
     except OSError:
@@ -170,7 +170,7 @@ def read(terminal: int) -> bytes:
 
 
 def write_all(screen: int, data: bytes) -> None:
-    """Show everything to the person. Raises `Over` when they are gone."""
+    """Show everything to the person. Raises `SessionEnded` if they are gone."""
     try:
         while data:
             data = data[os.write(screen, data) :]
@@ -179,4 +179,4 @@ def write_all(screen: int, data: bytes) -> None:
 
 
 def _hang_up() -> bytes:
-    raise Over("the connection has ended")
+    raise SessionEnded("the connection has ended")

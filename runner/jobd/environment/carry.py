@@ -1,7 +1,7 @@
-"""Carries an earlier attempt's edits over into a worktree, by git: it converts, makes links, and follows none.
+"""Applies an earlier attempt's edits to a worktree, with git: it converts files, writes links, and follows none.
 
-Edits to what configures coding agents are held back: no agent and no command of a run sees them, and the change at its
-end has them nevertheless.
+Edits to configuration files of coding agents are held back. Agents and commands do not see them, but the final change
+contains them.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from ..files import Failure, JobPaths, read_json
-from ..git import Git, find_own_clone, open_throwaway, show
+from ..git import Git, find_own_clone, open_throwaway, show_path
 from ..requests import is_change
 from .change import PathReader
 from .merge import merge
 from .trees import open_up
 
 Change = Mapping[str, Any]
-"""`path`, `mode` (None when it is deleted), `content` in Base64 (for a link its target) and `old_mode`."""
+"""`path`, `mode` (None: deleted), `content` in Base64 (a link's target), and `old_mode`."""
 
 
 def carry_over(
     job: JobPaths, clone: Path, base: str, changes: Sequence[Change], timeout_s: float, begun_at: str = ""
 ) -> list[str]:
-    """Write edits into a worktree as it was just checked out. Raises `Failure`.
+    """Apply edits to a worktree that was just checked out. Raises `Failure`.
 
-    Those that were made on another commit, `begun_at`, are merged; the paths in conflict are returned.
+    Edits that were made on another commit, `begun_at`, are merged. Returns the paths in conflict.
     """
     if not changes:
         return []
@@ -42,10 +42,10 @@ def carry_over(
 
 
 def put_back(job: JobPaths, request: Mapping[str, Any], problems: list[str]) -> None:
-    """Write the edits that were held back, but where the run has itself changed the path, which is then said."""
+    """Apply the held-back edits, except to paths that the run has changed; those are reported in `problems`."""
     prepared = read_json(job.of_stage("prepare", "request"))
     held_back, begun_at = prepared.get("held_back"), str(prepared.get("changes_from", ""))
-    # An agent may have written there: it is its own change that it spoils.
+    # An agent may have written to this file, but can only spoil its own change.
     if not isinstance(held_back, list) or not 0 < len(held_back) <= request["max_changes"]:
         return
     if not all(map(is_change, held_back)):
@@ -54,15 +54,15 @@ def put_back(job: JobPaths, request: Mapping[str, Any], problems: list[str]) -> 
     open_up(job.worktree)
     with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
         for change in held_back:
-            left_out = f"an earlier edit of {show(change['path'])} was left out"
+            left_out = f"an earlier edit of {show_path(change['path'])} was left out"
             if not has_same(git, change["path"], begun_at, base):
-                problems.append(f"{left_out}: its new base changes that, too")
+                problems.append(f"{left_out}: the new base also changes it")
             elif not put_back_one(git, job.worktree, base, change, request["max_change_bytes"]):
-                problems.append(f"{left_out}: it was edited anew")
+                problems.append(f"{left_out}: the run edited it again")
 
 
 def has_same(git: Git, path: str, begun_at: str, base: str) -> bool:
-    """Whether two commits have the same at a path; without `begun_at` there is only one."""
+    """Whether two commits have the same content at a path; True without `begun_at`."""
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", begun_at):
         return not begun_at
     words = ("ls-tree", "-z", "--full-tree")
@@ -75,14 +75,14 @@ def has_same(git: Git, path: str, begun_at: str, base: str) -> bool:
 
 
 def put_back_one(git: Git, worktree: Path, base: str, change: Change, max_bytes: int) -> bool:
-    """Write one edit. False, and nothing is changed, when the path is not as the base commit has it."""
-    about = PathReader(worktree).look(change["path"])
-    if about and about.st_size > max_bytes:  # Too large to be read, so it is nothing that we would replace.
+    """Apply one edit. Returns False, and changes nothing, if the path differs from the base commit."""
+    about = PathReader(worktree).stat(change["path"])
+    if about and about.st_size > max_bytes:  # Too large to read, so it cannot be the base's file.
         return False
     tree = write_tree(git, base, [change])
     try:
         git.run("update-index", "-z", "--remove", "--stdin", stdin=f"{change['path']}\0".encode())
-        # Where the path is not as in `base`, git refuses; so it does where a link or a new file is in the way.
+        # Git refuses if the path differs from `base`, or if a link or a new file is in the way.
         git.run("read-tree", "-m", "-u", base, tree)
     except Failure as failure:
         if failure.name != "git_failed":
@@ -92,10 +92,10 @@ def put_back_one(git: Git, worktree: Path, base: str, change: Change, max_bytes:
 
 
 def write_tree(git: Git, base: str, changes: Iterable[Change]) -> str:
-    """The tree of the base commit with edits; the index has it without. Raises `Failure`."""
+    """Write the tree of the base commit with edits. The index is then as in the base commit. Raises `Failure`."""
     lines = []
-    for change in sorted(changes, key=lambda change: change["mode"] is not None):  # What gives way goes first.
-        about = f"0 {'0' * len(base)}"  # A path to be removed (git-update-index(1), "using --index-info").
+    for change in sorted(changes, key=lambda change: change["mode"] is not None):  # Deletions first: they make room.
+        about = f"0 {'0' * len(base)}"  # A path to remove (git-update-index(1), "using --index-info").
         if change["mode"] is not None:
             content = base64.b64decode(change["content"])
             about = f"{change['mode']} {git.run('hash-object', '-w', '--stdin', stdin=content).decode().strip()}"
@@ -105,5 +105,5 @@ def write_tree(git: Git, base: str, changes: Iterable[Change]) -> str:
     tree = git.run("write-tree").decode().strip()
     git.run("read-tree", base)
     if git.ignored:
-        raise Failure("git_failed", f"git does not take an edit of the earlier attempt: {git.ignored[0]}")
+        raise Failure("git_failed", f"git does not accept an edit of the earlier attempt: {git.ignored[0]}")
     return tree

@@ -1,6 +1,6 @@
-"""Computes what changed in a worktree, by git, and without the worktree's own git folder, hooks, filters and settings.
+"""Computes the change in a worktree with git, but without the worktree's own git folder, hooks, filters and settings.
 
-Sizes are looked at before anything is hashed: a sparse file of a terabyte costs nothing but a sentence.
+Sizes are checked before anything is hashed, so a sparse file of a terabyte only leads to an error message.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..files import Failure, JobPaths, is_utf8
-from ..git import Git, find_own_clone, join, open_throwaway, show, split, write
+from ..git import Git, find_own_clone, join_paths, open_throwaway, show_path, split_paths, write_lines
 
 PATCH_FACTOR = 4
-"""A patch may be this many times as large as the changed files: it repeats what was there before."""
+"""How many times larger than the changed files a patch may be: it also holds the old content."""
 
 CONVERSION_FACTOR, CONVERSION_BYTES = 2, 1_000
-"""An unchanged file may be this many times, and bytes, larger in the worktree than in git: with CRLF for LF, in UTF-16,
-or where git writes a name for `$Id$` (gitattributes(5))."""
+"""How many times, and how many bytes, larger than in git an unchanged file may be in the worktree: because of CRLF,
+UTF-16, or an expanded `$Id$` (gitattributes(5))."""
 
 COMPARE = ("diff-index", "--cached", "--ignore-submodules=dirty")
-"""Without the option, `.gitmodules` says which submodules are looked at (gitmodules(5), `ignore`)."""
+"""Without the option, `.gitmodules` decides which submodules are compared (gitmodules(5), `ignore`)."""
 
 SUBMODULE = "160000"
 ABSENT = "000000"
-"""A mode in git's raw format (git-diff(1), "raw output format"), for a side without the file."""
+"""The mode for a missing file in git's raw format (git-diff(1), "raw output format")."""
 
 
 SHOW_ALL_TEXT = "* !diff"
-"""Whatever `.gitattributes` says, git itself decides which contents are text, and shows those (gitattributes(5))."""
+"""Overrides `.gitattributes`: git itself decides which contents are text, and shows those (gitattributes(5))."""
 
 NEVER_PART_OF_A_CHANGE = ("__pycache__/", ".hypothesis/")
-"""What running Python leaves behind, also where the project's own `.gitignore` forgot it."""
+"""What running Python leaves behind, even if the project's `.gitignore` does not list it."""
 
 
 class ChangedPath(NamedTuple):
-    """One changed path, as git says it. Modes are None on the side that lacks the file."""
+    """A changed path, as git reports it. A mode is None on the side where the file is missing."""
 
     path: str
     mode: str | None
@@ -48,16 +48,16 @@ class ChangedPath(NamedTuple):
 
 
 def compute_change(job: JobPaths, request: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """The changed files and a patch for people. What is left out is named in `problems`."""
+    """The changed files, and a patch for people. `problems` names what is left out."""
     base, max_bytes = request["base_commit"], request["max_change_bytes"]
     with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
-        write(git.folder / "info" / "exclude", *NEVER_PART_OF_A_CHANGE)
-        write(git.folder / "info" / "attributes", SHOW_ALL_TEXT)
+        write_lines(git.folder / "info" / "exclude", *NEVER_PART_OF_A_CHANGE)
+        write_lines(git.folder / "info" / "attributes", SHOW_ALL_TEXT)
         git.run("read-tree", base)
         found = Survey(git, job.worktree, request, problems)
-        git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join(found.gone))
-        git.run("update-index", "-z", "--add", "--replace", "--stdin", stdin=join(found.present))
-        problems += [f"left out, for git does not take it: {line}" for line in git.ignored]
+        git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join_paths(found.gone))
+        git.run("update-index", "-z", "--add", "--replace", "--stdin", stdin=join_paths(found.present))
+        problems += [f"left out, because git does not accept it: {line}" for line in git.ignored]
         entries = read_entries(git.run(*COMPARE, "-z", "--no-renames", "--no-abbrev", base))
         require_few(len(entries), request["max_changes"])
         problems += find_twins(found.tracked, entries)
@@ -69,16 +69,16 @@ def compute_change(job: JobPaths, request: Mapping[str, Any], problems: list[str
             {"path": entry.path, "mode": entry.mode, "old_mode": entry.old_mode, "content": contents.get(entry.object)}
             for entry in entries
         ],
-        # Exact: in JSON each byte that is no UTF-8 becomes an escaped half of a character.
+        # Exact: in JSON each byte that is not UTF-8 becomes a lone surrogate.
         "patch": patch.decode(errors="surrogateescape"),
     }
 
 
-# What there is to look at
+# Which paths to read
 
 
 class Survey:
-    """The paths that git should read, and those that are gone. Raises `Failure` when there is too much to read."""
+    """The paths that git should read, and those that are gone. Raises `Failure` if there is too much to read."""
 
     def __init__(self, git: Git, worktree: Path, request: Mapping[str, Any], problems: list[str]) -> None:
         self.tracked: list[str] = []
@@ -91,16 +91,16 @@ class Survey:
             self.tracked.append(path)
             self._look_at_tracked(path, mode, size)
         require_room(self._sizes, request["max_change_bytes"])
-        # Only now: to find what is new, git reads every `.gitignore`, as a whole.
+        # Only now: to find new files, git reads each `.gitignore` completely.
         left = set(request["left"])
-        for path in split(git.run("ls-files", "-z", "--others", "--exclude-standard")):
+        for path in split_paths(git.run("ls-files", "-z", "--others", "--exclude-standard")):
             if path not in left:
                 self._look_at_new(path)
         require_room(self._sizes, request["max_change_bytes"])
         require_few(len(self._sizes) + len(self.gone), request["max_changes"])
 
     def _look_at_tracked(self, path: str, mode: str, size: int) -> None:
-        about = self._tree.look(path)
+        about = self._tree.stat(path)
         if not is_utf8(path):
             if about is None or about.st_size != size:
                 self._leave_out(path, "its name is not UTF-8")
@@ -111,12 +111,12 @@ class Survey:
         else:
             self.gone.append(path)
             if about and not stat.S_ISDIR(about.st_mode):
-                self._problems.append(f"{show(path)} was taken for deleted: it is no plain file any more")
+                self._problems.append(f"{show_path(path)} counts as deleted: it is no longer a regular file")
 
     def _look_at_new(self, path: str) -> None:
-        about = self._tree.look(path)
+        about = self._tree.stat(path)
         if path.endswith("/"):
-            self._leave_out(path, "it is a git repository of its own")
+            self._leave_out(path, "it is a git repository")
         elif not is_utf8(path):
             self._leave_out(path, "its name is not UTF-8")
         elif about:
@@ -124,18 +124,18 @@ class Survey:
             self._sizes[path] = about.st_size
 
     def _leave_out(self, path: str, reason: str) -> None:
-        self._problems.append(f"{show(path)} was left out: {reason}")
+        self._problems.append(f"{show_path(path)} was left out: {reason}")
 
 
 class PathReader:
-    """Looks at paths in the worktree, and never through a link."""
+    """Looks up paths in a worktree, and never follows a link."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._folders = {"": True}
 
-    def look(self, path: str) -> os.stat_result | None:
-        """What is there; None for nothing, and for what lies behind a link."""
+    def stat(self, path: str) -> os.stat_result | None:
+        """The file's status; None if there is nothing, or if a folder on the way is a link."""
         if not self._is_folder(path.rstrip("/").rpartition("/")[0]):
             return None
         return self._lstat(path)
@@ -154,40 +154,40 @@ class PathReader:
 
 
 def list_tracked(git: Git, base: str) -> Iterable[tuple[str, str, int]]:
-    """Path, mode and size in bytes of everything in the base commit (git-ls-tree(1), "output format")."""
-    for line in split(git.run("ls-tree", "-r", "-l", "-z", "--full-tree", base)):
+    """Path, mode and size in bytes of each file in the base commit (git-ls-tree(1), "output format")."""
+    for line in split_paths(git.run("ls-tree", "-r", "-l", "-z", "--full-tree", base)):
         about, _, path = line.partition("\t")
         mode, _, _, size = about.split()
         yield path, mode, 0 if size == "-" else int(size)
 
 
 def fits(about: os.stat_result, mode: str) -> bool:
-    """Whether git can read what is there, in place of something that had this mode."""
+    """Whether git can read what is there in place of an entry with this mode."""
     if stat.S_ISDIR(about.st_mode):
         return mode == SUBMODULE
     return stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
 
 
 def require_few(count: int, limit: int) -> None:
-    """Raises `Failure` when more than `limit` files are changed."""
+    """Raises `Failure` if more than `limit` files are changed."""
     if count > limit:
         raise Failure("change_too_large", f"{count} files are changed, and {limit} are allowed")
 
 
 def require_room(sizes: Mapping[str, int], limit: int) -> None:
-    """Raises `Failure` when the changed files are larger than `limit` bytes together."""
+    """Raises `Failure` if the changed files have more than `limit` bytes in total."""
     if sum(sizes.values()) > limit:
         largest = max(sizes, key=lambda path: sizes[path])
-        reason = f"the changed files are larger than {limit} bytes together; {show(largest)} has {sizes[largest]}"
+        reason = f"the changed files have more than {limit} bytes in total; {show_path(largest)} has {sizes[largest]}"
         raise Failure("change_too_large", reason)
 
 
-# What git found
+# The changed paths
 
 
 def read_entries(raw: bytes) -> list[ChangedPath]:
     """The changed paths, from git's raw format (git-diff(1), "raw output format")."""
-    fields = split(raw)
+    fields = split_paths(raw)
     entries = []
     for about, path in zip(fields[::2], fields[1::2]):  # noqa: B905 - not in Python 3.9
         old_mode, mode, _, new, _ = about.lstrip(":").split()
@@ -196,39 +196,41 @@ def read_entries(raw: bytes) -> list[ChangedPath]:
 
 
 def none_if_absent(mode: str) -> str | None:
-    """A mode of git's raw format, as ours."""
+    """A mode of git's raw format; None if the file is missing."""
     return None if mode == ABSENT else mode
 
 
 def find_twins(tracked: Iterable[str], entries: Iterable[ChangedPath]) -> list[str]:
-    """A sentence for each new path, or folder of one, that differs only in case from one that was there and stays."""
+    """A sentence for each new path or folder whose name differs only in case from an existing one that stays."""
     gone = {entry.path for entry in entries if entry.mode is None}
     new: dict[str, set[str]] = {}
     for part in {part for entry in entries if entry.old_mode is None for part in list_parts(entry.path)}:
-        new.setdefault(fold(part), set()).add(part)
+        new.setdefault(fold_case(part), set()).add(part)
     twins, known = dict[str, str](), set[str]()
     for part in {part for path in tracked if new and path not in gone for part in list_parts(path)}:
-        spellings = new.get(fold(part), set())
+        spellings = new.get(fold_case(part), set())
         known |= spellings & {part}
         twins.update(dict.fromkeys(spellings, part))
     names = sorted(twins.keys() - known)
-    return [f"{show(name)} differs only in case from {show(twins[name])}, which was there before" for name in names]
+    return [
+        f"{show_path(name)} differs only in case from {show_path(twins[name])}, which existed before" for name in names
+    ]
 
 
-def fold(path: str) -> str:
-    """A path as file systems without case compare it."""
+def fold_case(path: str) -> str:
+    """A path as case-insensitive file systems compare it."""
     return unicodedata.normalize("NFC", path).casefold()
 
 
 def list_parts(path: str) -> Iterator[str]:
-    """The path, and each folder that it lies in."""
+    """The path, and each folder that contains it."""
     while path:
         yield path
         path = path.rpartition("/")[0]
 
 
 def read_contents(git: Git, entries: Iterable[ChangedPath], limit: int) -> dict[str, str]:
-    """The new content of every changed file, in Base64, by its object's name."""
+    """The new content of each changed file, in Base64, by object id."""
     files = [entry for entry in entries if entry.mode not in (None, SUBMODULE)]
     names = "".join(f"{entry.object}\n" for entry in files).encode()
     checked = git.run("cat-file", "--batch-check=%(objectsize)", stdin=names).split()

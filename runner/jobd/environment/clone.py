@@ -1,4 +1,4 @@
-"""The machine's clone of a repository: the objects that all its jobs read, brought up to date for each of them."""
+"""The machine's clone of a repository: the objects that all its jobs share. Each job brings it up to date."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SUBMODULE = b"160000"
 """A mode (git-diff(1), "raw output format")."""
 
 HEAD = "HEAD"
-"""Stands for the repository's default branch."""
+"""Git's name for the repository's default branch."""
 
 COMMIT_IS_GONE = ("not our ref", "unadvertised object", "find remote ref")
-"""How servers say, one way or another, that they have no such commit to give."""
+"""Phrases with which servers say that they do not have a commit."""
 
 
 def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
-    """Fetch a commit, or the newest of a branch, and return its full name. Raises `Failure`."""
+    """Fetch a commit, or the newest one of a branch. Returns its full id. Raises `Failure`."""
     clone = find_clone(stage.job, stage.request["clone_url"])
-    # A name of its own kind: `release` may give way to `release/1.0`, and as files the two exclude each other.
+    # A hash as the name: `release` and `release/1.0` cannot both be files, and one may replace the other.
     ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
     source = branch if branch.startswith("refs/") or branch == HEAD else f"refs/heads/{branch}"
     base = commit or ref
@@ -48,7 +48,7 @@ def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
 
 
 def require_commit(stage: Stage, commit: str) -> None:
-    """Have a commit in the clone that may be on no branch any more. Raises `Failure`."""
+    """Have a commit in the clone, even if it is no longer on any branch. Raises `Failure`."""
     clone = find_clone(stage.job, stage.request["clone_url"])
     with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):
         if not find_commit(clone, commit):
@@ -56,9 +56,9 @@ def require_commit(stage: Stage, commit: str) -> None:
 
 
 def was_fetched_since(wanted_at: float, record: Any, boot_id: str) -> bool:
-    """Whether a fetch that is on record, with the boot of its clock, began no earlier than something was wanted.
+    """Whether a recorded fetch began after `wanted_at`. The boot id tells whether both times are on the same clock.
 
-    Of jobs that come at once the first fetches for all, and nobody gets less than what was there when it asked.
+    When several jobs come at once, the first one fetches for all, and each gets at least what existed when it asked.
     """
     if not isinstance(record, list) or len(record) != 2 or not isinstance(record[0], float):
         return False
@@ -67,12 +67,12 @@ def was_fetched_since(wanted_at: float, record: Any, boot_id: str) -> bool:
 
 
 def read_boot_id() -> str:
-    """Tells this run of the machine, and its clock, from others."""
+    """Identifies this boot of the machine, and so its monotonic clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def fetch_branch(stage: Stage, clone: Path, branch: str, refspec: str) -> None:
-    """Fetch a branch. Raises `Failure`, which says so where there is no such branch."""
+    """Fetch a branch. Raises `Failure`, named `branch_missing` if the branch does not exist."""
     try:
         fetch(stage, clone, refspec)
     except Failure as failure:
@@ -82,27 +82,27 @@ def fetch_branch(stage: Stage, clone: Path, branch: str, refspec: str) -> None:
 
 
 def make_usable(stage: Stage, clone: Path) -> None:
-    """Make the clone, unless it is there, and safe to use. Raises `Failure`."""
+    """Create the clone if it is missing, and make it safe to use. Raises `Failure`."""
     disarm(clone)
     if not all((clone / name).exists() for name in ("HEAD", "objects", "refs")):
         run_git(stage, clone, "the machine's clone could not be made", "init", "--quiet", "--bare", "--template=")
 
 
 def run_git(stage: Stage, clone: Path, what: str, *words: str) -> None:
-    """Run a git command in the clone. Raises `Failure`, with `what` it meant to do."""
+    """Run a git command in the clone. Raises `Failure`, with `what` as the start of its message."""
     argv = [*GIT, f"--git-dir={clone}", *words]
-    stage.must("clone_failed", what, argv, git_environment(), stage.job.root, in_cell=False)
+    stage.must("clone_failed", what, argv, git_environment(), stage.job.root, in_sandbox=False)
 
 
 def fetch(stage: Stage, clone: Path, refspec: str) -> None:
     """Fetch into the clone. Raises `Failure`."""
     words = ("fetch", "--no-tags", "--no-write-fetch-head", "--", stage.request["clone_url"], refspec)
     argv, what = [*GIT, f"--git-dir={clone}", *words], "the repository could not be fetched"
-    must_fetch(stage, "clone_failed", what, argv, git_environment(), stage.job.root, in_cell=False)
+    must_fetch(stage, "clone_failed", what, argv, git_environment(), stage.job.root, in_sandbox=False)
 
 
 def fetch_lost(stage: Stage, clone: Path, commit: str) -> None:
-    """Fetch a commit that is on the branch no more. Raises `Failure`."""
+    """Fetch a commit that is no longer on the branch. Raises `Failure`."""
     try:
         fetch(stage, clone, commit)
     except Failure as failure:
@@ -113,16 +113,16 @@ def fetch_lost(stage: Stage, clone: Path, commit: str) -> None:
 
 
 def find_commit(clone: Path, name: str) -> str:
-    """The full name of a commit that the clone has; empty when it has none of this name."""
+    """The full id of a commit in the clone; empty if the clone does not have it."""
     words = [*GIT, f"--git-dir={clone}", "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"]
     found = subprocess.run(words, env=git_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     return found.stdout.decode().strip()
 
 
 def disarm(clone: Path) -> None:
-    """Make a clone that an agent could write to safe to use, and one that was left in the middle of work usable."""
+    """Make a clone safe that an agent may have written to, and usable if a git process was killed in it."""
     settings = [clone / "commondir", clone / "info" / "attributes"]
-    # We hold the clone's own lock: git's are left from a git that was killed.
+    # jobd holds its own lock on the clone, so git's lock files are left over from a killed process.
     for path in [*settings, *clone.glob("*.lock"), *clone.glob("refs/ptq/*.lock")]:
         path.unlink(missing_ok=True)
     config = read_piece(clone / "config", 0, len(CLONE_CONFIG) + 1)

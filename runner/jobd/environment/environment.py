@@ -1,4 +1,4 @@
-"""Where a job has its environment, and how it came there: decided when it is prepared, for all its stages."""
+"""The environment of a job: where it is and how it is made. Decided at preparation, for all stages."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from collections.abc import Mapping
 from ..files import Failure, JobPaths, read_json, write_file
 from ..git import find_clone
 from ..locks import keep_locked
-from ..sandbox.namespaces import OVERLAY, describe_cell, find_missing, have_own_mounts, is_sealable
+from ..sandbox.namespaces import OVERLAY, can_sandbox, describe_sandbox, find_missing, unshare_mounts
 from ..stages.stage import Stage
-from .bases import Base, Shelf, describe_use, take
+from .bases import Base, BaseStore, describe_use, get_or_build
 from .clone import changes_submodules
-from .recipe import check_out, list_left, run_commands
-from .trees import WAYS, Tree, empty, make, show, throw_away
+from .recipe import check_out, list_untracked, run_commands
+from .trees import WAYS, Tree, empty_trash, make_tree, mount_tree, move_to_trash
 
-PATIENCE_S = 20.0
-"""How long one that comes next waits for one that is just ending."""
+LOCK_TIMEOUT_S = 20.0
+"""How long a stage waits for the previous one to end."""
 
 
-def decide(stage: Stage) -> Shelf:
-    """Find out whether the job's commands get cells, and how its environment comes to be; the log says it.
+def decide(stage: Stage) -> BaseStore:
+    """Decide whether the job gets a sandbox, and how its environment is made. Writes both to the log.
 
-    Raises `Failure` when the operator does not want what the machine can do.
+    Raises `Failure` if the machine cannot do what its operator requires.
     """
     job, request = stage.job, stage.request
     missing = find_missing(job.workspace)
-    sealed, words = is_sealable(missing), describe_cell(missing)
+    sealed, words = can_sandbox(missing), describe_sandbox(missing)
     if request["must_seal"] and not sealed:
-        raise Failure("not_sealed", f"the machine cannot seal the job, which its operator wants: {words}")
+        raise Failure("not_sealed", f"the operator requires a sandbox, but the machine cannot provide one: {words}")
     possible = list_ways(missing)
     way = next((way for way in request["ways"] if possible.get(way)), None)
     if way is None:
         reason = missing.get(OVERLAY, words) if request["ways"] == ["overlay"] else words
-        raise Failure("no_environment", f"the machine makes no environments as its operator wants them: {reason}")
-    shelf = Shelf(job, request, way)
-    about = {"sealed": sealed, "way": way, "place": str(shelf.place), "gpus": request["gpus"]}
+        raise Failure("no_environment", f"the machine cannot make environments as its operator requires: {reason}")
+    store = BaseStore(job, request, way)
+    about = {"sealed": sealed, "way": way, "place": str(store.place), "gpus": request["gpus"]}
     write_file(job.environment_file, json.dumps(about))
-    stage.log.write(f"[{words}]\n[environment by {way}: {WAYS[way]}]\n".encode())
-    return shelf
+    stage.log.write(f"[{words}]\n[environment: {way}, {WAYS[way]}]\n".encode())
+    return store
 
 
 def list_ways(missing: Mapping[str, str]) -> dict[str, bool]:
-    """The ways of `WAYS`, best first, and whether a machine without what is `missing` can go them."""
-    sealed = is_sealable(missing)
+    """The methods of `WAYS`, best first, and whether each works without what is `missing`."""
+    sealed = can_sandbox(missing)
     return {"overlay": sealed and OVERLAY not in missing, "copy": sealed, "slot": True}
 
 
-def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
+def create_environment(stage: Stage, store: BaseStore, commit: str) -> Base:
     """Make the job's environment at a commit, from its base. Raises `Failure`."""
     job = stage.job
-    keep_locked(job.tree_lock, PATIENCE_S)
-    require_free(job, shelf)
-    separate(shelf.way)
+    keep_locked(job.tree_lock, LOCK_TIMEOUT_S)
+    require_free(job, store)
+    isolate_mounts(store.way)
     with stage.timing("base"):
-        base = take(stage, shelf, commit)
-    tree = shelf.tree(base, job.tree)
+        base = get_or_build(stage, store, commit)
+    tree = store.tree(base, job.tree)
     with stage.timing("tree"):
-        make(tree)
-        show(tree)
+        make_tree(tree)
+        mount_tree(tree)
     if base.commit != commit:
         clone = find_clone(job, stage.request["clone_url"])
         with stage.timing("checkout"):
@@ -66,44 +66,44 @@ def begin(stage: Stage, shelf: Shelf, commit: str) -> Base:
         with stage.timing("update"):
             run_commands(stage, "update", stage.request["update"])
         if stage.request["update"]:
-            describe_use(job, shelf, base._replace(left=tuple(list_left(stage, commit))))
+            describe_use(job, store, base._replace(left=tuple(list_untracked(stage, commit))))
     return base
 
 
-def require_free(job: JobPaths, shelf: Shelf) -> None:
-    """Raises `Failure` where a person is in what lies at the one place of a slot: it would be gone."""
-    for path in job.root.parent.glob("*/control/hold.json") if shelf.way == "slot" else ():
+def require_free(job: JobPaths, store: BaseStore) -> None:
+    """Raises `Failure` if a person holds the environment at the slot's place, because it would be replaced."""
+    for path in job.root.parent.glob("*/control/hold.json") if store.way == "slot" else ():
         about = read_json(path.with_name(job.environment_file.name))
-        if path != job.hold and about.get("place") == str(shelf.place):
-            raise Failure("held", "a person is at work in the environment that lies where it would have to be")
+        if path != job.hold and about.get("place") == str(store.place):
+            raise Failure("held", "a person is using the environment at this slot's place")
 
 
-def enter(job: JobPaths, patience_s: float = PATIENCE_S) -> None:
-    """Let this process see the environment of a job that was prepared, and no other process until it ends.
+def mount_environment(job: JobPaths, patience_s: float = LOCK_TIMEOUT_S) -> None:
+    """Show this process the environment of a prepared job; other processes must wait until it ends.
 
-    An overlay whose top is mounted twice loses what is written there. Raises `Failure`, also when another process does
-    not end in time.
+    An overlay whose upper folder is mounted twice loses data. Raises `Failure`, also if another process does not end in
+    time.
     """
     keep_locked(job.tree_lock, patience_s)
     tree = find_tree(job)
     if tree:
-        separate(tree.way)
-        show(tree)
+        isolate_mounts(tree.way)
+        mount_tree(tree)
 
 
-def separate(way: str) -> None:
-    """Let this process have mounts of its own, where the way needs them. Raises `Failure`."""
+def isolate_mounts(way: str) -> None:
+    """Give this process its own mounts, if the method needs them. Raises `Failure`."""
     if way == "slot":
         return
     try:
-        have_own_mounts()
+        unshare_mounts()
     except OSError as error:
         reason = (error.strerror or "").lower()
-        raise Failure("not_sealed", f"the machine allows no namespaces of mounts any more: {reason}") from None
+        raise Failure("not_sealed", f"the machine no longer allows mount namespaces: {reason}") from None
 
 
 def find_tree(job: JobPaths) -> Tree | None:
-    """A job's tree; None where it never got one."""
+    """A job's tree; None if it never got one."""
     about, base = read_json(job.environment_file), read_json(job.layers)
     if not about or not base:
         return None
@@ -112,9 +112,9 @@ def find_tree(job: JobPaths) -> Tree | None:
     return Tree(str(about["way"]), job.place, layers, job.tree)
 
 
-def clear(job: JobPaths) -> None:
-    """Have what a job leaves outside its own folder, and large copies, out of the way of the next. Raises `OSError`."""
+def clear_leftovers(job: JobPaths) -> None:
+    """Move what a job leaves outside its own folder, and large copies, to the trash. Raises `OSError`."""
     tree, trash = find_tree(job), job.workspace / "trash"
     if tree and tree.way != "overlay":
-        throw_away(tree.place if tree.way == "slot" else tree.content, trash)
-    empty(trash)
+        move_to_trash(tree.place if tree.way == "slot" else tree.content, trash)
+    empty_trash(trash)

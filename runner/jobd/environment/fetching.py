@@ -1,6 +1,6 @@
-"""How git fetches what only the service may: by a relay, which it is told of in its environment, while a command runs.
+"""Lets git fetch through the service: a relay carries its requests, and git's environment names that relay.
 
-Nothing of that is on a command line, which everybody on a machine can read, or in a file.
+Other users of the machine cannot see this: it is neither on a command line nor in a file.
 """
 
 from __future__ import annotations
@@ -15,59 +15,70 @@ from ..proxy.relay import Relay, fill_in
 from ..stages.stage import Stage
 
 TRIES, PAUSE_S = 4, 1.0
-"""At one fetch, and in between, unless a request has a `fetch_pause_s`. Each may wait as long as the relay does."""
+"""Attempts per fetch, and the pause between them, unless the request sets `fetch_pause_s`. The relay may also wait."""
 
-CUT = (
+CONNECTION_ERRORS = (
     *("early EOF", "unexpected disconnect", "Connection reset", "Recv failure", "Empty reply", "transfer closed"),
     *("the remote end hung up", "requested URL returned error: 50"),
 )
-"""How git says that a connection was broken off, or that nobody could answer it just now."""
+"""Git's messages for a connection that was cut, or for a server that is temporarily unavailable."""
 
 WANTS_LOGIN = "could not read Username"
-"""What git says where a server gives a repository to nobody without a name."""
+"""Git's message for a repository that needs a login."""
 
-UNNAMED = (
-    "\nA private repository beside the job's own comes by the gateway where `private_repositories` of the repository's "
-    "table names it, as it is written there (docs/gateway.md)."
+PRIVATE_REPOSITORY_HINT = (
+    "\nTo use another private repository, list it in `private_repositories` of the repository's table, with exactly "
+    "this URL (docs/gateway.md)."
 )
 
 
-class Led(NamedTuple):
-    """What a command gets by which git finds its way."""
+class GitAccess(NamedTuple):
+    """What a command needs for git to reach the service."""
 
     env: Mapping[str, str]
     start_beside: Callable[[], None] | None
-    """Starts the relay, where there is one."""
+    """Starts the relay, if there is one."""
 
 
-def lead_git(stage: Stage) -> Led:
-    """The way for the next command of a stage that makes an environment. Raises `Failure` where it is not there."""
+def find_git_access(stage: Stage) -> GitAccess:
+    """Git's access for the next command of a stage that makes an environment. Raises `Failure` if there is no relay."""
     request = stage.request
-    if "git" not in request:  # Nothing is to be fetched any more.
-        return Led({}, None)
-    # Not in a network of its own: what makes an environment has the machine's.
+    if "git" not in request:  # Nothing else has to be fetched.
+        return GitAccess({}, None)
+    # Stages that make an environment use the machine's network.
     relay = Relay(stage.job, has_network=True) if request["relay"] else None
-    return Led({name: fill_in(value, relay) for name, value in request["git"].items()}, relay.start if relay else None)
+    return GitAccess(
+        {name: fill_in(value, relay) for name, value in request["git"].items()}, relay.start if relay else None
+    )
 
 
 def must_fetch(
-    stage: Stage, name: str, what: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, *, in_cell: bool = True
+    stage: Stage,
+    name: str,
+    what: str,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    *,
+    in_sandbox: bool = True,
 ) -> None:
-    """Run a git command that fetches, once more where the service was cut off meanwhile. Raises `Failure`."""
+    """Run a git command that fetches; repeat it if the connection to the service was cut. Raises `Failure`."""
     for tries_left in reversed(range(TRIES)):
-        more, start_beside = lead_git(stage)
+        more, start_beside = find_git_access(stage)
         try:
-            stage.must(name, what, argv, {**env, **more}, cwd, in_cell=in_cell, start_beside=start_beside)
+            stage.must(name, what, argv, {**env, **more}, cwd, in_sandbox=in_sandbox, start_beside=start_beside)
         except Failure as failure:
-            was_cut = any(words in failure.message for words in CUT)
+            was_cut = any(words in failure.message for words in CONNECTION_ERRORS)
             if not more or not was_cut or not tries_left or time.monotonic() > stage.deadline:
                 raise explain(failure) if more else failure from None
         else:
             return
-        stage.log.write(b"[the service was cut off meanwhile: once more]\n")
+        stage.log.write(b"[the connection to the service was cut: trying again]\n")
         time.sleep(stage.request.get("fetch_pause_s", PAUSE_S))
 
 
 def explain(failure: Failure) -> Failure:
-    """The failure, with what to do about it where that is known."""
-    return Failure(failure.name, failure.message + UNNAMED) if WANTS_LOGIN in failure.message else failure
+    """The failure, with advice if there is any."""
+    return (
+        Failure(failure.name, failure.message + PRIVATE_REPOSITORY_HINT) if WANTS_LOGIN in failure.message else failure
+    )

@@ -1,6 +1,6 @@
-"""Takes what configures a coding agent out of the worktree while that agent runs, for those that no flag keeps from it.
+"""Hides agent configuration in the worktree from agents that have no option to ignore it.
 
-What the base commit has of it stands there again before the change is computed: it was hidden, not deleted.
+The base commit's version is restored before the change is computed, so it does not count as deleted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ..files import Failure, JobPaths
-from ..git import find_own_clone, join, open_throwaway, split
+from ..git import find_own_clone, join_paths, open_throwaway, split_paths
 from .trees import open_up
 
 
 def hide(job: JobPaths, names: Iterable[str]) -> None:
-    """Remove files and folders of these names, at whatever depth; case does not count. Raises `Failure`."""
+    """Remove files and folders with these names at any depth, ignoring case. Raises `Failure`."""
     unwanted = {name.casefold() for name in names}
     if not unwanted:
         return
@@ -32,27 +32,27 @@ def hide(job: JobPaths, names: Iterable[str]) -> None:
             else:
                 path.unlink()
             if os.path.lexists(path):
-                raise Failure("not_hidden", "what configures the agent cannot be put out of its sight")
+                raise Failure("not_hidden", "the agent's configuration cannot be hidden")
 
 
 def bring_back(job: JobPaths, request: Mapping[str, Any]) -> None:
-    """Write what the base commit has under hidden names, but where something is in the way. Raises `Failure`."""
+    """Restore the base commit's files with hidden names, unless something is in the way. Raises `Failure`."""
     unwanted, base = {name.casefold() for name in request["hidden"]}, request["base_commit"]
     if not unwanted:
         return
     with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
-        tracked = split(git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", base))
+        tracked = split_paths(git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", base))
         gone = [
             path
             for path in tracked
             if not unwanted.isdisjoint(path.casefold().split("/")) and is_free(job.worktree, path)
         ]
         git.run("read-tree", base)
-        git.run("checkout-index", "-z", "--stdin", stdin=join(gone))
+        git.run("checkout-index", "-z", "--stdin", stdin=join_paths(gone))
 
 
 def is_free(root: Path, path: str) -> bool:
-    """Whether nothing is at a path, and nothing but folders above it."""
+    """Whether nothing exists at a path, and only folders above it."""
     names = path.split("/")
     for depth in range(1, len(names) + 1):
         try:

@@ -1,4 +1,4 @@
-"""The job's own home: what is laid out there for its agent, and how a text reaches an agent that runs."""
+"""The job's home: files for its agent, and messages to a running agent."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..files import Failure, JobPaths, is_folder, write_file
-from ..git import Git, find_own_clone, open_throwaway, show, split
-from ..safe_paths import write_below
+from ..git import Git, find_own_clone, open_throwaway, show_path, split_paths
+from ..safe_paths import write_safely
 from ..stages.stage import Stage
 
 SHOW_NOTICE = """\
@@ -22,41 +22,41 @@ SHOW_NOTICE = """\
     fi
 } 3>&2 2> /dev/null || :
 """
-"""Tells what there is to tell, once; for whoever runs under `set -eux` as for anybody else, it is not there otherwise.
+"""Shows a message to the agent, once. Works under `set -eux`, and prints nothing if there is no message.
 
-Of two shells at a time one moves the file, and that one tells.
+If two shells run at the same time, only one of them can move the file, and that one shows it.
 """
 
 PROFILE = f"""\
 export PATH="${{VIRTUAL_ENV:+$VIRTUAL_ENV/bin:}}${{PTQ_PATH-$PATH}}"
 {SHOW_NOTICE}"""
-"""For agents that run their tools in login shells (codex does): the host's own profile has just set another PATH.
+"""For agents that run their tools in login shells (codex does): the host's profile has just replaced PATH.
 
-`PTQ_PATH` is the PATH of the operator's `env`, where that has one.
+`PTQ_PATH` is the PATH in the operator's `env`, if there is one.
 """
 
 MAX_SKILL_BYTES = 1_000_000
 MAX_SKILL_FILES = 1_000
-"""All skills of a repository that a job gets, together."""
+"""Limits for all skills that a job gets from its repository, in total."""
 
 PLAIN_FILES = {"100644": False, "100755": True}
-"""Git's modes of what is no link and no submodule; and whether it is executable."""
+"""Git's modes of regular files, and whether they are executable."""
 
 
 def make_home(job: JobPaths) -> None:
-    """Make the home, with what shells read when they begin (bash(1), "INVOCATION")."""
+    """Create the home with the shells' startup files (bash(1), "INVOCATION")."""
     job.home.mkdir(mode=0o700, exist_ok=True)
     write_file(job.home / ".profile", PROFILE)
     write_file(find_bash_env(job), SHOW_NOTICE)
 
 
 def find_bash_env(job: JobPaths) -> Path:
-    """What a bash reads that is neither interactive nor a login shell, when `BASH_ENV` names it (pi runs such)."""
+    """The file for `BASH_ENV`, which non-interactive shells read (pi runs such shells)."""
     return job.home / ".bash_env"
 
 
 def notify(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave a text for the agent, in place of an earlier one; not `written` when there is no place for it."""
+    """Leave a message for the agent, in place of an earlier one. `written` is false if the job has no folder."""
     job, text = JobPaths(request), request["text"]
     with suppress(OSError):
         if is_folder(job.root):
@@ -66,34 +66,34 @@ def notify(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expand_home(job: JobPaths, word: str) -> str:
-    """A word of a command line, or a variable's value, in which a leading `{home}/` stands for the home."""
+    """Replace a leading `{home}/` in a word of a command line, or in a variable's value."""
     return f"{job.home}/{word[len('{home}/') :]}" if word.startswith("{home}/") else word
 
 
-def lay_out(job: JobPaths, files: Mapping[str, str]) -> None:
-    """Write files, in Base64, below the home; in their paths, `{worktree}` stands for the worktree's path in dashes.
+def write_home_files(job: JobPaths, files: Mapping[str, str]) -> None:
+    """Write files, given in Base64, to the home. In their paths, `{worktree}` becomes the worktree's path with dashes.
 
-    So agents name the folder of a project's sessions. Raises `Failure`.
+    Agents name the folders of a project's sessions this way. Raises `Failure`.
     """
     dashes = re.sub(r"[^A-Za-z0-9]", "-", str(job.worktree))
     for path, content in files.items():
-        put(job, path.replace("{worktree}", dashes), base64.b64decode(content))
+        write_home_file(job, path.replace("{worktree}", dashes), base64.b64decode(content))
 
 
-def put(job: JobPaths, path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write one file below the home. Raises `Failure` where something is in its way."""
+def write_home_file(job: JobPaths, path: str, content: bytes, mode: int = 0o600) -> None:
+    """Write one file to the home. Raises `Failure` if something is in its way."""
     try:
-        write_below(job.home, path, content, mode)
+        write_safely(job.home, path, content, mode)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise Failure(
-            "home_unusable", f"{show(path)} cannot be written to the agent's home: {error.strerror}"
+            "home_unusable", f"{show_path(path)} cannot be written to the agent's home: {error.strerror}"
         ) from None
 
 
 def copy_skills(stage: Stage) -> None:
-    """Copy folders of the repository, as the base commit has them, below the home. The log names what is left out."""
+    """Copy skills from the base commit to the home. The log names those that are left out."""
     request, room, places = stage.request, MAX_SKILL_BYTES, MAX_SKILL_FILES
     if not request["base_skills"]:
         return
@@ -104,15 +104,17 @@ def copy_skills(stage: Stage) -> None:
             room, places = room - sum(file.size for file in files), places - len(files)
             if not files or room < 0 or places < 0:
                 reason = "it is not in the repository" if not files else "the skills are too large together"
-                stage.log.write(f"[the skill {show(folder)} was left out: {reason}]\n".encode())
+                stage.log.write(f"[the skill {show_path(folder)} was left out: {reason}]\n".encode())
                 continue
             contents = git.read_objects(file.object for file in files)
             for file in files:
-                put(stage.job, f"{target}/{file.path}", contents[file.object], 0o700 if file.executable else 0o600)
+                write_home_file(
+                    stage.job, f"{target}/{file.path}", contents[file.object], 0o700 if file.executable else 0o600
+                )
 
 
 class SkillFile(NamedTuple):
-    """A file of a skill, by its path below the skill's folder."""
+    """A file of a skill, with its path relative to the skill's folder."""
 
     path: str
     executable: bool
@@ -121,9 +123,9 @@ class SkillFile(NamedTuple):
 
 
 def list_files(git: Git, base: str, folder: str) -> list[SkillFile]:
-    """The plain files below a folder of a commit; none when there is no such folder."""
+    """The regular files in a folder of a commit; none if the folder does not exist."""
     try:
-        lines = split(git.run("ls-tree", "-r", "-l", "-z", f"{base}:{folder}"))
+        lines = split_paths(git.run("ls-tree", "-r", "-l", "-z", f"{base}:{folder}"))
     except Failure as failure:
         if failure.name != "git_failed":
             raise

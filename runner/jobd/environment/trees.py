@@ -1,7 +1,7 @@
-"""The trees that environments are made of: layers that nobody changes any more, and a top for what is written now.
+"""Trees, of which environments are made: layers that never change, and a top folder for new writes.
 
-A tree is always seen at its *place*, one path for all jobs of a repository, for what is built there holds that path:
-scripts in their first line, build systems in every file of theirs. How a tree comes there depends on the machine.
+A tree always appears at its *place*, one path for all jobs of a repository, because built files contain that path:
+scripts in their first line, build systems in all their files. How it gets there depends on the machine.
 """
 
 from __future__ import annotations
@@ -17,45 +17,48 @@ from ..files import Failure
 from ..sandbox.namespaces import bind, mount_overlay, unmount
 
 WAYS: Mapping[str, str] = {
-    "overlay": "its base lies below it and is never copied (overlay mount)",
+    "overlay": "its base is mounted under it and never copied (overlay mount)",
     "copy": "a copy of its base, mounted at the base's path",
-    "slot": "a copy of its base, at a path of the slot's own",
+    "slot": "a copy of its base, at a path of the slot",
 }
-"""The ways in which a tree comes to its place, best first, in words for people.
+"""How a tree gets to its place: the methods, best first, with descriptions for people.
 
-The first two need namespaces: jobs have one place, and each sees its own tree there. By the last one, two jobs must
-never be in one slot; and the base is made once for each slot.
+`overlay` and `copy` need namespaces: all jobs have the same place, and each sees its own tree there. With `slot`, two
+jobs must never share a slot, and each slot has its own base.
 """
 
 
 class Tree(NamedTuple):
-    """A tree, wherever it is seen."""
+    """A tree, mounted or not."""
 
     way: str
     place: Path
     layers: tuple[Path, ...]
-    """From the newest to the oldest. By any other way than `overlay` one holds everything, and there is no other."""
+    """From the newest to the oldest.
+
+    With another method than `overlay` there is at most one, which holds everything.
+    """
     top: Path
-    """A folder on the same disk, for what this tree has of its own."""
+    """A folder on the same disk for this tree's own files."""
 
     @property
     def content(self) -> Path:
-        """What this tree has of its own: beyond the layers, or everything."""
+        """This tree's own files: those on top of the layers, or all."""
         return self.top / "content"
 
 
 def put_on_top(tree: Tree, top: Path) -> Tree:
-    """A tree of its own on top of all that another one has, which nobody may change from then on."""
+    """A new tree on top of another one, which must not change from then on."""
     layers = (tree.content, *tree.layers) if tree.way == "overlay" else (tree.content,)
     return Tree(tree.way, tree.place, layers, top)
 
 
-def make(tree: Tree) -> None:
-    """Make a tree, in place of what may be left there of another one. Raises `Failure`."""
+def make_tree(tree: Tree) -> None:
+    """Create a tree; remove the remains of an earlier one. Raises `Failure`."""
     discard(tree.top)
     tree.top.mkdir(mode=0o700)
     if tree.place.parent.is_dir() and not tree.place.parent.is_symlink():
-        tree.place.parent.chmod(0o700)  # A job of the slot before may have closed it.
+        tree.place.parent.chmod(0o700)  # The slot's previous job may have removed our permissions.
     tree.place.mkdir(mode=0o700, parents=True, exist_ok=True)
     if tree.way == "overlay":
         tree.content.mkdir(mode=0o700)
@@ -70,14 +73,15 @@ def make(tree: Tree) -> None:
         copy(layer, target)
 
 
-def show(tree: Tree) -> None:
-    """Let this process, which has mounts of its own where the way needs them, see a tree at its place.
+def mount_tree(tree: Tree) -> None:
+    """Make a tree visible at its place, on top of an earlier mount. The process has its own mounts if the method needs
+    them.
 
-    What was seen there before is covered. Raises `Failure`.
+    Raises `Failure`.
     """
     try:
         if tree.way == "overlay":
-            # Where there is no layer yet, there is an empty one: there must be one.
+            # An overlay needs at least one layer: the first tree gets an empty one.
             nothing = tree.top / "nothing"
             if not tree.layers:
                 nothing.mkdir(mode=0o700, exist_ok=True)
@@ -88,19 +92,19 @@ def show(tree: Tree) -> None:
         raise Failure("environment_unusable", f"the environment cannot be mounted: {error.strerror}") from None
 
 
-def take_away(tree: Tree) -> None:
-    """Let a tree be seen no more, and what it has of its own be in `content`. Raises `Failure`."""
+def unmount_tree(tree: Tree) -> None:
+    """Remove a tree from its place; its own files are then in `content`. Raises `Failure`."""
     try:
         if tree.way == "slot":
             tree.place.rename(tree.content)
         else:
             unmount(tree.place)
     except OSError as error:
-        raise Failure("environment_unusable", f"the environment cannot be put away: {error.strerror}") from None
+        raise Failure("environment_unusable", f"the environment cannot be unmounted: {error.strerror}") from None
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy what is in one folder into another, sharing blocks where the file system can. Raises `Failure`."""
+    """Copy a folder's content into another folder; share blocks if the file system can. Raises `Failure`."""
     words = ["cp", "--archive", "--reflink=auto", "--", f"{source}/.", str(target)]
     done = subprocess.run(words, stderr=subprocess.PIPE, check=False)
     if done.returncode:
@@ -110,7 +114,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove whatever is at a path, however it was left. Raises `Failure` when it cannot go."""
+    """Remove a file or folder, whatever its permissions are. Raises `Failure` if that fails."""
     if path.is_symlink() or path.is_file():
         path.unlink()
         return
@@ -123,15 +127,15 @@ def discard(path: Path) -> None:
         raise Failure("not_removed", f"the job's folder cannot be removed: {lines[-1] if lines else 'no reason'}")
 
 
-def throw_away(path: Path, trash: Path) -> None:
-    """Have a large tree out of the way at once. It is gone once `empty` was called. Raises `OSError`."""
+def move_to_trash(path: Path, trash: Path) -> None:
+    """Move a large tree out of the way at once; `empty_trash` removes it later. Raises `OSError`."""
     trash.mkdir(mode=0o700, exist_ok=True)
     if path.exists():
         path.rename(trash / secrets.token_hex(8))
 
 
-def empty(trash: Path) -> None:
-    """Have what was thrown away removed by somebody who outlives us. Not for a stage: with it all of its own ends."""
+def empty_trash(trash: Path) -> None:
+    """Delete the trash in a process that outlives this one. Not for stages: their processes are killed at the end."""
     if not trash.is_dir() or not any(trash.iterdir()):
         return
     remove = 'find "$0" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf "$0"/*'
@@ -141,15 +145,15 @@ def empty(trash: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    ).returncode = 0  # Nobody will wait for it.
+    ).returncode = 0  # Nobody waits for it.
 
 
 def open_up(folder: Path) -> None:
-    """Let us read everything below a folder, whatever modes it was left with. Findutils walk trees of any depth.
+    """Make everything in a folder readable and writable for us. `find` walks trees of any depth.
 
-    Only what needs it is changed: in an overlay, everything that is changed is copied.
+    Changes only what needs it, because an overlay copies each file that is changed.
     """
     closed = ["(", "-type", "d", "!", "-perm", "-700", ")", "-o", "(", "-type", "f", "!", "-perm", "-600", ")"]
-    # One by one, and so a folder is open before it is entered.
+    # One by one, so that a folder is open before find enters it.
     words = ["find", str(folder), "(", *closed, ")", "-exec", "chmod", "u+rwX", "--", "{}", ";"]
     subprocess.run(words, stderr=subprocess.DEVNULL, check=False)

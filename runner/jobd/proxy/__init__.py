@@ -1,1 +1,1 @@
-"""How a job without a network reaches the service's gateway: sockets, and the relay that passes bytes on."""
+"""The route from a job without a network to the service's gateway: sockets, and the relay that forwards bytes."""

@@ -1,10 +1,10 @@
-"""The relay: what a job's agent speaks with in place of its model, on the loopback address.
+"""The relay: a server on the loopback address through which a job's agent reaches its model.
 
-It passes every connection on to a socket of the service's, which the service has sshd listen on outside of the cell. It
-outlives that: while nobody is there it holds what is new, and what was under way when the service was cut off is broken
-off, never ended as if all had been said. It refuses to know what passes through.
+It forwards each connection to a socket outside the sandbox, on which sshd listens for the service. The relay outlives
+the service's connection: it holds new connections while the service is away, and aborts those that were open, so that
+they do not look complete. It does not interpret the data.
 
-Every process that reaches the loopback address can connect. The service answers nobody without the job's token.
+Every process that reaches the loopback address can connect. The service answers only with the job's token.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from importlib import import_module
 
 from ..files import Failure, JobPaths, read_json
 from ..sandbox.namespaces import hide_from_job, list_descriptors
-from .sockets import find_note
+from .sockets import find_record
 
 LOOPBACK, SEALED_PORT = "127.0.0.1", 8011
-"""In a network of its own nothing else listens."""
+"""The port in a network namespace, where nothing else listens."""
 
 
 class Relay:
-    """A job's relay, before it runs: what it needs is opened where it still can be."""
+    """A job's relay. It opens what it needs at once, because the sandbox hides it later."""
 
     def __init__(self, job: JobPaths, *, has_network: bool) -> None:
-        """Raises `Failure` where no service has asked for it."""
+        """Raises `Failure` if the service has not requested a relay for this job."""
         try:
-            self._folder = os.open(read_json(find_note(job))["folder"], os.O_PATH | os.O_DIRECTORY)
+            self._folder = os.open(read_json(find_record(job))["folder"], os.O_PATH | os.O_DIRECTORY)
         except (KeyError, OSError):
-            raise Failure("no_relay", "the way to the service's gateway is not there") from None
-        # Inside of the cell our modules are not there. They import what most stages do without.
-        self._serve = import_module(".passing", __package__).serve
-        # Where the job has a network of its own, that is only there later.
+            raise Failure("no_relay", "the relay to the service's gateway is not set up") from None
+        # The sandbox hides our modules. And only stages with a relay need asyncio.
+        self._serve = import_module(".forwarding", __package__).serve
+        # In a job with its own network namespace, the port can be opened only in there.
         self._listener = listen(0) if has_network else None
         self.address = f"http://{LOOPBACK}:{self._listener.getsockname()[1] if self._listener else SEALED_PORT}"
 
     def start(self) -> None:
-        """Have it run in a process of its own, which ends with the ones around it. Raises `OSError`."""
+        """Run it in a process of its own, which ends with the processes around it. Raises `OSError`."""
         listener = self._listener or listen(SEALED_PORT)
         if os.fork():
             listener.close()
@@ -52,10 +52,10 @@ class Relay:
 
 
 def listen(port: int) -> socket.socket:
-    """Listen for agents, at any port where it is 0. Raises `OSError`."""
+    """Listen for agents; port 0 means any free port. Raises `OSError`."""
     listener = socket.create_server((LOOPBACK, port), backlog=256)
-    # What is accepted has it from here, and asyncio sees to it only for sockets that it makes itself. Without it the
-    # second piece of an answer waits until the agent's system confirms the first: 40 ms.
+    # Accepted sockets inherit it; asyncio sets it only on sockets that it creates. Without it, the second part of an
+    # answer waits until the agent's system has acknowledged the first: 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setblocking(False)
     return listener
@@ -71,7 +71,7 @@ def _close_others(*kept: int) -> None:
 
 
 def fill_in(text: str, relay: Relay | None) -> str:
-    """A text in which `{gateway}` stands for the relay's address and `{relay}` for its host and port, where it is."""
+    """Replace `{gateway}` with the relay's URL and `{relay}` with its host and port, if there is a relay."""
     if relay is None:
         return text
     return text.replace("{gateway}", relay.address).replace("{relay}", relay.address[len("http://") :])

@@ -1,4 +1,4 @@
-"""The service's sockets of a job: where sshd listens for it, and what a relay passes everything on to."""
+"""The service's sockets of a job: sshd listens on them, and the relay forwards to them."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any
 from ..files import JobPaths, read_json, write_file
 from ..stages.tombstone import not_ended
 
-FOLDERS = Path("/tmp")  # noqa: S108 - the path of a socket may have 107 bytes, and a workspace's may be as long
+FOLDERS = Path("/tmp")  # noqa: S108 - a socket's path may have 107 bytes, and a workspace's may be too long
 PREFIX = "ptq-"
 
 
-def open_way(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The path for the service's next socket of a job, in a folder that only the account may enter.
+def make_socket_path(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The path for the service's next socket of a job, in a folder that only the account can enter.
 
-    Raises `Failure` when the job's environment was cleaned.
+    Raises `Failure` if the job's environment was removed.
     """
     job = JobPaths(request)
     with not_ended(job):
-        note = read_json(find_note(job))
-        folder, turn = str(note.get("folder", "")), int(note.get("turn", 0)) + 1
+        record = read_json(find_record(job))
+        folder, turn = str(record.get("folder", "")), int(record.get("turn", 0)) + 1
         if not Path(folder).is_dir() or not folder:
             job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder = tempfile.mkdtemp(prefix=PREFIX, dir=FOLDERS)
-        write_file(find_note(job), json.dumps({"folder": folder, "turn": turn}))
+        write_file(find_record(job), json.dumps({"folder": folder, "turn": turn}))
     return {"path": f"{folder}/{turn:06}"}
 
 
-def close_way(job: JobPaths) -> None:
-    """Remove the folder, if there is one."""
-    folder = Path(str(read_json(find_note(job)).get("folder", "")))
+def remove_sockets(job: JobPaths) -> None:
+    """Remove the folder of the job's sockets, if there is one."""
+    folder = Path(str(read_json(find_record(job)).get("folder", "")))
     if folder.parent == FOLDERS and folder.name.startswith(PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def find_note(job: JobPaths) -> Path:
-    """Where the folder's name is written down; no job sees it."""
+def find_record(job: JobPaths) -> Path:
+    """The file that holds the folder's name. Jobs cannot see it."""
     return job.control / "relay.json"

@@ -1,1 +1,1 @@
-"""What a job's processes see of their machine, and how they are found and ended."""
+"""What a job's processes can see on the machine, and how jobd finds and kills them."""

@@ -1,4 +1,4 @@
-"""What a machine leaves open to jobs although they are sealed, or because they are not: for its operator to close."""
+"""Finds what a machine exposes to jobs, with or without a sandbox, so that its operator can close it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 
 POWERFUL_GROUPS = ("docker", "podman", "lxd", "incus", "disk", "sudo", "wheel", "adm", "kvm", "libvirt")
-"""Groups by which an account becomes root, or reads what is others'. They are kept in a user namespace."""
+"""Groups that make an account root, or let it read other accounts' files. A user namespace keeps them."""
 
 METADATA = ("169.254.169.254", 80)
-"""Where clouds tell a machine its own credentials (EC2, GCE and Azure alike)."""
+"""The address where clouds give a machine its own credentials (EC2, GCE and Azure)."""
 
 METADATA_TIMEOUT_S = 0.5
 LINGER = Path("/var/lib/systemd/linger")
-"""Whose services systemd runs also while they are not logged in (loginctl(1), enable-linger)."""
+"""The accounts whose services systemd runs while they are logged out (loginctl(1), enable-linger)."""
 
 
 def find_exposures() -> list[str]:
-    """What is open, as clauses for people."""
+    """The exposures, as clauses for people."""
     return [*_find_groups(), *_find_schedulers(), *_find_network()]
 
 
@@ -35,7 +35,7 @@ def _find_groups() -> Iterator[str]:
             names.append(grp.getgrgid(number).gr_name)
     powerful = sorted({*names}.intersection(POWERFUL_GROUPS))
     if powerful and os.getuid():
-        yield f"the account is in the groups {', '.join(powerful)}, which give it more than its own files"
+        yield f"the account is in the groups {', '.join(powerful)}, which give it access beyond its own files"
     if not os.getuid():
         yield "the account is root: give jobs one of their own"
 
@@ -43,10 +43,10 @@ def _find_groups() -> Iterator[str]:
 def _find_schedulers() -> Iterator[str]:
     with suppress(KeyError):
         if (LINGER / pwd.getpwuid(os.getuid()).pw_name).exists():
-            yield "systemd runs services of the account at any time (loginctl disable-linger)"
+            yield "systemd runs services of the account while it is logged out (loginctl disable-linger)"
     for program in ("crontab", "at"):
         if shutil.which(program) and _may_schedule(program):
-            yield f"the account may use {program}, and so leave what runs later (/etc/{_denied(program)})"
+            yield f"the account can use {program} to schedule commands for later (/etc/{_denied(program)})"
 
 
 def _may_schedule(program: str) -> bool:
@@ -63,4 +63,4 @@ def _denied(program: str) -> str:
 
 def _find_network() -> Iterator[str]:
     with suppress(OSError), socket.create_connection(METADATA, METADATA_TIMEOUT_S):
-        yield f"the cloud's metadata at {METADATA[0]} answers, which may hold credentials of the machine"
+        yield f"the cloud's metadata service at {METADATA[0]} answers; it may hold credentials of the machine"

@@ -1,6 +1,6 @@
-"""Linux's namespaces, and what of them a machine allows: found out by trying, for no setting tells all of it.
+"""Linux namespaces. jobd tries which of them the machine allows, because no setting says it completely.
 
-By ctypes: Python has `os.unshare` from 3.12 on, and `mount` never. The rules: `namespaces(7)`, `mount(2)`.
+It uses ctypes: Python has `os.unshare` since 3.12, and no `mount`. The rules: `namespaces(7)`, `mount(2)`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000}
-"""The namespaces of a cell, by the flag that makes each; without any one of them there is none."""
+"""The namespaces of a sandbox, each with its flag. A sandbox needs all of them."""
 
 CLONE_NETWORK = 0x40000000
-"""What a cell has only where its repository's table wants it."""
+"""Only for a repository whose table turns the network off."""
 
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, NO_ATIME, NO_DIR_ATIME = 1, 2, 4, 8, 32, 1024, 2048
 BIND, RECURSIVE, PRIVATE, RELATIVE_ATIME = 4096, 16384, 1 << 18, 1 << 21
 KEPT = NO_SUID | NO_DEVICES | NO_EXEC | NO_ATIME | NO_DIR_ATIME
-"""What a remount has to repeat: to a namespace that only inherited a mount, its flags are locked."""
+"""Flags that a remount must repeat: a namespace cannot clear the flags of a mount that it inherited."""
 
 ROOT = Path("/")
 
@@ -46,24 +46,24 @@ FORBIDDING = {
     "kernel/apparmor_restrict_unprivileged_userns": "1",
     "user/max_user_namespaces": "0",
 }
-"""Settings below /proc/sys that forbid user namespaces, where they have this value."""
+"""Settings in /proc/sys that forbid user namespaces when they have this value."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    """Move this process into new namespaces (of processes: its children). Raises `OSError`."""
+    """Move this process into new namespaces; a new PID namespace holds only its children. Raises `OSError`."""
     _check(_libc.unshare(flags), None)
 
 
 def mount(source: str | Path, target: Path, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount something. Raises `OSError`."""
+    """Call mount(2). Raises `OSError`."""
     words = [os.fsencode(word) or None for word in (source, target, kind)]
     _check(_libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(options) or None), str(target))
 
 
 def bind(source: Path, target: Path, *, writable: bool) -> None:
-    """Let what is at one path be at another as well. Raises `OSError`."""
+    """Mount a file or folder at a second path. Raises `OSError`."""
     mount(source, target, flags=BIND | RECURSIVE)
     if not writable:
         about = os.statvfs(target).f_flag
@@ -72,62 +72,66 @@ def bind(source: Path, target: Path, *, writable: bool) -> None:
 
 
 def close_device(device: Path) -> None:
-    """Let nobody open a device; whoever tries is told so, as where cgroups forbid it. Raises `OSError`."""
+    """Forbid opening a device, with the error that cgroups would give. Raises `OSError`."""
     mount(device, device, flags=BIND)
     mount("", device, flags=REMOUNT | BIND | NO_DEVICES | os.statvfs(device).f_flag & KEPT)
 
 
 def mount_empty(target: Path, options: str = "mode=0755") -> None:
-    """Mount an empty folder, in memory. Raises `OSError`."""
+    """Mount an empty folder in memory. Raises `OSError`."""
     mount("tmpfs", target, "tmpfs", NO_SUID | NO_DEVICES, options)
 
 
 def make_read_only(target: Path) -> None:
-    """Let nobody write to what `mount_empty` made. Raises `OSError`."""
+    """Forbid writing to a folder that `mount_empty` made. Raises `OSError`."""
     mount("", target, flags=REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
 
 
 def mount_overlay(target: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
-    """Mount folders above each other, the newest first, with `upper` for what is written. Raises `OSError`.
+    """Mount layers on top of each other, the newest first, with `upper` for what is written. Raises `OSError`.
 
-    `userxattr` is what it takes without being root. By descriptors, for no path of an option may hold a colon, and all
-    options together have one page.
+    `userxattr` makes this possible without root. Paths are passed as descriptors, because a path in an option cannot
+    contain a colon and all options together must fit into one page.
     """
     folders = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in (*layers, upper, work)]
-    *lower, up, beside = (f"/proc/self/fd/{folder}" for folder in folders)
+    *lower, up, working = (f"/proc/self/fd/{folder}" for folder in folders)
     try:
-        mount(OVERLAY, target, OVERLAY, options=f"lowerdir={':'.join(lower)},upperdir={up},workdir={beside},userxattr")
+        mount(OVERLAY, target, OVERLAY, options=f"lowerdir={':'.join(lower)},upperdir={up},workdir={working},userxattr")
     finally:
         _close(folders)
 
 
 def unmount(target: Path) -> None:
-    """Take away what was mounted last. Raises `OSError`."""
+    """Remove the topmost mount at a path. Raises `OSError`."""
     _check(_libc.umount2(os.fsencode(target), 0), str(target))
 
 
-def have_own_mounts() -> None:
-    """Let what this process mounts from now on be seen by it, and those that it starts, alone. Raises `OSError`."""
+def unshare_mounts() -> None:
+    """Give this process and its children private mounts. Raises `OSError`."""
     ids = (os.getuid(), os.getgid())
     unshare(CLONE["user"] | CLONE["mount"])
-    # Otherwise nobody but root could look at this process: neither we by /proc, nor the one that is to kill it.
+    # Without it only root could read this process in /proc, and jobd could not kill it.
     _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     keep_ids(*ids)
     mount("", ROOT, flags=RECURSIVE | PRIVATE)
 
 
-def enter(arrange: Callable[[], None], *, network: bool = True, start_beside: Callable[[], None] | None = None) -> None:
-    """Have this process, which is about to become a command, become it in namespaces of its own. Raises `OSError`.
+def enter_namespaces(
+    arrange: Callable[[], None], *, network: bool = True, start_beside: Callable[[], None] | None = None
+) -> None:
+    """Move this process into new namespaces, just before it executes a command. Raises `OSError`.
 
-    Without `network` it reaches nothing but what listens in there. `start_beside` starts a process beside it.
+    Without `network` it can reach only programs in its own network namespace. `start_beside` starts another
+    process.
 
-    Three come of it: this one, outside the namespace of processes, ends as the command does; below it the namespace's
-    first process, with whose end the kernel kills all the others; below that the command, which alone returns from
-    here. Each dies with the one above it. A SIGINT to this one's group reaches that of the command.
+    There are three processes. This one stays outside the PID namespace and exits as the command does. Its child is the
+    first process of the namespace; when that ends, the kernel kills all others in it. Its grandchild becomes the
+    command, and only that returns from here. Each dies with its parent. A SIGINT to this process's group reaches the
+    command's.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGCHLD})
     stage, ids = os.getppid(), (os.getuid(), os.getgid())
-    descriptors = list_descriptors()  # For later: /proc will be another's.
+    descriptors = list_descriptors()  # Now: later, /proc shows another namespace.
     unshare(sum(CLONE.values()) | (0 if network else CLONE_NETWORK))
     keep_ids(*ids)
     leave_session_keyring()
@@ -152,7 +156,7 @@ def enter(arrange: Callable[[], None], *, network: bool = True, start_beside: Ca
 
 
 def keep_ids(user: int, group: int) -> None:
-    """In a new user namespace, let user and group be those of before, and nobody anyone else. Raises `OSError`."""
+    """Map only this user and group into a new user namespace. Raises `OSError`."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         Path("/proc/self", name).write_text(text)
 
@@ -170,39 +174,39 @@ def leave_session_keyring() -> None:
 
 
 def bring_loopback_up() -> None:
-    """In a new namespace of networks, let programs talk to each other by 127.0.0.1 (netdevice(7)). Raises `OSError`."""
+    """In a new network namespace, let programs use 127.0.0.1 (netdevice(7)). Raises `OSError`."""
     request = struct.pack("16sh", b"lo", IFF_UP)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, request.ljust(40, b"\0"))
 
 
 def hide_from_job() -> None:
-    """Let no process of the job look into this one, which is among them: it has open what they may not reach."""
+    """Forbid the job's processes to inspect this process, which has files open that they must not reach."""
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def die_with(parent: int) -> None:
-    """Let this process be killed when its parent ends, which it may have done already."""
+    """Let the kernel kill this process when its parent ends; exit if the parent has ended already."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
 
 
 def give_up_capabilities() -> None:
-    """Let no program that is run from here on have a right over this namespace, not even root's: it could undo it."""
+    """Drop all capabilities for programs that run from here on. Otherwise root in this namespace could undo it."""
     number = 0
     while _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
         number += 1
 
 
 def find_missing(folder: Path) -> dict[str, str]:
-    """What this machine does not allow, each with the reason: of `CLONE`, a `proc` of one's own, an `overlay` there."""
+    """The namespaces, and `proc` and `overlay`, that this machine does not allow, each with the reason."""
     missing = _ask_child(lambda: _try(folder))
     return {"user": "the trial was cut short"} if missing is None else missing
 
 
-def describe_cell(missing: Mapping[str, str]) -> str:
-    """What `find_missing` found of namespaces, in words for people."""
+def describe_sandbox(missing: Mapping[str, str]) -> str:
+    """The result of `find_missing` for people."""
     reasons = [f"{name} namespaces: {missing[name]}" for name in CLONE if name in missing]
     if reasons:
         return f"not sealed: {reasons[0]}"
@@ -210,13 +214,13 @@ def describe_cell(missing: Mapping[str, str]) -> str:
     return f"sealed: {', '.join(CLONE)}{own}"
 
 
-def is_sealable(missing: Mapping[str, str]) -> bool:
-    """Whether there is enough for a cell."""
+def can_sandbox(missing: Mapping[str, str]) -> bool:
+    """Whether the machine allows a sandbox."""
     return not any(name in missing for name in CLONE)
 
 
 def _ask_child(find_out: Callable[[], dict[str, str]]) -> dict[str, str] | None:
-    """What a child finds out, which then ends: nothing that it tries changes us. None when it ended too early."""
+    """Run `find_out` in a child, so that it changes nothing in this process. None if the child died."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -231,7 +235,7 @@ def _ask_child(find_out: Callable[[], dict[str, str]]) -> dict[str, str] | None:
 
 
 def _try(folder: Path) -> dict[str, str]:
-    """Of a child that ends here: try all of it. Each namespace needs the ones before."""
+    """Try everything, in a process that ends afterwards. Each namespace needs the ones before it."""
     ids, names = (os.getuid(), os.getgid()), [*CLONE]
     missing = {OVERLAY: "it needs mount"}
     for position, name in enumerate(names):
@@ -250,13 +254,13 @@ def _try(folder: Path) -> dict[str, str]:
                 name: _explain(error),
                 **dict.fromkeys([*names[position + 1 :], "proc"], f"it needs {name}"),
             }
-    # By a child, for we are not in the namespace of processes; it is the first one there, and the last.
+    # In a child, because this process is not in the PID namespace. The child is its first process, and the last.
     proc = _ask_child(lambda: _explain_failure("proc", lambda: mount("proc", Path("/proc"), "proc")))
     return {**missing, **({"proc": "the trial was cut short"} if proc is None else proc)}
 
 
 def _explain_failure(name: str, attempt: Callable[[], None]) -> dict[str, str]:
-    """Why something fails, by its name; empty when it does not."""
+    """The reason why an attempt fails, by its name; empty if it succeeds."""
     try:
         attempt()
     except OSError as error:
@@ -297,7 +301,7 @@ def _read(path: Path) -> str:
 
 
 def _be_first(command: int) -> None:
-    """Be the first process of a namespace, until the command has ended. Does not return."""
+    """Be the first process of a PID namespace until the command has ended. Does not return."""
     _close(list_descriptors())
     while True:
         if signal.sigwait({signal.SIGINT, signal.SIGCHLD}) == signal.SIGINT:
@@ -310,7 +314,7 @@ def _be_first(command: int) -> None:
 
 
 def list_descriptors() -> list[int]:
-    """What this process has open; one of them was to find that out."""
+    """The open descriptors of this process; one of them was only for this list, and is closed."""
     return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
 
 
@@ -321,7 +325,7 @@ def _close(descriptors: Iterable[int]) -> None:
 
 
 def _as_exit_status(status: int) -> int:
-    """How a shell would say that a process ended."""
+    """The exit status that a shell would give."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 

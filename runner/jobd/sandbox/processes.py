@@ -1,4 +1,4 @@
-"""Finds the processes of a job, whatever they did to hide, and kills them."""
+"""Finds all processes of a job, even those that try to hide, and kills them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-KILL_PATIENCE_S = 20.0
+KILL_TIMEOUT_S = 20.0
 
 
 class Process(NamedTuple):
-    """One that was alive a moment ago. `started` (clock ticks since boot) tells it from a later one with its number."""
+    """A process that was alive a moment ago.
+
+    `started` (clock ticks since boot) tells it from a later one with its PID.
+    """
 
     pid: int
     parent: int
@@ -21,9 +24,9 @@ class Process(NamedTuple):
 
 
 def read_process(pid: int) -> Process | None:
-    """The process of this number, if it is alive and no zombie (`proc(5)`, /proc/pid/stat).
+    """The process with this PID, if it is alive and not a zombie (`proc(5)`, /proc/pid/stat).
 
-    One whose first thread has ended looks like a zombie, and has others.
+    A process whose first thread has ended also looks like a zombie, but has other threads.
     """
     try:
         fields = read_whole(f"/proc/{pid}/stat").rpartition(b")")[2].split()
@@ -34,9 +37,10 @@ def read_process(pid: int) -> Process | None:
 
 
 def find_processes(job_id: str) -> list[Process]:
-    """Every process that was started for the job, by its environment, and whatever descends from one; without us.
+    """All processes whose environment names the job, and their descendants; not this process.
 
-    A stage makes itself the parent of orphans: what clears its environment and leaves its parent is found below it.
+    A stage becomes the parent of orphans. So a process that clears its environment and leaves its parent is still
+    found.
     """
     numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - asked all the time
     processes = {process.pid: process for process in map(read_process, numbers) if process}
@@ -50,25 +54,28 @@ def find_processes(job_id: str) -> list[Process]:
 
 
 def read_environment(pid: int) -> list[bytes]:
-    """The environment that a process was started with; empty when it has ended, or is another user's."""
+    """The environment that a process was started with; empty if it has ended or belongs to another user."""
     with suppress(OSError):
         return read_whole(f"/proc/{pid}/environ").split(b"\0")
     return []
 
 
 def read_whole(path: str) -> bytes:
-    """A file of /proc; after every command one is read for each process of the machine. Raises `OSError`."""
+    """A file in /proc.
+
+    Kept fast: after every command, jobd reads one for each process of the machine. Raises `OSError`.
+    """
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see above
         return file.read()
 
 
 def kill_processes(job_id: str) -> tuple[int, int]:
-    """Kill everything of the job but ourselves. Returns how many were killed, and how many are alive nevertheless."""
+    """Kill all processes of the job except this one. Returns how many were killed, and how many are still alive."""
     killed: set[tuple[int, int]] = set()
-    deadline = time.monotonic() + KILL_PATIENCE_S
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     while (found := find_processes(job_id)) and time.monotonic() < deadline:
         stopped: set[Process] = set()
-        while not stopped.issuperset(found) and time.monotonic() < deadline:  # What is stopped forks no more.
+        while not stopped.issuperset(found) and time.monotonic() < deadline:  # Stopped processes cannot fork.
             send_signal(set(found) - stopped, signal.SIGSTOP)
             stopped.update(found)
             found = find_processes(job_id)
@@ -79,7 +86,7 @@ def kill_processes(job_id: str) -> tuple[int, int]:
 
 
 def send_signal(processes: Iterable[Process], number: int) -> None:
-    """Signal each, unless its number belongs to another one by now."""
+    """Signal each process, unless its PID now belongs to another one."""
     for process in processes:
         now = read_process(process.pid)
         if now and now.started == process.started:
@@ -88,7 +95,7 @@ def send_signal(processes: Iterable[Process], number: int) -> None:
 
 
 def reap_orphans(child: int) -> None:
-    """Take the exit statuses of ended processes that became our children, but not that of `child`."""
+    """Reap ended processes that were reparented to this one, but not `child`."""
     with suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid == child:

@@ -1,6 +1,6 @@
-"""Finds what has to be there for a program to run that lies below a covered folder: a person's home holds many.
+"""Finds the files that a program needs to run, if it is inside a hidden folder, such as a person's home.
 
-`~/.local/bin/claude` is a link into `~/.local/share`; a `python` of pyenv's is nothing without all of `~/.pyenv`.
+`~/.local/bin/claude` is a link into `~/.local/share`; a `python` of pyenv needs all of `~/.pyenv`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 BIN = ("bin", "sbin", "shims")
 INSTALLED = ("lib", "lib64", "libexec", "versions", "conda-meta")
-"""What beside a folder of programs shows that the two belong together; beside `~/.cargo/bin` lie keys."""
+"""Folders that show that a folder of programs and its parent belong together. `~/.cargo` also holds keys."""
 
 
 @lru_cache(maxsize=1)
 def find_tools(named: frozenset[Path], covers: frozenset[Path]) -> frozenset[Path]:
-    """The folders, and single files, below covers that programs at these paths, and our own Python, need.
+    """The folders and files under covers that the programs at these paths, and this Python, need.
 
-    A path may be a program or a folder of them; links in such a folder are followed. No job may have written there,
-    so one look is enough for all commands of a stage.
+    A path may be a program or a folder of programs; links in such a folder are followed. Jobs cannot write there, so
+    the result is valid for all commands of a stage.
     """
     waiting, seen, found = [*named, Path(sys.executable)], set[Path](), set[Path]()
     while waiting:
@@ -31,25 +31,25 @@ def find_tools(named: frozenset[Path], covers: frozenset[Path]) -> frozenset[Pat
             continue
         seen.add(path)
         waiting += list_next(path, covers)
-        if is_below(path, covers) and (place := find_installation(path, covers)):
+        if is_inside(path, covers) and (place := find_installation(path, covers)):
             found.add(place)
             waiting.append(place / "bin")
     return frozenset(found)
 
 
 def list_next(path: Path, covers: Iterable[Path]) -> Iterator[Path]:
-    """Where a link leads; and where those in a folder of programs lead, when that is below a cover."""
+    """The target of a link, and the targets under a cover of the links in a folder of programs."""
     yield path.resolve()
     if path.is_symlink():
         yield path.parent / path.readlink()
     if path.is_dir() and os.access(path, os.R_OK):
         with os.scandir(path) as entries:
             links = [entry.path for entry in entries if entry.is_symlink()]
-        yield from (Path(link) for link in links if is_below(find_end(link), covers))
+        yield from (Path(link) for link in links if is_inside(find_end(link), covers))
 
 
 def find_end(path: str) -> str:
-    """Where links lead in the end, as the kernel says it, for there are many of them; empty where that is nowhere."""
+    """The final target of a link, asked of the kernel, because there are many; empty if it is broken."""
     with suppress(OSError):
         end = os.open(path, os.O_PATH)
         try:
@@ -60,27 +60,27 @@ def find_end(path: str) -> str:
 
 
 def find_installation(path: Path, covers: Iterable[Path]) -> Path | None:
-    """What belongs to a program, or a folder: never all of a cover, nor what it shares with others."""
+    """The folder or file that a program needs: never a whole cover, nor a folder that it shares with others."""
     if "node_modules" in path.parts:
         return Path(*path.parts[: path.parts.index("node_modules") + 1])
     folder = path if path.is_dir() else path.parent
     whole = folder.name in BIN and any((folder.parent / name).is_dir() for name in INSTALLED)
     candidates = [folder.parent] if whole and folder.parent.name != ".local" else []
-    if folder == path or not folder.name.startswith("."):  # `~/.ssh/id`: its neighbours are not asked for.
+    if folder == path or not folder.name.startswith("."):  # `~/.ssh/id`: its neighbours are not needed.
         candidates.append(folder)
     candidates.append(path)
     return next((place for place in candidates if not any(cover.is_relative_to(place) for cover in covers)), None)
 
 
-def is_below(path: Path | str, folders: Iterable[Path]) -> bool:
-    """Whether a path is one of the folders, or below one.
+def is_inside(path: Path | str, folders: Iterable[Path]) -> bool:
+    """Whether a path is one of the folders, or inside one.
 
-    Compares text: every command of a job asks this of a thousand links, for which `Path` takes twenty times as long.
+    Compares text: every command of a job checks a thousand links, and `Path` would take twenty times as long.
     """
     whole = f"{path}/"
     return any(whole.startswith(f"{str(folder).rstrip('/')}/") for folder in folders)
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is something that we may look at."""
+    """Whether something exists there that this account can see."""
     return os.access(path, os.F_OK)

@@ -1,4 +1,4 @@
-"""Runs one command, and ends it as a person would: by Ctrl-C first, for it may have something left to say."""
+"""Runs one command, and ends it as a person would: with Ctrl-C first, so that it can still write something."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ from typing import NamedTuple
 
 from ..files import Failure
 from ..sandbox.processes import reap_orphans
-from ..sandbox.sandbox import Cell
+from ..sandbox.sandbox import Sandbox
 from .log import PipeOutput
 
 TICK_S = 0.1
 MAX_REASON = 1_000
 
 
-class NotRunnable(Exception):  # noqa: N818 - as a word, and why, it is part of a sentence
+class NotRunnable(Exception):  # noqa: N818 - its message is part of a sentence
     """A program cannot be started."""
 
 
-class Leash(NamedTuple):
-    """How long a command may go on."""
+class StopConditions(NamedTuple):
+    """When a command has to end."""
 
     deadline: float
-    """Of the monotonic clock."""
+    """A time of the monotonic clock."""
     stop: Path | None
-    """A file that is there once the command should end."""
+    """The command has to end once this file exists."""
     grace_s: float
-    """How long it may take to end once it was told to."""
-    objection: Path | None = None
-    """A file that is there once a watcher objects to it."""
+    """How long the command may take to end after it was told to."""
+    watcher_stop: Path | None = None
+    """A watcher creates this file to end the command."""
 
     def find_reason(self) -> str | None:
-        """Why the command should end: its time is over (`timed_out`), somebody wants it (`stopped`), or objects."""
+        """Why the command has to end: its time is over (`timed_out`), it was stopped (`stopped`), or a watcher ended
+        it."""
         if time.monotonic() > self.deadline:
             return "timed_out"
-        if self.objection and self.objection.exists():
-            return "objected"
+        if self.watcher_stop and self.watcher_stop.exists():
+            return "ended_by_watcher"
         return "stopped" if self.stop and os.path.lexists(self.stop) else None
 
 
-class Ended(NamedTuple):
+class CommandResult(NamedTuple):
     """How a command ended."""
 
     status: int
-    """As a shell would give it: 128 and the number of the signal that killed it."""
+    """As a shell reports it: 128 plus the signal's number if a signal killed it."""
     reason: str | None
-    """Why it was told to end, as `Leash` says it; None when it ended by itself."""
+    """Why it was told to end, in the words of `StopConditions`; None if it ended by itself."""
 
     @property
     def timed_out(self) -> bool:
@@ -60,20 +61,20 @@ class Ended(NamedTuple):
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody wanted it to end."""
+        """Whether somebody stopped it."""
         return self.reason == "stopped"
 
 
 def start(
-    argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: Path, cell: Cell | None
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: Path, sandbox: Sandbox | None
 ) -> subprocess.Popen[bytes]:
-    """Start a command, with its output in a pipe. Raises `NotRunnable`, and `Failure` when it does not get its cell."""
+    """Start a command with its output in a pipe. Raises `NotRunnable`, and `Failure` if it cannot enter its sandbox."""
     reader, writer = os.pipe()
 
     def enter() -> None:
         try:
-            assert cell
-            cell.enter(cwd)
+            assert sandbox
+            sandbox.enter(cwd)
         except BaseException as error:
             os.write(writer, str(error).encode()[:MAX_REASON])
             raise
@@ -88,29 +89,29 @@ def start(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=enter if cell else None,
+                preexec_fn=enter if sandbox else None,
             )
     except subprocess.SubprocessError:
         os.set_blocking(reader, False)
         reason = os.read(reader, MAX_REASON).decode(errors="replace")
-        raise Failure("not_sealed", f"a command could not be sealed from the rest of the machine: {reason}") from None
+        raise Failure("not_sealed", f"a command could not enter its sandbox: {reason}") from None
     except OSError as error:
-        raise NotRunnable(f"{error.filename or argv[0]} cannot be run: {(error.strerror or '').lower()}") from None
+        raise NotRunnable(f"{error.filename or argv[0]} cannot run: {(error.strerror or '').lower()}") from None
     finally:
         os.close(reader)
         os.close(writer)
 
 
-def follow(process: subprocess.Popen[bytes], output: PipeOutput, leash: Leash) -> str | None:
-    """Copy a command's output until it ends, or its grace is over. Returns why it was told to end, if it was."""
+def follow(process: subprocess.Popen[bytes], output: PipeOutput, conditions: StopConditions) -> str | None:
+    """Copy a command's output until it ends, or until it must be killed. Returns why it was told to end, or None."""
     reason, killed_at = None, 0.0
     while process.poll() is None:
         if reason and time.monotonic() > killed_at:
             break
         if not reason:
-            reason = leash.find_reason()
+            reason = conditions.find_reason()
             if reason:
-                killed_at = time.monotonic() + leash.grace_s
+                killed_at = time.monotonic() + conditions.grace_s
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGINT)
         if not output.copy(TICK_S):

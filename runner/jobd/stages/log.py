@@ -1,4 +1,4 @@
-"""The log of a stage: a bounded stream, what commands print on its way there, and what joins it between two lines."""
+"""The log of a stage: a stream with a limit, the output of commands, and lines of a followed file."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..files import MAX_MESSAGE
 from .tail import TailReader
 
 DRAIN_S = 20.0
-"""For what an ended command left in its pipe; somebody who cannot be killed may still be writing there."""
+"""How long to read what an ended command left in its pipe; a process that cannot be killed may still write to it."""
 
 
 class Log:
-    """The log, as which a stage has its standard output."""
+    """The log of a stage, which is its standard output."""
 
     def __init__(self, max_bytes: int) -> None:
         self.truncated = False
         self.between_lines = True
-        """Whether what was written so far ends with a whole line."""
+        """Whether the log ends with a complete line."""
         self.last_words = b""
-        """The last bytes of what was written, also when the log was full; whoever begins anew may empty it."""
+        """The last bytes that were written, even if the log was full. The stage clears it before each command."""
         self._room = max_bytes
 
     def write(self, data: bytes) -> None:
-        """Write until the log is full, which is said once; the rest is dropped."""
+        """Write until the log is full; then write a remark once, and drop the rest."""
         if not data:
             return
         self.between_lines = data.endswith(b"\n")
@@ -38,7 +38,7 @@ class Log:
             return
         if len(data) > self._room:
             self.truncated = True
-            data = data[: self._room] + b"\n[the log ends here: it had grown too long]\n"
+            data = data[: self._room] + b"\n[the log is cut here: it is too long]\n"
         self._room -= len(data)
         view = memoryview(data)
         while view:
@@ -46,10 +46,10 @@ class Log:
 
 
 class PipeOutput:
-    """What one command prints into a pipe, on its way to the log."""
+    """Copies the output of one command from a pipe to the log."""
 
     def __init__(self, pipe: int, log: Log, drop_lines: Iterable[str], tail: TailReader | None) -> None:
-        """Lines that begin as one of `drop_lines` are left out; lines of `tail` come between two of the command's."""
+        """Drops lines that begin with one of `drop_lines`; inserts the lines of `tail` between the command's lines."""
         os.set_blocking(pipe, False)
         self._pipe = pipe
         self._log = log
@@ -57,7 +57,7 @@ class PipeOutput:
         self._tail = tail
 
     def copy(self, wait_s: float) -> bool:
-        """Copy what the pipe holds; when it holds nothing, wait a moment. False when it has been closed."""
+        """Copy what the pipe holds, and wait up to `wait_s` if it is empty. Returns False once it is closed."""
         until = time.monotonic() + (wait_s or DRAIN_S)
         with suppress(BlockingIOError):
             while select.select([self._pipe], [], [], wait_s)[0] and time.monotonic() < until:
@@ -71,13 +71,13 @@ class PipeOutput:
         return True
 
     def add_tail(self) -> None:
-        """Add what the followed file has grown by, unless a line of the command's is under way."""
+        """Add new lines of the followed file, unless the command is in the middle of a line."""
         if self._tail and self._log.between_lines:
             for line in self._tail.read():
                 self._log.write(line)
 
     def finish(self) -> None:
-        """Copy the rest of everything, once the command has ended."""
+        """Copy the rest, after the command has ended."""
         self.copy(0)
         self._log.write(self._filter.flush())
         for line in self._tail.read_rest() if self._tail else ():
@@ -87,17 +87,17 @@ class PipeOutput:
 
 
 class LineFilter:
-    """Leaves out of a stream of bytes the lines that begin in certain ways, however it is cut into pieces."""
+    """Drops the lines of a stream of bytes that begin in certain ways, however the stream is cut into pieces."""
 
     def __init__(self, beginnings: Iterable[bytes]) -> None:
         self._beginnings = tuple(beginnings)
         self._longest = max(map(len, self._beginnings), default=0)
         self._head = b""
         self._drops: bool | None = None
-        """About the line under way; None while its beginning is still in `_head`."""
+        """Whether the current line is dropped; None while its beginning is still in `_head`."""
 
     def feed(self, data: bytes) -> bytes:
-        """What of this is kept; the beginning of a line may be held back."""
+        """The bytes to keep; the beginning of a line may be held back."""
         if not self._beginnings:
             return data
         kept = []
@@ -116,6 +116,6 @@ class LineFilter:
         return b"".join(kept)
 
     def flush(self) -> bytes:
-        """What was held back, at the end of the stream."""
+        """The bytes that were held back, at the end of the stream."""
         head, self._head, self._drops = self._head, b"", None
         return b"" if head.startswith(self._beginnings) else head

@@ -1,6 +1,6 @@
-"""A stage: what takes long, in a process of its own that outlives the connection, started once ever (`starting`).
+"""A stage: a process that outlives the connection, for work that takes long. It is started only once (`starting`).
 
-It holds a lock for life: a free lock without a final state means that the stage was killed.
+It holds a lock all its life: if the lock is free and there is no final state, the stage was killed.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any
 
 from ..files import Failure, JobPaths, describe, read_json, write_file, write_reserved
 from ..sandbox.processes import kill_processes
-from ..sandbox.sandbox import open_cell
-from .command import Ended, Leash, NotRunnable, follow, start
+from ..sandbox.sandbox import open_sandbox
+from .command import CommandResult, NotRunnable, StopConditions, follow, start
 from .log import Log, PipeOutput
 from .tail import TailReader
 
 GRACE_S = 5.0
-"""For a command of the operator's, from the moment at which it is told to end to the one at which it is killed."""
+"""How long an operator's command may take to end before it is killed."""
 
 TAIL_LINES = 20
 PR_SET_CHILD_SUBREAPER = 36
-"""From Linux's `prctl.h`: orphans below this process become its children, not init's."""
+"""From Linux's `prctl.h`: orphaned descendants become children of this process, not of init."""
 
 
 def run_stage(stage: str, work: Callable[[Stage], dict[str, Any]], request_path: str) -> None:
-    """Be the stage, up to its final state."""
+    """Run a stage, and write its final state."""
     request = read_json(Path(request_path))
     job = JobPaths(request)
-    # Where the service was started with signals ignored, commands would ignore what tells them to end.
+    # If the service was started with signals ignored, commands would ignore the signal that ends them.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -47,7 +47,7 @@ def run_stage(stage: str, work: Callable[[Stage], dict[str, Any]], request_path:
 
 
 class Stage:
-    """A stage at work: it runs commands, one after the other, and knows until when."""
+    """A running stage: runs commands one after the other, and has a deadline."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.job = JobPaths(request)
@@ -56,7 +56,7 @@ class Stage:
         self.deadline = time.monotonic() + self.limit_s
         self.log = Log(request["max_log_bytes"])
         self.took: dict[str, float] = {}
-        """Seconds, by what they went to."""
+        """Seconds for each part of the work."""
 
     def run(
         self,
@@ -69,33 +69,33 @@ class Stage:
         tail: TailReader | None = None,
         stop: Path | None = None,
         grace_s: float = GRACE_S,
-        in_cell: bool = True,
+        in_sandbox: bool = True,
         start_beside: Callable[[], None] | None = None,
-    ) -> Ended:
-        """Run a command to its end, the end of its time, or until `stop` is there; then nothing of it is alive.
+    ) -> CommandResult:
+        """Run a command until it ends, its time is over, or `stop` exists; then kill everything that it started.
 
-        Its standard input is the file `stdin`, or empty. When told to end, it may take `grace_s` for it. Its output
-        joins the log, without the lines that begin as `drop_lines` do, and with those of `tail`. What is not run for
-        the job, but for us, is not `in_cell`. `start_beside` starts a process beside it, where it will be. Raises
-        `NotRunnable` when it cannot be started, and `Failure`.
+        Its standard input is the file `stdin`, or empty. After it is told to end, it may take `grace_s`. Its output
+        goes to the log, without lines that begin with one of `drop_lines`, and with the lines of `tail`. A command that
+        is jobd's own, not the job's, is not `in_sandbox`. `start_beside` starts a process beside the command, in the
+        same namespaces. Raises `NotRunnable` if it cannot be started, and `Failure`.
         """
         self.log.last_words = b""
-        cell = open_cell(self.job, self.request, start_beside) if in_cell else None
-        if start_beside and not cell:
+        sandbox = open_sandbox(self.job, self.request, start_beside) if in_sandbox else None
+        if start_beside and not sandbox:
             start_beside()
-        process = start(argv, env, cwd, stdin or Path(os.devnull), cell)
+        process = start(argv, env, cwd, stdin or Path(os.devnull), sandbox)
         assert process.stdout
         output = PipeOutput(process.stdout.fileno(), self.log, drop_lines, tail)
-        reason = follow(process, output, Leash(self.deadline, stop, grace_s, self.job.objection))
+        reason = follow(process, output, StopConditions(self.deadline, stop, grace_s, self.job.watcher_stop))
         kill_processes(self.job.id)
         status = process.wait()
         output.finish()
         process.stdout.close()
-        return Ended(128 - status if status < 0 else status, reason)
+        return CommandResult(128 - status if status < 0 else status, reason)
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
-        """Count the time of the block."""
+        """Add the duration of the block to `took`."""
         began = time.monotonic()
         try:
             yield
@@ -103,7 +103,7 @@ class Stage:
             self.took[what] = self.took.get(what, 0.0) + time.monotonic() - began
 
     def say_phase(self, phase: str) -> None:
-        """Let whoever asks know what takes so long: a word of the protocol, or none."""
+        """Tell the service what the stage is busy with: a word of the protocol, or nothing."""
         write_file(self.job.phase, phase)
 
     def must(
@@ -114,13 +114,13 @@ class Stage:
         env: Mapping[str, str],
         cwd: Path,
         *,
-        in_cell: bool = True,
+        in_sandbox: bool = True,
         start_beside: Callable[[], None] | None = None,
     ) -> None:
-        """Run a command that has to succeed. Raises `Failure`, under this name unless a better one is known."""
+        """Run a command that has to succeed. Raises `Failure` with this name, or with a more precise one."""
         self.log.write(f"$ {show_command(argv)}\n".encode())
         try:
-            ended = self.run(argv, env, cwd, in_cell=in_cell, start_beside=start_beside)
+            ended = self.run(argv, env, cwd, in_sandbox=in_sandbox, start_beside=start_beside)
         except NotRunnable as error:
             raise Failure("no_git" if argv[0] == "git" else name, f"{what}: {error}") from None
         if ended.timed_out:
@@ -132,5 +132,5 @@ class Stage:
 
 
 def show_command(argv: Sequence[str]) -> str:
-    """A command as people would type it: an operator's own line, and git without the settings that it always has."""
+    """A command as people would type it: an operator's shell line, or git without the settings that jobd adds."""
     return argv[-1] if argv[0] == "/bin/sh" else re.sub(r"^git( -c \S+)+", "git", " ".join(argv))

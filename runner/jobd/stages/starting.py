@@ -1,4 +1,4 @@
-"""Starts the stages of a job, each once ever."""
+"""Starts the stages of a job, each only once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tombstone import not_ended
 
 
 def start(stage: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Start a stage that may begin at any time."""
+    """Start a stage that has no precondition."""
     return {"started": start_stage(stage, request)}
 
 
@@ -24,7 +24,7 @@ prepare, base, collect = partial(start, "prepare"), partial(start, "base"), part
 
 
 def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Start the agent in an environment that is there."""
+    """Start the agent in a prepared environment."""
     if read_state(JobPaths(request), "prepare")["state"] != "done":
         raise Failure("not_prepared", "the job's environment is not prepared")
     if not request["argv"]:
@@ -33,16 +33,16 @@ def start_agent(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_check(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Start the checks in an environment that is there, and in which nothing has run yet."""
+    """Start the checks in a prepared environment where nothing has run yet."""
     if read_state(JobPaths(request), "prepare")["state"] != "done":
         raise Failure("not_prepared", "the environment for the checks is not prepared")
     return start("check", request)
 
 
 def start_stage(stage: str, request: Mapping[str, Any]) -> bool:
-    """Start a stage. Of a race of starts one wins; False when it had been started before.
+    """Start a stage. If several start it at once, one wins. Returns False if it was started before.
 
-    Raises `Failure` when the job's environment was cleaned.
+    Raises `Failure` if the job's environment was removed.
     """
     job = JobPaths(request)
     with not_ended(job):
@@ -68,5 +68,5 @@ def _start(job: JobPaths, stage: str, request: Mapping[str, Any]) -> bool:
             pass_fds=[lock.fileno()],
             start_new_session=True,
             cwd=job.workspace,
-        ).returncode = 0  # Nobody will wait for it: it outlives us.
+        ).returncode = 0  # Nobody waits for it: it outlives this process.
     return True

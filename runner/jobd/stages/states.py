@@ -1,4 +1,4 @@
-"""How the stages of a job stand, seen from outside. Machines are asked for it all the time: it imports little."""
+"""The states of a job's stages. Imports little, because the service asks for them all the time."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..files import Failure, JobPaths, Piece, open_plain, read_json, read_piece, try_lock
-from ..safe_paths import open_below
+from ..safe_paths import open_safely
 
 STAGES = ("prepare", "base", "agent", "collect", "check")
 
 MAX_WAIT_S, LOOK_S = 10.0, 0.02
-"""For how long a question may wait until there is something new, and how often that is looked for, in seconds."""
+"""How long a request may wait for something new, and how often jobd looks for it, in seconds."""
 
 MAX_TAIL, MAX_HEADING = 20_000, 400
-"""Bytes of a worklog's end in which its last heading is looked for, and of that."""
+"""Bytes at the end of a worklog in which its last heading is searched, and the limit of that heading."""
 
 
 def poll(request: Mapping[str, Any]) -> dict[str, Any]:
-    """How a stage stands, once there is something new."""
-    question = Question(request)
-    while not question.is_ready():
+    """The state of a stage, once there is something new."""
+    poll_request = PollRequest(request)
+    while not poll_request.is_ready():
         time.sleep(LOOK_S)
-    return question.answer()
+    return poll_request.answer()
 
 
 def find_result(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What was collected."""
+    """The collected result."""
     found = read_json(JobPaths(request).result)
     if not found:
         raise Failure("no_result", "nothing was collected")
@@ -46,11 +46,11 @@ def stop_agent(request: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-class Question:
-    """Somebody who wants to know how a stage stands, and may wait until its log has grown or it has ended."""
+class PollRequest:
+    """A request for the state of a stage, which may wait until its log has grown or it has ended."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
-        """Raises `Failure` where there is no such stage."""
+        """Raises `Failure` for an unknown stage."""
         if request["stage"] not in STAGES:
             raise Failure("bad_request", f"there is no stage {request['stage']!r}; there are {', '.join(STAGES)}")
         self._job, self._stage = JobPaths(request), request["stage"]
@@ -61,11 +61,11 @@ class Question:
         self._until = time.monotonic() + min(request["wait_ms"] / 1000, MAX_WAIT_S) if waits else 0.0
 
     def is_ready(self) -> bool:
-        """Whether it has to be answered by now. Asked all the time, it looks at no more than it has to."""
+        """Whether the request must be answered now. Called very often, so it reads as little as possible."""
         return time.monotonic() >= self._until or os.path.lexists(self._final) or find_size(self._log) > self._offset
 
     def answer(self) -> dict[str, Any]:
-        """How the stage stands just now, and a piece of its log. The log of a stage that has ended is whole."""
+        """The current state of the stage, and a piece of its log. When a stage has ended, its log is complete."""
         final = read_state(self._job, self._stage)
         piece = read_piece(self._log, self._offset, self._limit) or Piece(b"", 0)
         return {
@@ -82,17 +82,17 @@ class Question:
 
 
 def find_size(path: Path) -> int:
-    """The bytes of a file; none where there is none."""
+    """The size of a file in bytes; 0 if it is missing."""
     with suppress(OSError):
         return path.lstat().st_size
     return 0
 
 
 def find_heading(job: JobPaths) -> str:
-    """The last heading of the worklog as it is now: what the agent says that it tries."""
+    """The last heading of the worklog: what the agent says that it is doing."""
     end = b""
     # The agent can put a link in place of `output`, and this code runs outside the sandbox.
-    with suppress(OSError), open_below(job.root, f"{job.output.name}/worklog.md") as file:
+    with suppress(OSError), open_safely(job.root, f"{job.output.name}/worklog.md") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - MAX_TAIL, 0))
         end = file.read(MAX_TAIL)
     found = re.findall(rb"^#{1,6}[ \t]+([^\r\n]+)", end, re.MULTILINE)
@@ -100,13 +100,13 @@ def find_heading(job: JobPaths) -> str:
 
 
 def note_asked(job: JobPaths) -> None:
-    """Write down that a service still wants to know of a job, by a clock that nobody sets."""
+    """Record the time of the service's last request for a job, on a clock that nobody can set."""
     with suppress(OSError), open(job.asked, "w", opener=open_plain) as file:
         file.write(str(time.monotonic()))
 
 
 def read_state(job: JobPaths, stage: str) -> dict[str, Any]:
-    """The final state of a stage; only its `state` when it has none: `absent`, `running` or `lost`."""
+    """The final state of a stage; or only a `state`: `absent`, `running` or `lost`."""
     final = job.of_stage(stage, "json")
     if not job.of_stage(stage, "request").exists():
         return {"state": "absent"}
@@ -115,11 +115,11 @@ def read_state(job: JobPaths, stage: str) -> dict[str, Any]:
     with suppress(OSError), open_lock(job, stage) as lock:
         if not try_lock(lock.fileno(), fcntl.LOCK_SH):
             return {"state": "running"}
-    return read_json(final) or {"state": "lost"}  # It may have ended just now.
+    return read_json(final) or {"state": "lost"}  # It may have ended a moment ago.
 
 
 def stop_stage(stage: str, request: Mapping[str, Any]) -> None:
-    """Have a stage end what it is running. Nothing happens when it was never started, or has ended."""
+    """Tell a stage to end its command. Does nothing if the stage was never started or has ended."""
     job = JobPaths(request)
     if job.of_stage(stage, "request").exists():
         with open(job.of_stage(stage, "stop"), "ab", opener=open_plain):
@@ -127,5 +127,5 @@ def stop_stage(stage: str, request: Mapping[str, Any]) -> None:
 
 
 def open_lock(job: JobPaths, stage: str) -> IO[str]:
-    """The file whose lock a stage holds for life."""
+    """Open the file whose lock a stage holds all its life."""
     return open(job.of_stage(stage, "lock"), "a", opener=open_plain)

@@ -1,4 +1,4 @@
-"""Follows a file that an agent writes while it runs, for the lines in it that its output lacks."""
+"""Follows a file that an agent writes while it runs, for lines that are missing in its output."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ..safe_paths import find_files, find_newest, open_below
+from ..safe_paths import find_files, find_newest, open_safely
 
 LOOK_EVERY_S = 0.5
-"""Unless somebody wants it otherwise."""
+"""The default interval."""
 
 PIECE = 262_144
 
 READ_AT_ONCE, READ_AT_LAST = 16 * PIECE, 256 * PIECE
-"""Bytes of a file that one look reads, and the last one: meanwhile, all else waits."""
+"""How many bytes of a file one read takes, and the last one; everything else waits meanwhile."""
 
 MAX_LINE = 1_000_000
-"""Bytes of the longest line that is passed on; a longer one is left out."""
+"""Bytes of the longest line that is passed on; longer lines are dropped."""
 
 
 class TailReader:
-    """Of the files that match a pattern the newest is followed: what it has grown by since we began."""
+    """Follows the newest of the files that match a pattern, from where it was when we began."""
 
     def __init__(self, root: Path, pattern: str, word: str, look_every_s: float = LOOK_EVERY_S) -> None:
         self._root = root
@@ -32,19 +32,19 @@ class TailReader:
         self._look_every_s = look_every_s
         self._path: str | None = None
         self._due = 0.0
-        # By what a file is, not by its name, so that one that was written anew is read from its beginning.
+        # By inode and not by name, so that a replaced file is read from its beginning.
         self._followed = {
             (about.st_dev, about.st_ino): Followed(about.st_size) for _, about in find_files(root, pattern)
         }
 
     def read(self) -> Iterator[bytes]:
-        """The new lines with the word, each with its end; none when the last look was just now."""
+        """The new lines that contain the word, with their line ends; none if the last read was just now."""
         if time.monotonic() >= self._due:
             yield from self._read(READ_AT_ONCE)
             self._due = time.monotonic() + self._look_every_s
 
     def read_rest(self) -> Iterator[bytes]:
-        """The same, once nobody writes any more."""
+        """The remaining lines, once the agent has ended."""
         yield from self._read(READ_AT_LAST)
 
     def _read(self, limit: int) -> Iterator[bytes]:
@@ -55,7 +55,7 @@ class TailReader:
                 yield from self._read_file(path, limit)
 
     def _read_file(self, path: str, limit: int) -> Iterator[bytes]:
-        with suppress(OSError), open_below(self._root, path) as file:
+        with suppress(OSError), open_safely(self._root, path) as file:
             about = os.fstat(file.fileno())
             followed = self._followed.setdefault((about.st_dev, about.st_ino), Followed(0))
             if about.st_size < followed.offset:
@@ -67,7 +67,7 @@ class TailReader:
 
 
 class Followed:
-    """How far a file has been read, and the line that is not whole yet."""
+    """How far a file has been read, and its last incomplete line."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -75,7 +75,7 @@ class Followed:
         self._too_long = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that have become whole, each with its end."""
+        """The completed lines, with their line ends."""
         self.offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:

@@ -1,4 +1,4 @@
-"""A job whose environment was cleaned stays ended: a request that comes late, from whomever, starts nothing again."""
+"""The tombstone of a job: after its environment was removed, no late request can start anything for it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import IO
 from ..files import Failure, JobPaths, open_plain
 
 KEPT_S = 30 * 86_400
-"""How long it is remembered. No request is that late."""
+"""How long a tombstone is kept. No request is that late."""
 
 
 @contextmanager
 def not_ended(job: JobPaths) -> Iterator[None]:
-    """Let the job not be ended inside the block. Raises `Failure` when it has been."""
+    """Prevent that the job is ended inside the block. Raises `Failure` if it has ended already."""
     with _open(job, fcntl.LOCK_SH) as mark:
         if mark.read(1):
             raise Failure("ended", "the job has ended, and its environment is gone")
@@ -27,9 +27,9 @@ def not_ended(job: JobPaths) -> Iterator[None]:
 
 @contextmanager
 def ended(job: JobPaths) -> Iterator[None]:
-    """End the job for good; inside the block, and from then on, nothing of it can be started."""
+    """End the job for good. Inside the block, and after it, nothing can be started for the job."""
     with _open(job, fcntl.LOCK_EX) as mark:
-        # Where the disk is full, there is room for the word once the job is gone: it may well be the reason.
+        # If the disk is full, there may be room only after the job's files are removed.
         is_written = _write(mark)
         yield
         if not is_written and not _write(mark):
@@ -38,7 +38,7 @@ def ended(job: JobPaths) -> Iterator[None]:
 
 
 def _write(mark: IO[str]) -> bool:
-    """Whether there was room for the word."""
+    """Write the tombstone. Returns False if the disk is full."""
     try:
         os.write(mark.fileno(), b"ended\n")
     except OSError as error:

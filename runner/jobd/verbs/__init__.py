@@ -1,1 +1,1 @@
-"""The requests that the program answers, and the bodies of its stages."""
+"""The requests that jobd answers, and the bodies of its stages."""

@@ -1,7 +1,7 @@
-"""The stage `check`: runs scripts and tests, each several times, and each time where nothing else has run before.
+"""The stage `check`: runs scripts and tests several times, each time in an environment where nothing else has run.
 
-It begins from an environment that was prepared for it, in which no agent was. What a run writes, there or in its folder
-for scratch files, is gone before the next one. It refuses to judge how they end.
+It begins in an environment that was prepared for it, and that no agent has seen. What a run writes, in the environment
+or in scratch folders, is removed before the next run. It does not judge the results.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from ..environment.carry import carry_over
-from ..environment.environment import PATIENCE_S, find_tree, separate
+from ..environment.environment import LOCK_TIMEOUT_S, find_tree, isolate_mounts
 from ..environment.recipe import run_commands
-from ..environment.trees import Tree, discard, make, put_on_top, show, take_away
+from ..environment.trees import Tree, discard, make_tree, mount_tree, put_on_top, unmount_tree
 from ..files import Failure, write_file
 from ..git import find_own_clone
 from ..locks import keep_locked
 from ..stages.command import NotRunnable
 from ..stages.stage import Stage
-from .watchers import read_objection, watch_written
+from .watchers import read_stop_reason, watch_written
 
 MAX_WORDS = 4_000
-"""Bytes that are kept of what one run said last."""
+"""How much of the end of a run's output is kept, in bytes."""
 
 SCRIPT, FREEZER = "repro.py", "freeze.py"
 
@@ -55,28 +55,28 @@ for path, depth in depths.items():
         stub.flush()
         keep(stub.name, path)
 '''
-"""Has files go on to be run as they are now, whatever is written into them later (PEP 552, unchecked hashes).
+"""Makes Python run files as they are now, even if they are changed later (PEP 552, unchecked hashes).
 
-A module that is not there yet stays unknown: importing it fails as it does now, in the name of the first package that
-is missing. A folder that becomes a package is an empty one, as it is now.
+A module that does not exist yet stays unknown: its import fails as it does now, and names the first missing package.
+A folder that becomes a package stays an empty one.
 """
 
 
 def check(stage: Stage) -> dict[str, Any]:
-    """Run everything, in its order. What could not be run is left out, and `troubles` say why. Raises `Failure`."""
+    """Run everything in order. What could not be run is left out, and `troubles` says why. Raises `Failure`."""
     job, request = stage.job, stage.request
-    keep_locked(job.tree_lock, PATIENCE_S)
+    keep_locked(job.tree_lock, LOCK_TIMEOUT_S)
     prepared = find_tree(job)
     if prepared is None:
         raise Failure("not_prepared", "the environment for the checks is not prepared")
-    separate(prepared.way)
-    if prepared.way == "slot":  # Where it is, the others have to be.
-        take_away(prepared)
+    isolate_mounts(prepared.way)
+    if prepared.way == "slot":  # The other trees need the same place.
+        unmount_tree(prepared)
     found: dict[str, list[dict[str, Any]]] = {}
-    troubles: dict[str, str] = {}
+    failures: dict[str, str] = {}
     changed: Tree | Failure | None = None
     for run in take_turns(request["runs"], request["times"]):
-        if run["name"] in troubles:
+        if run["name"] in failures:
             continue
         try:
             require_time(stage)
@@ -88,25 +88,28 @@ def check(stage: Stage) -> dict[str, Any]:
             assert ground
             found.setdefault(run["name"], []).append(run_once(stage, ground, run))
         except Failure as failure:
-            troubles[run["name"]] = failure.message
-    return {"runs": found, "troubles": troubles}
+            failures[run["name"]] = failure.message
+    return {"runs": found, "troubles": failures}
 
 
 def take_turns(runs: list[list[Mapping[str, Any]]], times: int) -> Iterator[Mapping[str, Any]]:
-    """What is to be run, in its order: of each list one after the other, and anew, so that no clock tells them."""
+    """All runs, in order. Runs of one list alternate, so that the time of day does not tell them apart."""
     for turns in runs:
         for _ in range(times):
             yield from turns
 
 
 def require_time(stage: Stage) -> None:
-    """Raises `Failure` when there is no time left."""
+    """Raises `Failure` if no time is left."""
     if time.monotonic() > stage.deadline:
         raise Failure("timed_out", f"the checks took longer than {stage.limit_s} seconds")
 
 
 def try_to_build(stage: Stage, prepared: Tree) -> Tree | Failure:
-    """The environment with the change, or why there is none: once, for a build may take long to fail."""
+    """The environment with the change, or the failure of its build.
+
+    Called once, because a build may take long to fail.
+    """
     try:
         return build_changed(stage, prepared)
     except Failure as failure:
@@ -114,41 +117,41 @@ def try_to_build(stage: Stage, prepared: Tree) -> Tree | Failure:
 
 
 def build_changed(stage: Stage, prepared: Tree) -> Tree:
-    """An environment with the whole change in it, built anew by the operator's commands. Raises `Failure`."""
+    """An environment with the whole change, rebuilt by the operator's commands. Raises `Failure`."""
     tree = put_on_top(prepared, stage.job.control / "changed")
-    make(tree)
-    show(tree)
+    make_tree(tree)
+    mount_tree(tree)
     try:
         clear_scratch(stage)
         apply(stage, stage.request["changes"])
         run_commands(stage, "rebuild", stage.request["rebuild"])
     finally:
-        take_away(tree)
+        unmount_tree(tree)
     return tree
 
 
 def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one, in an environment of its own. Raises `Failure`."""
+    """Run one script or test in a new environment. Raises `Failure`."""
     job, tree = stage.job, put_on_top(ground, stage.job.control / "run")
-    make(tree)
-    show(tree)
+    make_tree(tree)
+    mount_tree(tree)
     try:
         clear_scratch(stage)
         if run["frozen"]:
             write_file(job.output / FREEZER, FREEZE)
             words = [*stage.request["script_argv"], str(job.output / FREEZER), *run["frozen"]]
-            stage.must("not_frozen", "the base's code could not be kept", words, job.environment(), job.worktree)
+            stage.must("not_frozen", "the base's code could not be preserved", words, job.environment(), job.worktree)
             (job.output / FREEZER).unlink()
         apply(stage, run["edits"])
         watch_written(stage, tree)
         return follow(stage, run)
     finally:
-        take_away(tree)
+        unmount_tree(tree)
         discard(tree.top)
 
 
 def clear_scratch(stage: Stage) -> None:
-    """Remove what was written beside the environment. Raises `Failure`."""
+    """Remove files that were written outside the environment. Raises `Failure`."""
     job = stage.job
     for left in [path for path in job.root.iterdir() if path != job.control]:
         discard(left)
@@ -157,13 +160,13 @@ def clear_scratch(stage: Stage) -> None:
 
 
 def apply(stage: Stage, changes: list[Mapping[str, Any]]) -> None:
-    """Write edits into the worktree. Raises `Failure`."""
+    """Apply edits to the worktree. Raises `Failure`."""
     job, request = stage.job, stage.request
     carry_over(job, find_own_clone(job), request["base_commit"], changes, request["timeout_s"])
 
 
 def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the command, and say how it ended. Raises `Failure`."""
+    """Run the command and return its result. Raises `Failure`."""
     job, argv, deadline = stage.job, [*stage.request["test_argv"], *run["words"]], stage.deadline
     if run["script"]:
         script = Path(job.output / SCRIPT)
@@ -174,11 +177,11 @@ def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
     try:
         ended = stage.run(argv, job.environment(), job.worktree)
     except NotRunnable as error:
-        raise Failure("not_runnable", f"the command for it {error}") from None
+        raise Failure("not_runnable", f"its command {error}") from None
     finally:
         stage.deadline = deadline
-    if objection := read_objection(job):
-        job.objection.unlink()
-        raise Failure("objected", objection)
+    if reason := read_stop_reason(job):
+        job.watcher_stop.unlink()
+        raise Failure("ended_by_watcher", reason)
     words = stage.log.last_words[-MAX_WORDS:].decode(errors="replace")
     return {"status": ended.status, "timed_out": ended.timed_out, "words": words}

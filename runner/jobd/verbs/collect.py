@@ -1,4 +1,4 @@
-"""The stage `collect`: what came out of the agent's run, as its texts and the change in its worktree."""
+"""The stage `collect`: collects the results of the agent's run: its texts, and the change in its worktree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..environment.carry import put_back
 from ..environment.change import compute_change
-from ..environment.environment import enter
+from ..environment.environment import mount_environment
 from ..environment.hide import bring_back
 from ..environment.trees import open_up
 from ..files import Failure, is_folder, read_json, read_piece, require_worktree, write_file
@@ -16,14 +16,14 @@ from ..sandbox.processes import kill_processes
 from ..stages.stage import Stage
 
 TEXTS = {"report": "report.md", "worklog": "worklog.md", "pr_title": "pr_title.txt", "repro": "repro.py"}
-"""The files of the output folder, by their names in the result."""
+"""The files of the output folder, by their keys in the result."""
 
 
 def collect(stage: Stage) -> dict[str, Any]:
-    """Lint, then write the result. Raises `Failure` without a change, when the result still has all the rest."""
+    """Lint, then write the result. Raises `Failure` if there is no change; the result still has the rest."""
     job, request = stage.job, stage.request
     kill_processes(job.id)
-    enter(job)
+    mount_environment(job)
     if is_folder(job.place):
         job.place.chmod(0o700)
     problems: list[str] = []
@@ -46,7 +46,7 @@ def collect(stage: Stage) -> dict[str, Any]:
 
 
 def lint(stage: Stage, command: str, problems: list[str]) -> None:
-    """Run one of the profile's lint commands; that it fails is worth a word, and no more."""
+    """Run one of the profile's lint commands. A failure is only reported."""
     try:
         stage.must("lint_failed", "failed", ["/bin/sh", "-ec", command], stage.job.environment(), stage.job.worktree)
     except Failure as failure:
@@ -54,7 +54,7 @@ def lint(stage: Stage, command: str, problems: list[str]) -> None:
 
 
 def read_texts(output: Path, limit: int, problems: list[str]) -> dict[str, str]:
-    """The texts that the agent wrote, empty where there is none, each with at most `limit` bytes."""
+    """The texts that the agent wrote, each cut at `limit` bytes; empty if missing."""
     if not is_folder(output):
         problems.append("the agent deleted the folder for its report, or put something else in its place")
         return dict.fromkeys(TEXTS, "")
@@ -63,11 +63,11 @@ def read_texts(output: Path, limit: int, problems: list[str]) -> dict[str, str]:
 
 
 def read_text(path: Path, limit: int, problems: list[str]) -> str:
-    """One text; empty when there is none."""
+    """One text; empty if it is missing."""
     piece = read_piece(path, 0, limit)
     if piece is None:
         if path in path.parent.iterdir():
-            problems.append(f"{path.name} was left out: it is no plain file")
+            problems.append(f"{path.name} was left out: it is not a regular file")
         return ""
     if piece.size > limit:
         problems.append(f"{path.name} was cut: it has {piece.size} bytes, and {limit} are allowed")

@@ -1,7 +1,7 @@
-"""Many questions to one process, for as long as somebody holds it open: to start one for each would cost far more.
+"""Answers many requests in one process while the connection is open: a process for each request would cost far more.
 
-A line of standard input is a question behind its number, a line of standard output is the answer behind the same. One
-that waits for something new holds up no other: answers come when they are ready. It knows one verb, `poll`.
+Each line of standard input is a number and a request; each line of standard output is the same number and the answer.
+A request that waits does not delay others: answers come when they are ready. The only verb is `poll`.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ import os
 import select
 from typing import Any
 
-from ..files import refuse, respond
+from ..files import failure_answer, respond
 from ..requests import read_request
-from ..stages.states import LOOK_S, Question
+from ..stages.states import LOOK_S, PollRequest
 
 IDLE_S = 600.0
-"""After so long without a question it ends: the other side may be gone without a word."""
+"""It ends after this time without a request, because the other side may be gone without notice."""
 
-MAX_QUESTION = 100_000
-"""Bytes of a question."""
+MAX_REQUEST = 100_000
+"""The size limit of a request, in bytes."""
 
 
 def converse() -> None:
-    """Answer until there will be no more questions."""
-    waiting: dict[bytes, Question] = {}
+    """Answer requests until no more can come."""
+    waiting: dict[bytes, PollRequest] = {}
     unread = b""
     while True:
         if select.select([0], [], [], LOOK_S if waiting else IDLE_S)[0]:
-            data = os.read(0, MAX_QUESTION)
+            data = os.read(0, MAX_REQUEST)
             *lines, unread = (unread + data).split(b"\n")
-            if not data or len(unread) > MAX_QUESTION:
+            if not data or len(unread) > MAX_REQUEST:
                 return
             for line in lines:
                 number, _, body = line.partition(b" ")
                 try:
-                    waiting[number] = Question(read_request("poll", body))
-                except Exception as fault:
-                    say(number, refuse(fault))
+                    waiting[number] = PollRequest(read_request("poll", body))
+                except Exception as error:
+                    write_answer(number, failure_answer(error))
         elif not waiting:
             return
-        for number in [number for number, question in waiting.items() if question.is_ready()]:
-            say(number, respond(waiting.pop(number).answer))
+        for number in [number for number, request in waiting.items() if request.is_ready()]:
+            write_answer(number, respond(waiting.pop(number).answer))
 
 
-def say(number: bytes, answer: dict[str, Any]) -> None:
+def write_answer(number: bytes, answer: dict[str, Any]) -> None:
     """Write one line."""
     left = memoryview(number + b" " + json.dumps(answer).encode() + b"\n")
     while left:

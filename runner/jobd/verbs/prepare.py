@@ -8,58 +8,58 @@ from typing import Any
 from ..environment.bases import refresh
 from ..environment.carry import carry_over
 from ..environment.clone import fetch_commit, require_commit
-from ..environment.environment import begin, decide, separate
+from ..environment.environment import create_environment, decide, isolate_mounts
 from ..files import Failure, write_file
-from ..git import find_clone, say
-from ..sandbox.sandbox import is_sealed
+from ..git import find_clone, to_text
+from ..sandbox.sandbox import is_sandboxed
 from ..stages.stage import Stage
 
 CONFLICTS = "conflicts.txt"
-"""The file of the output folder that tells an agent which paths are in conflict, one a line."""
+"""A file in the output folder that lists the conflicting paths for the agent, one per line."""
 
 
 def prepare(stage: Stage) -> dict[str, Any]:
-    """Make the environment. Raises `Failure` with the last words of what went wrong."""
+    """Make the environment. Raises `Failure`."""
     job, request = stage.job, stage.request
     make_folders(stage)
     with stage.timing("fetch"):
         commit = fetch_commit(stage, request["base_branch"], request["base_commit"])
         if begun_at := request["changes_from"]:
             require_commit(stage, begun_at)
-    shelf = decide(stage)
+    store = decide(stage)
     began = time.monotonic()
-    base = begin(stage, shelf, commit)
+    base = create_environment(stage, store, commit)
     stage.log.write(f"[the environment took {time.monotonic() - began:.2f} s]\n".encode())
-    # Only now: nothing that an earlier attempt wrote may run before its successor does, for it could command that.
+    # Only now: files that an earlier attempt wrote must not run before this job's agent does.
     clone = find_clone(job, request["clone_url"])
     with stage.timing("edits"):
         conflicts = carry_over(job, clone, commit, request["changes"], request["timeout_s"], begun_at)
     if conflicts:
-        write_file(job.output / CONFLICTS, "".join(f"{say(path)}\n" for path in conflicts))
+        write_file(job.output / CONFLICTS, "".join(f"{to_text(path)}\n" for path in conflicts))
     about = {"commit": base.commit, "made_at": base.made_at}
-    made = {"way": shelf.way, "sealed": is_sealed(job), "base": about, "took": stage.took}
-    return {"base_commit": commit, "conflicts": [say(path) for path in conflicts], **made}
+    made = {"way": store.way, "sealed": is_sandboxed(job), "base": about, "took": stage.took}
+    return {"base_commit": commit, "conflicts": [to_text(path) for path in conflicts], **made}
 
 
 def make_base(stage: Stage) -> dict[str, Any]:
-    """Make a repository's base, unless only one that is there should be kept up, or bring it up to date.
+    """Build a repository's base or bring it up to date; with `only_existing`, do not build a missing one.
 
-    By the way `slot` there is none for all. Raises `Failure`.
+    With `slot`, there is no shared base. Raises `Failure`.
     """
     make_folders(stage)
-    shelf = decide(stage)
-    if stage.request["only_existing"] and (shelf.way == "slot" or shelf.read() is None):
-        return {"way": shelf.way, "base": None}
-    if shelf.way == "slot":
-        reason = "each slot has a base of its own, at the slot's place, and the slot's own jobs make it"
+    store = decide(stage)
+    if stage.request["only_existing"] and (store.way == "slot" or store.read() is None):
+        return {"way": store.way, "base": None}
+    if store.way == "slot":
+        reason = "each slot has its own base, which the slot's jobs build"
         raise Failure("slots_own", reason)
     commit = fetch_commit(stage, stage.request["trunk"])
-    separate(shelf.way)
-    base = refresh(stage, shelf, commit)
-    return {"way": shelf.way, "base": {"commit": base.commit, "made_at": base.made_at}}
+    isolate_mounts(store.way)
+    base = refresh(stage, store, commit)
+    return {"way": store.way, "base": {"commit": base.commit, "made_at": base.made_at}}
 
 
 def make_folders(stage: Stage) -> None:
-    """Make what every job has of its own, whatever its base."""
+    """Create the folders that every job has, whatever its base."""
     for folder in (stage.job.output, stage.job.tmp):
         folder.mkdir(mode=0o700)

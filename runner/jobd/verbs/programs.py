@@ -1,4 +1,4 @@
-"""Which programs the machine has, and which version each says that it is. None of it may take long."""
+"""The programs on the machine, and their versions. All of it must be quick."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 
 from .inventory import run_bounded
 
-PATIENCE_S = 10.0
-"""How long a program may take to say its version: those in JavaScript are slow at it."""
+TIMEOUT_S = 10.0
+"""How long a program may take to print its version; programs in JavaScript are slow."""
 
 MAX_VERSION = 100
 
 
 def describe_python(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the machine runs us with."""
+    """The versions of Python and git that jobd uses."""
     git = shutil.which("git")
     said = subprocess.run([git, "--version"], stdout=subprocess.PIPE, check=True).stdout.decode() if git else ""
     return {"python": ".".join(map(str, sys.version_info[:3])), "git": said.split()[2] if git else None}
 
 
 def find_programs(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine's clock, in seconds since 1970, and of each program its version: empty where it says none that makes
-    sense or is not to be asked, None where there is no such program."""
+    """The machine's time in seconds since 1970, and each program's version: empty if it is unknown or was not
+    requested, None if the program is missing."""
     asked = {name: name in request["versions"] for name in (*request["programs"], *request["versions"])}
     return {"now": time.time(), "programs": {name: find_version(name, ask) for name, ask in asked.items()}}
 
 
 def find_version(name: str, ask: bool) -> str | None:
-    """What a program says of itself in its first line."""
+    """The first line of what a program prints as its version."""
     path = shutil.which(name)
     if path is None or not ask:
         return None if path is None else ""
     try:
-        status, out, _ = run_bounded([path, "--version"], PATIENCE_S)
+        status, out, _ = run_bounded([path, "--version"], TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     lines = out.decode(errors="replace").strip().splitlines()

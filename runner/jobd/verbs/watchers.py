@@ -1,6 +1,6 @@
-"""Watches over a job while its agent is at work: whether its environment is of any use, and what it takes of the disk.
+"""Watches a job while its agent runs: whether its environment works, and how much disk space it uses.
 
-Each watcher is a process beside the agent. What it objects to ends the agent, as a stop does, and becomes the reason.
+Each watcher is a process beside the agent. It can end the agent, as a stop does; its reason becomes part of the result.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ..environment.trees import Tree
 from ..files import JobPaths, open_plain, read_json, read_piece, write_file
 from ..git import find_recipe
 from ..sandbox.namespaces import die_with
-from ..sandbox.sandbox import open_cell
-from ..stages.command import Leash, NotRunnable, follow, start
+from ..sandbox.sandbox import open_sandbox
+from ..stages.command import NotRunnable, StopConditions, follow, start
 from ..stages.log import Log, PipeOutput
 from ..stages.stage import TAIL_LINES, Stage
 
 LOOK_EVERY_S = 5.0
-"""Unless a request has a `look_every_s` of its own."""
+"""The default, unless the request sets `look_every_s`."""
 REST_FACTOR = 20
-"""A look at a large tree takes its time: it is this many times as long until the next one."""
+"""Measuring a large tree is slow: the watcher then rests for this many times as long."""
 
 MAX_SMOKE_LOG_BYTES = 100_000
 
 CACHES = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 
 MAX_DESCRIPTORS = 1024
-"""More than a stage has open."""
+"""More than a stage opens."""
 
 
 def watch_over(stage: Stage) -> None:
@@ -49,19 +49,19 @@ def watch_over(stage: Stage) -> None:
 
 
 def watch_written(stage: Stage, tree: Tree | None) -> None:
-    """Start the watcher of what is written to the disk, in a tree and beside it. It ends as the others do."""
-    written = list_written(stage.job, tree)  # While nobody writes yet.
+    """Start the watcher of disk usage, for a tree and the job's scratch folders. It ends as the others do."""
+    written = list_written(stage.job, tree)  # Before anything is written.
     _fork(lambda: watch_job(stage.job, stage.request, written))
 
 
-def read_objection(job: JobPaths) -> str | None:
-    """Why a watcher ended the agent, as a clause for people; None when none did."""
-    return _read_reason(job.objection)
+def read_stop_reason(job: JobPaths) -> str | None:
+    """Why a watcher ended the agent, as a clause for people; None if none did."""
+    return _read_reason(job.watcher_stop)
 
 
-def read_doubt(job: JobPaths) -> str | None:
-    """What a watcher would have ended the agent for, had it been sure; None when there was nothing."""
-    return _read_reason(job.doubt)
+def read_warning(job: JobPaths) -> str | None:
+    """Why a watcher might have ended the agent, although it was not sure; None if there is no such reason."""
+    return _read_reason(job.watcher_warning)
 
 
 def _read_reason(path: Path) -> str | None:
@@ -69,18 +69,18 @@ def _read_reason(path: Path) -> str | None:
     return str(said) if said else None
 
 
-def object_to(job: JobPaths, reason: str, *, is_sure: bool = True) -> None:
-    """Have the agent end, or only say that it might have been ended. The first reason counts."""
-    path = job.objection if is_sure else job.doubt
+def record_reason(job: JobPaths, reason: str, *, is_sure: bool = True) -> None:
+    """End the agent for this reason; or, if the watcher is not sure, only record it. The first reason counts."""
+    path = job.watcher_stop if is_sure else job.watcher_warning
     if not path.exists():
         write_file(path, json.dumps({"reason": reason}))
 
 
 def try_environment(stage: Stage, commands: Iterable[str], began: Path) -> None:
-    """Run the operator's smoke test, and object when it fails.
+    """Run the operator's smoke test, and end the agent if it fails.
 
-    The agent is at work beside it since `began`. What it had begun to change by then, or somebody had before it, may be
-    what failed.
+    The agent has been running since `began`. If the agent, or an earlier person or attempt, has changed the
+    environment, the test may fail for that reason.
     """
     job, recipe = stage.job, find_recipe(stage.job)
     is_new = recipe.get("job_id") == job.id and not recipe.get("changes")
@@ -90,24 +90,24 @@ def try_environment(stage: Stage, commands: Iterable[str], began: Path) -> None:
     for command in commands:
         shell, nothing = ["/bin/sh", "-ec", command], Path(os.devnull)
         try:
-            process = start(shell, job.environment(), job.worktree, nothing, open_cell(job, stage.request))
+            process = start(shell, job.environment(), job.worktree, nothing, open_sandbox(job, stage.request))
         except (NotRunnable, OSError):
             return
         assert process.stdout
         output = PipeOutput(process.stdout.fileno(), log, (), None)
-        follow(process, output, Leash(stage.deadline, None, 0.0))
+        follow(process, output, StopConditions(stage.deadline, None, 0.0))
         output.finish()
         if status := process.wait():
             tail = "\n".join(log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
             reason = f"the environment failed its smoke test `{command}` (exit status {status}):\n{tail}"
-            object_to(job, reason, is_sure=is_new and not has_changed((job.worktree, job.venv), began))
+            record_reason(job, reason, is_sure=is_new and not has_changed((job.worktree, job.venv), began))
             return
 
 
 def has_changed(folders: Iterable[Path], since: Path) -> bool:
-    """Whether a file below folders was written or moved since another was, but for caches and what is git's own.
+    """Whether a file in these folders was written or moved after another file was; ignores caches and git's files.
 
-    That one was deleted is not seen.
+    Does not notice deletions.
     """
     names = [word for name in CACHES for word in ("-name", name, "-o")][:-1]
     look = ["(", *names, ")", "-prune", "-o", "!", "-type", "d", "-newercm", str(since), "-print", "-quit"]
@@ -116,7 +116,7 @@ def has_changed(folders: Iterable[Path], since: Path) -> bool:
 
 
 def watch_job(job: JobPaths, request: Mapping[str, Any], written: tuple[list[Path], tuple[int, int]]) -> None:
-    """Look again and again, until there is something to object to."""
+    """Check the job's usage again and again, until there is a reason to end the agent."""
     folders, (bytes_before, files_before) = written
     began = time.monotonic()
     while True:
@@ -126,23 +126,23 @@ def watch_job(job: JobPaths, request: Mapping[str, Any], written: tuple[list[Pat
             request, used - bytes_before, files - files_before, looked_at - find_last_asked(job, began)
         )
         if reason:
-            return object_to(job, reason)
+            return record_reason(job, reason)
         time.sleep(max(request.get("look_every_s", LOOK_EVERY_S), REST_FACTOR * (time.monotonic() - looked_at)))
 
 
 def find_reason(request: Mapping[str, Any], used: int, files: int, unasked_s: float) -> str | None:
-    """What there is to object to, as a clause for people."""
+    """Why the agent must end, as a clause for people."""
     if used > request["max_disk_bytes"]:
         return f"the job wrote {used:,} bytes to its machine's disk, and {request['max_disk_bytes']:,} are allowed"
     if files > request["max_files"]:
         return f"the job made {files:,} files on its machine, and {request['max_files']:,} are allowed"
     if unasked_s > request["orphan_after_s"]:
-        return f"nobody had asked for the job for {request['orphan_after_s']:,} seconds"
+        return f"no service had asked for the job for {request['orphan_after_s']:,} seconds"
     return None
 
 
 def find_last_asked(job: JobPaths, otherwise: float) -> float:
-    """When a service asked for the job last, on the monotonic clock."""
+    """When a service last asked for the job, on the monotonic clock."""
     piece = read_piece(job.asked, 0, 100)
     with suppress(ValueError):
         return max(float(piece.data), otherwise) if piece else otherwise
@@ -150,10 +150,10 @@ def find_last_asked(job: JobPaths, otherwise: float) -> float:
 
 
 def list_written(job: JobPaths, tree: Tree | None) -> tuple[list[Path], tuple[int, int]]:
-    """The folders that a job writes to, and what is there before it does.
+    """The folders that a job writes to, and their usage before it starts.
 
-    That may be a whole copy of the base. On an overlay, it is what the base did not have: the files of a newer commit,
-    and what the update commands made. The job's folder counts whole, because the agent can rename everything in it.
+    This may include a whole copy of the base. On an overlay it is what the base lacks: files of a newer commit, and
+    what the update commands made. The job's whole folder counts, because the agent can rename everything in it.
     """
     folders = [job.root]
     if tree:
@@ -162,7 +162,7 @@ def list_written(job: JobPaths, tree: Tree | None) -> tuple[list[Path], tuple[in
 
 
 def measure(folders: Iterable[Path]) -> tuple[int, int]:
-    """Bytes on the disk and files below folders, as `du` counts them: trees may be deeper than paths may be long."""
+    """Bytes and files in folders, counted by `du`, because trees may be deeper than paths may be long."""
     paths = [str(folder) for folder in folders if folder.is_dir() and not folder.is_symlink()]
     return _run_du("--block-size=1", paths), _run_du("--inodes", paths)
 
@@ -174,13 +174,13 @@ def _run_du(what: str, paths: Iterable[str]) -> int:
 
 
 def _fork(work: Callable[[], None]) -> None:
-    """Have work done by a child of ours, which ends with it, or with us."""
+    """Do work in a child process, which ends with it, or with this process."""
     stage = os.getpid()
     if os.fork():
         return
     with suppress(BaseException):
         die_with(stage)
-        # Among them the lock by which the stage is known to be alive.
+        # Close inherited files, because one of them is the stage's lock.
         os.closerange(3, MAX_DESCRIPTORS)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         work()

@@ -1,4 +1,4 @@
-"""A relay at work: it passes on what an agent and the service say to each other. It refuses to know what that is."""
+"""Forwards bytes between agents and the service. It does not interpret them."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from contextlib import suppress
 from pathlib import Path
 
 HOLD_S = 300.0
-"""How long a new connection is held while the service is not there."""
+"""How long a new connection waits for the service."""
 LOOK_EVERY_S = 0.2
 FLUSH_S = 30.0
-"""How long the last words may take to reach an agent that reads slowly."""
+"""How long the last bytes may take to reach an agent that reads slowly."""
 
 
 def serve(listener: socket.socket, folder: int) -> None:
-    """Pass on every connection that comes, for ever."""
+    """Forward all connections, forever."""
     asyncio.run(_serve(listener, folder))
 
 
 async def _serve(listener: socket.socket, folder: int) -> None:
     relay = _Connections(folder)
-    server = await asyncio.get_running_loop().create_server(lambda: _End(relay.take), sock=listener)
+    server = await asyncio.get_running_loop().create_server(lambda: _Endpoint(relay.take), sock=listener)
     await asyncio.gather(server.serve_forever(), relay.keep_to_newest())
 
 
-class _End(asyncio.Protocol):
-    """One end of a connection: what is said here is said on at the other end. No task stands in between."""
+class _Endpoint(asyncio.Protocol):
+    """One end of a connection: forwards received data to the other end, without a task in between."""
 
     transport: asyncio.Transport
-    other: _End
+    other: _Endpoint
 
-    def __init__(self, begin: Callable[[_End], None]) -> None:
+    def __init__(self, begin: Callable[[_Endpoint], None]) -> None:
         self._begin = begin
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once nothing more is said here."""
+        """Done when this end sends no more data."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self._begin(self)
 
-    def join(self, other: _End) -> None:
+    def join(self, other: _Endpoint) -> None:
         self.other, other.other = other, self
 
     def data_received(self, data: bytes) -> None:
@@ -71,30 +71,30 @@ class _End(asyncio.Protocol):
 
 
 class _Connections:
-    """What is under way, by the socket that it goes by."""
+    """The open connections, by the socket that they use."""
 
     def __init__(self, folder: int) -> None:
         self._folder = f"/proc/self/fd/{folder}"
         self._by_name: dict[str, set[asyncio.Transport]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, agent: _End) -> None:
-        """Look after a connection of an agent from here on."""
+    def take(self, agent: _Endpoint) -> None:
+        """Handle a new connection of an agent."""
         loop = asyncio.get_running_loop()
-        loop.call_soon(agent.transport.pause_reading)  # Until Python 3.10 a new transport reads even if it is paused.
-        task = loop.create_task(self._pass_on(agent))
+        loop.call_soon(agent.transport.pause_reading)  # Up to Python 3.10, a paused new transport reads.
+        task = loop.create_task(self._forward(agent))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _pass_on(self, agent: _End) -> None:
-        """Hold a connection until the service is there, then pass on what both say. Ends it as the service does."""
+    async def _forward(self, agent: _Endpoint) -> None:
+        """Hold a connection until the service is there, then forward both directions. Ends it as the service does."""
         try:
             if found := await self._find_service(agent, time.monotonic() + HOLD_S):
                 await self._join(agent, *found)
         finally:
-            break_off(agent.transport)
+            reset(agent.transport)
 
-    async def _join(self, agent: _End, name: str, service: _End) -> None:
+    async def _join(self, agent: _Endpoint, name: str, service: _Endpoint) -> None:
         mine = self._by_name.setdefault(name, set())
         mine.add(service.transport)
         try:
@@ -107,7 +107,7 @@ class _Connections:
             service.transport.abort()
 
     async def keep_to_newest(self) -> None:
-        """Break off what goes by an older socket once there is a newer one: behind the older nobody is left."""
+        """Abort connections that use an older socket once there is a newer one: nobody serves the older socket."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             names = self._list_names()
@@ -115,15 +115,15 @@ class _Connections:
                 for transport in self._by_name.pop(name):
                     transport.abort()
 
-    async def _find_service(self, agent: _End, deadline: float) -> tuple[str, _End] | None:
+    async def _find_service(self, agent: _Endpoint, deadline: float) -> tuple[str, _Endpoint] | None:
         loop = asyncio.get_running_loop()
         while time.monotonic() < deadline:
             for name in self._list_names():
                 path = f"{self._folder}/{name}"
                 try:
-                    return name, (await loop.create_unix_connection(lambda: _End(agent.join), path))[1]
+                    return name, (await loop.create_unix_connection(lambda: _Endpoint(agent.join), path))[1]
                 except ConnectionRefusedError:
-                    with suppress(OSError):  # Its service is gone, and comes back with another one.
+                    with suppress(OSError):  # The service closed this socket; it will open another one.
                         Path(path).unlink()
                 except OSError:
                     continue
@@ -131,21 +131,21 @@ class _Connections:
         return None
 
     def _list_names(self) -> list[str]:
-        """The service's sockets, the newest first."""
+        """The service's sockets, newest first."""
         with suppress(OSError):
             return sorted((path.name for path in Path(self._folder).iterdir()), reverse=True)
         return []
 
 
 async def flush(transport: asyncio.Transport) -> None:
-    """Wait until the other side has what was sent: to break off a connection loses what is still on its way."""
+    """Wait until the other side has confirmed all data; an abort would lose the rest."""
     deadline = time.monotonic() + FLUSH_S
-    while count_unsent(transport) and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody tells
+    while count_unsent(transport) and time.monotonic() < deadline:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.005)
 
 
 def count_unsent(transport: asyncio.Transport) -> int:
-    """Bytes that the other side has not confirmed; none where it is gone (tcp(7), SIOCOUTQ)."""
+    """Bytes that the other side has not confirmed; 0 if it is gone (tcp(7), SIOCOUTQ)."""
     with suppress(OSError):
         sent = transport.get_extra_info("socket").fileno()
         queued: int = struct.unpack("i", fcntl.ioctl(sent, termios.TIOCOUTQ, b"\0" * 4))[0]
@@ -153,8 +153,8 @@ def count_unsent(transport: asyncio.Transport) -> int:
     return 0
 
 
-def break_off(transport: asyncio.Transport) -> None:
-    """End a connection so that the other side cannot take it for an end that was meant (socket(7), SO_LINGER)."""
+def reset(transport: asyncio.Transport) -> None:
+    """Abort a connection so that the other side sees an error and not a normal end (socket(7), SO_LINGER)."""
     with suppress(OSError):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
