@@ -303,7 +303,7 @@ def test_pictures_in_what_is_not_passed_on_reserve_nothing_and_hide_no_text(path
     assert read(path, ANYTHING, **{field: [picture]}).most == read(path).most
 
 
-WORDS = "word " * 20_000
+LONG_TEXT = "word " * 40_000
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,9 @@ WORDS = "word " * 20_000
     ids=["as a source", "as an address"],
 )
 def test_a_picture_in_a_tools_schema_is_reserved_as_text(hidden: dict[str, Any]) -> None:
-    schema = {"properties": {"x": {"default": {**hidden, "data": WORDS, "image_url": f"data:image/png;{WORDS}"}}}}
+    schema = {
+        "properties": {"x": {"default": {**hidden, "data": LONG_TEXT, "image_url": f"data:image/png;{LONG_TEXT}"}}}
+    }
     item = {"type": "additional_tools", "tools": [{"type": "function", "name": "f", "parameters": schema}]}
     assert read("/v1/responses", ANYTHING, input=[item]).most.input_tokens > 100_000
 
