@@ -122,6 +122,12 @@ class Editor:
         self._has_footnotes = has_footnotes
         self._open: list[tuple[str, float]] = []
         """The open elements, each with the size of letters in it: a part of the page's usual one."""
+        self._open_before = 0
+        """How many of them were opened in blocks before this one."""
+
+    def begin_block(self) -> None:
+        """Another paragraph, quote or item begins. The page may not heed an end tag in it for what is open by now."""
+        self._open_before = len(self._open)
 
     def edit(self, line: str, *, certain: bool, html: bool) -> tuple[str, Trust]:
         """What is shown of a line, and how well we know it. `html`: it may be raw HTML. `certain`: nothing before it
@@ -222,7 +228,7 @@ class Editor:
         last: browsers do not heed each of the others."""
         name = tag[2].lower()
         if tag[1]:
-            if certain and self._open and self._open[-1][0] == name:
+            if certain and len(self._open) > self._open_before and self._open[-1][0] == name:
                 self._open.pop()
             return False
         if name in _EMPTY:

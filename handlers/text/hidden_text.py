@@ -131,6 +131,7 @@ class _Page:
         self._trust, self._html = Trust.CERTAIN, Html.NO
         self._columns: int | None = None
         self._fresh, self._in_paragraph = True, False
+        self._editor.begin_block()
 
     def show(self) -> Iterator[str]:
         """The lines that are left."""
@@ -225,6 +226,8 @@ class _Page:
     def _show_line(self, at: int) -> str:
         line = self._lines[at]
         prefix = (_CONTAINERS.match(line) or [""])[0]
+        if prefix.strip(" \t"):
+            self._editor.begin_block()
         self._look_for_html(line, prefix)
         self._look_for_definition(line, prefix)
         self._follow_list(line)

@@ -29,6 +29,8 @@ LOOK_EVERY_S = 5.0
 """The default, unless the request sets `look_every_s`."""
 REST_FACTOR = 20
 """Measuring a large tree is slow: the watcher then rests for this many times as long."""
+MAX_PAUSE_S = 120.0
+"""The longest time between two looks, in seconds."""
 
 MAX_SMOKE_LOG_BYTES = 100_000
 
@@ -121,13 +123,17 @@ def watch_job(job: JobPaths, request: Mapping[str, Any], written: tuple[list[Pat
     began = time.monotonic()
     while True:
         looked_at = time.monotonic()
-        used, files = measure(folders)
+        try:
+            used, files = measure(folders)
+        except OSError:  # The account has no room for another process just now. The next look counts.
+            used, files = bytes_before, files_before
         reason = find_reason(
             request, used - bytes_before, files - files_before, looked_at - find_last_asked(job, began)
         )
         if reason:
             return record_reason(job, reason)
-        time.sleep(max(request.get("look_every_s", LOOK_EVERY_S), REST_FACTOR * (time.monotonic() - looked_at)))
+        pause_s = max(request.get("look_every_s", LOOK_EVERY_S), REST_FACTOR * (time.monotonic() - looked_at))
+        time.sleep(min(pause_s, MAX_PAUSE_S))
 
 
 def find_reason(request: Mapping[str, Any], used: int, files: int, unasked_s: float) -> str | None:
