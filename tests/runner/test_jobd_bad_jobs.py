@@ -213,7 +213,7 @@ def test_a_watcher_that_cannot_measure_goes_on(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PATH", str(tmp_path))  # Without `du`, as when the account has no room for another process.
     limits = {"max_disk_bytes": 1, "max_files": 1, "orphan_after_s": 0.1, "look_every_s": 0.05}
     watch_job(job, limits, ([job.root], (0, 0)))
-    assert "nobody had asked" in str(read_stop_reason(job))
+    assert "had asked for the job" in str(read_stop_reason(job))
 
 
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
