@@ -168,7 +168,7 @@ async def test_an_agent_that_is_cancelled_in_mid_answer_ends_with_its_account_co
         calls = await story.calls()
         assert {call.state for call in calls} == {"settled", "assumed"}
         assert len(calls) == len(story.endpoint.requests)
-        assert (await story.read_meter(job)).input_tokens == sum(call.input_tokens for call in calls)
+        assert (await story.read_meter(job)).usage.input_tokens == sum(call.input_tokens for call in calls)
 
 
 @contextmanager
