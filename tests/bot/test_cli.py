@@ -155,7 +155,7 @@ def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     config = configure(tmp_path, 0)
     nowhere = f"sqlite+aiosqlite:///{tmp_path}/nowhere/ptq.db"
     line = refuse_to_start(config, PTQ_SERVER__DATABASE_URL=nowhere)
-    assert f"{nowhere}: unable to open database file; {tmp_path}/nowhere has to be a folder that this" in line
+    assert f"{nowhere}: unable to open database file; make {tmp_path}/nowhere a folder that this account" in line
     assert "server.database_url" in line
     (tmp_path / "ptq.db").write_text("These are not the bytes of a database." * 100)
     assert refuse_to_start(config).endswith("file is not a database")

@@ -105,7 +105,7 @@ async def test_options_choose_the_agent_and_its_model_and_a_retry_keeps_them(tmp
     async with open_world(tmp_path, agent=agent, more_toml=toml, repository_toml=rules) as world:
         await world.open_issue()
         await world.comment("/ptq diagnose —agent second --model=big look at the loop")
-        assert "agent `second` (big)" in await world.wait_for_report()
+        assert "agent `second` (`big`)" in await world.wait_for_report()
         await world.comment("/ptq retry")
         await world.wait_for_report(2)
         await world.comment("/ptq retry --agent script")
