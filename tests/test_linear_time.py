@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +40,7 @@ from runner.checks.new_names import find_new_names
 from runner.checks.regression_tests import find_tests
 from runner.checks.signature import count_tests, find_signature, name_failure
 from runner.model.job import FileChange, Report
+from tests.support.cpu_time import measure_cpu
 from tests.support.jobs import make_job
 from tests.support.site import make_report
 from tests.support.world import NOTE
@@ -169,14 +169,7 @@ def test_there_are_enough_patterns() -> None:
 
 
 def _measure(function: Function, text: str, times: int) -> float:
-    """Seconds of CPU, of the fastest of some runs."""
-
-    def run() -> float:
-        began = time.process_time()
-        function(text)
-        return time.process_time() - began
-
-    return min(run() for _ in range(times))
+    return measure_cpu(lambda: function(text), times)
 
 
 def _grows_faster(function: Function, pattern: Pattern, size: int) -> bool:

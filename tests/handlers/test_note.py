@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +15,7 @@ from handlers.pulls.note import (
     parse_note,
 )
 from handlers.text.voice import NOTE_PLACEHOLDER
+from tests.support.cpu_time import takes_at_most
 
 DIGEST = "3f9c21d07ab4" + "0" * 52
 NOTE = "The loop ended one chunk early, so the tail was lost. It now runs to the end, also for empty input."
@@ -145,15 +144,10 @@ def test_what_is_no_note_is_refused_with_the_reason_and_an_example(note: str, wo
 
 
 def test_a_note_of_comments_that_nothing_ends_is_read_in_little_time() -> None:
-    short, long = (min(measure("<!--" * size) for _ in range(3)) for size in (250, 2_000))
-    assert long < 24 * short
+    def read(size: int) -> None:
+        assert "leaves a fence, a comment" in fault(f"{NOTE}\n\n{'<!--' * size}")
 
-
-def measure(text: str) -> float:
-    """Seconds of work."""
-    began = time.process_time()
-    assert "leaves a fence, a comment" in fault(f"{NOTE}\n\n{text}")
-    return time.process_time() - began
+    assert takes_at_most(24, lambda: read(250), lambda: read(2_000))
 
 
 def test_a_refusal_holds_no_live_command_and_repeats_no_mention() -> None:

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import ast
-import gc
-import time
 from collections.abc import Callable
 
 import pytest
 
 from runner.checks.python_source import MAX_BRACES, MAX_PARTS, MAX_SOURCE, parse
+from tests.support.cpu_time import measure_cpu
 
 LONG_NAMES = {
     "import": "import a" + ".a" * MAX_PARTS,
@@ -92,14 +91,7 @@ SHAPES: dict[str, Callable[[int], str]] = {
 
 
 def _measure(source: str) -> float:
-    """Seconds of CPU, but for those in which Python looks for garbage among all objects of the tests."""
-    gc.disable()
-    try:
-        began = time.process_time()
-        parse(source)
-        return time.process_time() - began
-    finally:
-        gc.enable()
+    return measure_cpu(lambda: parse(source), 1)
 
 
 @pytest.mark.parametrize("make", SHAPES.values(), ids=SHAPES)
@@ -112,4 +104,4 @@ def test_fields_of_an_f_string_cost_little_however_long_it_is() -> None:
     fields = "{a}" * (MAX_BRACES - 1)
     source = f"f'{' ' * (MAX_SOURCE - len(fields) - 3)}{fields}'"
     assert parse(source) is not None
-    assert min(_measure(source) for _ in range(3)) < 1
+    assert measure_cpu(lambda: parse(source)) < 1

@@ -1,0 +1,37 @@
+"""How much work a call is, in seconds of this process's CPU: other work on the machine counts for little."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Work = Callable[[], object]
+
+
+def measure_cpu(work: Work, runs: int = 3) -> float:
+    """Seconds of CPU of the fastest of some runs."""
+    with no_garbage_collection():
+        return min(_measure_once(work) for _ in range(runs))
+
+
+def takes_at_most(factor: float, short: Work, long: Work) -> bool:
+    """Whether the long work takes at most this many times as long as the short one, in one of five comparisons."""
+    return any(measure_cpu(long) <= factor * measure_cpu(short) for _ in range(5))
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """The collector looks at all objects of all tests that ran before, which takes a second or more."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _measure_once(work: Work) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
