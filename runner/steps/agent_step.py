@@ -175,14 +175,14 @@ def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | 
         return RunVerdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
         limit_s = bench.profiles[job.repository].limits.timeout_s
-        return RunVerdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")
+        return RunVerdict(Ending.CAPPED, f"the agent was stopped at its cap of {limit_s:,} seconds")
     return None
 
 
 def _find_refusal(account: Account | None) -> RunVerdict | None:
     """What became of a run whose model was not asked again."""
     refusal = account and account.refusal
-    return RunVerdict(Ending.CAPPED, f"the agent was ended at {refusal}") if refusal else None
+    return RunVerdict(Ending.CAPPED, f"the agent was stopped at {refusal}") if refusal else None
 
 
 async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Job:

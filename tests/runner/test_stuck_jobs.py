@@ -228,7 +228,7 @@ async def test_a_stage_that_never_ends_is_given_up_long_after_its_limit(
     assert (await step(floor, job)).state is state
     clock_of(floor).forward(1)
     ended = await step(floor, job)
-    reason = f"machine gpu-1 still says that it is {doing}, long after its limit of {limit_s:,} seconds"
+    reason = f"machine gpu-1 still reports that it is {doing}, long after the limit of {limit_s:,} seconds"
     assert (ended.state, ended.failure) == (JobState.LOST, reason)
 
 
