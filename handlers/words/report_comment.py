@@ -166,7 +166,7 @@ def choose_headline(job: Job, parsed: ParsedReport | None) -> str:
 def _render_head(job: Job, headline: str, secrets: Collection[str], *, quotes_log: bool) -> str:
     # Who sweeps a backlog has a login on the operator's machine, which may be a stranger's on GitHub.
     asker = f"@{job.requested_by}" if job.posts is Posts.ALL else "the operator of this App"
-    head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, asked for by {asker}."
+    head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, requested by {asker}."
     if not job.failure:
         return head
     sentence, details = split_failure(redact(job.failure, secrets))

@@ -197,7 +197,7 @@ async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now:
     )
     requested = (await connection.execute(statement)).rowcount == 1
     if requested:
-        await add_event(connection, job_id, now, f"cancel asked for by {by if by == OPERATOR else f'@{by}'}")
+        await add_event(connection, job_id, now, f"cancel requested by {by if by == OPERATOR else f'@{by}'}")
     return requested
 
 

@@ -29,7 +29,7 @@ THREAD = Path(__file__).with_name("thread.md")
 URL, REPOSITORY = "https://ptq.example", "octo/widgets"
 LEFT = result(changes=(FileChange("a.py", "100644", b"<<<<<<< onto\none\n", "100644"),))
 UNRESOLVED = done(
-    preset=REBASE, attempt=4, state=JobState.FAILED, failure="conflicts are left in 1 file", conflicts=("a.py",)
+    preset=REBASE, attempt=4, state=JobState.FAILED, failure="unresolved conflicts in 1 file", conflicts=("a.py",)
 )
 METER = make_meter(turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
 RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")

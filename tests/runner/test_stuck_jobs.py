@@ -28,8 +28,8 @@ from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job
 from tests.support.model_machine import ModelMachine, ModelWire, Stage
 
-STUCK = "gpu-1 cannot end this job's processes yet; trying again"
-NOT_ENDED = "machine gpu-1 could not end this job's processes within 10 minutes"
+STUCK = "gpu-1 could not kill this job's processes yet; trying again"
+NOT_ENDED = "machine gpu-1 could not kill this job's processes within 10 minutes"
 
 
 class Dripping(ModelMachine):

@@ -102,7 +102,7 @@ async def test_where_it_is_asked_to_comment_only_what_is_definite_is_posted(worl
     await world.settle()
     (report,) = said(world, first)
     assert "### Still reproduces at" in report
-    assert "asked for by the operator of this App." in report
+    assert "requested by the operator of this App." in report
     assert "It was a check of the operator's." in world.replies()[0]
     assert len(world.replies()) == 1, "somebody asked there, and is answered; no report follows"
 

@@ -76,7 +76,7 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert (second.requested_by, second.base_commit) == ("casey", first.base_commit)
     assert "+by hand" in report
     assert "# more" in report
-    assert "casey has worked in this environment by hand" in report
+    assert "casey has edited files in this environment" in report
     assert "· by hand ·" in report
     assert "agent `" not in report
     assert not any("The agent will" in body for body in world.statuses())

@@ -58,7 +58,7 @@ async def test_where_the_service_runs_no_scripts_it_says_so(tmp_path: Path) -> N
     async with open_world(tmp_path, agent=AGENT, verify_runs=0) as world:
         await world.open_issue()
         await world.comment("/ptq verify")
-        assert "the operator lets the service run no scripts" in await world.wait_for_report()
+        assert "the operator has turned verification off" in await world.wait_for_report()
 
 
 async def test_a_check_is_cancelled_like_any_job(tmp_path: Path) -> None:
