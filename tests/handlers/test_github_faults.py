@@ -40,11 +40,11 @@ class Row:
     delay_s: float = 0.0
 
 
-GONE = "the issue was deleted, moved, or made a discussion"
-COMMENT_GONE = "our comment is not there any more, or its issue was deleted, moved, or made a discussion"
+GONE = "the issue was deleted, moved, or converted to a discussion"
+COMMENT_GONE = "our comment or its issue was deleted, moved, or converted to a discussion"
 LOCKED, ARCHIVED = "the issue is locked", "the repository is archived"
 SUSPENDED = "the installation is suspended"
-MOVED = "the repository or the issue has moved to where we may not follow"
+MOVED = "the repository or the issue has moved to a place that the App cannot access"
 
 ROWS = {
     "500": Row(500, 3),
@@ -72,7 +72,7 @@ ROWS = {
     "suspended for a while": Row(403, 2, message="This installation has been suspended"),
     "moved out of reach": Row(301, FOR_EVER, MOVED, MOVED, "301", "failed", "Moved Permanently"),
     "invalid for good": Row(
-        422, FOR_EVER, "GitHub finds the text invalid", "GitHub finds the text invalid", "422", "failed", "Invalid"
+        422, FOR_EVER, "GitHub rejected the text", "GitHub rejected the text", "422", "failed", "Invalid"
     ),
     "submitted too quickly": Row(422, 3, message="Validation Failed: was submitted too quickly", pull="too quickly"),
 }
@@ -317,5 +317,5 @@ async def test_an_accident_of_our_own_waits_too(counter: Counter) -> None:
         await counter.post(passes=2)
     assert [line["exc_info"] for line in lines if line["event"] == "reply.waits_for_github"] == [True, True]
     reply = await counter.reply(reply_id)
-    assert reply.trouble == "an accident of our own, which the log tells of"
+    assert reply.trouble == "an internal error (see the service log)"
     assert counter.waits_s == [15, 15], "it may have been sent all the same"
