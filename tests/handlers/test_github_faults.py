@@ -175,7 +175,7 @@ async def test_a_pull_request_of_somebody_else_from_our_branch_is_not_taken_for_
     await counter.github.close_issue(NAME, number, by="alice")
     await counter.add_pull(job)
     await counter.open()
-    assert "points at something else" in ((await counter.pull(job)).abandoned or "")
+    assert "exists with another commit" in ((await counter.pull(job)).abandoned or "")
 
 
 async def test_a_note_whose_author_may_write_no_more_opens_nothing(counter: Counter) -> None:
@@ -187,7 +187,7 @@ async def test_a_note_whose_author_may_write_no_more_opens_nothing(counter: Coun
     await counter.open()
     assert counter.github.pulls(NAME) == []
     assert count_calls(counter, "POST", "/git/refs") == 0
-    assert (await counter.pull(job)).abandoned == "alice has no write access any more, so the note approves nothing"
+    assert (await counter.pull(job)).abandoned == "alice no longer has write access, so the note is not valid"
     await counter.post()
     assert "no write access any more" in counter.comments()[0]
 

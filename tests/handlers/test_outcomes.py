@@ -344,4 +344,4 @@ async def test_a_job_that_changed_while_its_report_was_rendered_is_reported_as_i
         async with desk.db.read() as connection:
             assert await casebook.fetch_unreported_job_ids(connection) == [job.id]
         await report_jobs(desk.context)
-        assert "maintainer had asked for its end" in (await desk.reply("report")).body
+        assert "maintainer had cancelled it" in (await desk.reply("report")).body

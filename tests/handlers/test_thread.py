@@ -82,7 +82,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_confidential: [replies.render_confidential()],
     replies.render_started_again: [replies.render_started_again(make_job(attempt=2), URL)],
     replies.render_lost_twice: [replies.render_lost_twice(LOST)],
-    replies.render_not_again: [replies.render_not_again("another job on this issue is under way")],
+    replies.render_not_again: [replies.render_not_again("another job on this issue is running")],
     replies.render_unrenderable: [replies.render_unrenderable(DONE, URL)],
     replies.render_shortened: [replies.render_shortened(URL, "0123456789"), replies.render_shortened(URL, None)],
     replies.render_busy: [replies.render_busy(URL, "1"), replies.render_busy(URL, "1", ending=True)],

@@ -118,7 +118,7 @@ async def test_a_note_that_would_open_one_too_many_names_the_open_ones_and_may_c
         await world.wait_for_report()
         note = f"/ptq pr {world.digest()}\n\n{NOTE}"
         await world.comment(note)
-        await world.wait_for_reply(f"(#{first.number}), and 1 are the most")
+        await world.wait_for_reply(f"(#{first.number}), and the limit is 1")
         assert world.pulls() == [first]
         await world.github.close_issue(NAME, first.number, by="maintainer")
         await world.comment(note)

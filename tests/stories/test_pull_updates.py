@@ -106,7 +106,7 @@ async def test_nothing_is_pushed_to_a_branch_that_somebody_else_has_pushed_to(wo
     await attempt(world)
     note = f"/ptq pr {world.digest()}\n\n{SECOND_NOTE}"
     await world.comment(note)
-    await world.wait_for_reply(f"somebody else has pushed to pull request #{pull.number}, so nothing was pushed to it")
+    await world.wait_for_reply(f"somebody else has pushed to pull request #{pull.number}, so it was not changed")
     assert world.git("rev-parse", pull.head).strip() == theirs
     assert pull.body == body
     await world.github.close_issue(NAME, pull.number, by="maintainer")

@@ -80,11 +80,11 @@ async def test_who_follows_a_task_reads_its_report_and_learns_by_the_status_how_
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"words": " "}, "a task has 1 to 10,000 characters"),
-    ({"preset": "verify"}, "verify goes by an issue .*; there are: repro, diagnose, fix, ad-hoc, slow"),
-    ({"preset": "simplify"}, "simplify goes by an issue"),
-    ({"preset": "retry"}, "retry goes by an issue"),
-    ({"preset": "rebase"}, "rebase goes by an issue"),
-    ({"preset": "none"}, "there is no preset 'none'; there are: repro, "),
+    ({"preset": "verify"}, "verify needs an issue; available: repro, diagnose, fix, ad-hoc, slow"),
+    ({"preset": "simplify"}, "simplify needs an issue"),
+    ({"preset": "retry"}, "retry needs an issue"),
+    ({"preset": "rebase"}, "rebase needs an issue"),
+    ({"preset": "none"}, "unknown preset 'none'; available: repro, "),
     (
         {"options": Options(agent="none")},
         "--agent names none that may work here; there are: agents script; machines ",

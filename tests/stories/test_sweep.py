@@ -184,7 +184,7 @@ async def test_whoever_asks_in_the_thread_comes_before_a_sweep_that_waits(world:
     await world.comment("/ptq verify")
     await world.wait_for_reply("<!-- ptq:job=")
     told = {job.id: job for job in await world.jobs()}[waits.id]
-    assert (told.state, told.failure) == ("cancelled", "it gave way to a job that @maintainer asked for")
+    assert (told.state, told.failure) == ("cancelled", "replaced by a job that @maintainer requested")
     await world.comment("/ptq cancel")
     await world.wait_for_reply("<!-- ptq:report=")
     for number in {*numbers} - {waits.issue_number}:
