@@ -36,9 +36,7 @@ def upgrade(config: Config) -> None:
 
 
 @app.command()
-def backup(
-    file: Annotated[Path, typer.Argument(help="New file for the copy.")], config: Config
-) -> None:
+def backup(file: Annotated[Path, typer.Argument(help="New file for the copy.")], config: Config) -> None:
     """Copy the database (SQLite only). The service can keep running."""
     from runner.db.database import Database
 

@@ -49,9 +49,7 @@ def cancel_jobs_(
 
 
 @app.command("rename")
-def rename_job_(
-    job_id: Job, name: Annotated[str, typer.Argument(help="The new name.")], config: Config
-) -> None:
+def rename_job_(job_id: Job, name: Annotated[str, typer.Argument(help="The new name.")], config: Config) -> None:
     """Rename a worktree or task."""
     from bot.operations.jobs import rename_job
 

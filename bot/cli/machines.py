@@ -28,7 +28,9 @@ def add_(
     name: Annotated[str, typer.Option(help="Name of the machine. Comments show it.")],
     slots: Annotated[int, typer.Option(min=1, help="Jobs at the same time.")] = 1,
     label: Annotated[list[str] | None, typer.Option(help="A label, such as gpu. Can be repeated.")] = None,
-    workspace: Annotated[str | None, typer.Option(help="Work folder on the machine; it must belong to the user.")] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Work folder on the machine; it must belong to the user.")
+    ] = None,
     key: Annotated[Path | None, typer.Option(help="SSH private key.")] = None,
     known_hosts: Annotated[Path | None, typer.Option(help="known_hosts file.")] = None,
     fingerprint: Annotated[

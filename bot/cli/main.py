@@ -149,9 +149,7 @@ def run(
     task: Annotated[str, typer.Argument(help="Instructions for the agent; - reads them from stdin.")],
     config: Config,
     repo: Repo,
-    preset: Annotated[
-        str, typer.Option(help="ad-hoc, repro, diagnose, fix, or a preset of your own.")
-    ] = "ad-hoc",
+    preset: Annotated[str, typer.Option(help="ad-hoc, repro, diagnose, fix, or a preset of your own.")] = "ad-hoc",
     agent: Agent = None,
     model: Model = None,
     machine: Annotated[str | None, typer.Option(help="Default: any suitable machine.")] = None,
@@ -271,7 +269,9 @@ def deliveries(
 
 @app.command(name="replay")
 def replay_delivery(
-    delivery_id: Annotated[str, typer.Argument(metavar="DELIVERY", help="The delivery's id, as GitHub and `deliveries` show it.")],
+    delivery_id: Annotated[
+        str, typer.Argument(metavar="DELIVERY", help="The delivery's id, as GitHub and `deliveries` show it.")
+    ],
     config: Config,
     force: Annotated[bool, typer.Option("--force", help="Also replay a processed delivery.")] = False,
 ) -> None:
@@ -284,8 +284,12 @@ def replay_delivery(
 @app.command()
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running, and print the addresses.")] = False,
-    play: Annotated[bool, typer.Option("--play", help="Only start everything; you play the maintainer in a browser.")] = False,
-    setup: Annotated[bool, typer.Option("--setup", help="Start a fake GitHub and a machine, so that you can try `setup`.")] = False,
+    play: Annotated[
+        bool, typer.Option("--play", help="Only start everything; you play the maintainer in a browser.")
+    ] = False,
+    setup: Annotated[
+        bool, typer.Option("--setup", help="Start a fake GitHub and a machine, so that you can try `setup`.")
+    ] = False,
 ) -> None:
     """Run a self-contained demo: an issue, a job, a report, a human note, a draft pull request."""
     from bot.demo.story import DemoFailed, play_demo, run_demo, set_up_demo

@@ -43,6 +43,4 @@ def judge_file(path: Path, mode: int, owner: int) -> Finding:
         return FILES.fail(path.name, f"{shown}: its group can change it", fix)
     if mode & stat.S_IRWXG and owner != 0:
         return FILES.warn(path.name, f"{shown}: its group can read it", fix)
-    return FILES.ok(
-        path.name, "private" if not mode & stat.S_IRWXG else "readable only by its group"
-    )
+    return FILES.ok(path.name, "private" if not mode & stat.S_IRWXG else "readable only by its group")

@@ -77,7 +77,9 @@ def _explain_refused(error: Exception) -> Finding:
         fix = "create a new private key in the App's settings, and set [github] private_key_file to its file"
         return APP.fail("key", "GitHub rejected the private key for this App ID", fix)
     if isinstance(error, NotFound):
-        return APP.fail("key", "GitHub has no App with this App ID", "set [github] app_id to the ID in the App's settings")
+        return APP.fail(
+            "key", "GitHub has no App with this App ID", "set [github] app_id to the ID in the App's settings"
+        )
     return APP.fail("key", f"GitHub could not be asked: {error}", "try again; see https://www.githubstatus.com")
 
 
@@ -110,7 +112,9 @@ def judge_app(app: AppFacts, manifest: Manifest) -> Iterator[Finding]:
         yield APP.ok("permissions", "as in app.yml")
     if unheard := sorted(set(manifest.events) - app.events):
         yield APP.fail(
-            "events", f"not subscribed: {', '.join(unheard)}", "subscribe to them under Permissions in the App's settings"
+            "events",
+            f"not subscribed: {', '.join(unheard)}",
+            "subscribe to them under Permissions in the App's settings",
         )
     else:
         yield APP.ok("events", "as in app.yml")
@@ -191,7 +195,9 @@ def judge_left(part: Part, said: Sequence[Left]) -> Finding:
     words = f"{left.calls:,} of {left.limit:,} calls left this hour"
     if left.calls >= left.limit * ENOUGH_LEFT:
         return part.ok("rate limit", words)
-    fix = "wait an hour; if it happens again, use fewer replicas and repositories for one account, or ask GitHub for more"
+    fix = (
+        "wait an hour; if it happens again, use fewer replicas and repositories for one account, or ask GitHub for more"
+    )
     return part.warn("rate limit", words, fix) if left.calls else part.fail("rate limit", words, fix)
 
 

@@ -38,7 +38,9 @@ async def check_service(session: aiohttp.ClientSession, settings: Settings) -> A
     yield _check_folder(settings)
     running = await _find_running(session, settings)
     if running is None:
-        yield SERVICE.warn("running", "no service is running on this host", "start it: ptq-bot serve (docs/operations.md)")
+        yield SERVICE.warn(
+            "running", "no service is running on this host", "start it: ptq-bot serve (docs/operations.md)"
+        )
         return
     yield running
     yield await _check_address(session, settings)

@@ -98,9 +98,7 @@ def judge_room(part: Part, machine: Machine, inventory: Inventory) -> Iterator[F
     else:
         yield part.ok("disk", describe_disk(inventory))
     if inventory.gpu_trouble:
-        yield part.fail(
-            "GPUs", inventory.gpu_trouble, "make nvidia-smi work there; a driver update may have broken it"
-        )
+        yield part.fail("GPUs", inventory.gpu_trouble, "make nvidia-smi work there; a driver update may have broken it")
     elif inventory.gpus:
         shares = describe_shares(inventory.gpus, machine.slots, machine.gpus_per_slot)
         yield part.ok("GPUs", f"{describe_gpus(inventory.gpus)}; {shares}")
@@ -110,7 +108,7 @@ def judge_room(part: Part, machine: Machine, inventory: Inventory) -> Iterator[F
 
 
 def judge_sandbox(part: Part, machine: Machine, found: Capabilities) -> Finding:
-    """Check whether jobs are isolated from each other, and from the service on its own host; and what they can reach."""
+    """Check whether jobs are isolated from each other and from the service, and what they can reach."""
     if not found.sealed and machine.kind == "local":
         words = f"jobs are {found.words}; they run as the service's account, and can read its keys and database"
         fix = 'see docs/machines.md for what is missing; or use kind = "ssh" with another account, or another host'

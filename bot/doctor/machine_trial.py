@@ -110,5 +110,7 @@ def judge_job(part: Part, poll: Poll) -> Finding:
     gone = "its folder was deleted" if poll.state is StageState.ABSENT else "it was killed"
     words = poll.message or gone
     if poll.error == "timed_out":
-        return part.warn(JOB, words, f"find out why it takes more than {LIMIT_S} seconds there, such as a slow or busy disk")
+        return part.warn(
+            JOB, words, f"find out why it takes more than {LIMIT_S} seconds there, such as a slow or busy disk"
+        )
     return part.fail(JOB, words, FIXES.get(poll.error or "", "docs/environment.md says what a machine needs"))

@@ -29,8 +29,7 @@ class SetupRefused(Exception):  # noqa: N818 - what is the case
 
 
 AGAIN = (
-    "Press Ctrl-C in the terminal, start `ptq-bot setup` again, and open the address that it prints. "
-    "Nothing is lost."
+    "Press Ctrl-C in the terminal, start `ptq-bot setup` again, and open the address that it prints. Nothing is lost."
 )
 
 
@@ -88,9 +87,7 @@ class SetupAccess:
         except web.HTTPClientError as error:
             raise SetupRefused(error.status, f"This form cannot be read: {error.reason}.") from error
         if not _is_same(csrf_token, self.csrf_token):
-            raise SetupRefused(
-                403, "This form is from another set-up, or from before a restart. Reload its page."
-            )
+            raise SetupRefused(403, "This form is from another set-up, or from before a restart. Reload its page.")
 
     def is_signed_in(self, request: web.Request) -> bool:
         """Whether this is the browser that was let in."""

@@ -35,7 +35,7 @@ MAX_PAGES = 20
 GITHUB_ERRORS = (GitHubError, GitHubUnavailable)
 
 
-class GitHubSetupError(Exception):  # noqa: N818 - what is the case
+class GitHubSetupError(Exception):
     """GitHub could not be asked, or refused. The message is a sentence for people."""
 
 
@@ -92,7 +92,9 @@ async def convert(place: Place, code: str) -> App:
         async with connect(place) as session, session.post(url, headers=headers, allow_redirects=False) as answer:
             status, body = answer.status, await answer.read()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise GitHubSetupError(f"GitHub did not answer at {place.api_url} ({describe_failure(error)}). {ENTER_BY_HAND}") from error
+        raise GitHubSetupError(
+            f"GitHub did not answer at {place.api_url} ({describe_failure(error)}). {ENTER_BY_HAND}"
+        ) from error
     if status == 404:
         raise GitHubSetupError("GitHub does not know this code: it works once, for an hour. Create the App again.")
     if status != 201:

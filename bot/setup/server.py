@@ -16,11 +16,11 @@ from aiohttp import web
 from bot.config.settings import ConfigError
 from bot.doctor.examination import examine
 from bot.setup import steps
+from bot.setup.access import STATIC, Handler, SetupAccess, SetupRefused
 from bot.setup.answers import MachineAnswer, find_next
-from bot.setup.state import SetupState, now
-from bot.setup.access import STATIC, SetupAccess, Handler, SetupRefused
-from bot.setup.github_app import CREATED, GitHubSetupError, complete, convert
 from bot.setup.files import UnusableFile
+from bot.setup.github_app import CREATED, GitHubSetupError, complete, convert
+from bot.setup.state import SetupState, now
 from bot.setup.steps import InvalidInput
 from bot.setup.trial import HostKeyUnavailable, read_host_key, try_machine
 from bot.setup.views import Views
@@ -248,7 +248,7 @@ class Setup:
         try:
             self.state.files.write_config(self.state.answers, replace=form.get("replace") == "yes")
         except FileExistsError:
-            raise InvalidInput(f"{self.state.files.config} exists. Tick \"Replace the existing file\".") from None
+            raise InvalidInput(f'{self.state.files.config} exists. Tick "Replace the existing file".') from None
         except ConfigError as error:
             raise InvalidInput(f"The configuration would have problems: {'; '.join(error.problems)}.") from None
         self.state.is_written = True

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bot.doctor.findings import Finding
 from bot.setup.answers import Answers
-from bot.setup.github_app import Installed, GitHubSetupError, find_form_address, list_installed, make_manifest
 from bot.setup.files import SetupFiles
+from bot.setup.github_app import GitHubSetupError, Installed, find_form_address, list_installed, make_manifest
 from bot.setup.steps import Form
 from bot.setup.trial import Trial
 

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from bot.config.manifest import load_manifest, read_manifest, read_reasons
 from bot.setup.answers import SCRIPT, STEPS, TESTS, list_completed
 from bot.setup.config_text import render_config
-from bot.setup.state import SetupState
 from bot.setup.files import UnusableFile
+from bot.setup.state import SetupState
 from bot.setup.steps import describe_forwarding, describe_labels, find_blocked, name_machine
 from bot.setup.trial import PROGRAMS, describe_host_key
 from handlers.text.sanitize import redact
@@ -50,7 +50,9 @@ class Views:
             "base-uri 'none'; frame-ancestors 'none'"
         )
         response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "same-origin"  # With "no-referrer", browsers send forms without an origin.
+        response.headers["Referrer-Policy"] = (
+            "same-origin"  # With "no-referrer", browsers send forms without an origin.
+        )
         response.headers["Cache-Control"] = "no-store"
 
     async def show_app(self, request: web.Request) -> web.Response:

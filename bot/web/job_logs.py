@@ -132,7 +132,9 @@ class TooMany(Exception):  # noqa: N818 - what is the case
 class CleanLogs:
     """A cache of redacted logs by content: a log that has grown is another entry."""
 
-    def __init__(self, clean: Callable[[LogTail], str], *, max_waiting: int = MAX_WAITING, most: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, clean: Callable[[LogTail], str], *, max_waiting: int = MAX_WAITING, most: int = KEPT_BYTES
+    ) -> None:
         self._clean = clean
         self._max_waiting = max_waiting
         self._most = most

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from bot.web.job_logs import JobLogs
-from bot.web.live_channel import Channel, Reader, JobView
+from bot.web.live_channel import Channel, JobView, Reader
 from bot.web.shares import NoRoom, Shares
 from runner.model.job import Job
 from runner.steps.spool import STAGES, Spool

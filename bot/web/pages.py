@@ -20,14 +20,14 @@ from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.sessions import Visit
 from bot.web.dashboard.actions import Actions
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.job_page import fetch_details
 from bot.web.dashboard.listing import name_state
 from bot.web.dashboard.lists import ListPages
 from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.notes import NotePages
+from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.sign_in import SignIn
-from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, LogTail, JobLogs, TooMany
+from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, JobLogs, LogTail, TooMany
 from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
 from bot.web.live_channel import JobView, may_read
 from bot.web.live_log import MAX_STREAMS, LiveLogCallbacks, LiveLogs

@@ -46,8 +46,8 @@ async def _find_on_branch(bench: Bench, job: Job, commit: str) -> str:
         raise NoBaseCommit(f"the repository has no branch {job.base_branch}")
     if commit and not await bench.history.leads_to(job.repository, commit, newest):
         raise NoBaseCommit(
-            f"the base commit `{commit[:10]}` is not on `{job.base_branch}`: `/ptq rebase` moves an earlier diff to the "
-            "newest commit, and `/ptq fix` begins from there"
+            f"the base commit `{commit[:10]}` is not on `{job.base_branch}`: `/ptq rebase` moves an earlier diff to "
+            "the newest commit, and `/ptq fix` begins from there"
         )
     return commit or newest
 

@@ -258,5 +258,5 @@ def _read_run(row: Any) -> CheckRun:
     values = row if isinstance(row, Mapping) else {}
     status, words = values.get("status"), values.get("words")
     if type(status) is not int or not 0 <= status <= 255 or not isinstance(words, str):
-        return CheckRun(255, timed_out=False, words="the machine's answer about this run makes no sense")
+        return CheckRun(255, timed_out=False, words="the machine's answer about this run is not valid")
     return CheckRun(status, values.get("timed_out") is True, make_storable(words[-MAX_WORDS:]))

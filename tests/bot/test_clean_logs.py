@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from bot.web.job_logs import CleanLogs, LogTail, JobLogs, TooMany
+from bot.web.job_logs import CleanLogs, JobLogs, LogTail, TooMany
 from runner.model.job import JobState
 from tests.support.jobs import make_job
 from tests.support.site import AGENTS, make_report, open_site

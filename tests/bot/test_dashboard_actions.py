@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from bot.web.dashboard.sign_in import PEN_LASTS
+from bot.web.dashboard.sign_in import NOTE_COOKIE_LASTS
 from handlers.cases import casebook
 from handlers.cases.case import end_job
 from handlers.ports import OverBudget, Worth
@@ -302,7 +302,7 @@ async def test_leave_to_post_a_note_is_for_an_hour_and_for_one_job(dashboard: Da
     async with dashboard.browser("alice") as browser:
         await go_for_a_note(browser, path)
         fields = {**browser.fields(f"{path}/note"), "note": NOTE}
-        dashboard.clock.forward(PEN_LASTS.total_seconds() + 1)
+        dashboard.clock.forward(NOTE_COOKIE_LASTS.total_seconds() + 1)
         assert (await browser.send(f"{path}/note", fields)).status == 403
         await go_for_a_note(browser, path)
         other = await dashboard.add(

@@ -38,7 +38,12 @@ FAILED, WARNING, OK = DoctorVerdict.FAILED, DoctorVerdict.WARNING, DoctorVerdict
 
 @pytest.mark.parametrize(
     ("skew_s", "verdict", "words"),
-    [(0.4, OK, "in sync"), (-29.0, OK, "in sync"), (31.0, FAILED, "31 s ahead of"), (-4000.0, FAILED, "4,000 s behind")],
+    [
+        (0.4, OK, "in sync"),
+        (-29.0, OK, "in sync"),
+        (31.0, FAILED, "31 s ahead of"),
+        (-4000.0, FAILED, "4,000 s behind"),
+    ],
 )
 def test_a_clock_that_is_far_off_is_named(skew_s: float, verdict: DoctorVerdict, words: str) -> None:
     found = judge_skew(PART, "clock", "GitHub", skew_s)

@@ -46,7 +46,9 @@ async def test_the_token_lets_in_one_browser_once(tmp_path: Path) -> None:
         assert (seen.status, urlsplit(seen.url).path, urlsplit(seen.url).query) == (200, "/app", "")
         (cookie,) = operator.session.cookie_jar
         assert (cookie["httponly"], cookie["samesite"]) == (True, "Lax")
-        assert (await operator.open(operator.address)).status == 200, "a browser with a session may open the address again"
+        assert (await operator.open(operator.address)).status == 200, (
+            "a browser with a session may open the address again"
+        )
         operator.session.cookie_jar.clear()
         again = await operator.open(operator.address)
         assert (again.status, "already used this address" in again.text) == (403, True)
@@ -143,9 +145,7 @@ async def test_a_missing_page_links_back_to_set_up_if_signed_in(operator: Operat
     assert "Back to set-up" not in (await operator.open("/app")).text
 
 
-async def test_an_unknown_code_is_explained_and_another_try_works(
-    tryout: Tryout, operator: Operator
-) -> None:
+async def test_an_unknown_code_is_explained_and_another_try_works(tryout: Tryout, operator: Operator) -> None:
     state = (await operator.find_creation(tryout.github.url))["state"]
     seen = await operator.open(f"/github/created?code=abc&state={state}")
     assert "GitHub does not know this code" in seen.text
@@ -243,9 +243,7 @@ async def test_a_machine_that_does_not_answer_is_explained_and_the_input_stays(
 
 
 @pytest.mark.slow
-async def test_a_failed_login_is_explained_and_tested_again(
-    tryout: Tryout, operator: Operator, tmp_path: Path
-) -> None:
+async def test_a_failed_login_is_explained_and_tested_again(tryout: Tryout, operator: Operator, tmp_path: Path) -> None:
     looked = await operator.look_at(tryout, client_key_file="")
     own = (tmp_path / "here" / "ptq-machines-key").stat().st_mode & 0o777
     assert (own, "ssh-ed25519 AAAA" in looked.text) == (0o600, True)

@@ -17,8 +17,8 @@ from bot.config.settings import load_settings
 from bot.setup import steps
 from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer, find_next
 from bot.setup.config_text import quote, render_config
-from bot.setup.github_app import find_form_address, make_manifest
 from bot.setup.files import SetupFiles, UnusableFile
+from bot.setup.github_app import find_form_address, make_manifest
 from bot.setup.steps import InvalidInput
 from tests.support.scripted_github import app_key_pem
 

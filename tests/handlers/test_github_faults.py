@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 FOR_EVER = 10_000
 DONE = "done"
-SHORT = f"What belongs here could not be posted as it is: [read it]({URL}/jobs/0123456789)."
+SHORT = f"GitHub rejected this comment's text: [read it here]({URL}/jobs/0123456789)."
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ async def test_what_stands_in_the_way_of_another_attempt_is_said(
         await desk.add(lost(**changes))
         assert len(await jobs_of(desk)) == 1
         report = (await desk.reply("report")).body
-        assert "It was not started again: " in report
+        assert "Not restarted: " in report
         assert words in report
         assert "`/ptq retry`" in report
 
@@ -172,6 +172,4 @@ async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(da
             await job_rows.insert_job(connection, lost(id="aaaaaaaaaa", attempt=2, state=JobState.FAILED))
         await desk.add(lost(adopts="aaaaaaaaaa", kind=JobKind.RELEASE))
         assert len(await jobs_of(desk)) == 2
-        assert (
-            "not started again: it only collected a person's edits" in (await desk.reply("report")).body
-        )
+        assert "not started again: it only collected a person's edits" in (await desk.reply("report")).body

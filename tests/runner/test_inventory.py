@@ -133,7 +133,9 @@ def test_a_machine_with_too_little_room_takes_no_jobs() -> None:
 
 def test_a_machine_that_cannot_name_the_gpus_it_had_takes_no_jobs() -> None:
     failing = replace(SEEN, gpus=(), gpu_trouble="nvidia-smi failed")
-    assert find_shortage(Machine("a", "/srv"), remember(SEEN, failing)) == "its GPUs cannot be listed: nvidia-smi failed"
+    assert (
+        find_shortage(Machine("a", "/srv"), remember(SEEN, failing)) == "its GPUs cannot be listed: nvidia-smi failed"
+    )
     for before in (None, replace(SEEN, gpus=()), failing):
         assert find_shortage(Machine("a", "/srv"), remember(before, failing)) is None, "it may never have had any"
     assert remember(SEEN, replace(SEEN, gpus=())).gpus == (), "somebody has taken them out"

@@ -11,7 +11,7 @@ from aiohttp import web
 from bot.operations.tasks import Order, place_order
 from bot.web.auth.sessions import Visit
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.forms import ActionRefused, Fields, admit, handle_form, new_request_key, derive_request_key
+from bot.web.dashboard.forms import ActionRefused, Fields, admit, derive_request_key, handle_form, new_request_key
 from bot.web.dashboard.listing import MAX_TYPED
 from handlers.commands.options import Options
 from handlers.commands.table import Right

@@ -32,7 +32,9 @@ class DashboardDeps:
     def set_up(cls, context: Context, auth: AuthConfig) -> DashboardDeps:
         """Build them. The database must be open, because it holds the secret for cookies."""
         signs_in = auth.oauth is not None
-        visits = Visits(CookieCipher(context.db.secret, context.now), context.public_url, auth.operators, may_sign_in=signs_in)
+        visits = Visits(
+            CookieCipher(context.db.secret, context.now), context.public_url, auth.operators, may_sign_in=signs_in
+        )
         sight = Sight(context, public=auth.public, by_address=not signs_in, lasts_s=auth.role_lasts_s)
         return cls(context, Renderer(context, auth.web_url), visits, sight, auth.oauth)
 

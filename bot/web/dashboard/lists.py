@@ -14,8 +14,8 @@ from bot.web.auth.sessions import FormRefused, Visit
 from bot.web.auth.visibility import VisibleJobs
 from bot.web.dashboard import listing
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.machines import describe_machines
+from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.spend import DAYS, fetch_runs, sum_all
 from runner.characters import make_storable
 from runner.model.job import Job, JobState

@@ -19,7 +19,7 @@ from bot.web.auth.oauth import GitHubOAuth, OAuthUnanswered
 from bot.web.auth.sessions import Visit
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import ActionRefused, Fields, admit, handle_form
-from bot.web.dashboard.sign_in import NOTE_TOKEN, PEN_LASTS, SignIn
+from bot.web.dashboard.sign_in import NOTE_COOKIE, NOTE_COOKIE_LASTS, SignIn
 from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.table import Command, Right, parse_commands
@@ -67,10 +67,14 @@ class NotePages:
             raise self._deps.refuse(visit)
         report = await self._find_standing(job)
         if report is None:
-            return self._deps.renderer.render_message(visit, "No note", "There's no diff of this job to open a pull request from.", 409)
+            return self._deps.renderer.render_message(
+                visit, "No note", "There's no diff of this job to open a pull request from.", 409
+            )
         if not self._find_token(request, visit, job):
             if BACK in request.query:
-                return self._deps.renderer.render_message(visit, "No note", "Your browser does not accept our cookies.", 409)
+                return self._deps.renderer.render_message(
+                    visit, "No note", "Your browser does not accept our cookies.", 409
+                )
             return self._sign_in.leave(f"/jobs/{job.id}/note?{BACK}", visit, job.id)
         return self._deps.renderer.render_page(
             "note.html",
@@ -84,9 +88,9 @@ class NotePages:
     async def post(self, request: web.Request) -> web.Response:
         """Post a note as the person's own comment, and revoke the token."""
         response = await handle_form(self._deps, self._write)(request)
-        if response.status == 303 and (pen := self._deps.visits.read_cookie(request, NOTE_TOKEN, PEN_LASTS)):
+        if response.status == 303 and (pen := self._deps.visits.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)):
             await self._oauth.revoke(pen["token"])
-            self._deps.visits.drop_cookie(response, NOTE_TOKEN)
+            self._deps.visits.drop_cookie(response, NOTE_COOKIE)
         return response
 
     async def _write(self, request: web.Request, visit: Visit, fields: Fields) -> str:
@@ -132,7 +136,7 @@ class NotePages:
         return any(comment.author == login and comment.body.strip() == body for comment in lately)
 
     def _find_token(self, request: web.Request, visit: Visit, job: Job) -> str:
-        pen = self._deps.visits.read_cookie(request, NOTE_TOKEN, PEN_LASTS)
+        pen = self._deps.visits.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)
         fits = pen is not None and pen["job"] == job.id and pen["login"] == visit.login
         return pen["token"] if pen and fits else ""
 

@@ -22,13 +22,13 @@ from bot.web.dashboard.rendering import HEADERS
 
 log = structlog.get_logger()
 
-SIGN_IN_STATE = "trip"
+STATE_COOKIE = "trip"
 """The cookie with the OAuth state, while the person is on GitHub's page."""
-TRIP_LASTS = timedelta(minutes=10)
+STATE_COOKIE_LASTS = timedelta(minutes=10)
 
-NOTE_TOKEN = "pen"
+NOTE_COOKIE = "pen"
 """The cookie with the token for posting a note, and its job."""
-PEN_LASTS = timedelta(hours=1)
+NOTE_COOKIE_LASTS = timedelta(hours=1)
 
 CALLBACK = "/sign-in/callback"
 
@@ -66,12 +66,15 @@ class SignIn:
         login = (visit and visit.login) or ""
         url = self._oauth.authorize_url(trip["state"], trip["verifier"], self._redirect_uri, login)
         response = web.Response(status=303, headers={**HEADERS, "Location": url})
-        self._deps.visits.write_cookie(response, SIGN_IN_STATE, trip, TRIP_LASTS)
+        self._deps.visits.write_cookie(response, STATE_COOKIE, trip, STATE_COOKIE_LASTS)
         return response
 
     async def come_back(self, request: web.Request) -> web.Response:
         """Handle GitHub's redirect. The code must belong to this browser's sign-in, and works once."""
-        visit, trip = self._deps.visits.read(request), self._deps.visits.read_cookie(request, SIGN_IN_STATE, TRIP_LASTS)
+        visit, trip = (
+            self._deps.visits.read(request),
+            self._deps.visits.read_cookie(request, STATE_COOKIE, STATE_COOKIE_LASTS),
+        )
         state, code = request.query.get("state", ""), request.query.get("code", "")
         if trip is None or not hmac.compare_digest(state.encode(errors="replace"), trip["state"].encode()):
             return self._refuse(visit, "This sign-in was not started in this browser, or has expired.")
@@ -90,12 +93,15 @@ class SignIn:
         elif login.casefold() == (visit.login or "").casefold():
             response = self._go(trip["path"])
             self._deps.visits.write_cookie(
-                response, NOTE_TOKEN, {"token": token, "job": trip["job"], "login": visit.login or ""}, PEN_LASTS
+                response,
+                NOTE_COOKIE,
+                {"token": token, "job": trip["job"], "login": visit.login or ""},
+                NOTE_COOKIE_LASTS,
             )
         else:
             await self._oauth.revoke(token)
             return self._refuse(visit, "You're signed in to GitHub as a different user. Please sign out here first.")
-        self._deps.visits.drop_cookie(response, SIGN_IN_STATE)
+        self._deps.visits.drop_cookie(response, STATE_COOKIE)
         return response
 
     async def sign_out(self, request: web.Request) -> web.Response:
@@ -105,7 +111,7 @@ class SignIn:
         except FormRefused as forged:
             return self._refuse(self._deps.visits.read(request), str(forged))
         response = self._go("/")
-        for purpose in (SIGN_IN_STATE, NOTE_TOKEN):
+        for purpose in (STATE_COOKIE, NOTE_COOKIE):
             self._deps.visits.drop_cookie(response, purpose)
         self._deps.visits.end(response)
         return response
@@ -119,5 +125,5 @@ class SignIn:
 
     def _refuse(self, visit: Visit, words: str) -> web.Response:
         response = self._deps.renderer.render_message(visit, "Not signed in", words, 403)
-        self._deps.visits.drop_cookie(response, SIGN_IN_STATE)
+        self._deps.visits.drop_cookie(response, STATE_COOKIE)
         return response
