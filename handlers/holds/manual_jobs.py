@@ -123,7 +123,7 @@ async def start_collecting(
     origin = await find_origin(connection, held)
     case = await casebook.fetch_case(connection, origin.case_key)
     if case and case.active_job_id:
-        raise NotStarted("another job on this issue is under way; release this one when that has ended")
+        raise NotStarted("another job on this issue is running; release this one when that has ended")
     wanted = ask_again(
         origin,
         id=_derive_id(held, "by hand", secret),

@@ -1,6 +1,6 @@
-"""Creates the jobs of tasks that belong to no issue: an operator's own words are all that an agent is told.
+"""Creates the jobs of tasks without an issue: the agent only gets a person's instructions.
 
-Nobody reads of them on GitHub: what comes of one is on its page.
+They post nothing on GitHub. The result is on the job's page.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from runner.rows import job_rows
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What an operator asks for."""
+    """A request for a task."""
 
     words: str
     preset: Preset
     choice: Choice
     branch: str
-    """Whatever git fetches by this name."""
+    """Any ref that git can fetch."""
     commit: str | None
-    """None means the newest of it."""
+    """None means the newest commit."""
     requested_by: str
     occasion: str = ""
-    """What names this task among all, where it may be given twice by mistake; empty where it cannot."""
+    """A unique key, if the task may be sent twice by mistake; otherwise empty."""
 
 
 def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Preset]) -> Preset:
-    """The preset of that name. Raises `NotStarted` for one that may not be asked for, or lives by an issue. Pure."""
+    """The preset of that name. Raises `NotStarted` if it is not allowed, or needs an issue. Pure."""
     offered = {
         known.name: known
         for known in presets.values()
@@ -47,19 +47,19 @@ def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Prese
     }
     if name in offered:
         return offered[name]
-    there_are = f"there are: {', '.join(offered) or 'none'}"
+    there_are = f"available: {', '.join(offered) or 'none'}"
     known = presets.get(name)
     if name == RETRY or (known and (known.carries_on or not known.has_agent)):
-        raise NotStarted(f"{name} goes by an issue and what was done on it, and a task has none; {there_are}")
+        raise NotStarted(f"{name} needs an issue; {there_are}")
     if known:
         raise NotStarted(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}")
-    raise NotStarted(f"there is no preset {name[:50]!r}; {there_are}")
+    raise NotStarted(f"unknown preset {name[:50]!r}; {there_are}")
 
 
 async def start_off_thread(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, repository: Repository, task: Task
 ) -> Job:
-    """Create the job in which an agent works by somebody's words. Raises `NotStarted` while something forbids it."""
+    """Create the job of a task. Raises `NotStarted`."""
     series, now = await job_rows.find_unused_series(connection, rules.name), context.now()
     named = task.occasion or f"~{series} task"
     job_id = derive_job_id(f"{rules.name}{named}", context.db.secret)
@@ -89,5 +89,5 @@ async def start_off_thread(
     )
     job = await job_rows.create_job(connection, wanted, now)
     if job is None:
-        raise NotStarted("somebody else is giving a task just now: try again")
+        raise NotStarted("somebody else is starting a task at the moment: try again")
     return job

@@ -1,7 +1,4 @@
-"""How every form is answered: it is really theirs, GitHub says just now that they may, and what is refused is said.
-
-It refuses to know what a form does.
-"""
+"""Handles every form: checks its CSRF token, asks GitHub for the sender's permission, and shows refusals."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from aiohttp import web
 
 from bot.operations.context import Refused
 from bot.web.auth.oauth import OAuthFailed
-from bot.web.auth.sessions import Forged, Visit
+from bot.web.auth.sessions import FormRefused, Visit
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.drawing import HEADERS
+from bot.web.dashboard.rendering import HEADERS
 from handlers.commands.permissions import ask_live
 from handlers.commands.table import Right
 from handlers.events import Repository
@@ -27,79 +24,79 @@ from handlers.rules import RepositoryRules, Role
 log = structlog.get_logger()
 
 Fields = Mapping[str, str]
-Act = Callable[[web.Request, Visit, Fields], Awaitable[str]]
-"""Does what a form asks for, by a person who has signed in. The path of the page to show next."""
+FormAction = Callable[[web.Request, Visit, Fields], Awaitable[str]]
+"""Carries out a form for a signed-in person. Returns the path of the next page."""
 
-OCCASION = "occasion"
-"""The field that names what is asked for: a form that is sent twice asks once."""
+REQUEST_KEY = "occasion"
+"""The field that makes a repeated form harmless: two forms with the same value count as one request."""
 
-_OCCASION = re.compile(r"[A-Za-z0-9_-]{8,40}")
+_REQUEST_KEY = re.compile(r"[A-Za-z0-9_-]{8,40}")
 
 
-class Denied(Exception):  # noqa: N818
-    """Nothing is done; the message says why, as sentences."""
+class ActionRefused(Exception):  # noqa: N818
+    """The action is refused. The message says why, in sentences."""
 
     def __init__(self, words: str, status: int = 403) -> None:
         super().__init__(words)
         self.status = status
 
 
-def answering(desk: DashboardDeps, act: Act) -> Callable[[web.Request], Awaitable[web.Response]]:
+def handle_form(deps: DashboardDeps, act: FormAction) -> Callable[[web.Request], Awaitable[web.Response]]:
     """The handler of a form."""
 
     async def handle(request: web.Request) -> web.Response:
         try:
-            visit, fields = await desk.visits.read_form(request)
+            visit, fields = await deps.visits.read_form(request)
             path = await act(request, visit, fields)
-        except (Forged, Denied, NotStarted, Refused, OAuthFailed, GitHubError, GitHubUnavailable) as error:
+        except (FormRefused, ActionRefused, NotStarted, Refused, OAuthFailed, GitHubError, GitHubUnavailable) as error:
             words, status = describe(error)
-            return desk.drawing.say(desk.visits.read(request), "Nothing was done", words, status)
-        return web.Response(status=303, headers={**HEADERS, "Location": f"{desk.context.public_url}{path}"})
+            return deps.renderer.render_message(deps.visits.read(request), "Not accepted", words, status)
+        return web.Response(status=303, headers={**HEADERS, "Location": f"{deps.context.public_url}{path}"})
 
     return handle
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """Why nothing was done, in words, and the status that says it. Pure."""
-    if isinstance(error, Denied):
+    """The reason for people, and the HTTP status. Pure."""
+    if isinstance(error, ActionRefused):
         return str(error), error.status
     if isinstance(error, NotStarted):
         return error.reply, 409
     if isinstance(error, Refused):
         return f"{error}.", 409
-    if isinstance(error, Forged):
-        return f"{error} Please load the page again.", 403
+    if isinstance(error, FormRefused):
+        return f"{error} Reload the page and try again.", 403
     if isinstance(error, OAuthFailed):
         return str(error), 502
-    return "GitHub could not be asked, or did not answer as it should. Please try again.", 503
+    return "GitHub did not answer as expected. Please try again.", 503
 
 
-async def admit(desk: DashboardDeps, visit: Visit, name: str, right: Right) -> tuple[RepositoryRules, Repository]:
-    """What may be asked for in a repository by somebody who has this right there, as GitHub says just now.
+async def admit(deps: DashboardDeps, visit: Visit, name: str, right: Right) -> tuple[RepositoryRules, Repository]:
+    """Check with GitHub that the visitor has this right in a repository. Returns its rules.
 
-    Raises `Denied`, and what `handlers.ports.GitHub` raises.
+    Raises `ActionRefused`, and what `handlers.ports.GitHub` raises.
     """
-    absent = Denied("There is no such repository here, or you may not see it.", 404)
-    rules = desk.context.rules_for(name)
+    absent = ActionRefused("Repository not found, or you don't have access.", 404)
+    rules = deps.context.rules_for(name)
     if rules is None or visit.login is None:
         raise absent
-    repository = await desk.context.github.fetch_repository(rules.name)
-    admission = await ask_live(desk.context, rules, repository, visit.login, right)
+    repository = await deps.context.github.fetch_repository(rules.name)
+    admission = await ask_live(deps.context, rules, repository, visit.login, right)
     if admission.role < Role.READ:
         raise absent
     if not admission.may(right):
         log.info("dashboard.refused", by=visit.login, repository=rules.name)
         least = right.find_role(admission.rules).word
-        raise Denied(f"This takes {least} access to {rules.name}, as the same command in a thread does.")
+        raise ActionRefused(f"You need {least} access to {rules.name} for this.")
     return admission.rules, repository
 
 
-def name_occasion(visit: Visit, fields: Fields) -> str:
-    """What names a form among all: of the same person, and sent twice, it has the same one."""
-    given = fields.get(OCCASION, "")
-    return f"dashboard {visit.login} {given if _OCCASION.fullmatch(given) else make_occasion()}"
+def derive_request_key(visit: Visit, fields: Fields) -> str:
+    """The key of a form: the same if the same person sends it twice."""
+    given = fields.get(REQUEST_KEY, "")
+    return f"dashboard {visit.login} {given if _REQUEST_KEY.fullmatch(given) else new_request_key()}"
 
 
-def make_occasion() -> str:
-    """A name that no other form has."""
+def new_request_key() -> str:
+    """A unique key for a new form."""
     return secrets.token_urlsafe(12)
