@@ -72,7 +72,7 @@ def _cells(row: ListedDelivery) -> tuple[str, ...]:
 
 async def replay(settings: Settings, delivery_id: str, *, force: bool) -> str:
     """Let a delivery be worked again. What to tell the operator. Raises `NotReplayed` and `DatabaseError`."""
-    async with open_beside(settings.server.database_url) as database, database.begin() as connection:
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
         await work_again(connection, delivery_id, force=force)
     return f"Delivery {delivery_id} will be worked again within seconds, where a service is running.\n"
 

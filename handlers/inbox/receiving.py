@@ -149,7 +149,7 @@ class Receiver:
             {"id": delivery_id, "event": one.event, "lane": one.lane, "body": one.body, "digest": one.digest}
             for one, delivery_id in zip(batch, ids, strict=True)
         ]
-        return await self._db.append(deliveries, rows, "id", common) if rows else []
+        return await self._db.group_commit.insert(deliveries, rows, "id", common) if rows else []
 
     async def _find_squatted(self, batch: Sequence[Arrival], repeated: Sequence[int]) -> list[int]:
         """The arrivals whose ids exist with another content: ids are not signed, so somebody else may have used them

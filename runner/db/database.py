@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Table, make_url, text
+from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db import sqlite, versions
-from runner.db.appending import Appender
 from runner.db.errors import DatabaseError, UnavailableDatabase
+from runner.db.group_commit import GroupCommit
+from runner.db.relaxed_commit import RelaxedCommit
 from runner.db.schema import installation
-from runner.db.sql import insert_all_new
 
 if TYPE_CHECKING:
     from runner.db.postgresql import PgNotifier
@@ -31,16 +29,12 @@ BEFORE_WRITE: ContextVar[Callable[[AsyncConnection], Awaitable[None]] | None] = 
 Set by `runner.rows.claims`.
 """
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-SYNC_AFTER_S = 0.1
-"""How long a commit that is not durable may wait for more of them before the disk is synced."""
-
 
 class Database:
-    """The only access to the database. `write` opens a transaction that commits if its block ends without an exception.
+    """The only access to the database: `read` and `write` open transactions.
 
-    The URL begins with `sqlite+aiosqlite:///` or `postgresql+asyncpg://`.
+    Two kinds of commits are cheaper than a transaction for each row: `group_commit` and `relaxed_commit`. The URL
+    begins with `sqlite+aiosqlite:///` or `postgresql+asyncpg://`.
     """
 
     def __init__(self, url: str, migrations: Path = versions.MIGRATIONS) -> None:
@@ -52,15 +46,11 @@ class Database:
         """Whether the database is a file on this machine, which only one service can use."""
         self._kind = sqlite if self.is_embedded else _postgresql()
         self.engine = self._kind.make_engine(self.url)
-        # SQLite's own queue of writers polls and is not fair. In PostgreSQL, this process must not take many places in
-        # the queue, because it may stall.
-        self._turn = asyncio.Lock()
-        self._appenders = {
-            durable: Appender(partial(sqlite.connect, self.file, durable=durable), self.engine.dialect, durable=durable)
-            for durable in (True, False)
-        }
-        """Only for SQLite. An appender opens nothing before its first use."""
-        self._syncing: asyncio.Task[None] | None = None
+        self.turn = asyncio.Lock()
+        """Held while this process writes. SQLite's own queue of writers polls and is not fair. In PostgreSQL, this
+        process must not take many places in the queue, because it may stall."""
+        self.group_commit = GroupCommit(self)
+        self.relaxed_commit = RelaxedCommit(self)
         self._notifier: PgNotifier | None = None if self.is_embedded else self._kind.PgNotifier(self.engine)
 
     @property
@@ -104,7 +94,7 @@ class Database:
         with self.explaining():
             await self._probe(must_exist=True)
         with self.hold(), self.explaining():
-            async with self.begin(**{sqlite.REMAKES_TABLES: True}) as connection:
+            async with self.write(**{sqlite.REMAKES_TABLES: True}) as connection:
                 before = await connection.run_sync(versions.read_version)
                 await connection.run_sync(_upgrades().upgrade, self._migrations)
                 after = await connection.run_sync(versions.read_version)
@@ -157,64 +147,25 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._syncing:
-            await self._syncing
-        for appender in self._appenders.values():
-            await appender.close()
+        await self.group_commit.close()
+        await self.relaxed_commit.close()
         await self.engine.dispose()
 
     @asynccontextmanager
-    async def write(self, *, durable: bool = True) -> AsyncIterator[AsyncConnection]:
+    async def write(self, *, checks_claim: bool = True, **options: Any) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that may write. No other transaction writes until it ends.
 
-        If it is not `durable`, its changes reach the disk a moment later, as with `append`. It first calls the task's
-        `BEFORE_WRITE`, which raises to prevent it.
+        It commits if its block ends without an exception, and is durable then. It first calls the task's
+        `BEFORE_WRITE`, unless `checks_claim` is false. The `options` are execution options of the engine.
         """
-        async with self.begin(**{} if durable else {sqlite.ASYNC_COMMIT: True}) as connection:
-            if check := BEFORE_WRITE.get():
-                await check(connection)
-            if not durable:
-                await self._kind.commit_asynchronously(connection)
-            yield connection
-        if not durable:
-            self._sync_later()
-
-    @asynccontextmanager
-    async def begin(self, **options: Any) -> AsyncIterator[AsyncConnection]:
-        """Open a write transaction without the check of claims, and with these execution options of SQLAlchemy."""
-        async with self._turn, self.engine.connect() as connection, AsyncExitStack() as stack:
+        async with self.turn, self.engine.connect() as connection, AsyncExitStack() as stack:
             if options:
                 await connection.execution_options(**options)
             async with self._kind.ending_stalled_writers(self.engine):
                 await stack.enter_async_context(connection.begin())
+            if checks_claim and (check := BEFORE_WRITE.get()):
+                await check(connection)
             yield connection
-
-    async def append(
-        self,
-        table: Table,
-        rows: Sequence[Mapping[str, Any]],
-        key: str,
-        common: Mapping[str, Any] = NOTHING,
-        *,
-        durable: bool = True,
-    ) -> list[bool]:
-        """Commit many rows at once, without the check of claims. For each row, whether its `key` is new.
-
-        All rows have the same columns, and all get the `common` values. Rows that are not `durable` survive a crash of
-        the service, but reach the disk a moment later: the database's machine may lose them in a power failure. Raises
-        what the driver raises; then nothing is stored.
-        """
-        if self.is_embedded:
-            async with self._turn:
-                stored_now = await self._appenders[durable].append(table, rows, common)
-            if not durable:
-                self._sync_later()
-            return stored_now
-        async with self.begin() as connection:
-            if not durable:
-                await self._kind.commit_asynchronously(connection)
-            stored = Counter(await insert_all_new(connection, table, [{**row, **common} for row in rows], key))
-        return [_take_one(stored, row[key]) for row in rows]
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
@@ -222,16 +173,6 @@ class Database:
         async with self.engine.connect() as connection:
             await connection.execution_options(reads_only=True, **self._kind.READ_OPTIONS)
             yield connection
-
-    def _sync_later(self) -> None:
-        if self.is_embedded:
-            self._syncing = self._syncing or asyncio.create_task(self._sync_soon())
-
-    async def _sync_soon(self) -> None:
-        await asyncio.sleep(SYNC_AFTER_S)
-        self._syncing = None  # Later commits start a new wait.
-        with suppress(OSError):  # Durable commits will report it.
-            await asyncio.to_thread(sqlite.sync, self.file)
 
     async def checkpoint(self) -> None:
         """Copy SQLite's log into its file, so that commits need not do it. An optimisation only."""
@@ -282,12 +223,6 @@ def _upgrades() -> ModuleType:
     from runner.db import upgrades  # noqa: PLC0415
 
     return upgrades
-
-
-def _take_one(counted: Counter[Any], key: Any) -> bool:
-    """Whether a key is left in the count; the same key may come twice."""
-    counted[key] -= 1
-    return counted[key] >= 0
 
 
 def _find_cause(error: Exception) -> BaseException:

@@ -15,8 +15,9 @@ import structlog
 from sqlalchemy import URL, event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from runner.db.sql import ASYNC_COMMIT
 from runner.model.back_off import BackOff
 
 log = structlog.get_logger()
@@ -67,17 +68,12 @@ def make_engine(url: URL) -> AsyncEngine:
 
 
 def _begin(connection: Connection) -> None:
+    options = connection.get_execution_options()
     # Our transactions read, decide and write. In parallel, each could decide on rows that another one is changing.
-    if not connection.get_execution_options().get("reads_only"):
+    if not options.get("reads_only"):
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITE_LOCK})")
-
-
-async def commit_asynchronously(connection: AsyncConnection) -> None:
-    """Commit this transaction without waiting for the disk. The server writes it within a second.
-
-    https://www.postgresql.org/docs/current/wal-async-commit.html
-    """
-    await connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
+    if options.get(ASYNC_COMMIT):  # https://www.postgresql.org/docs/current/wal-async-commit.html
+        connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
 
 
 @asynccontextmanager

@@ -1,10 +1,11 @@
-"""SQL that differs between SQLite and PostgreSQL: inserts of rows that may exist already, and the clock.
+"""What differs between SQLite and PostgreSQL: inserts of rows that may exist already, the clock, and an option.
 
 This module knows no table.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,9 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from runner.db.columns import UtcDateTime
 
+ASYNC_COMMIT = "async_commit"
+"""The execution option of a transaction whose commit need not wait for the disk."""
+
 
 async def insert_new(connection: AsyncConnection, table: Table, values: Mapping[str, Any]) -> bool:
     """Insert a row. Returns False, and changes nothing, if a unique key exists already."""
@@ -27,11 +31,17 @@ async def insert_new(connection: AsyncConnection, table: Table, values: Mapping[
 
 async def insert_all_new(
     connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]], key: str
-) -> list[Any]:
-    """Insert many rows in one statement, except those whose unique key exists already. Returns the stored keys."""
-    column = table.c[key]
-    statement = _insert(connection, table).on_conflict_do_nothing().returning(column)
-    return list((await connection.execute(statement, rows)).scalars())
+) -> list[bool]:
+    """Insert many rows at once, except those whose unique `key` exists already. For each: whether it is new."""
+    statement = _insert(connection, table).on_conflict_do_nothing().returning(table.c[key])
+    stored = Counter((await connection.execute(statement, rows)).scalars())
+    return [_take_one(stored, row[key]) for row in rows]
+
+
+def _take_one(counted: Counter[Any], key: Any) -> bool:
+    """Whether a key is left in the count; the same key may come twice."""
+    counted[key] -= 1
+    return counted[key] >= 0
 
 
 async def upsert(

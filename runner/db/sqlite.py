@@ -1,6 +1,6 @@
 """SQLite for one service: one file, one writer at a time, and every commit is on the disk before it returns.
 
-Commits that are not `durable` reach the disk soon after (`sync`). Only a power failure in between loses them.
+A commit with the option `ASYNC_COMMIT` is on the disk only after `sync`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 
 from sqlalchemy import URL, event
 from sqlalchemy.engine import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from runner.db.errors import DatabaseError, NoDatabase
+from runner.db.sql import ASYNC_COMMIT
 from runner.own_files import close_to_others, open_private
 
 MAX_LOG_PAGES = 64_000
@@ -41,9 +42,6 @@ READ_OPTIONS: dict[str, Any] = {}
 
 FAILURES: tuple[type[Exception], ...] = ()
 """Exceptions of the driver besides `OSError` while it connects: none, because SQLAlchemy wraps all of them."""
-
-ASYNC_COMMIT = "async_commit"
-"""The execution option for a commit that need not wait for the disk."""
 
 REMAKES_TABLES = "remakes_tables"
 """The execution option for a transaction that drops tables and recreates them under the same names."""
@@ -77,27 +75,29 @@ def advise(error: BaseException, file: Path) -> str:
     return ""
 
 
-def connect(file: Path, *, durable: bool = True) -> sqlite3.Connection:
-    """Open a connection outside the engine's pool, for use on any thread.
-
-    If it is not `durable`, it waits neither for the disk nor, outside `waiting_for_lock`, for other processes.
-    """
+def connect(file: Path) -> sqlite3.Connection:
+    """Open a connection outside the engine's pool, for use on any thread."""
     connection = sqlite3.connect(file, check_same_thread=False)
     _set_up(connection, None)
-    if not durable:  # https://www.sqlite.org/pragma.html#pragma_synchronous
-        for pragma in ("synchronous=NORMAL", "busy_timeout=0", "wal_autocheckpoint=0"):
-            connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def connect_relaxed(file: Path) -> sqlite3.Connection:
+    """Open a connection that waits neither for the disk nor for other processes. See `ignoring_busy`."""
+    connection = connect(file)  # https://www.sqlite.org/pragma.html#pragma_synchronous
+    for pragma in ("synchronous=NORMAL", "busy_timeout=0", "wal_autocheckpoint=0"):
+        connection.execute(f"PRAGMA {pragma}")
     return connection
 
 
 @contextmanager
-def waiting_for_lock(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let a connection that is not `durable` wait for the write lock inside the block; elsewhere it fails at once."""
-    connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+def ignoring_busy() -> Iterator[None]:
+    """Leave the block without an error if another process holds the lock. Nothing was written then."""
     try:
         yield
-    finally:
-        connection.execute("PRAGMA busy_timeout=0")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # https://www.sqlite.org/rescode.html
+            raise
 
 
 def sync(file: Path) -> None:
@@ -140,10 +140,6 @@ def _roll_back(connection: Any, _record: Any) -> None:
     # the connection, and with it the write lock, as long as something refers to that statement.
     driver = connection.driver_connection
     driver._tx.put_nowait((None, lambda: driver._conn.rollback()))
-
-
-async def commit_asynchronously(_connection: AsyncConnection) -> None:
-    """Does nothing: SQLite's transactions get the option `ASYNC_COMMIT` before they begin."""
 
 
 def _begin(connection: Connection) -> None:

@@ -123,7 +123,7 @@ class Ledger:
     def __init__(self, db: Database) -> None:
         self._db = db
         # A disk that is slow to sync would hold up each call of a model, and each that follows. See docs/gateway.md.
-        self._batches = Batches(partial(db.append, model_calls, key="id", durable=False), MAX_BATCH)
+        self._batches = Batches(partial(db.relaxed_commit.insert, model_calls, key="id"), MAX_BATCH)
 
     async def load(self, account: Account, now: datetime) -> None:
         """Read what the job has taken so far. What an earlier replica left open is assumed to have taken all."""

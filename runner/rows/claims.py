@@ -138,7 +138,7 @@ class Claims:
 
     async def clear(self) -> None:
         """Delete every claim. Only safe if no other replica is running."""
-        async with self._db.begin() as connection:
+        async with self._db.write(checks_claim=False) as connection:
             await connection.execute(delete(claims))
 
     async def close(self) -> None:
@@ -150,7 +150,7 @@ class Claims:
         asked_at = time.monotonic()
         held = Held(name, secrets.token_hex(8), asked_at + self._lasts_s)
         row = {"name": name, "fence": held.fence, "expires_at": db_clock(self._lasts_s)}
-        async with self._db.begin() as connection:
+        async with self._db.write(checks_claim=False) as connection:
             if not await upsert(connection, claims, row, where=claims.c.expires_at < db_clock()):
                 return None
         self._held[name] = held
@@ -160,7 +160,7 @@ class Claims:
         """Renew the claims, also expired ones: if no other replica has taken one, none has acted."""
         asked_at = time.monotonic()
         fences = {held.fence: held for held in self._held.values()}
-        async with self._db.begin() as connection:
+        async with self._db.write(checks_claim=False) as connection:
             statement = update(claims).where(claims.c.fence.in_(fences)).values(expires_at=db_clock(self._lasts_s))
             renewed = {row.fence for row in await connection.execute(statement.returning(claims.c.fence))}
         for fence, held in fences.items():
@@ -174,7 +174,7 @@ class Claims:
         if self._held.get(held.name) is held:
             del self._held[held.name]
         with suppress(SQLAlchemyError, OSError):  # It will expire.
-            async with self._db.begin() as connection:
+            async with self._db.write(checks_claim=False) as connection:
                 await connection.execute(delete(claims).where(claims.c.name == held.name, claims.c.fence == held.fence))
 
 

@@ -199,7 +199,7 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
         meter = account.correct(meter)
     if is_worth_writing(stored, meter):
         # If this write is lost in a power failure, the log and the model calls are counted again.
-        async with bench.db.write(durable=False) as connection:
+        async with bench.db.relaxed_commit.write() as connection:
             await job_rows.save_meter(connection, meter)
     caps, watched = bound(profile.caps, profile.limits), Watched(job, meter, idle_s, spent)
     told = find_end(watched, caps, profile.limits) or _find_refusal(account)

@@ -333,12 +333,12 @@ async def test_a_body_that_is_cut_off_is_no_accident(endpoint: Endpoint, caplog:
 
 
 async def test_a_delivery_that_the_database_does_not_take_is_answered_503_on_one_line(endpoint: Endpoint) -> None:
-    async with endpoint.database.begin() as connection:
+    async with endpoint.database.write() as connection:
         await connection.exec_driver_sql("ALTER TABLE deliveries RENAME TO elsewhere")
     status, answer = await endpoint.send()
     assert status == 503
     assert "the database could not store the delivery" in answer["error"]
-    async with endpoint.database.begin() as connection:
+    async with endpoint.database.write() as connection:
         await connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO deliveries")
     assert (await endpoint.send())[0] == 202, "the same delivery, sent again"
 

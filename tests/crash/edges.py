@@ -21,7 +21,8 @@ from yarl import URL
 
 from github_standin.api.endpoints import find_endpoint
 from github_standin.model.render import API_ROOT
-from runner.db.appending import Appender
+from runner.db.group_commit import GroupCommit
+from runner.db.relaxed_commit import RelaxedCommit
 from runner.transport import hosts
 
 Announce = Callable[[str, str], None]
@@ -76,10 +77,16 @@ def _watch_commits(announce: Announce) -> None:
     event.listen(Engine, "before_cursor_execute", _note_statement)
     _surround(DefaultDialect, "do_commit", announced)
 
-    def append_announced(append: Any, appender: Appender, table: Table, *rows: Any) -> Awaitable[Any]:
-        return _announced(announce, f"commit insert {table.name}", append(appender, table, *rows))
+    def insert_announced(
+        insert: Any, commits: GroupCommit | RelaxedCommit, table: Table, *rest: Any, **named: Any
+    ) -> Awaitable[Any]:
+        inserting: Awaitable[Any] = insert(commits, table, *rest, **named)
+        if not commits._db.is_embedded:  # A transaction, whose commit is announced.
+            return inserting
+        return _announced(announce, f"commit insert {table.name}", inserting)
 
-    _surround(Appender, "append", append_announced)
+    _surround(GroupCommit, "insert", insert_announced)
+    _surround(RelaxedCommit, "insert", insert_announced)
 
 
 def _note_statement(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

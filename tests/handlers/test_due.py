@@ -84,7 +84,7 @@ async def test_a_lane_behind_very_many_of_one_that_is_busy_or_rests_is_found(dat
             | {"received_at": NOW, "next_attempt_at": LATER if lane == "rests" else NOW}
             for number, lane in enumerate(lanes)
         ]
-        await database.append(deliveries, rows, "id")
+        await database.group_commit.insert(deliveries, rows, "id")
         async with database.read() as connection:
             for cancels in (False, True):
                 assert len(await find_due(connection, {"busy": 1}, NOW, cancels=cancels, most=8)) == 1

@@ -72,11 +72,11 @@ async def test_two_contents_under_one_id_are_both_stored(database_url: str) -> N
 async def test_an_error_is_everybodys_answer_and_the_next_batch_is_stored(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         receiver = Receiver(database, Clock())
-        async with database.begin() as connection:
+        async with database.write() as connection:
             await connection.execute(text("ALTER TABLE deliveries RENAME TO elsewhere"))
         said = "the database could not store the delivery (OperationalError): send it again later"
         assert await gather([receiver.receive(arrive(number)) for number in range(3)]) == [said] * 3
-        async with database.begin() as connection:
+        async with database.write() as connection:
             await connection.execute(text("ALTER TABLE elsewhere RENAME TO deliveries"))
         assert await receiver.receive(arrive(1))
         assert await stored(database) == ["id-1"]

@@ -28,7 +28,7 @@ async def replicas(url: str, lasts_s: float = 60.0) -> AsyncIterator[tuple[Claim
 
 
 async def expire(db: Database) -> None:
-    async with db.begin() as connection:
+    async with db.write() as connection:
         await connection.execute(update(table).values(expires_at=db_clock(-1)))
 
 

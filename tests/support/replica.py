@@ -92,15 +92,10 @@ class StoppableDatabase(Database):
         self._stops = stops
 
     @asynccontextmanager
-    async def begin(self, **options: Any) -> AsyncIterator[AsyncConnection]:
-        async with self._stops.step(super().begin(**options)) as connection:
+    async def write(self, *, checks_claim: bool = True, **options: Any) -> AsyncIterator[AsyncConnection]:
+        async with self._stops.step(super().write(checks_claim=checks_claim, **options)) as connection:
             yield connection
-
-    @asynccontextmanager
-    async def write(self, *, durable: bool = True) -> AsyncIterator[AsyncConnection]:
-        async with super().write(durable=durable) as connection:
-            yield connection
-            held = _current.get()
+            held = _current.get() if checks_claim else None
             if held and not (await connection.execute(select(claims).where(claims.c.fence == held.fence))).all():
                 self._stops.trespasses.append(held.name)
 
@@ -164,5 +159,5 @@ class Process:
 
 async def expire_claims(db: Database, which: ColumnElement[bool]) -> None:
     """On the database's clock, which is the one that counts."""
-    async with db.begin() as connection:
+    async with db.write() as connection:
         await connection.execute(update(claims).where(which).values(expires_at=LONG_AGO))

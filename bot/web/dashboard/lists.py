@@ -97,8 +97,7 @@ class ListPages:
         self._deps.require_operator(reader)
         try:
             _, fields = await self._deps.visits.read_form(request)
-            # No claim is needed: an operator can do this on every replica.
-            async with self._deps.context.db.begin() as connection:
+            async with self._deps.context.db.write() as connection:
                 await work_again(connection, make_storable(request.match_info["id"]), force="force" in fields)
         except FormRefused as forged:
             return self._deps.renderer.render_message(reader, "Not replayed", str(forged), 403)
