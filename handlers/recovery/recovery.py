@@ -223,7 +223,7 @@ class Recovery:
         close their issues."""
         async with self._context.db.read() as connection:
             pauses = [pause for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
-        standing = {int(pause.origin[1:]): pause for pause in pauses if pause.origin != OPERATOR}
+        standing = {pause.issue_number: pause for pause in pauses if pause.issue_number != OPERATOR}
         for number, pause in standing.items():
             if pause.paused_at <= this.until - self._in_flight and await self._is_off(rules, number):
                 await self._lift_pause(this, rules, number)

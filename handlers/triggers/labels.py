@@ -156,7 +156,7 @@ async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled
 
 async def pause_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
     """Pause for the label on an issue: once each time that it is added, from webhook or recovery."""
-    pause, occasion = Pause(rules.name.lower(), f"#{number}", login, context.now()), f"#{number} paused by {trigger}"
+    pause, occasion = Pause(rules.name.lower(), number, login, context.now()), f"#{number} paused by {trigger}"
     async with context.db.write() as connection:
         # An operator may have ended the pause while the label is still on.
         if await was_answered(connection, rules.name, occasion) or not await begin_pause(connection, pause):
@@ -176,8 +176,8 @@ async def lift_pause(
     would never stop. The pause continues in both cases.
     """
     async with context.db.read() as connection:
-        paused = [pause.origin for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
-    if f"#{number}" not in paused:
+        pauses = await fetch_pauses(connection)
+    if (rules.name.lower(), number) not in {(pause.repository, pause.issue_number) for pause in pauses}:
         return
     if (await ask_live(context, rules, repository, by.login, Right.START)).may(Right.START):
         await _resume_repository(context, rules, number, trigger, by.login)
@@ -191,7 +191,7 @@ async def lift_pause(
 
 async def _resume_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
     async with context.db.write() as connection:
-        if not await end_pause(connection, rules.name, f"#{number}"):
+        if not await end_pause(connection, rules.name, number):
             return
         body = replies.render_pause_ended(login)
         await write_reply(connection, context, rules.name, number, f"#{number} resumed by {trigger}", body)

@@ -121,6 +121,7 @@ job_events = Table(
     Column("id", Integer, primary_key=True),
     Column("job_id", ForeignKey("jobs.id"), nullable=False, index=True),
     Column("at", UtcDateTime, nullable=False),
+    Column("state", String(20)),  # the state that the job reached; NULL: it stayed in its state
     Column("what", Text, nullable=False),
 )
 
@@ -358,7 +359,7 @@ pauses = Table(
     "pauses",
     metadata,
     Column("repository", String(200), primary_key=True),  # owner/name in lower case; empty: all repositories
-    Column("origin", String(50), primary_key=True),  # the operator, or the issue with the label
+    Column("issue_number", Integer, primary_key=True, autoincrement=False),  # with the label; 0: the operator pauses
     Column("paused_by", String(100), nullable=False),
     Column("paused_at", UtcDateTime, nullable=False),
 )

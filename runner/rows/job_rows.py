@@ -65,7 +65,7 @@ async def insert_job(connection: AsyncConnection, job: Job) -> bool:
     """Store a job; False if its id exists, or its issue or series has an active job."""
     created = await insert_new(connection, jobs, asdict(job))
     if created:
-        await add_event(connection, job.id, job.created_at, f"queued by @{job.requested_by}")
+        await add_event(connection, job.id, job.created_at, f"queued by @{job.requested_by}", JobState.QUEUED)
     return created
 
 
@@ -184,7 +184,7 @@ async def move_job(
     statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**written)
     if (await connection.execute(statement)).rowcount != 1:
         raise IllegalMove(job.id, job.state, to)
-    await add_event(connection, job.id, now, f"{to}: {failure}" if failure else str(to))
+    await add_event(connection, job.id, now, f"{to}: {failure}" if failure else str(to), to)
     return moved
 
 
@@ -201,15 +201,24 @@ async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now:
     return requested
 
 
-async def add_event(connection: AsyncConnection, job_id: str, at: datetime, what: str) -> None:
-    """Add a line to the job's history."""
-    await connection.execute(insert(job_events).values(job_id=job_id, at=at, what=what))
+async def add_event(
+    connection: AsyncConnection, job_id: str, at: datetime, what: str, state: JobState | None = None
+) -> None:
+    """Add a line to the job's history, with the state that the job reached, if it moved."""
+    await connection.execute(insert(job_events).values(job_id=job_id, at=at, what=what, state=state))
 
 
 async def fetch_events(connection: AsyncConnection, job_id: str) -> list[tuple[datetime, str]]:
     """The job's history, oldest first."""
     query = select(job_events.c.at, job_events.c.what).where(job_events.c.job_id == job_id).order_by(job_events.c.id)
     return [(row.at, row.what) for row in await connection.execute(query)]
+
+
+async def fetch_moves(connection: AsyncConnection, job_id: str) -> list[tuple[datetime, JobState]]:
+    """The states that a job reached, and when, oldest first."""
+    is_move = (job_events.c.job_id == job_id) & job_events.c.state.is_not(None)
+    query = select(job_events.c.at, job_events.c.state).where(is_move).order_by(job_events.c.id)
+    return [(row.at, JobState(row.state)) for row in await connection.execute(query)]
 
 
 async def fetch_leases(connection: AsyncConnection) -> list[Lease]:

@@ -19,8 +19,8 @@ from runner.model.job import Job
 EVERYWHERE = ""
 """The value for all repositories."""
 
-OPERATOR = "operator"
-"""The origin of a pause from the command line."""
+OPERATOR = 0
+"""The issue number of a pause from the command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,19 @@ class Pause:
 
     repository: str
     """In lower case, or `EVERYWHERE`."""
-    origin: str
-    """Who or what paused, and has to end the pause. There may be several at the same time."""
+    issue_number: int
+    """The issue with the label, which has to end the pause, or `OPERATOR`. There may be several at the same time."""
     paused_by: str
     paused_at: datetime
 
+    @property
+    def origin(self) -> str:
+        """Who or what paused, in words."""
+        return "operator" if self.issue_number == OPERATOR else f"#{self.issue_number}"
+
     def describe(self) -> str:
         """A clause for people, without the operator's name."""
-        if self.origin == OPERATOR:
+        if self.issue_number == OPERATOR:
             return "the operator of this App has paused new jobs"
         return f"@{self.paused_by} has paused new jobs in this repository ({self.origin})"
 
@@ -46,10 +51,10 @@ async def begin_pause(connection: AsyncConnection, pause: Pause) -> bool:
     return await insert_new(connection, pauses, asdict(pause))
 
 
-async def end_pause(connection: AsyncConnection, repository: str, origin: str | None = None) -> int:
-    """End the pause of one origin, or all pauses. Returns their number."""
+async def end_pause(connection: AsyncConnection, repository: str, issue_number: int | None = None) -> int:
+    """End the pause by one issue, or all pauses. Returns their number."""
     which = [pauses.c.repository == repository.lower()]
-    which += [pauses.c.origin == origin] if origin else []
+    which += [] if issue_number is None else [pauses.c.issue_number == issue_number]
     return (await connection.execute(delete(pauses).where(*which))).rowcount
 
 

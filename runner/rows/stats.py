@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
@@ -23,8 +23,8 @@ from runner.rows.usage_columns import sum_usage
 WINDOW = timedelta(hours=1)
 """The time window for durations of phases."""
 
-MAX_EVENTS = 20_000
-"""The most history entries that are read, the newest."""
+MAX_MOVES = 20_000
+"""The most moves of jobs that are read, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ async def take_readings(connection: AsyncConnection, now: datetime) -> Readings:
         holds=await _count(connection, holds.c.job_id),
         notifications=await _count(connection, notifications.c.key, notifications.c.delivered_at.is_(None)),
         taken=await _sum_up(connection),
-        phases=measure_phases(await _fetch_steps(connection, now - WINDOW)),
+        phases=measure_phases(await _fetch_moves(connection, now - WINDOW)),
     )
 
 
@@ -101,32 +101,21 @@ async def _sum_up(connection: AsyncConnection) -> Mapping[tuple[str, str], Usage
     return {(row.pop("agent"), row.pop("by_model")): Usage(**row) for row in rows}
 
 
-async def _fetch_steps(connection: AsyncConnection, since: datetime) -> list[tuple[str, datetime, str]]:
-    """Every step of the jobs that took one lately: job, time, words; each job's in their order."""
-    lately = select(job_events.c.job_id).where(job_events.c.at >= since).distinct()
-    columns = (job_events.c.job_id, job_events.c.at, job_events.c.what)
-    query = select(*columns).where(job_events.c.job_id.in_(lately)).order_by(job_events.c.id.desc()).limit(MAX_EVENTS)
-    rows = [(str(job_id), at, str(what)) for job_id, at, what in await connection.execute(query)]
+async def _fetch_moves(connection: AsyncConnection, since: datetime) -> list[tuple[str, datetime, str]]:
+    """Every move of the jobs that moved since then: job, time, state; each job's moves in order."""
+    lately = select(job_events.c.job_id).where(job_events.c.at >= since, job_events.c.state.is_not(None)).distinct()
+    query = select(job_events.c.job_id, job_events.c.at, job_events.c.state)
+    query = query.where(job_events.c.job_id.in_(lately), job_events.c.state.is_not(None))
+    found = await connection.execute(query.order_by(job_events.c.id.desc()).limit(MAX_MOVES))
+    rows = [(row.job_id, row.at, row.state) for row in found]
     rows.reverse()
     return sorted(rows, key=lambda row: row[0])  # Stable: what came later stays later.
 
 
-def measure_phases(steps: Iterable[tuple[str, datetime, str]]) -> Mapping[str, Sequence[float]]:
-    """How many seconds jobs spent in each phase, from their steps, those of each job together and in order. Pure."""
+def measure_phases(moves: Iterable[tuple[str, datetime, str]]) -> Mapping[str, Sequence[float]]:
+    """How many seconds jobs spent in each state, from their moves, those of each job together and in order. Pure."""
     took: defaultdict[str, list[float]] = defaultdict(list)
-    for _, of_job in groupby(steps, lambda step: step[0]):
-        phase, since = "", None
-        for _, at, what in of_job:
-            state = find_state(what)
-            if state is None:
-                continue
-            if since is not None:
-                took[phase].append((at - since).total_seconds())
-            phase, since = state, at
+    for _, of_job in groupby(moves, lambda move: move[0]):
+        for (_, since, state), (_, until, _) in pairwise(of_job):
+            took[state].append((until - since).total_seconds())
     return took
-
-
-def find_state(what: str) -> str | None:
-    """The state into which a step led, if it led into another one."""
-    word = what.split(":", maxsplit=1)[0].split(" by ", maxsplit=1)[0]
-    return word if word in set(map(str, JobState)) else None

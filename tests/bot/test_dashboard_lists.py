@@ -209,13 +209,13 @@ def test_a_diff_is_folded_by_file() -> None:
     assert [file.unfolded for file in long] == [False]
 
 
-def test_phases_are_read_out_of_a_jobs_history() -> None:
-    words = ["queued by @alice", "preparing", "a step", "running", "failed: it broke"]
-    events = [(NOON + timedelta(seconds=10 * number), what) for number, what in enumerate(words)]
+def test_the_phases_of_a_job_follow_from_its_moves() -> None:
+    states = {0: JobState.QUEUED, 10: JobState.PREPARING, 30: JobState.RUNNING, 40: JobState.FAILED}
+    moves = [(NOON + timedelta(seconds=second), state) for second, state in states.items()]
     until = NOON + timedelta(seconds=100)
-    ended = [(phase.state, phase.words) for phase in list_phases(events, until, active=False)]
+    ended = [(phase.state, phase.words) for phase in list_phases(moves, until, active=False)]
     assert ended == [("queued", "10 s"), ("preparing", "20 s"), ("running", "10 s")]
-    active = list_phases(events[:-1], until, active=True)
+    active = list_phases(moves[:-1], until, active=True)
     assert [(phase.state, phase.words) for phase in active][-1] == ("running", "1 min 10 s")
 
 

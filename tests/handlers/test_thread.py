@@ -37,7 +37,7 @@ QUEUED, DONE, LOST = make_job(), done(), done(state=JobState.LOST, failure="mach
 SWEPT = done(preset=VERIFY, posts=Posts.FINDING, base_commit="b" * 40)
 RULES = RepositoryRules(REPOSITORY, agent="mine")
 OFFERS = {"claude": ("opus", "sonnet"), "mine": ()}
-PAUSE = Pause(REPOSITORY, "#12", "maintainer", datetime(2026, 1, 2, tzinfo=UTC))
+PAUSE = Pause(REPOSITORY, 12, "maintainer", datetime(2026, 1, 2, tzinfo=UTC))
 DIGEST = "0123456789ab"
 HOLD = Hold(RUNNING.id, "maintainer", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8))
 ANEW = make_job(kind=JobKind.WORKTREE, series=1, name=DONE.id)
@@ -115,7 +115,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_broken_rules: [replies.render_broken_rules("line 3, quotas.issue: Input should be an integer")],
     replies.render_paused: [
         replies.render_paused(PAUSE),
-        replies.render_paused(replace(PAUSE, origin=OPERATOR)),
+        replies.render_paused(replace(PAUSE, issue_number=OPERATOR)),
     ],
     replies.render_pause_begun: [replies.render_pause_begun("maintainer", "ptq:pause")],
     replies.render_pause_ended: [replies.render_pause_ended("maintainer")],

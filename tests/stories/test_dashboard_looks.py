@@ -72,7 +72,7 @@ async def fill(dashboard: Dashboard) -> None:
             await connection.execute(deliveries.insert().values(event="issue_comment", error=error, **values, **row))
         for job_id, steps in ((RUNNING, ("preparing", "running")), (ENDED, ("preparing", "running", "succeeded"))):
             for minutes, what in enumerate(steps, 1):
-                await job_rows.add_event(connection, job_id, now + timedelta(minutes=minutes), what)
+                await job_rows.add_event(connection, job_id, now + timedelta(minutes=minutes), what, JobState(what))
             await job_rows.save_meter(
                 connection, make_meter(job_id, turns=7, cost_usd=1.5, model="a-model-with-a-long-name-4")
             )

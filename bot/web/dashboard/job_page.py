@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -20,11 +20,10 @@ from handlers.commands.table import Right
 from handlers.holds.by_comment import would_take_over
 from handlers.words.report_comment import render_duration
 from runner.db.schema import jobs
-from runner.model.job import Job
+from runner.model.job import Job, JobState
 from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold
-from runner.rows.stats import find_state
 
 MAX_ATTEMPTS = 50
 """The most attempts of a case that are linked, the newest."""
@@ -92,6 +91,7 @@ async def fetch_details(deps: DashboardDeps, visit: Visit, job: Job) -> JobDetai
     now = deps.context.now()
     async with deps.context.db.read() as connection:
         events = await job_rows.fetch_events(connection, job.id)
+        moves = await job_rows.fetch_moves(connection, job.id)
         hold = await fetch_hold(connection, job.id)
         attempts = await _fetch_attempts(connection, job)
         hidden = set() if visit.is_operator else await fetch_hidden(connection, [one.id for one in attempts])
@@ -101,7 +101,7 @@ async def fetch_details(deps: DashboardDeps, visit: Visit, job: Job) -> JobDetai
     machine = deps.context.machines.get(job.machine or "")
     return JobDetails(
         events=events,
-        phases=list_phases(events, job.ended_at or now, active=job.active),
+        phases=list_phases(moves, job.ended_at or now, active=job.active),
         attempts=attempts,
         hidden=hidden,
         case=case,
@@ -140,9 +140,8 @@ def find_ssh_command(hold: Hold | None, machine: Machine | None, visit: Visit) -
     return shlex.join(describe_way_in(machine)) if is_theirs or visit.is_operator else ""
 
 
-def list_phases(events: Iterable[tuple[datetime, str]], until: datetime, *, active: bool) -> list[Phase]:
-    """The states in a job's history, without the final one. Pure."""
-    moves = [(at, state) for at, what in events if (state := find_state(what))]
+def list_phases(moves: Sequence[tuple[datetime, JobState]], until: datetime, *, active: bool) -> list[Phase]:
+    """The states that a job was in, without the final one. Pure."""
     ends = [*(at for at, _ in moves[1:]), until]
     phases = [Phase(state, at, max(end - at, timedelta())) for (at, state), end in zip(moves, ends, strict=True)]
     return phases if active else phases[:-1]

@@ -230,10 +230,10 @@ def upgrade() -> None:
     op.create_table(
         "pauses",
         sa.Column("repository", sa.String(200), nullable=False),
-        sa.Column("origin", sa.String(50), nullable=False),
+        sa.Column("issue_number", INTEGER, autoincrement=False, nullable=False),
         sa.Column("paused_by", sa.String(100), nullable=False),
         sa.Column("paused_at", TIME, nullable=False),
-        sa.PrimaryKeyConstraint("repository", "origin"),
+        sa.PrimaryKeyConstraint("repository", "issue_number"),
     )
     op.create_table(
         "ptq_bot",
@@ -318,6 +318,7 @@ def upgrade() -> None:
         sa.Column("id", INTEGER, nullable=False),
         sa.Column("job_id", sa.String(20), nullable=False),
         sa.Column("at", TIME, nullable=False),
+        sa.Column("state", sa.String(20), nullable=True),
         sa.Column("what", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(
             ["job_id"],
