@@ -31,7 +31,7 @@ from bot.web.auth.auth_config import build_auth_config
 from bot.web.auth.form_fields import MAX_FORM
 from bot.web.pages import Pages
 from bot.webhook import Webhook
-from handlers.cases.retention import clean_database, clean_spool
+from handlers.cases.retention import Retention, clean_database, clean_spool
 from handlers.context import Context
 from handlers.effects.case_labels import CaseLabels
 from handlers.effects.drain import drain
@@ -87,7 +87,9 @@ class Service:
         self._settings = settings
         self._pace = pace or Pace()
         self._roster = Roster(settings, self._pace.silence_s, opens)
-        self._agents = {spec.name: build_agent(spec) for spec in settings.agent_specs()}
+        self._specs = {spec.name: spec for spec in settings.agent_specs()}
+        self._agents = {name: build_agent(spec) for name, spec in self._specs.items()}
+        self._prices = settings.price_list()
         self._database = Database(settings.server.database_url)
         self._intake = Bell(self._database.notify)
         """For deliveries alone: they come more often than any other loop should look."""
@@ -180,7 +182,7 @@ class Service:
 
     def _clean_up(self, database: Database, inbox: Inbox, claims: Claims, spool: Spool) -> list[Loop]:
         """The loops that keep the database small and fast. No bell rings for them."""
-        retention, unheard = self._settings.retention.as_retention(), Bell()
+        retention, unheard = self._settings.retention.make(Retention), Bell()
         clean = claims.keeping("retention", lambda: clean_database(database, retention, now))
 
         async def fold_in_peace() -> None:
@@ -241,7 +243,7 @@ class Service:
             github=github,
             db=database,
             repositories=self._roster.repositories,
-            agents={spec.name: spec for spec in settings.agent_specs()},
+            agents=self._specs,
             public_url=settings.server.public_url,
             secrets=settings.secret_values(),
             now=now,
@@ -267,15 +269,15 @@ class Service:
     def _build_supervisor(
         self, database: Database, bell: Bell, claims: Claims, spool: Spool, gateway: ModelGateway
     ) -> tuple[Supervisor, Refresher]:
-        settings, roster = self._settings, self._roster
+        roster = self._roster
         bench = Bench(
             db=database,
             clients=roster.clients,
             profiles=roster.profiles,
             agents=self._agents,
-            skills={skill.name: skill for skill in settings.skill_list()},
+            skills={skill.name: skill for skill in self.context.skills},
             spool=spool,
-            usage_reader=UsageReader(spool, settings.price_list(), now),
+            usage_reader=UsageReader(spool, self._prices, now),
             now=now,
             gateway=gateway,
             history=GitHubHistory(self.context.github, now),
@@ -287,10 +289,10 @@ class Service:
     async def _build_gateway(self, stack: AsyncExitStack, database: Database, github: AppGitHub) -> ModelGateway:
         settings = self._settings
         session = await stack.enter_async_context(open_session(settings.way_out(), limit=0, auto_decompress=False))
-        prices, url = settings.price_list(), settings.gateway.url
+        url = settings.gateway.url or ""
         git = GitProxy(session, find_web_url(settings.github.api_url), github, self._roster.profiles)
         packages = PackageProxy(self._roster.profiles)
-        return ModelGateway(session, database, settings.upstreams(), prices, now, url or "", git, packages)
+        return ModelGateway(session, database, settings.upstreams(), self._prices, now, url, git, packages)
 
     def _build_pages(self, session: aiohttp.ClientSession, spool: Spool, recovery: Recovery, claims: Claims) -> Pages:
         return Pages(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from bot.config.tables import Command, Secret, SecretFile, Table, Text, Url
-from handlers.cases.retention import REDELIVERED_DAYS, Retention
+from handlers.cases.retention import REDELIVERED_DAYS
 from handlers.rules import Preset, RepositoryRules, Role
 from runner.agents.prices import Price
 from runner.agents.skills import Skill, read_skill
@@ -117,8 +117,7 @@ class LimitsTable(Table):
 
     def over(self, inherited: Limits) -> Limits:
         """The plain value: these bounds, and the inherited ones where there is none."""
-        inherited_values = {name: getattr(inherited, name) for name in LimitsTable.model_fields}
-        return Limits(**{**inherited_values, **self.model_dump(exclude_none=True)})
+        return replace(inherited, **self.model_dump(exclude_none=True))
 
 
 class CapsTable(Table):
@@ -243,10 +242,6 @@ class RetentionTable(Table):
     deliveries_days: Annotated[int, Field(gt=REDELIVERED_DAYS)] = 30
     logs_days: Annotated[int, Field(ge=1)] = 180
 
-    def as_retention(self) -> Retention:
-        """The plain value."""
-        return Retention(**self.model_dump())
-
 
 class VerifyTable(Table):
     """`[repos."owner/name".verify]`: how the service runs repros and tests itself."""
@@ -255,10 +250,6 @@ class VerifyTable(Table):
     script: Text = "python"
     tests: Text = "python -m pytest"
     network: Literal["none", "host"] = "none"
-
-    def as_verification(self, rebuild: tuple[str, ...]) -> Verification:
-        """The plain value."""
-        return Verification(self.runs, self.script, self.tests, rebuild, self.network)
 
 
 class RepositoryTable(Table):
@@ -319,49 +310,24 @@ class RepositoryTable(Table):
 
     def as_rules(self, name: str) -> RepositoryRules:
         """What the handlers need of it."""
-        return RepositoryRules(
+        return self.make(
+            RepositoryRules,
             name=name,
-            agent=self.agent,
             agents=(self.agent, *(name for name in self.agents if name != self.agent)),
-            labels=self.labels,
-            requires=self.requires,
-            pause_label=self.pause_label,
-            case_labels=self.case_labels,
             who_may_start=Role[self.who_may_start.upper()],
             who_may_open=Role[self.who_may_open.upper()],
-            clone_url=self.clone_url,
-            base_branch=self.base_branch,
-            test_command=self.test_command,
             lint_command=" && ".join(self.lint) or None,
             rebuild_command=" && ".join(self.rebuild) or None,
-            import_names=self.import_names,
-            tools=self.tools,
-            push_to=self.push_to,
-            commit_author=self.commit_author,
-            sign_off=self.sign_off,
-            max_open_pulls=self.max_open_pulls,
-            takeover=self.takeover,
         )
 
     def as_profile(self, name: str, limits: Limits, caps: Mapping[Scope, Caps]) -> Profile:
         """What the runner needs of it."""
-        return Profile(
+        return self.make(
+            Profile,
             repository=name,
-            requires=self.requires,
-            setup=self.setup,
-            update=self.update,
-            smoke_test=self.smoke_test,
-            submodules=self.submodules,
             by_gateway=self.clone_url is None,
-            private_repositories=self.private_repositories,
-            network=self.network,
-            package_hosts=self.package_hosts,
-            refresh_hours=self.refresh_hours,
-            lint=self.lint,
-            create_venv=self.create_venv,
-            protected_paths=self.protected_paths,
             base_branch=self.base_branch or "HEAD",
-            verification=self.verify.as_verification(self.rebuild),
+            verification=self.verify.make(Verification, rebuild=self.rebuild),
             limits=limits,
             caps=caps,
         )

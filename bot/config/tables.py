@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -25,6 +26,11 @@ from runner.agents import BACKENDS, AgentSpec
 from runner.model.inventory import MAX_GPUS
 from runner.model.machines import Machine
 from runner.transport.ssh import HOST, USER, check_ssh_config, parse_hop
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value = TypeVar("Value", bound="DataclassInstance")
 
 SQLITE = "sqlite+aiosqlite:///"
 POSTGRESQL = re.compile(
@@ -154,6 +160,11 @@ class Table(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
+    def make(self, kind: type[Value], **others: Any) -> Value:
+        """A plain value of a lower floor. Its fields get the `others`, and the values of keys with the same names."""
+        names = {field.name for field in fields(kind)} & type(self).model_fields.keys() - others.keys()
+        return kind(**{name: getattr(self, name) for name in names}, **others)
+
 
 class GitHubTable(Table):
     """`[github]`: the GitHub App, and the address of GitHub."""
@@ -272,7 +283,7 @@ class AgentGatewayTable(Table):
         """The plain value."""
         headers = {name.lower(): value.get_secret_value() for name, value in self.headers.items()}
         key = self.key.get_secret_value() if self.key else ""
-        return Upstream(self.url, key, headers, RequestRule(self.models, self.server_tools, self.max_output_tokens))
+        return Upstream(self.url, key, headers, self.make(RequestRule))
 
 
 class AgentTable(Table):
@@ -309,10 +320,14 @@ class AgentTable(Table):
 
     def as_spec(self, name: str) -> AgentSpec:
         """The plain value."""
-        env = {key: value.get_secret_value() for key, value in self.env.items()}
-        api = (self.gateway and self.gateway.api) or ""
-        choice = (self.model, self.models, self.thinking, self.gateway is not None, api)
-        return AgentSpec(name, self.kind, self.command or (), self.args, env, *choice)
+        return self.make(
+            AgentSpec,
+            name=name,
+            command=self.command or (),
+            env={key: value.get_secret_value() for key, value in self.env.items()},
+            behind_gateway=self.gateway is not None,
+            gateway_api=(self.gateway and self.gateway.api) or "",
+        )
 
 
 class MachineTable(Table):
@@ -348,4 +363,4 @@ class MachineTable(Table):
 
     def as_machine(self) -> Machine:
         """The plain value."""
-        return Machine(**{**self.model_dump(), "host": self.host or "", "user": self.user or ""})
+        return self.make(Machine, host=self.host or "", user=self.user or "")
