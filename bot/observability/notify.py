@@ -21,7 +21,7 @@ from handlers.context import Context
 from handlers.effects.drain import FRESH, Due, Effect, drain
 from handlers.effects.retry_policy import Verdict, judge
 from handlers.notices.alerts import Alerts
-from handlers.words.notifications import render_for_slack, render_payload
+from handlers.notices.notifications import render_for_slack, render_payload
 from runner.model.back_off import BackOff
 from runner.rows.notifications import Notification, NotificationKind, change_notification, fetch_waiting
 

@@ -1,1 +1,4 @@
-"""Environments that people work in: takeover, release, and asking GitHub again whether their holders still may."""
+"""Environments that people work in: takeover, release, and what people are told about them.
+
+GitHub is asked again whether their holders still may.
+"""

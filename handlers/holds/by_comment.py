@@ -17,11 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
-from handlers.holds import takeover
+from handlers.holds import hold_replies, takeover
 from handlers.holds.manual_jobs import KeyHolder
 from handlers.holds.takeover import HoldRefused
 from handlers.rules import RepositoryRules
-from handlers.words import hold_replies, replies
+from handlers.words import replies
 from runner.jobd.access.admission import MAX_KEYS, read_key
 from runner.jobd.files import Failure
 from runner.model.job import Job, JobKind, JobState

@@ -14,9 +14,9 @@ from handlers.commands.own_rules import narrow
 from handlers.commands.table import COMMANDS
 from handlers.context import Context
 from handlers.effects.outbox import write_reply
+from handlers.holds import hold_replies
 from handlers.holds.manual_jobs import find_origin
 from handlers.ports import GitHubError, GitHubUnavailable
-from handlers.words import hold_replies
 from runner.model.job import Job
 from runner.rows import job_rows
 from runner.rows.claims import ClaimLost

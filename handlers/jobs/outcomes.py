@@ -23,9 +23,9 @@ from handlers.context import Context
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.rebase import is_to_be_tried_again
 from handlers.jobs.start import start_again
+from handlers.notices.notifications import draft_concern
 from handlers.text.report import is_withheld
 from handlers.words import replies, status_comment
-from handlers.words.notifications import draft_concern
 from handlers.words.report_comment import Draft, approvable, draft_report
 from handlers.words.verified import find_outcome
 from runner.aside import run_aside

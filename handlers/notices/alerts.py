@@ -12,8 +12,8 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
+from handlers.notices.notifications import BACK, OUT, draft_concern, draft_machine
 from handlers.text.report import is_withheld
-from handlers.words.notifications import BACK, OUT, draft_concern, draft_machine
 from runner.db.schema import jobs, reports
 from runner.model.caps import Caps, CapUse, Scope, find_uses
 from runner.model.job import FINAL

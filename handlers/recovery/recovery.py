@@ -25,6 +25,7 @@ from handlers.context import Context
 from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, find_lane, is_routed
 from handlers.inbox.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
 from handlers.jobs.start import start_job, was_decided
+from handlers.notices.notifications import NAMED, draft_held, draft_recovery
 from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling, NotFound
 from handlers.recovery.heartbeats import (
     ALIVE,
@@ -53,9 +54,8 @@ from handlers.triggers.labels import (
     name_trigger,
     pause_repository,
 )
-from handlers.words.notifications import NAMED, draft_held
 from runner.rows.claims import ClaimLost
-from runner.rows.notifications import Notification, NotificationKind, draft, insert_notification
+from runner.rows.notifications import insert_notification
 from runner.rows.pauses import OPERATOR, fetch_pauses
 
 log = structlog.get_logger()
@@ -363,7 +363,9 @@ class Recovery:
             for name in this.seen:
                 await note_look(connection, name, this.until)
             if self._was_away or this.recovered or this.lost or this.labels:
-                await insert_notification(connection, self._draft_recovery(this))
+                since = self._since if self._was_away else None
+                told = draft_recovery(since, this.until, this.recovered, this.lost, this.labels)
+                await insert_notification(connection, told)
         if this.recovered or this.lost or this.labels or not self._has_reported:
             log.info(
                 "recovery.finished",
@@ -376,14 +378,6 @@ class Recovery:
         self._has_reported, self._since, self._was_away = True, this.until, False
         if this.recovered:
             self._context.ring()
-
-    def _draft_recovery(self, this: _Pass) -> Notification:
-        """The operator's notification: for every absence of the service, otherwise at most once an hour."""
-        since = self._since if self._was_away else None
-        facts = {"recovered": this.recovered, "lost": this.lost, "labels": this.labels}
-        times = {"since": since and f"{since:%F %R} UTC", "until": f"{this.until:%F %R} UTC"}
-        occasion = f"{since:%F %T}" if since else f"{this.until:%F %H}"
-        return draft(NotificationKind.RECOVERY, "deliveries", occasion, {**facts, **times}, this.until)
 
     def _complain(self, about: str, error: Exception | str) -> None:
         """Log a refusal of GitHub once, until it changes."""

@@ -1,6 +1,6 @@
 """Rows of what an operator is to be told: each occasion once. Every function takes the transaction of its caller.
 
-Facts alone: `handlers.words.notifications` has the words, and `bot.observability.notify` says them.
+Facts alone: `handlers.notices.notifications` has the words, and `bot.observability.notify` says them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from bot.config.policy_tables import NotifyTable
 from bot.observability.notify import WAITS, Notifier
 from handlers.context import Context
-from handlers.words.notifications import draft_concern
+from handlers.notices.notifications import draft_concern
 from runner.db.database import Database
 from runner.model.job import Report
 from runner.rows import job_rows

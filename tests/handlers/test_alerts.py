@@ -12,8 +12,8 @@ import pytest
 
 from handlers.context import Context
 from handlers.notices.alerts import Alerts
+from handlers.notices.notifications import clean_for_chat, render_payload
 from handlers.rules import RepositoryRules
-from handlers.words.notifications import clean_for_chat, render_payload
 from runner.db.database import Database
 from runner.model.caps import Caps, Scope
 from runner.model.job import JobKind, JobState, Report

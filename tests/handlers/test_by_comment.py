@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from handlers.context import Context
+from handlers.holds import hold_replies
 from handlers.holds.by_comment import LASTS, choose_keys, find_newest, take_over
 from handlers.holds.held import check_holds
 from handlers.holds.manual_jobs import KeyHolder
@@ -18,7 +19,6 @@ from handlers.holds.takeover import take_over as take_over_as_operator
 from handlers.jobs.outcomes import report_jobs
 from handlers.ports import GitHubUnavailable
 from handlers.rules import VERIFY, RepositoryRules, Role
-from handlers.words import hold_replies
 from runner.db.database import Database
 from runner.db.schema import replies
 from runner.jobd.access.admission import MAX_KEYS, read_keys

@@ -17,9 +17,9 @@ from handlers.cases.casebook import Reply
 from handlers.context import Context
 from handlers.jobs.outcomes import render_report, report_jobs
 from handlers.jobs.preconditions import find_earlier_repro
+from handlers.notices.notifications import render_payload
 from handlers.rules import VERIFY
 from handlers.words import replies
-from handlers.words.notifications import render_payload
 from runner.db.database import Database
 from runner.model.job import FileChange, Job, JobState, Posts, Report
 from runner.model.meter import Meter

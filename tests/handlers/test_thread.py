@@ -12,9 +12,10 @@ from typing import Any
 
 from github_standin.pages.markdown import render_markdown
 from handlers.commands.table import parse_commands, render_help
+from handlers.holds import hold_replies
 from handlers.pulls.note import NoteText, find_note_fault, find_option_fault
 from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules, Role
-from handlers.words import hold_replies, replies, status_comment
+from handlers.words import replies, status_comment
 from handlers.words.report_comment import draft_report
 from runner.changes.rebase import refuse_unresolved
 from runner.model.caps import CapUse, Scope

@@ -23,7 +23,7 @@ PRODUCT = (*FLOORS, STANDIN)
 PACKAGES = {
     "runner": "model agents changes checks db rows transport steps scheduler",
     "runner.jobd": "sandbox stages proxy environment access verbs",
-    "handlers": "text cases words effects inbox commands jobs pulls holds triggers recovery notices",
+    "handlers": "text cases words notices effects inbox commands jobs pulls holds triggers recovery",
     "bot": "github gateway config observability operations web.auth web.dashboard web . doctor setup demo cli",
     STANDIN: "model api pages .",
 }

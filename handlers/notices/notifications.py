@@ -55,6 +55,17 @@ def draft_held(issues: Iterable[str], labels: int, sweep_max: int, now: datetime
     return draft(NotificationKind.HELD, "labels", f"{which} {now:%F}", facts, now)
 
 
+def draft_recovery(since: datetime | None, until: datetime, recovered: int, lost: int, labels: int) -> Notification:
+    """What a look for missed events has found. The service was away since `since`; None means that it was not away.
+
+    The operator hears of every absence, and else at most once an hour.
+    """
+    facts = {"recovered": recovered, "lost": lost, "labels": labels}
+    times = {"since": since and f"{since:%F %R} UTC", "until": f"{until:%F %R} UTC"}
+    occasion = f"{since:%F %T}" if since else f"{until:%F %H}"
+    return draft(NotificationKind.RECOVERY, "deliveries", occasion, {**facts, **times}, until)
+
+
 def clean_for_chat(text: str, secrets: Collection[str]) -> str:
     """A text on one line, without mentions, and without addresses that have a scheme or `www.`.
 
