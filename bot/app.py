@@ -249,7 +249,6 @@ class Service:
             now=now,
             ring=self._bell.ring,
             skills=settings.skill_list(),
-            caps=self._roster.caps,
             presets=settings.preset_table(),
             machines=self._roster.machines,
             signs_in=settings.dashboard.client_id is not None,

@@ -12,7 +12,6 @@ from handlers.rules import PRESETS, Preset, RepositoryRules
 from runner.agents import AgentSpec
 from runner.agents.skills import Skill
 from runner.db.database import Database
-from runner.model.caps import Caps, Scope
 from runner.model.job import Job, JobRequest
 from runner.model.machines import Machine, eligible
 
@@ -34,8 +33,6 @@ class Context:
     ring: Callable[[], None]
     """Wakes the loops that carry out what a handler has stored."""
     skills: Sequence[Skill] = ()
-    caps: Mapping[str, Mapping[Scope, Caps]] = field(default_factory=dict)
-    """The repository's full name in lower case -> its caps."""
     presets: Mapping[str, Preset] = field(default_factory=lambda: PRESETS)
     """Name -> preset, including the operator's own."""
     machines: Mapping[str, Machine] = field(default_factory=dict)
@@ -53,10 +50,6 @@ class Context:
     def rules_for(self, repository: str) -> RepositoryRules | None:
         """The rules of a repository, or None if it is not configured."""
         return self.repositories.get(repository.lower())
-
-    def caps_for(self, repository: str) -> Mapping[Scope, Caps]:
-        """The caps of a repository."""
-        return self.caps.get(repository.lower(), {})
 
     def machines_for(self, rules: RepositoryRules, *, private: bool) -> list[str]:
         """The names of the machines for jobs of a repository."""

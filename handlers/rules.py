@@ -139,6 +139,8 @@ class RepositoryRules:
     """Whether people may take over jobs with a comment."""
     presets: tuple[str, ...] | None = None
     """The only allowed presets; None: all."""
+    caps: Mapping[Scope, Caps] = field(default_factory=dict)
+    """The operator's caps."""
     quotas: Mapping[Scope, int] = field(default_factory=dict)
     """The most jobs, in addition to the operator's caps."""
     fault: str | None = None

@@ -308,7 +308,7 @@ class RepositoryTable(Table):
             raise ValueError("with a clone_url the gateway fetches nothing, so there can be no: private_repositories")
         return self
 
-    def as_rules(self, name: str) -> RepositoryRules:
+    def as_rules(self, name: str, caps: Mapping[Scope, Caps]) -> RepositoryRules:
         """What the handlers need of it."""
         return self.make(
             RepositoryRules,
@@ -318,6 +318,7 @@ class RepositoryTable(Table):
             who_may_open=Role[self.who_may_open.upper()],
             lint_command=" && ".join(self.lint) or None,
             rebuild_command=" && ".join(self.rebuild) or None,
+            caps=caps,
         )
 
     def as_profile(self, name: str, limits: Limits, caps: Mapping[Scope, Caps]) -> Profile:

@@ -18,7 +18,6 @@ from bot.config.contradictions import name_key
 from bot.config.settings import ConfigError, Settings
 from handlers.rules import RepositoryRules
 from runner.db.database import Database
-from runner.model.caps import Caps, Scope
 from runner.model.environment import Profile
 from runner.model.jobd_answers import JobdError
 from runner.model.machines import Machine
@@ -57,7 +56,6 @@ class Standing:
 
     settings: Settings
     repositories: Mapping[str, RepositoryRules]
-    caps: Mapping[str, Mapping[Scope, Caps]]
     machines: Mapping[str, Machine]
     profiles: Mapping[str, Profile]
     """Also of repositories that are gone: their jobs go on."""
@@ -88,7 +86,6 @@ class Roster:
         self._replaced: list[Host] = []
         self._standing = self._draw_up(settings, {})
         self.repositories = LiveMapping(lambda: self._standing.repositories)
-        self.caps = LiveMapping(lambda: self._standing.caps)
         self.machines = LiveMapping(lambda: self._standing.machines)
         self.profiles = LiveMapping(lambda: self._standing.profiles)
         self.clients = LiveMapping(lambda: self._standing.clients)
@@ -144,13 +141,11 @@ class Roster:
         machines = {machine.name: machine for machine in settings.machine_list()}
         for machine in machines.values():
             self._reach(machine)
-        profiles = settings.profiles()
         return Standing(
             settings=settings,
             repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
-            caps={profile.repository.lower(): profile.caps for profile in profiles},
             machines=machines,
-            profiles={**known, **{profile.repository: profile for profile in profiles}},
+            profiles={**known, **{profile.repository: profile for profile in settings.profiles()}},
             clients=dict(self._clients),
         )
 

@@ -145,7 +145,8 @@ class Settings(Table):
 
     def repository_rules(self) -> tuple[RepositoryRules, ...]:
         """What the handlers need to know of each repository."""
-        return tuple(table.as_rules(name) for name, table in self.repos.items())
+        caps = self.caps.over({})
+        return tuple(table.as_rules(name, table.caps.over(caps)) for name, table in self.repos.items())
 
     def profiles(self) -> tuple[Profile, ...]:
         """What the runner needs to know of each repository."""

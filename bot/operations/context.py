@@ -46,7 +46,6 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
             now=_now,
             ring=_leave,
             skills=settings.skill_list(),
-            caps={profile.repository.lower(): profile.caps for profile in settings.profiles()},
             presets=settings.preset_table(),
             machines={machine.name: machine for machine in settings.machine_list()},
         )

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bot.config.policy_tables import RepositoryTable
 from bot.config.settings import Settings
 from bot.operations.bases import NEWEST, find_clone_url, find_kind
 from bot.operations.holds import NAME, WAIT_S, find_job, read_person, wait_for_way_in
@@ -21,6 +20,7 @@ from handlers.commands.options import Choice, OptionRefused, Options, choose, li
 from handlers.holds.manual_jobs import Source, start_task, start_worktree
 from handlers.holds.takeover import HoldRefused, fetch_releasable
 from handlers.jobs.preconditions import NotStarted
+from handlers.rules import RepositoryRules
 from runner.characters import show_for_terminal
 from runner.db.database import open_beside
 from runner.model.job import Job, JobKind
@@ -73,12 +73,12 @@ async def make_worktree(
 
 
 def _find_source(settings: Settings, repository: str, machine: Machine, ref: str | None, *, private: bool) -> Source:
-    table = _find_repository(settings, repository)
-    if not eligible([machine], table.requires, private=private):
+    rules = _find_repository(settings, repository)
+    if not eligible([machine], rules.requires, private=private):
         raise HoldRefused(f"machine {machine.name} is not for {repository}: see `requires`, and `serves`")
-    branch, commit = read_ref(ref, table.base_branch or NEWEST)
+    branch, commit = read_ref(ref, rules.base_branch or NEWEST)
     url = find_clone_url(settings, repository)
-    return Source(repository, private, url, branch, commit, table.agent)
+    return Source(repository, private, url, branch, commit, rules.agent)
 
 
 def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:
@@ -88,11 +88,12 @@ def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:
     return ref or usual, None
 
 
-def _find_repository(settings: Settings, repository: str) -> RepositoryTable:
-    if repository not in settings.repos:
-        known = ", ".join(settings.repos)
-        raise HoldRefused(f"there is no repository {show_for_terminal(repository)!r}; configured: {known}")
-    return settings.repos[repository]
+def _find_repository(settings: Settings, repository: str) -> RepositoryRules:
+    for rules in settings.repository_rules():
+        if rules.name == repository:
+            return rules
+    known = ", ".join(settings.repos)
+    raise HoldRefused(f"there is no repository {show_for_terminal(repository)!r}; configured: {known}")
 
 
 async def _require_unused(connection: AsyncConnection, name: str) -> None:
@@ -110,7 +111,7 @@ async def give_task(settings: Settings, name: str, task: str, *, agent: str | No
         held, now = await find_job(connection, name), datetime.now(UTC)
         hold = await fetch_releasable(connection, held, now)
         await _require_assignable(connection, held)
-        rules = _find_repository(settings, held.repository).as_rules(held.repository)
+        rules = _find_repository(settings, held.repository)
         offers = list_offers(rules, {spec.name: spec for spec in settings.agent_specs()})
         try:
             choice = choose(Options(agent=agent, model=model), offers, Choice(rules.agent))

@@ -146,7 +146,7 @@ async def _find_used_up(
     spent = await job_rows.fetch_spent(
         connection, repository=rules.name, thread=thread, requested_by=requested_by, now=context.now()
     )
-    uses = [find_tightest(caps, spent, starting=True) for caps in (context.caps_for(rules.name), rules.own_caps)]
+    uses = [find_tightest(caps, spent, starting=True) for caps in (rules.caps, rules.own_caps)]
     use = max(filter(None, uses), key=lambda use: use.share, default=None)
     return use if use and use.share >= 1 else None
 

@@ -133,7 +133,7 @@ async def _find_used_up(connection: AsyncConnection, context: Context, now: date
     """Every cap of a day or a month of which nothing is left, with the repository or the person."""
     found = []
     for rules in context.repositories.values():
-        caps = {scope: of_scope for scope, of_scope in context.caps_for(rules.name).items() if of_scope != Caps()}
+        caps = {scope: of_scope for scope, of_scope in rules.caps.items() if of_scope != Caps()}
         people = await _list_people(connection, rules.name, now) if Scope.USER_DAY in caps else []
         for person in people or [""] * bool(caps.keys() & PERIODS):
             spent = await job_rows.fetch_spent(

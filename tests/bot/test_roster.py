@@ -46,7 +46,7 @@ def test_what_is_new_in_the_file_is_there_and_said(file: File) -> None:
     assert (line["removed"], line["changed"]) == ((), ())
     assert dict(file.roster.slots) == {"here": 1, "there": 1}
     assert {*file.roster.clients} == {*file.roster.machines} == {"here", "there"}
-    assert {*file.roster.repositories} == {*file.roster.profiles} == {*file.roster.caps}
+    assert {*file.roster.repositories} == {*file.roster.profiles}
     assert file.roster.clients["here"] is before, "a connection that is as before stays"
 
 
@@ -55,7 +55,7 @@ def test_what_is_gone_takes_nothing_new_and_stays_known_to_its_jobs(file: File) 
     (line,) = file.reload(lambda text: text.replace(SECOND_MACHINE, "").replace(SECOND_REPOSITORY, ""))
     assert line["removed"] == ("machines.there", 'repos."octo/gadgets"')
     assert [*file.roster.machines] == [*file.roster.slots] == ["here"]
-    assert [*file.roster.repositories] == [*file.roster.caps] == ["octo/widgets"]
+    assert [*file.roster.repositories] == ["octo/widgets"]
     assert "there" in file.roster.clients
     assert "octo/gadgets" in file.roster.profiles
 

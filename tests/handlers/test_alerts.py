@@ -54,16 +54,16 @@ class Watch:
     alerts: Alerts
 
     def start_again(self, caps: Mapping[Scope, Caps] | None = None) -> None:
+        rules = RepositoryRules(name="octo/widgets", agent="mine", caps=CAPS if caps is None else caps)
         context = Context(
             github=cast("Any", None),
             db=self.db,
-            repositories={"octo/widgets": RepositoryRules(name="octo/widgets", agent="mine")},
+            repositories={"octo/widgets": rules},
             agents={},
             public_url="https://ptq.example",
             secrets=(),
             now=self.clock,
             ring=lambda: None,
-            caps={"octo/widgets": CAPS if caps is None else caps},
             machines={"gpu-1": Machine("gpu-1", "/srv/ptq")},
         )
         self.alerts = Alerts(context, REST)

@@ -64,8 +64,8 @@ SLOTS = {"gpu-1": 2, "gpu-2": 1}
 MACHINES = {name: Machine(name, f"/srv/{name}", slots=slots) for name, slots in SLOTS.items()}
 PATIENCE_S = 600
 AGENT = AgentSpec("mine", "command", ("true",))
-RULES = {NAME: RepositoryRules(NAME, "mine")}
 CAPS = {Scope.JOB: Caps(output_bytes=100), Scope.ISSUE: Caps(jobs=4)}
+RULES = {NAME: RepositoryRules(NAME, "mine", caps=CAPS)}
 PROFILES = {NAME: Profile(NAME, limits=Limits(unreachable_after_s=PATIENCE_S), caps=CAPS)}
 HISTORY = ModelHistory(BASE)
 HOUR_S = 3600.0
@@ -185,7 +185,7 @@ class Jobs(RuleBasedStateMachine):
         self.stack.callback(self.witness.close)
         github = cast(GitHub, QuietGitHub())
         specs, ring = {"mine": AGENT}, lambda: None
-        self.context = Context(github, self.db, RULES, specs, "https://ptq", (), self.clock, ring, caps={NAME: CAPS})
+        self.context = Context(github, self.db, RULES, specs, "https://ptq", (), self.clock, ring)
         self.lives = [await self.begin(0), await self.begin(1)]
 
     async def begin(self, number: int) -> Life:

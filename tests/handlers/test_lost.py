@@ -40,7 +40,8 @@ async def jobs_of(desk: Desk) -> list[Job]:
 
 
 def set_up(context: Context, caps: Mapping[Scope, Caps] | None = None) -> Context:
-    return replace(context, repositories=RULES, agents=AGENTS, caps={"octo/widgets": caps or {}})
+    rules = {name: replace(one, caps=caps or {}) for name, one in RULES.items()}
+    return replace(context, repositories=rules, agents=AGENTS)
 
 
 async def test_a_lost_job_is_started_again_as_it_was_asked_for(database_url: str) -> None:
