@@ -170,5 +170,5 @@ async def test_without_an_address_the_log_has_all_but_what_is_confidential_and_h
             await notifier.step()
     (line,) = lines
     assert (line["event"], line["kind"]) == ("notification.for_the_log", "base")
-    assert "octo/widgets: its base cannot be made on gpu-1" in line["text"]
+    assert "octo/widgets: the base environment cannot be built on gpu-1" in line["text"]
     assert SECRET not in line["text"]

@@ -16,7 +16,7 @@ from bot.demo.repository import NAME
 from bot.doctor.examination import examine
 from bot.doctor.findings import DoctorVerdict, Finding
 from bot.setup.answers import App, Place
-from bot.setup.github_app import NotMade, list_installed
+from bot.setup.github_app import GitHubSetupError, list_installed
 from tests.support.certificates import COMPANY, encrypt, make_certificate
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.world import World, open_world
@@ -80,7 +80,7 @@ async def expect_set_up_to_ask(world: World, proxy: ForwardProxy, certificate: P
     app = App(APP_ID, "", "", (world.playground.folder / "app.pem").read_text(), "secret")
     assert [found.name for found in await list_installed(place, app, lambda: datetime.now(UTC))] == [NAME]
     without = Place(web_url, f"{web_url}/api/v3", str(certificate))
-    with pytest.raises(NotMade):
+    with pytest.raises(GitHubSetupError):
         await list_installed(without, app, lambda: datetime.now(UTC))
 
 

@@ -169,7 +169,8 @@ async def test_each_cap_of_a_day_or_a_month_is_told_of_once_in_that_time(databas
         end = "is used up. No new jobs start."
         assert await watch.hear() == [
             f"octo/widgets: the cap of $5.00 of this repository today {end} Running agents are stopped.",
-            f"octo/widgets: the cap of 10,000 tokens of this repository in this month {end} Running agents are stopped.",
+            f"octo/widgets: the cap of 10,000 tokens of this repository in this month {end} "
+            "Running agents are stopped.",
         ]
         await run(watch, "cccccccccc")
         assert await watch.hear() == [f"maintainer: the cap of 3 jobs of what maintainer asked for today {end}"]

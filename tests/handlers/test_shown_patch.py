@@ -167,7 +167,7 @@ def test_a_comment_shows_what_stands_between_the_ends_of_a_key_and_refuses_a_key
     assert approvable(done(), report, ())
     report = result(patch=report.patch + write_file("k.txt", mark(char, KEY)))
     text = render(report=report)
-    assert ("What looks like a secret is added in `k.txt`" in text) is (char == "+")
+    assert ("A possible secret is added in `k.txt`" in text) is (char == "+")
     assert approvable(done(), report, ()) is ("/ptq pr" in text) is (char != "+")
 
 

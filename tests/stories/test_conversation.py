@@ -312,7 +312,7 @@ async def test_a_label_pauses_its_repository_until_it_is_taken_off(tmp_path: Pat
         await world.wait_for_reply("started by people with write access")
         await world.github.unlabel_issue(NAME, world.number, "ptq:pause", "drive-by")
         await world.label("PTQ:pause")
-        await world.wait_for_reply("No new jobs begin in this repository, as @maintainer asked")
+        await world.wait_for_reply("Paused by @maintainer")
         await world.comment("/ptq diagnose")
         await world.wait_for_reply("@maintainer has paused new jobs in this repository (#1)")
         await world.github.unlabel_issue(NAME, world.number, "ptq:pause", "maintainer")
@@ -347,7 +347,7 @@ async def test_a_quota_of_a_repositorys_day_is_kept(tmp_path: Path) -> None:
         await world.comment("/ptq repro")
         await world.wait_for_report()
         await world.comment("/ptq repro")
-        assert "It is free again tomorrow" in await world.wait_for_reply("the cap of 1 job of this repository today")
+        assert "It resets at 00:00 UTC" in await world.wait_for_reply("the cap of 1 job of this repository today")
 
 
 async def test_a_repository_narrows_what_may_be_asked_for(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ async def test_a_diff_that_adds_a_secret_or_a_hidden_line_end_is_refused_by_name
         await start(world)
         report = await world.wait_for_report()
         assert "`evil.py` gets a carriage return within a line" in report
-        assert "What looks like a secret is added in `key.txt`" in report
+        assert "A possible secret is added in `key.txt`" in report
         assert "+x = 1  # ⟨U+000D⟩evil()" in report
         assert "/ptq pr" not in report
         await world.comment(f"/ptq pr\n\n{NOTE}")

@@ -142,7 +142,7 @@ async def test_a_pause_is_found_though_its_label_came_and_went_while_nobody_list
         await world.label("ptq:pause")
         world.github.deliveries.clear()
         await world.playground.start_service()
-        await world.wait_for_reply("No new jobs begin in this repository, as @maintainer asked")
+        await world.wait_for_reply("Paused by @maintainer")
         await world.comment("/ptq diagnose")
         await world.wait_for_reply("@maintainer has paused new jobs in this repository (#1)")
         await world.settle()
@@ -175,7 +175,7 @@ async def test_a_pause_that_the_operator_has_ended_is_not_found_again(tmp_path: 
         await restart(world)
         await world.open_issue()
         await world.label("ptq:pause")
-        await world.wait_for_reply("No new jobs begin in this repository")
+        await world.wait_for_reply("Paused by @")
         async with world.playground.service.context.db.write() as connection:
             assert await end_pause(connection, NAME)
         await asyncio.sleep(1.0)

@@ -76,7 +76,7 @@ class Actions:
             ref=fields.get("ref", "").strip() or None,
             options=_read_options(fields),
             by=visit.login or "",
-            request_key=derive_request_key(visit, fields),
+            occasion=derive_request_key(visit, fields),
         )
         job = await place_order(self._deps.context, rules, repository, order)
         self._deps.context.ring()

@@ -18,26 +18,26 @@ TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 JOB = make_job(started_at=NOON, model="priced")
 
 
-class Bench:
+class Harness:
     def __init__(self, folder: Path, kind: str = "claude") -> None:
         self.spool = Spool(folder)
         self.agent: Agent = build_agent(AgentSpec("mine", kind))
         self.now = NOON
-        self.gauge = self.new_gauge()
+        self.reader = self.new_reader()
 
-    def new_gauge(self) -> UsageReader:
+    def new_reader(self) -> UsageReader:
         return UsageReader(self.spool, {"priced": Price(1.0, 0.5, 10.0)}, lambda: self.now)
 
     def add(self, text: str | bytes) -> None:
         self.spool.append(JOB.id, "agent", text if isinstance(text, bytes) else text.encode())
 
     def meter(self, *, whole: bool = False) -> Meter:
-        return self.gauge.read(JOB, self.agent, whole=whole)[1]
+        return self.reader.read(JOB, self.agent, whole=whole)[1]
 
 
 def test_a_log_is_read_to_the_same_end_however_it_arrives(tmp_path: Path) -> None:
     log = (TRANSCRIPTS / "claude" / "finished.jsonl").read_bytes()
-    at_once, in_pieces = Bench(tmp_path / "a"), Bench(tmp_path / "b")
+    at_once, in_pieces = Harness(tmp_path / "a"), Harness(tmp_path / "b")
     at_once.add(log)
     for start in range(0, len(log), 1000):
         in_pieces.add(log[start : start + 1000])
@@ -48,62 +48,62 @@ def test_a_log_is_read_to_the_same_end_however_it_arrives(tmp_path: Path) -> Non
 
 
 def test_a_restart_reads_the_log_again_and_comes_to_the_same(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.add((TRANSCRIPTS / "pi" / "finished.jsonl").read_bytes())
-    bench.agent = build_agent(AgentSpec("mine", "pi"))
-    before = bench.meter()
-    bench.gauge = bench.new_gauge()
-    assert bench.meter() == before
+    harness = Harness(tmp_path)
+    harness.add((TRANSCRIPTS / "pi" / "finished.jsonl").read_bytes())
+    harness.agent = build_agent(AgentSpec("mine", "pi"))
+    before = harness.meter()
+    harness.reader = harness.new_reader()
+    assert harness.meter() == before
 
 
 def test_a_last_line_without_an_end_counts_once_the_log_is_whole(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.add(json.dumps({"type": "nothing known"}))
-    assert bench.meter().unknown_events == 0
-    assert bench.meter(whole=True).unknown_events == 1
-    assert bench.meter(whole=True).unknown_events == 1
+    harness = Harness(tmp_path)
+    harness.add(json.dumps({"type": "nothing known"}))
+    assert harness.meter().unknown_events == 0
+    assert harness.meter(whole=True).unknown_events == 1
+    assert harness.meter(whole=True).unknown_events == 1
 
 
 def test_money_is_reckoned_from_the_price_table_where_the_agent_is_silent(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "codex")
+    harness = Harness(tmp_path, "codex")
     usage = {"input_tokens": 1_000_000, "cached_input_tokens": 500_000, "output_tokens": 100_000}
-    bench.add(json.dumps({"type": "turn.completed", "usage": usage}) + "\n")
-    assert bench.meter().usage.cost_usd == pytest.approx(0.5 * 1.0 + 0.5 * 0.5 + 0.1 * 10.0)
-    assert bench.meter().cost_is_estimate
+    harness.add(json.dumps({"type": "turn.completed", "usage": usage}) + "\n")
+    assert harness.meter().usage.cost_usd == pytest.approx(0.5 * 1.0 + 0.5 * 0.5 + 0.1 * 10.0)
+    assert harness.meter().cost_is_estimate
 
 
 def test_a_model_without_a_price_costs_nobody_knows_what(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "codex")
-    bench.add(json.dumps({"type": "turn.completed", "usage": {"input_tokens": 10}}) + "\n")
+    harness = Harness(tmp_path, "codex")
+    harness.add(json.dumps({"type": "turn.completed", "usage": {"input_tokens": 10}}) + "\n")
     job = replace(JOB, model="of our own")
-    assert bench.gauge.read(job, bench.agent)[1].usage.cost_usd is None
+    assert harness.reader.read(job, harness.agent)[1].usage.cost_usd is None
 
 
 def test_silence_is_measured_from_the_last_event(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.add('{"type": "nothing known"}\n')
-    bench.meter()
-    bench.now += timedelta(seconds=70)
-    assert bench.gauge.read(JOB, bench.agent)[2] == 70
-    bench.add("a warning between the events\n")
-    assert bench.gauge.read(JOB, bench.agent)[2] == 70
-    bench.add('{"type": "nothing known"}\n')
-    assert bench.gauge.read(JOB, bench.agent)[2] == 0
+    harness = Harness(tmp_path)
+    harness.add('{"type": "nothing known"}\n')
+    harness.meter()
+    harness.now += timedelta(seconds=70)
+    assert harness.reader.read(JOB, harness.agent)[2] == 70
+    harness.add("a warning between the events\n")
+    assert harness.reader.read(JOB, harness.agent)[2] == 70
+    harness.add('{"type": "nothing known"}\n')
+    assert harness.reader.read(JOB, harness.agent)[2] == 0
 
 
 def test_what_is_no_line_of_json_and_what_has_no_end_is_borne(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.add(b"\xff\xfe\0garbage\n" + b"x" * 5_000_000)
-    assert bench.meter().usage.tokens == 0
+    harness = Harness(tmp_path)
+    harness.add(b"\xff\xfe\0garbage\n" + b"x" * 5_000_000)
+    assert harness.meter().usage.tokens == 0
 
 
 def test_an_answer_of_unknown_cost_leaves_the_whole_run_to_the_price_table(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "pi")
+    harness = Harness(tmp_path, "pi")
     for cost in ({"total": 5.0}, {}):
         usage = {"input": 500_000, "output": 0, "cost": cost}
         message = {"role": "assistant", "model": "m", "content": [], "usage": usage}
-        bench.add(json.dumps({"type": "message_end", "message": message}) + "\n")
-    meter = bench.meter()
+        harness.add(json.dumps({"type": "message_end", "message": message}) + "\n")
+    meter = harness.meter()
     assert (meter.usage.cost_usd, meter.cost_is_estimate) == (1.0, True)
-    unpriced = bench.gauge.read(replace(JOB, model="of our own"), bench.agent)[1]
+    unpriced = harness.reader.read(replace(JOB, model="of our own"), harness.agent)[1]
     assert unpriced.usage.cost_usd is None, "what is known of it is not its cost"
