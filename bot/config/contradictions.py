@@ -1,4 +1,4 @@
-"""What is wrong between the tables of `ptq.toml`: asked of raw values, and so said together with all the rest."""
+"""Problems between the tables of `ptq.toml`, found in raw values so that they are reported with all others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from handlers.rules import PRESETS
 from runner.agents.prices import Price, find_price
 
 SAY_THEIR_COST = ("claude", "pi")
-"""Kinds of agents that know what they cost."""
+"""Kinds of agents that report their cost."""
 
 
 def name_key(location: tuple[int | str, ...]) -> str:
-    """A key as one would look for it: `machines[0].slots`, `repos."octo/widgets".agent`."""
+    """A key as in the file: `machines[0].slots`, `repos."octo/widgets".agent`."""
     name = ""
     for part in location:
         if isinstance(part, int):
@@ -29,24 +29,24 @@ def name_key(location: tuple[int | str, ...]) -> str:
 
 
 def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong between tables. Asked of the raw values, so that it is said together with all the rest."""
+    """Find problems between tables."""
     given = values.get("machines")
     machines = [table for table in given if isinstance(table, dict)] if isinstance(given, list) else []
     names = [str(table.get("name")) for table in machines]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"machines: two have the name {name}"
+        yield f"machines: two machines are named {name}"
     repos, agents = values.get("repos"), values.get("agents")
     own = values.get("presets")
     presets = [*PRESETS, *(own if isinstance(own, dict) else ())]
     for name in sorted({name for name in presets if presets.count(name) > 1}):
-        yield f"{name_key(('presets', name))}: we bring along a preset of that name: choose another"
+        yield f"{name_key(('presets', name))}: this is a built-in preset: choose another name"
     seen: dict[str, str] = {}
     for name, table in repos.items() if isinstance(repos, dict) else ():
         key = name_key(("repos", name))
         if not REPOSITORY.fullmatch(name):
             yield f"{key}: a repository is named owner/name"
         if twin := seen.get(name.lower()):
-            yield f"{key}: GitHub takes it for the same as {twin}"
+            yield f"{key}: on GitHub this is the same as {twin}"
         seen[name.lower()] = name
         if isinstance(table, dict):
             yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
@@ -58,38 +58,38 @@ def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     for name, table in skills.items() if isinstance(skills, dict) else ():
         placed = isinstance(table, dict) and (table.get("folder") or table.get("in_repository"))
         if not placed and name not in list_shipped_skills():
-            yield f"{name_key(('skills', name))}: we ship no such skill: say its folder, or in_repository"
+            yield f"{name_key(('skills', name))}: there is no built-in skill of this name: set folder or in_repository"
 
 
 def _find_unknown_presets(name: str, table: Mapping[str, Any], presets: Collection[str]) -> Iterator[str]:
-    """What a repository's labels ask for and nobody has, or cannot be asked for without words."""
+    """Presets of labels that do not exist, or that need instructions."""
     labels = table.get("labels")
     for label, preset in labels.items() if isinstance(labels, dict) else ():
         key = name_key(("repos", name, "labels", label))
         if isinstance(preset, str) and preset not in presets:
-            yield f"{key}: is no preset; there are: {', '.join(dict.fromkeys(presets))}"
+            yield f"{key}: unknown preset; available: {', '.join(dict.fromkeys(presets))}"
         elif isinstance(preset, str) and preset in PRESETS and PRESETS[preset].needs_advice:
-            yield f"{key}: {preset} does what somebody's advice says, and a label says nothing"
+            yield f"{key}: {preset} needs instructions, which a label does not have"
 
 
 def _find_taken_labels(name: str, table: Mapping[str, Any]) -> Iterator[str]:
-    """Labels that would command something, and that we put on and take off ourselves."""
+    """Trigger labels that ptq-bot itself adds and removes."""
     labels, ours = table.get("labels"), {label.casefold() for label in LABELS.values()}
     named = [(("labels", label), label) for label in (labels if isinstance(labels, dict) else ())]
     for place, label in [*named, (("pause_label",), table.get("pause_label"))]:
         if isinstance(label, str) and label.casefold() in ours:
-            yield f"{name_key(('repos', name, *place))}: with case_labels we put it on issues ourselves: choose another"
+            yield f"{name_key(('repos', name, *place))}: with case_labels, ptq-bot adds this label: choose another"
 
 
 def _find_missing(
     key: str, table: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], agents: Mapping[str, Any]
 ) -> Iterator[str]:
-    """What a repository names and nobody has."""
+    """Agents and labels that a repository needs but that do not exist."""
     more, requires = table.get("agents", []), table.get("requires", [])
     named = [("agent", table.get("agent")), *(("agents", name) for name in (more if isinstance(more, list) else []))]
     for place, agent in named:
         if isinstance(agent, str) and agent not in agents:
-            yield f"{key}.{place}: there is no [agents.{agent}]; there are: {', '.join(agents) or 'none'}"
+            yield f"{key}.{place}: there is no [agents.{agent}]; available: {', '.join(agents) or 'none'}"
     if isinstance(requires, list) and requires:
         wanted = {str(label) for label in requires}
         labels = [machine.get("labels") for machine in machines]
@@ -98,7 +98,7 @@ def _find_missing(
 
 
 def _find_mute(key: str, table: Mapping[str, Any], agents: Mapping[str, Any]) -> Iterator[str]:
-    """Agents of a repository without a network that would not reach their models."""
+    """Agents without a network that cannot reach their models."""
     profile = read_profiles().get(str(table.get("profile")), {})
     if table.get("network", profile.get("network")) != "none":
         return
@@ -106,13 +106,13 @@ def _find_mute(key: str, table: Mapping[str, Any], agents: Mapping[str, Any]) ->
         agent = agents.get(name) if isinstance(name, str) else None
         if isinstance(agent, dict) and agent.get("kind") != "command" and not agent.get("gateway"):
             yield (
-                f"{key}.network: it is none, so the agent {name} reaches no model without [agents.{name}.gateway] "
-                '(docs/gateway.md); or write network = "host"'
+                f"{key}.network: with none, the agent {name} needs [agents.{name}.gateway] to reach its model "
+                '(docs/gateway.md); or set network = "host"'
             )
 
 
 def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
-    """Agents whose money nobody would know, where a repository that they work for has a cap on it."""
+    """Agents with unknown costs, in repositories with a cap on costs."""
     agents, own = values.get("agents"), values.get("prices")
     priced = dict.fromkeys(own if isinstance(own, dict) else (), Price(0, 0, 0))
     everywhere = _caps_money(values)
@@ -126,14 +126,14 @@ def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
         if name not in at_work or not isinstance(table, dict) or table.get("kind") in SAY_THEIR_COST:
             continue
         if table.get("kind") == "command" and table.get("gateway"):
-            continue  # What the gateway knows no price of, it does not pass on.
+            continue  # The gateway refuses models without a known price.
         if table.get("kind") == "command":
-            yield f"{name_key(('agents', name))}: nobody knows what a command costs, so no cap on cost_usd can hold"
+            yield f"{name_key(('agents', name))}: the cost of a command is unknown, so caps on cost_usd don't work"
             continue
         for model in (table.get("model"), *_list(table.get("models"))):
             if isinstance(model, str | None) and not find_price(model, priced):
-                what = f"the model {model} has no known price" if model else "without a model there is no price"
-                yield f"{name_key(('agents', name))}: {what}, so no cap on cost_usd can hold: see [prices]"
+                what = f"the price of model {model} is unknown" if model else "without a model the price is unknown"
+                yield f"{name_key(('agents', name))}: {what}, so caps on cost_usd don't work: see [prices]"
 
 
 def _caps_money(table: Mapping[str, Any]) -> bool:

@@ -1,7 +1,4 @@
-"""The App's manifest, `app.yml`, as values: what the App may do on GitHub, and which events it gets.
-
-This file refuses to know how an App is registered.
-"""
+"""The App's manifest, `app.yml`, as values: its permissions and events on GitHub."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _IN_A_CHECKOUT = Path(__file__).parents[2] / "app.yml"
 
 
 class Manifest(BaseModel):
-    """What `app.yml` says. GitHub's names for its keys:
+    """The values of `app.yml`. GitHub's names for its keys:
     https://docs.github.com/apps/sharing-github-apps/registering-a-github-app-from-a-manifest
     """
 
@@ -28,22 +25,22 @@ class Manifest(BaseModel):
     description: str
     public: bool
     permissions: Mapping[str, Literal["read", "write"]] = Field(alias="default_permissions")
-    """Permission -> the most that the App may ask of it."""
+    """Permission -> level."""
     events: tuple[str, ...] = Field(alias="default_events")
-    """The webhook events that GitHub sends, besides those that every App gets."""
+    """The events that GitHub sends, in addition to those that every App gets."""
 
 
 def load_manifest() -> Manifest:
-    """Read the `app.yml` that belongs to this program."""
+    """Read this program's `app.yml`."""
     return Manifest.model_validate(yaml.safe_load(read_manifest()))
 
 
 def read_manifest() -> str:
-    """Its text, reasons and all."""
+    """The text of `app.yml`, with its comments."""
     return (_IN_A_WHEEL if _IN_A_WHEEL.is_file() else _IN_A_CHECKOUT).read_text()
 
 
 def read_reasons() -> Mapping[str, str]:
-    """Permission with its level, such as `issues: write`, or event -> why: what stands right above it."""
+    """Permission with its level, such as `issues: write`, or event -> reason: the comment above it."""
     found = re.findall(r"^  # (.+)\n  (?:- )?(\w+(?:: \w+)?)$", read_manifest(), re.MULTILINE)
     return {name: reason for reason, name in found}

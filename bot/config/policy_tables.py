@@ -1,4 +1,4 @@
-"""The tables of `ptq.toml` that say what is allowed, one model each, and the plain values that lower floors get.
+"""The tables of `ptq.toml` about policy, one model each, and the plain values for lower floors.
 
 A field's docstring is its documentation; `ptq.example.toml` shows every one of them.
 """
@@ -30,11 +30,11 @@ SHIPPED_SKILLS = (
 
 
 PROFILES = Path(__file__).parent / "profiles"
-"""What a repository's table begins with when it names a profile; what it says itself comes before that."""
+"""Profiles: default values of a repository's table, which its own keys override."""
 
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
-"""The name of one, with its owner's."""
+"""The full name of a repository."""
 
 
 def _check_repository(name: str) -> str:
@@ -44,17 +44,17 @@ def _check_repository(name: str) -> str:
 
 
 MAX_INSTRUCTIONS = 20_000
-"""Characters of an operator's own preset."""
+"""The most characters of an operator's preset."""
 
 HOST_ENTRY = r"^(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?$"
-"""A host, or `*.` and the end of the names of several; with a port, where it is not TLS's."""
+"""A host, or `*.` and a domain; with a port, if it is not 443."""
 
 
 def _read_instructions(file: Path) -> Path:
     try:
         text = file.read_text()
     except FileNotFoundError:
-        raise ValueError(f"is not there: {file}") from None
+        raise ValueError(f"does not exist: {file}") from None
     except (OSError, UnicodeDecodeError):
         raise ValueError(f"cannot be read as text: {file}") from None
     if not text.strip() or len(text) > MAX_INSTRUCTIONS:
@@ -71,7 +71,7 @@ def _check_notify_url(url: SecretStr) -> SecretStr:
 def _check_inner_path(path: str) -> str:
     parts = path.split("/")
     if not all(re.fullmatch(r"[A-Za-z0-9._][A-Za-z0-9._-]*", part) and part.strip(".") for part in parts):
-        raise ValueError("must be a folder's path inside of the repository")
+        raise ValueError("must be the path of a folder in the repository")
     return path
 
 
@@ -79,17 +79,17 @@ def _check_skill(folder: Path) -> Path:
     try:
         read_skill(folder)
     except OSError as error:
-        raise ValueError(f"holds no skill: {error.filename}: {error.strerror}") from None
+        raise ValueError(f"is not a skill: {error.filename}: {error.strerror}") from None
     return folder
 
 
 def read_profiles() -> dict[str, dict[str, Any]]:
-    """The profiles that we bring along, by name."""
+    """Name -> built-in profile."""
     return {path.stem: tomllib.loads(path.read_text()) for path in PROFILES.glob("*.toml")}
 
 
 def list_shipped_skills() -> Mapping[str, Path]:
-    """The folders of the skills that we bring along, by name."""
+    """Name -> folder of a built-in skill."""
     return {folder.name: folder for place in SHIPPED_SKILLS if place.is_dir() for folder in place.iterdir()}
 
 
@@ -106,7 +106,7 @@ class LimitsTable(Table):
     orphan_after_s: Annotated[int, Field(gt=0)] | None = None
     stuck_after_s: Annotated[int, Field(gt=0)] | None = None
     stop_grace_s: Annotated[int, Field(gt=0, le=600)] | None = None
-    # Together with the diff they have to fit into one answer of the machine (`Host.run`).
+    # Together with the diff they must fit into one answer of the machine (`Host.run`).
     max_session_bytes: Annotated[int, Field(gt=0, le=10_000_000)] | None = None
     max_disk_bytes: Annotated[int, Field(gt=0)] | None = None
     max_files: Annotated[int, Field(gt=0)] | None = None
@@ -168,7 +168,7 @@ class SkillTable(Table):
     @model_validator(mode="after")
     def _one_place(self) -> SkillTable:
         if self.folder and self.in_repository:
-            raise ValueError("a skill lies in a folder or in the repository, not in both")
+            raise ValueError("give only one of folder and in_repository")
         return self
 
     def as_skill(self, name: str) -> Skill:
@@ -220,11 +220,11 @@ class DashboardTable(Table):
         if secrets != (1 if self.client_id else 0):
             raise ValueError("give client_id and exactly one of client_secret_file and client_secret, or none of them")
         if not self.client_id and (self.operators or not self.public):
-            raise ValueError("without a client_id nobody can sign in: there can be no operators, and public stays true")
+            raise ValueError("operators and public = false need a client_id, because otherwise nobody can sign in")
         return self
 
     def read_client_secret(self) -> str:
-        """The App's client secret; empty where there is none."""
+        """The App's client secret; empty if there is none."""
         if self.client_secret_file:
             return self.client_secret_file.read_text().strip()
         return self.client_secret.get_secret_value() if self.client_secret else ""
@@ -297,7 +297,7 @@ class RepositoryTable(Table):
             return given
         shipped = read_profiles()
         if name not in shipped:
-            raise ValueError(f"there is no profile of that name; there are: {', '.join(sorted(shipped))}")
+            raise ValueError(f"unknown profile; available: {', '.join(sorted(shipped))}")
         profile = shipped[name]
         limits = {**profile.pop("limits", {}), **given.get("limits", {})}
         return {**profile, **given, "limits": limits}
@@ -305,7 +305,9 @@ class RepositoryTable(Table):
     @model_validator(mode="after")
     def _fetched_one_way(self) -> RepositoryTable:
         if self.clone_url and self.private_repositories:
-            raise ValueError("with a clone_url the gateway fetches nothing, so there can be no: private_repositories")
+            raise ValueError(
+                "private_repositories cannot be used with clone_url, because the gateway then fetches nothing"
+            )
         return self
 
     def as_rules(self, name: str, caps: Mapping[Scope, Caps]) -> RepositoryRules:

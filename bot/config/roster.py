@@ -1,8 +1,8 @@
-"""What of the configuration may change while the service runs: machines and repositories, as everybody reads them.
+"""The part of the configuration that can change while the service runs: machines and repositories.
 
-Everybody holds a `LiveMapping`, which shows the newest configuration: a new file takes effect between two awaits, in
-one assignment. Machines and repositories are known by their names. What is gone from the file takes nothing new, and
-stays known to the jobs that have it. Everything else in the file needs a restart.
+Every user has a `LiveMapping`, which shows the newest configuration: a new file takes effect with one assignment.
+Machines and repositories are identified by name. Removed ones get nothing new, but stay available to their jobs.
+Everything else needs a restart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 class LiveMapping(Mapping[str, Value]):
-    """A mapping that is looked up anew each time."""
+    """A mapping that reads the current mapping each time."""
 
     def __init__(self, look: Callable[[], Mapping[str, Value]]) -> None:
         self._look = look
@@ -58,27 +58,27 @@ class Standing:
     repositories: Mapping[str, RepositoryRules]
     machines: Mapping[str, Machine]
     profiles: Mapping[str, Profile]
-    """Also of repositories that are gone: their jobs go on."""
+    """Including removed repositories, whose jobs continue."""
     clients: Mapping[str, JobdClient]
-    """Also of machines that are gone: what runs there is followed to its end."""
+    """Including removed machines, whose jobs are followed to their end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is different in a new file, by name."""
+    """The differences in a new file, by name."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
     needs_restart: tuple[str, ...]
-    """Tables that are different too, and are not taken over."""
+    """Changed tables that do not take effect without a restart."""
 
 
 class Roster:
-    """Holds what stands, and replaces it."""
+    """Holds the current configuration, and replaces it."""
 
     def __init__(self, settings: Settings, silence_s: float, opens: HostOpener = open_host) -> None:
-        """A machine that is silent for `silence_s` counts as gone. `opens` is how machines are reached."""
+        """A machine that is silent for `silence_s` counts as unreachable. `opens` opens connections to machines."""
         self._silence_s = silence_s
         self._open_host = opens
         self._hosts: dict[str, tuple[Machine, Host]] = {}
@@ -92,7 +92,7 @@ class Roster:
         self.slots = LiveMapping(lambda: {name: machine.slots for name, machine in self._standing.machines.items()})
 
     def reload(self, read: Callable[[], Settings]) -> None:
-        """Take over what `read` gives. A file that cannot be used changes nothing, and the log has every problem."""
+        """Use the configuration from `read`. An invalid file changes nothing, and all its problems are logged."""
         old = self._standing.settings
         try:
             new = read()
@@ -110,7 +110,7 @@ class Roster:
             log.warning("config.needs_a_restart", tables=changes.needs_restart)
 
     async def let_go(self, db: Database) -> None:
-        """Close the connections that nothing needs any more. A late use of one opens it again."""
+        """Close unused connections. A late use opens one again."""
         while self._replaced:
             await self._replaced.pop().close()
         gone = [name for name in self._hosts if name not in self._standing.machines]
@@ -123,10 +123,10 @@ class Roster:
                 await self._hosts[name][1].close()
 
     async def warn_of_open_machines(self) -> None:
-        """Say in the log which machines are this host and cannot keep jobs from the service's own files."""
+        """Log which machines are this host and cannot protect the service's files from jobs."""
         for machine in self.machines.values():
             if machine.kind == "local":
-                # One that cannot be asked just now will be asked again before it gets a job.
+                # An unreachable machine is checked again before it gets a job.
                 with suppress(HostError, JobdError):
                     found = await self.clients[machine.name].capabilities()
                     if not found.sealed:
@@ -150,7 +150,7 @@ class Roster:
         )
 
     def _reach(self, machine: Machine) -> None:
-        """See to it that a machine is reached as its entry says; a connection that is as before stays."""
+        """Open a client for a machine, unless its connection settings are unchanged."""
         before = self._hosts.get(machine.name)
         if before and is_reached_alike(before[0], machine):
             return
@@ -162,13 +162,13 @@ class Roster:
 
 
 def is_reached_alike(one: Machine, other: Machine) -> bool:
-    """Whether two entries differ in nothing but what they offer. Pure."""
+    """Whether two entries have the same connection settings. Pure."""
     offered = ("slots", "labels", "gpus_per_slot", "min_free_gb")
     return replace(one, **{name: getattr(other, name) for name in offered}) == other
 
 
 def compare(old: Settings, new: Settings) -> Changes:
-    """What is different between two files. Pure."""
+    """Compare two files. Pure."""
     before, after = _name_parts(old), _name_parts(new)
     others = (name for name in Settings.model_fields if name not in RELOADED)
     return Changes(
@@ -180,7 +180,7 @@ def compare(old: Settings, new: Settings) -> Changes:
 
 
 def find_unknown_agents(old: Settings, new: Settings) -> tuple[str, ...]:
-    """What the repositories of a new file ask for and the running service does not have. Pure."""
+    """The agents that repositories of a new file need, and that the running service does not have. Pure."""
     return tuple(
         f"{name_key(('repos', name))}: [agents.{agent}] is new, which needs a restart"
         for name, table in new.repos.items()

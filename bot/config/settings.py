@@ -1,7 +1,7 @@
-"""`ptq.toml` as typed values: every problem said at once, by key, and no secret in any message.
+"""`ptq.toml` as typed values. All problems are reported together, by key, and without secrets.
 
-Environment variables override the file: `PTQ_GITHUB__API_URL` is `[github] api_url`; lists and tables are JSON. What
-lower floors need leaves here as their own plain values. This file refuses to know what any of it is used for.
+Environment variables override the file: `PTQ_GITHUB__API_URL` is `[github] api_url`; lists and tables are JSON. Lower
+floors get their own plain values.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from runner.model.machines import Machine
 
 ENV_PREFIX = "PTQ_"
 NOT_SETTINGS = ("PTQ_TEST_", "PTQ_JOB_", "PTQ_PROMPT_", "PTQ_WORKTREE", "PTQ_OUTPUT_", "PTQ_PRESET")
-"""Variables of ours that are no settings: those of the tests, and those that an agent gets."""
+"""Our variables that are not settings: those of the tests, and those for agents."""
 
 PATHS = {
     "github": ("private_key_file", "ca_file"),
@@ -60,7 +60,7 @@ PATHS = {
     "skills": ("folder",),
     "presets": ("file",),
 }
-"""Keys whose relative paths start at the configuration's folder."""
+"""Keys with paths that are relative to the configuration's folder."""
 
 WORDS = {
     "missing": "is missing",
@@ -68,17 +68,17 @@ WORDS = {
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
     "string_type": "must be text in quotes",
-    "string_pattern_mismatch": "may hold letters, digits, '.', '_' and '-' only",
+    "string_pattern_mismatch": "may contain only letters, digits, '.', '_' and '-'",
     "tuple_type": "must be a list",
     "dict_type": "must be a table",
     "model_type": "must be a table",
     "frozen_set_type": "must be a list",
 }
-"""Our words for what pydantic finds."""
+"""Our messages for pydantic's errors."""
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message lists every problem with its key."""
+    """The configuration is not valid. The message lists every problem with its key."""
 
     def __init__(self, path: Path, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -107,7 +107,7 @@ class Settings(Table):
     recovery: RecoveryTable = RecoveryTable()
     retention: RetentionTable = RetentionTable()
     _file: Path | None = PrivateAttr(None)
-    """Where it was read from."""
+    """The file that was read."""
 
     def machine_list(self) -> tuple[Machine, ...]:
         """The machines, in the order of the file."""
@@ -116,9 +116,9 @@ class Settings(Table):
         return tuple(replace(machine, private=own) if machine.kind == "local" else machine for machine in machines)
 
     def private_places(self) -> tuple[Path, ...]:
-        """What no job on this host may see: our configuration, database, data and keys.
+        """What jobs on this host must not see: our configuration, database, data and keys.
 
-        The first two are rewritten now and then, so the whole folder counts where it is not the system's.
+        The first two are rewritten at times, so their whole folders count, except for system folders.
         """
         rewritten = [path for path in (self._file, self.server.database_file()) if path]
         whole = {form for path in rewritten for form in (path.absolute(), path.resolve())}  # Links may lead elsewhere.
@@ -126,7 +126,7 @@ class Settings(Table):
         return tuple(sorted(places | {path.absolute() for path in (self.server.data_dir, *self.key_files())}))
 
     def key_files(self) -> tuple[Path, ...]:
-        """The files that hold keys and passwords."""
+        """The files with keys and passwords."""
         own = (self.github.private_key_file, self.dashboard.client_secret_file, self.proxy.credentials_file)
         named = (*own, *(machine.client_key_file for machine in self.machines))
         return tuple(dict.fromkeys(path for path in named if path))
@@ -140,16 +140,16 @@ class Settings(Table):
         return tuple(table.as_spec(name) for name, table in self.agents.items())
 
     def upstreams(self) -> Mapping[str, Upstream]:
-        """Where the models of those agents are that ask through the gateway."""
+        """Agent -> address and key of its models, for agents that use the gateway."""
         return {name: table.gateway.as_upstream() for name, table in self.agents.items() if table.gateway}
 
     def repository_rules(self) -> tuple[RepositoryRules, ...]:
-        """What the handlers need to know of each repository."""
+        """The rules of each repository, for the handlers."""
         caps = self.caps.over({})
         return tuple(table.as_rules(name, table.caps.over(caps)) for name, table in self.repos.items())
 
     def profiles(self) -> tuple[Profile, ...]:
-        """What the runner needs to know of each repository."""
+        """The profile of each repository, for the runner."""
         limits, caps = self.limits.over(Limits()), self.caps.over({})
         return tuple(
             table.as_profile(name, table.limits.over(limits), table.caps.over(caps))
@@ -157,7 +157,7 @@ class Settings(Table):
         )
 
     def price_list(self) -> Mapping[str, Price]:
-        """The operator's own prices, by model."""
+        """Model -> the operator's price."""
         return {model: table.as_price() for model, table in self.prices.items()}
 
     def skill_list(self) -> tuple[Skill, ...]:
@@ -165,11 +165,11 @@ class Settings(Table):
         return tuple(table.as_skill(name) for name, table in self.skills.items())
 
     def preset_table(self) -> Mapping[str, Preset]:
-        """Our presets and the operator's own, by name."""
+        """Name -> preset, built-in or the operator's."""
         return {**PRESETS, **{name: table.as_preset(name) for name, table in self.presets.items()}}
 
     def way_out(self) -> WayOut:
-        """How our requests leave."""
+        """The certificates and the proxy for our requests."""
         return WayOut(self.github.ca_file, self.proxy.as_proxy(self.server.host))
 
     def private_key(self) -> str:
@@ -177,7 +177,7 @@ class Settings(Table):
         return self.github.read_private_key()
 
     def webhook_secrets(self) -> tuple[str, ...]:
-        """Every secret that a delivery may be signed with."""
+        """The secrets that can sign a delivery."""
         return tuple(secret.get_secret_value() for secret in self.github.webhook_secrets)
 
     def find_page(self, job: Job) -> str | None:
@@ -185,7 +185,7 @@ class Settings(Table):
         return find_page(job, self.server.public_url, signs_in=self.dashboard.client_id is not None)
 
     def secret_values(self) -> frozenset[str]:
-        """Everything that must never be seen in a log, a comment or a page."""
+        """All values that must never be in a log, a comment or a page."""
         env = (value.get_secret_value() for table in self.agents.values() for value in table.env.values())
         gateways = [table.gateway for table in self.agents.values() if table.gateway]
         keys = [
@@ -202,23 +202,23 @@ class Settings(Table):
 
 
 SHARED = ("/usr/local", "/usr/local/etc", "/var/lib", "/var/local", "/var/tmp", "/etc/opt")  # noqa: S108
-"""Folders that many programs keep things in, besides those right below the root."""
+"""Folders that many programs share, besides those directly under the root."""
 
 
 def is_shared(folder: Path) -> bool:
-    """Whether a folder is the system's, so that jobs need what else is in it. Pure."""
+    """Whether it is a system folder, which jobs need. Pure."""
     return len(folder.parts) <= 2 or str(folder) in SHARED
 
 
 def spell_in_addresses(secret: str) -> tuple[str, ...]:
-    """A secret as it is, and as addresses have it: percent-encoded, with hexadecimal digits in either case. Pure."""
+    """A secret, also percent-encoded as in addresses, with hexadecimal digits in either case. Pure."""
     encoded = [quote(secret, safe=safe) for safe in ("", "/", "!$&'()*+,;=~/:")] if "\n" not in secret else []
     lower = [re.sub("%..", lambda found: found[0].lower(), form) for form in encoded]
     return tuple(dict.fromkeys((secret, *encoded, *lower)))
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read a configuration. Raises `ConfigError` with everything that is wrong with it."""
+    """Read a configuration. Raises `ConfigError` with all problems."""
     values = _override(_read_toml(path), os.environ if environ is None else environ)
     _resolve_paths(values, path.resolve().parent)
     problems: list[str] = []
@@ -240,15 +240,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(path, [f"cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError:
-        raise ConfigError(path, ["is no UTF-8 text"]) from None
+        raise ConfigError(path, ["invalid UTF-8"]) from None
     except tomllib.TOMLDecodeError as error:
-        # The message may quote what it stumbled over, which may be a secret; the place says enough.
+        # The parser's message may quote a secret, so only the place is shown.
         place = re.search(r"\(at ([^()]*)\)$", str(error))
-        raise ConfigError(path, [f"is no TOML, see {place[1] if place else 'the end of the document'}"]) from None
+        raise ConfigError(path, [f"invalid TOML at {place[1] if place else 'the end of the document'}"]) from None
 
 
 def _override(values: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """The file's values with those of the environment put over them."""
+    """The file's values, overridden by the environment."""
     for name in sorted(environ):
         if not name.startswith(ENV_PREFIX) or name.startswith(NOT_SETTINGS) or "__" not in name:
             continue
@@ -262,7 +262,7 @@ def _override(values: dict[str, Any], environ: Mapping[str, str]) -> dict[str, A
 
 
 def _parse_variable(key: str, text: str) -> Any:
-    """JSON where it is a list or a table; the secrets also as plain text with commas; else the text."""
+    """Parse lists and tables as JSON; secrets also as plain text with commas; anything else is text."""
     if text[:1] in ("[", "{"):
         try:
             return json.loads(text)
@@ -272,7 +272,7 @@ def _parse_variable(key: str, text: str) -> Any:
 
 
 def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
-    """Let relative paths start where the file is: a service has no folder that anybody stands in."""
+    """Make relative paths relative to the file, not to the current folder."""
     for name, keys in PATHS.items():
         found = values.get(name)
         tables = found if isinstance(found, list) else [found]
@@ -290,37 +290,37 @@ def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
 def _resolve(table: dict[str, Any], keys: Iterable[str], folder: Path) -> None:
     for key in keys:
         if isinstance(table.get(key), str):
-            # Without a home to expand to, the path is taken as it stands, and found missing.
+            # Without a home, the path stays unchanged, and will be missing.
             with suppress(RuntimeError):
                 table[key] = str(folder / Path(table[key]).expanduser())
 
 
 def describe_problems(error: ValidationError) -> list[str]:
-    """What is wrong with a table, or with all of them: each with its key, and without any value."""
+    """The problems of one or all tables, each with its key, without values."""
     details = error.errors(include_input=False, include_url=False)
     return [_describe(detail) for detail in details if not _follows(detail, details)]
 
 
 def _describe(detail: ErrorDetails) -> str:
-    """One problem with its key, in words that hold no value from the file."""
+    """One problem with its key, without a value from the file."""
     location = detail["loc"]
     message = WORDS.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     if detail["type"] == "extra_forbidden":
         known = _known_keys(location[:-1])
         near = get_close_matches(str(location[-1]), known, n=1)
-        message = f"is no known key; {f'did you mean {near[0]}?' if near else 'known are: ' + ', '.join(known)}"
+        message = f"unknown key; {f'did you mean {near[0]}?' if near else 'known keys: ' + ', '.join(known)}"
     return f"{name_key(location)}: {message}"
 
 
 def _follows(detail: ErrorDetails, details: Iterable[ErrorDetails]) -> bool:
-    """Whether a list is only said to be too short because what stands in it is wrong, which is said by itself."""
+    """Whether a list only counts as too short because its items are not valid, which is reported separately."""
     place = detail["loc"]
     inside = any(len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in details)
     return detail["type"] == "too_short" and inside
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys of the table at a place, found by walking the models."""
+    """The keys of the table at a location."""
     model: type[Table] = Settings
     for part in location:
         field = model.model_fields.get(str(part))

@@ -1,4 +1,4 @@
-"""The tables of `ptq.toml` that say what is where, one model each, and the plain values that lower floors get.
+"""The tables of `ptq.toml` about the installation, one model each, and the plain values for lower floors.
 
 A field's docstring is its documentation; `ptq.example.toml` shows every one of them.
 """
@@ -53,8 +53,8 @@ def _check_text(text: str) -> str:
 def _check_database(url: str) -> str:
     if not re.fullmatch(rf"{re.escape(SQLITE)}.+", url) and not POSTGRESQL.fullmatch(url):
         raise ValueError(
-            f"must be {SQLITE}FILE or postgresql+asyncpg://USER:PASSWORD@HOST/DATABASE, perhaps with ?ssl=require; "
-            "odd characters in a password are percent-encoded"
+            f"must be {SQLITE}FILE or postgresql+asyncpg://USER:PASSWORD@HOST/DATABASE, optionally with ?ssl=require; "
+            "percent-encode special characters in the password"
         )
     return url
 
@@ -74,7 +74,7 @@ def _check_key_file(path: Path) -> Path:
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError("holds no PEM text") from None
+        raise ValueError("is not PEM") from None
     return path
 
 
@@ -87,7 +87,7 @@ def _check_file(path: Path) -> Path:
     try:
         path.open("rb").close()
     except FileNotFoundError:
-        raise ValueError(f"is not there: {path}") from None
+        raise ValueError(f"does not exist: {path}") from None
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     return path
@@ -121,13 +121,13 @@ def _check_secret_file(path: Path) -> Path:
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError("holds no text") from None
+        raise ValueError("is empty") from None
     return path
 
 
 def _check_proxy_url(url: str) -> str:
     if not re.fullmatch(r"http://(\[[0-9A-Fa-f:]+\]|[^\s/?#@:]+):[0-9]{1,5}/?", url):
-        raise ValueError("must be like http://proxy.example.org:3128; credentials have keys of their own")
+        raise ValueError("must be like http://proxy.example.org:3128; credentials have separate keys")
     return url
 
 
@@ -146,7 +146,7 @@ KEYS = {
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"),
     *("CLAUDE_CODE_OAUTH_TOKEN", "CODEX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
 }
-"""Variables by which an agent would go past the gateway."""
+"""Variables with which an agent would bypass the gateway."""
 
 Text = Annotated[str, AfterValidator(_check_text)]
 Url = Annotated[str, AfterValidator(_check_url)]
@@ -156,7 +156,7 @@ Command = Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
 class Table(BaseModel):
-    """What every table has in common: nothing unknown in it, and no value of it in an error message."""
+    """The base of all tables: no unknown keys, and no values in error messages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -201,11 +201,9 @@ def parse_private_key(text: str) -> str:
     try:
         key = load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError):
-        raise ValueError(
-            "the private key is no PEM text (nor base64 of it) with an RSA key without a password"
-        ) from None
+        raise ValueError("the private key is not an unencrypted RSA key in PEM format (or base64 of it)") from None
     if not isinstance(key, RSAPrivateKey):
-        raise ValueError("the private key is no RSA key: GitHub Apps have those")
+        raise ValueError("the private key is not an RSA key, as GitHub Apps have")
     return pem
 
 
@@ -222,17 +220,17 @@ class ProxyTable(Table):
         if self.credentials and self.credentials_file:
             raise ValueError("give at most one of credentials_file and credentials")
         if not self.url and (self.credentials or self.credentials_file or self.no_proxy):
-            raise ValueError("without a url nothing goes by a proxy")
+            raise ValueError("credentials need a url")
         return self
 
     def read_credentials(self) -> str:
-        """As `user:password`; empty where the proxy asks for none."""
+        """As `user:password`; empty if the proxy needs none."""
         if self.credentials_file:
             return self.credentials_file.read_text().strip()
         return self.credentials.get_secret_value() if self.credentials else ""
 
     def as_proxy(self, own_host: str) -> Proxy | None:
-        """The plain value: where we listen ourselves, nothing goes by it."""
+        """The plain value. Our own host is always asked directly."""
         return Proxy(self.url, self.read_credentials(), (*self.no_proxy, own_host)) if self.url else None
 
 
@@ -250,19 +248,19 @@ class ServerTable(Table):
     max_pending_deliveries: Annotated[int, Field(ge=1)] = MAX_PENDING
 
     def delivery_url(self) -> str:
-        """Where GitHub is to send deliveries."""
+        """The address to which GitHub sends deliveries."""
         return self.webhook_url or f"{self.public_url}/webhook"
 
     def is_relayed(self) -> bool:
-        """Whether somebody else takes them for us, whose answer to GitHub does not mean that we have them."""
+        """Whether a forwarder receives deliveries, so that its answer to GitHub does not mean that they arrived."""
         return self.webhook_url is not None
 
     def database_file(self) -> Path | None:
-        """Where SQLite keeps the database; None for PostgreSQL."""
+        """The file of the SQLite database; None for PostgreSQL."""
         return Path(self.database_url.removeprefix(SQLITE)) if self.database_url.startswith(SQLITE) else None
 
     def database_passwords(self) -> tuple[str, ...]:
-        """The password in `database_url`, as the server is told it and as it stands there, perhaps percent-encoded."""
+        """The password in `database_url`, decoded, and as written there."""
         found = POSTGRESQL.fullmatch(self.database_url)
         password = make_url(self.database_url).password
         return (str(password), found[2][1:]) if password and found and found[2] else ()
@@ -303,7 +301,7 @@ class AgentTable(Table):
         if self.kind == "command" and not self.command:
             raise ValueError("an agent of kind command also needs: command")
         if self.thinking and self.kind in ("command", "cursor"):
-            raise ValueError(f"an agent of kind {self.kind} takes no: thinking")
+            raise ValueError(f"an agent of kind {self.kind} has no key: thinking")
         return self
 
     @model_validator(mode="after")
@@ -311,11 +309,11 @@ class AgentTable(Table):
         if not self.gateway:
             return self
         if self.kind == "cursor":
-            raise ValueError("Cursor's program asks its own servers alone, so there can be no: gateway")
+            raise ValueError("gateway cannot be used, because Cursor's program only uses its own servers")
         if own := sorted(self.env.keys() & KEYS):
-            raise ValueError(f"its key is the gateway's: take {', '.join(own)} out of env")
+            raise ValueError(f"the gateway has the key: remove {', '.join(own)} from env")
         if self.kind == "pi" and "/" not in (self.model or ""):
-            raise ValueError('pi behind a gateway needs a model of the form "provider/model"')
+            raise ValueError('pi with a gateway needs a model of the form "provider/model"')
         return self
 
     def as_spec(self, name: str) -> AgentSpec:

@@ -90,7 +90,7 @@ def test_a_broken_configuration_is_answered_with_every_problem_by_key(tmp_path: 
     assert done.returncode == 2
     for key in (
         "github.webhook_secrets: is missing",
-        "github.webhook_secret: is no known key; did you mean webhook_secrets?",
+        "github.webhook_secret: unknown key; did you mean webhook_secrets?",
         "server.port: must be a whole number",
         "agents.mine.kind: must be one of",
         "agents.mine.env.API_KEY: must be text",
@@ -107,8 +107,8 @@ def test_a_broken_configuration_is_answered_with_every_problem_by_key(tmp_path: 
     ("content", "problem"),
     [
         (None, "cannot be read: No such file or directory"),
-        (b'webhook_secrets = ["' + SECRET.encode(), "is no TOML, see end of document"),
-        (b"\xff" + SECRET.encode(), "is no UTF-8 text"),
+        (b'webhook_secrets = ["' + SECRET.encode(), "invalid TOML at end of document"),
+        (b"\xff" + SECRET.encode(), "invalid UTF-8"),
         (b"", "github: is missing"),
     ],
 )

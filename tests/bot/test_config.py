@@ -164,7 +164,7 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
             "dashboard.client_secret_file: must not be empty",
         ),
         ('"app.pem"', '"other.pem"', "github.private_key_file: cannot be read: No such file or directory"),
-        ('"app.pem"', '"known_hosts"', "github.private_key_file: the private key is no PEM text"),
+        ('"app.pem"', '"known_hosts"', "github.private_key_file: the private key is not an unencrypted RSA key"),
         ('private_key_file = "app.pem"', "", "github: give exactly one of private_key_file and private_key"),
         ('api_url = "https://api.github.com"', 'api_url = "api.github.com"', "github.api_url: must be an http(s) URL"),
         ("port = 8080", 'port = "high"', "server.port: must be a whole number"),
@@ -193,10 +193,10 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
             'repos."octo/widgets".agent: there is no [agents.yours]; there are: mine',
         ),
         ('requires = ["gpu"]', 'requires = ["tpu"]', 'repos."octo/widgets".requires: no machine has all of these'),
-        ('"ptq" = "diagnose"', '"ptq" = "heal"', 'repos."octo/widgets".labels.ptq: is no preset; there are: repro'),
-        ("slots = 2", "slot = 2", "machines[0].slot: is no known key; did you mean slots?"),
-        ("timeout_s = 3600", "timeout = 3600", "limits.timeout: is no known key; did you mean timeout_s?"),
-        ("\n[github]\n", "\n[github]]\n", "is no TOML, see line 4, column "),
+        ('"ptq" = "diagnose"', '"ptq" = "heal"', 'repos."octo/widgets".labels.ptq: unknown preset; available: repro'),
+        ("slots = 2", "slot = 2", "machines[0].slot: unknown key; did you mean slots?"),
+        ("timeout_s = 3600", "timeout = 3600", "limits.timeout: unknown key; did you mean timeout_s?"),
+        ("\n[github]\n", "\n[github]]\n", "invalid TOML at line 4, column "),
     ],
 )
 def test_each_mistake_is_named_by_its_key_and_says_what_to_do(tmp_path: Path, old: str, new: str, problem: str) -> None:
@@ -229,8 +229,8 @@ def test_two_machines_with_one_name_and_one_repository_twice_are_refused(tmp_pat
         return f'{text}\n{machine}\n[repos."Octo/Widgets"]\nagent = "mine"\n'
 
     found = problems(tmp_path, change)
-    assert "machines: two have the name gpu-1" in found
-    assert 'repos."Octo/Widgets": GitHub takes it for the same as octo/widgets' in found
+    assert "machines: two machines are named gpu-1" in found
+    assert 'repos."Octo/Widgets": on GitHub this is the same as octo/widgets' in found
 
 
 def test_a_label_that_we_put_on_ourselves_can_command_nothing(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_label_that_we_put_on_ourselves_can_command_nothing(tmp_path: Path) ->
         ours = given.replace("ptq:pause", "PTQ: Running").replace('"ptq" ', '"PTQ: Running" ')
         (problem,) = problems(tmp_path, swap(given, ours))
         assert problem.startswith(f'repos."octo/widgets".{key}')
-        assert problem.endswith(": with case_labels we put it on issues ourselves: choose another")
+        assert problem.endswith(": with case_labels, ptq-bot adds this label: choose another")
 
 
 def test_a_local_machine_needs_no_keys(tmp_path: Path) -> None:
@@ -259,14 +259,14 @@ def test_a_cap_on_money_needs_agents_whose_money_is_known(tmp_path: Path) -> Non
         return text.replace('kind = "claude"', 'kind = "codex"', 1).replace('"some-model"', '"unheard-of"', 1)
 
     (problem,) = problems(tmp_path, change)
-    assert problem.startswith("agents.mine: the model unheard-of has no known price, so no cap on cost_usd can hold")
+    assert problem.startswith("agents.mine: the price of model unheard-of is unknown, so caps on cost_usd don't work")
 
     def have_own_key(text: str) -> str:
         before, _, gateway = text.partition("[agents.mine.gateway]")
         return swap('kind = "claude"', 'kind = "command"')(before + gateway[gateway.index("\n[") :])
 
     found = problems(tmp_path, have_own_key)
-    assert any(problem.startswith("agents.mine: nobody knows what a command costs") for problem in found)
+    assert any(problem.startswith("agents.mine: the cost of a command is unknown") for problem in found)
     dated = load(tmp_path, lambda text: change(text).replace("unheard-of", "gpt-5-2025-08-07"))
     assert dated.agents["mine"].model == "gpt-5-2025-08-07"
 
@@ -280,19 +280,19 @@ def test_an_agent_that_would_reach_no_model_is_refused(tmp_path: Path) -> None:
         return take_gateway(text).replace('network = "host" ', 'network = "none" ', 1)
 
     found = problems(tmp_path, seal)
-    assert any("the agent mine reaches no model without [agents.mine.gateway]" in problem for problem in found), found
+    assert any("the agent mine needs [agents.mine.gateway] to reach its model" in problem for problem in found), found
 
     def by_profile(text: str) -> str:
         lines = [line for line in take_gateway(text).splitlines() if not line.startswith("network = ")]
         return "\n".join(lines)
 
     found = problems(tmp_path, by_profile)
-    assert any('repos."octo/widgets".network: it is none' in problem for problem in found), found
+    assert any('repos."octo/widgets".network: with none' in problem for problem in found), found
 
 
 def test_private_repositories_beside_a_clone_url_are_refused(tmp_path: Path) -> None:
     found = problems(tmp_path, swap("private_repositories = []", 'private_repositories = ["octo/parts"]'))
-    assert any("with a clone_url the gateway fetches nothing" in problem for problem in found), found
+    assert any("private_repositories cannot be used with clone_url" in problem for problem in found), found
 
 
 @pytest.mark.parametrize("host", ["https://pypi.org", "pypi.org/simple", "*", "", "a b", "*.*.org"])
@@ -304,7 +304,7 @@ def test_a_host_of_packages_is_a_name(tmp_path: Path, host: str) -> None:
 @pytest.mark.parametrize("kind", ["command", "cursor"])
 def test_a_key_that_would_do_nothing_is_refused(tmp_path: Path, kind: str) -> None:
     found = problems(tmp_path, swap('kind = "claude"', f'kind = "{kind}"'))
-    assert any(f"an agent of kind {kind} takes no: thinking" in problem for problem in found)
+    assert any(f"an agent of kind {kind} has no key: thinking" in problem for problem in found)
 
 
 def test_caps_are_inherited_key_by_key(tmp_path: Path) -> None:
@@ -331,9 +331,9 @@ def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> Non
     [
         (
             '[skills.nobodys]\nlabels = ["x"]\n',
-            "skills.nobodys: we ship no such skill: say its folder, or in_repository",
+            "skills.nobodys: there is no built-in skill of this name: set folder or in_repository",
         ),
-        ('[skills.own]\nlabels = ["x"]\nfolder = "gone"\n', "skills.own.folder: holds no skill: "),
+        ('[skills.own]\nlabels = ["x"]\nfolder = "gone"\n', "skills.own.folder: is not a skill: "),
         ('[skills.own]\nlabels = []\nin_repository = "x"\n', "skills.own.labels: must not be empty"),
         (
             '[skills.own]\nlabels = ["x"]\nin_repository = "../x"\n',

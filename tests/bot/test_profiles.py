@@ -31,5 +31,5 @@ def test_what_a_repository_says_itself_comes_before_its_profile() -> None:
 
 def test_an_unknown_profile_is_refused_with_the_names_of_those_there_are(tmp_path: Path) -> None:
     config = configure(tmp_path, 0, ('agent = "mine"\n', 'agent = "mine"\nprofile = "pytorhc"\n'))
-    with pytest.raises(Exception, match="there is no profile of that name; there are: pytorch, torchtitan"):
+    with pytest.raises(Exception, match="unknown profile; available: pytorch, torchtitan"):
         load_settings(config)

@@ -269,7 +269,7 @@ def test_a_key_goes_to_the_vendor_and_cursors_key_to_the_machine() -> None:
 def test_an_app_registered_by_hand_needs_a_valid_key() -> None:
     form = {"app_id": "7", "webhook_secret": "s", "private_key": app_key_pem()}
     assert steps.set_known_app(Answers(), form).app == App("7", "", "", app_key_pem().strip(), "s")
-    wrong = (("private_key", "no", "no PEM"), ("app_id", "x", "number"), ("webhook_secret", "", "is required"))
+    wrong = (("private_key", "no", "RSA key in PEM"), ("app_id", "x", "number"), ("webhook_secret", "", "is required"))
     for name, text, words in wrong:
         with pytest.raises(InvalidInput, match=words):
             steps.set_known_app(Answers(), {**form, name: text})

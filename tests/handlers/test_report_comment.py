@@ -207,7 +207,7 @@ def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> 
     text = draft_report(prepared, None, None, model=None, public_url="https://ptq.example", secrets=()).finish()
     assert "last line of its log" in text, "no agent has run yet"
     assert "`/ptq retry` carries on where it stopped" in text
-    assert "`/ptq fix` starts afresh" in text
+    assert "`/ptq fix` starts over" in text
 
 
 def test_only_a_job_that_succeeded_offers_its_diff() -> None:
@@ -340,7 +340,7 @@ def test_the_preset_decides_what_the_next_step_is() -> None:
 def test_a_success_without_a_diff_can_be_carried_on() -> None:
     text = render(report=replace(result(), digest=None, patch="", changes=()))
     assert "`/ptq retry` carries on" in text
-    assert "`/ptq fix` starts afresh" in text
+    assert "`/ptq fix` starts over" in text
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST])

@@ -76,7 +76,7 @@ async def test_an_expired_claim_passes_on_and_its_holder_writes_nothing_any_more
                 assert await fetch_claimed(connection) == set()
             async with other.hold("job:1") as mine:
                 assert mine
-            with pytest.raises(ClaimLost, match="the claim on job:1 has passed on"):
+            with pytest.raises(ClaimLost, match="another replica has taken the claim on job:1"):
                 async with db.write():
                     pytest.fail("a transaction has begun")
         async with db.write():

@@ -56,7 +56,7 @@ async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(
             session.get(f"{world.playground.service.url}/jobs/{job.id}") as answer,
         ):
             page = await answer.text()
-        assert '<section id="check-1"><h2>Seen by ptq-bot: the script of the issue</h2>' in page
+        assert '<section id="check-1"><h2>Checked by ptq-bot: script of the issue</h2>' in page
         assert "On base, run 3: AssertionError: [[1, 2], [3, 4]]" in page
         assert "The change as text alone" in page
 
@@ -135,7 +135,7 @@ async def test_a_change_that_cannot_be_built_is_reported_and_said_not_to_be_veri
         tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX, repository_toml=toml, verify_runs=1
     ) as world:
         report = await report_on(world)
-        assert "not all of it was run: `the rebuild command ʼecho no compiler; exit 3ʼ failed" in seen_in(report)
+        assert "some runs are missing: `the rebuild command ʼecho no compiler; exit 3ʼ failed" in seen_in(report)
         assert "/ptq pr " in report
 
 
