@@ -128,7 +128,7 @@ def test_a_private_key_that_is_none_is_not_printed(tmp_path: Path) -> None:
     (tmp_path / "app.pem").write_text(half)
     done = program.run("serve", "--config", config)
     assert done.returncode == 2
-    assert "github.private_key_file: the private key is no PEM text" in done.stderr
+    assert "github.private_key_file: the private key is not an unencrypted RSA key" in done.stderr
     assert_no_secret(done.stderr)
 
 

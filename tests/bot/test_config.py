@@ -181,7 +181,7 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         ('command = ["/opt/claude"]', "command = []", "agents.mine.command: must not be empty"),
         ('host = "10.0.0.5"', "", "machines[0]: a machine behind SSH also needs: host"),
         ('"ops@bastion.example:22"', '"-oX=y"', "machines[0].jump_hosts[0]: is not a host like user@host:port"),
-        ('"known_hosts"', '"elsewhere"', "machines[0].known_hosts_file: is not there"),
+        ('"known_hosts"', '"elsewhere"', "machines[0].known_hosts_file: does not exist"),
         ('"known_hosts"', '"/"', "machines[0].known_hosts_file: cannot be read: Is a directory"),
         ('"known_hosts"', f'"{"x" * 5000}"', "machines[0].known_hosts_file: cannot be read: File name too long"),
         ('workspace = "/srv/ptq"', 'workspace = "ptq"', "machines[0].workspace: must be an absolute path"),
@@ -384,7 +384,7 @@ def test_a_key_that_is_not_rsa_is_refused(tmp_path: Path) -> None:
     other = ed25519.Ed25519PrivateKey.generate()
     pem = other.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, NO_PASSWORD)
     (found,) = problems(tmp_path, swap('private_key_file = "app.pem"', f"private_key = '''{pem.decode()}'''"))
-    assert "no RSA key" in found
+    assert "not an RSA key" in found
 
 
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
