@@ -104,7 +104,7 @@ def test_a_secret_in_the_diff_is_redacted_and_stops_the_pull_request(where: str)
     report = result(patch=PATCH + (f"+{secret}\n" if where == "patch" else ""), changes=(change,))
     text = render(report=report, secrets=(secret,))
     assert secret not in text
-    assert "looks like a secret" in text
+    assert "possible secret" in text
     assert "/ptq pr" not in text
     assert not approvable(done(), report, (secret,))
 
@@ -206,7 +206,7 @@ def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> 
     prepared = replace(job, started_at=None)
     text = draft_report(prepared, None, None, model=None, public_url="https://ptq.example", secrets=()).finish()
     assert "last line of its log" in text, "no agent has run yet"
-    assert "`/ptq retry` carries on where it stopped" in text
+    assert "`/ptq retry` continues where it stopped" in text
     assert "`/ptq fix` starts over" in text
 
 
@@ -275,7 +275,7 @@ def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
         assert len(text) <= MAX_COMMENT
         assert text.startswith(PULL.note)
         assert text.count("(Part of this is too long: [see here](https://ptq.example/jobs/0123456789).)")
-        assert text.index("Fixes #7") < text.index("approved digest `0123456789ab`")
+        assert text.index("Fixes #7") < text.index("digest `0123456789ab`")
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_the_preset_decides_what_the_next_step_is() -> None:
 
 def test_a_success_without_a_diff_can_be_carried_on() -> None:
     text = render(report=replace(result(), digest=None, patch="", changes=()))
-    assert "`/ptq retry` carries on" in text
+    assert "`/ptq retry` continues" in text
     assert "`/ptq fix` starts over" in text
 
 

@@ -70,7 +70,7 @@ def test_a_name_that_only_the_change_has_is_quoted_unless_the_issue_has_it_too()
 
 def test_without_a_change_only_the_base_is_spoken_of() -> None:
     (line,) = say(check(runs={Side.BASE: [fails("ValueError: no")] * 3}), digest=None)
-    assert line == f"- ✅ **the issue's repro**: fails on base 3 of 3 (`ValueError: no`) ([script]({PAGE}1))"
+    assert line == f"- ✅ **the issue's repro**: before: fails 3/3 (`ValueError: no`) ([script]({PAGE}1))"
 
 
 def test_what_was_not_run_is_said_with_the_reason_and_what_was_never_tried_is_not() -> None:

@@ -45,7 +45,7 @@ async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(
         failure = "before: fails 3/3 (`AssertionError: [[1, 2], [3, 4]]`); after: passes 3/3"
         assert f"- ✅ **the issue's repro**: {failure} ([script](" in seen
         assert f"- ✅ **the agent's repro**: {failure}" in seen
-        assert "- ✅ **1 regression test** in `tests/test_chunks.py`: fails on base 3 of 3 (`AssertionError: " in seen
+        assert "- ✅ **1 regression test** in `tests/test_chunks.py`: before: fails 3/3 (`AssertionError: " in seen
         assert "not verified" not in seen
         (job,) = await world.jobs()
         assert failure in await read_report(load_settings(world.playground.config), job.id)
@@ -66,7 +66,7 @@ async def test_a_repro_that_looks_for_the_patch_is_not_called_verified(tmp_path:
     async with open_world(tmp_path, agent=agent, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
         assert "- ✅ **the issue's repro**" in seen
-        assert "- ⚠️ **the agent's repro**: fails on base 1 of 1 (`AssertionError: not mended`)" in seen
+        assert "- ⚠️ **the agent's repro**: before: fails 1/1 (`AssertionError: not mended`)" in seen
         assert "it looks for the patch, not for the bug" in seen
 
 
@@ -94,8 +94,8 @@ async def test_a_test_of_a_new_module_is_verified_and_a_repro_that_asks_for_a_ne
     agent = WRITE_REPORT + REPRO.format(LOOKS_FOR_NAME) + FIX + MARKS + ADDS + WRITE_TEST.format(uses)
     async with open_world(tmp_path, agent=agent, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
-        assert "- ✅ **1 regression test** in `tests/test_mended.py`: fails on base 1 of 1" in seen
-        assert "- ❔ **the agent's repro**: fails on base 1 of 1" in seen
+        assert "- ✅ **1 regression test** in `tests/test_mended.py`: before: fails 1/1" in seen
+        assert "- ❔ **the agent's repro**: before: fails 1/1" in seen
         assert "is not in the issue either: `_FIXED` (" in seen
 
 
@@ -104,7 +104,7 @@ async def test_a_change_of_data_alone_leaves_it_open_whether_the_agents_repro_lo
     repro = "assert 'mended' in open('README.md').read()\n"
     async with open_world(tmp_path, agent=WRITE_REPORT + REPRO.format(repro) + data, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
-        assert "- ❔ **the agent's repro**: fails on base 1 of 1" in seen
+        assert "- ❔ **the agent's repro**: before: fails 1/1" in seen
         assert "**not verified**: it could not be tested whether it looks for the patch" in seen
 
 
@@ -113,14 +113,14 @@ async def test_a_change_that_mends_nothing_is_not_called_verified(tmp_path: Path
     async with open_world(tmp_path, agent=WRITE_REPORT + REPRO.format("x = 1") + vain, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
         assert "after: passes 0/1; **not verified**: after the change, it still fails" in seen
-        assert "**the agent's repro**: fails on base 0 of 1" in seen
+        assert "**the agent's repro**: before: fails 0/1" in seen
         assert "**not verified**: it does not fail before the change, so it shows nothing" in seen
 
 
 async def test_a_preset_that_changes_nothing_says_how_the_repro_fails(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT, verify_runs=2) as world:
         seen = seen_in(await report_on(world, label="ptq"))
-        assert "- ✅ **the issue's repro**: fails on base 2 of 2 (`AssertionError: " in seen
+        assert "- ✅ **the issue's repro**: before: fails 2/2 (`AssertionError: " in seen
         assert "change" not in seen
 
 
@@ -165,7 +165,7 @@ async def test_a_strangers_script_reaches_nobody(tmp_path: Path) -> None:
         url = URL(world.playground.service.url)
         script = CALLS_OUT.format(url.host, url.port)
         seen = seen_in(await report_on(world, f"Look:\n\n```python\n{script}\n```\n", label="ptq"))
-        assert "fails on base 1 of 1 (`nobody there: Connection refused`)" in seen
+        assert "before: fails 1/1 (`nobody there: Connection refused`)" in seen
 
 
 async def test_a_script_finds_nothing_of_the_agent(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_a_script_finds_nothing_of_the_agent(tmp_path: Path) -> None:
     agent = WRITE_REPORT + REPRO.format(LOOK_AROUND) + leave
     async with open_world(tmp_path, on_real_machine=True, agent=agent, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
-        assert "fails on base 1 of 1 (`AssertionError: nothing of the agent is here`)" in seen
+        assert "before: fails 1/1 (`AssertionError: nothing of the agent is here`)" in seen
 
 
 async def test_a_private_repository_is_fetched_for_it_through_the_service(
