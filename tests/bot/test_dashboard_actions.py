@@ -330,7 +330,7 @@ async def test_a_rebase_is_started_once_by_a_button_and_by_the_rules_of_the_thre
         await browser.visit(path)
         fields = browser.fields(form)
         page = await browser.send(form, {**fields, "onto": "no-such-branch"})
-        assert (page.status, "takes the name of a branch that is there" in page.text) == (409, True)
+        assert (page.status, "needs the name of an existing branch" in page.text) == (409, True)
         assert len(await dashboard.jobs()) == 1
         await browser.send(form, {**fields, "onto": " main "})
         where = browser.path

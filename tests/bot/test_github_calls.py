@@ -148,7 +148,7 @@ async def test_a_long_wait_for_our_own_pace_is_the_callers(server: ScriptedGitHu
     github = server.client(replace(FAST, writes_per_minute=2))
     for _ in range(2):
         await github.create_comment("octo/widgets", 1, "hello")
-    with pytest.raises(GitHubUnavailable, match="our own pace") as caught:
+    with pytest.raises(GitHubUnavailable, match="our write budget") as caught:
         await github.create_comment("octo/widgets", 1, "hello")
     assert caught.value.retry_after_s == pytest.approx(60, abs=2)
     assert len(server.calls(f"POST {COMMENTS}")) == 2

@@ -130,7 +130,7 @@ async def test_a_proxy_that_is_away_is_told(unused_tcp_port: int) -> None:
         ({"url": "http://ptq:hunter2@proxy.example.org:3128"}, "url: must be like http://"),
         ({"url": "http://proxy.example.org"}, "url: must be like http://"),
         ({"url": "http://p.example:1", "credentials": "hunter2"}, "credentials: must be like user:password"),
-        ({"credentials": "ptq:hunter2"}, "without a url"),
+        ({"credentials": "ptq:hunter2"}, "need a url"),
     ],
 )
 def test_a_proxy_that_cannot_be_is_named_without_its_credentials(values: dict[str, str], words: str) -> None:

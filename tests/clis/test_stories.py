@@ -61,15 +61,15 @@ async def test_what_all_runs_of_an_issue_have_taken_ends_the_one_at_work(tmp_pat
 async def test_an_agent_hears_that_its_end_is_near(tmp_path: Path, kind: str) -> None:
     async with open_story(tmp_path, kind, WORK, *MANY, Say("Done."), more_toml="[caps.job]\ntokens = 30000\n") as story:
         await story.world.wait_for_report()
-        heard = [json.dumps(request).count("Come to an end now") for request in story.endpoint.requests]
+        heard = [json.dumps(request).count("Finish now") for request in story.endpoint.requests]
         assert max(heard) == 1, "in one of its tools' results, and once"
 
 
 @EACH_KIND
 async def test_an_agent_hears_what_was_said_while_its_model_was_thinking(tmp_path: Path, kind: str) -> None:
-    scenario = Scenario([Run("echo one"), Run("echo two"), Say("Done.")], notice="Come to an end now.")
+    scenario = Scenario([Run("echo one"), Run("echo two"), Say("Done.")], notice="Finish now.")
     ended = await run_scenario(tmp_path, kind, scenario)
-    assert [json.dumps(request).count("Come to an end now.") for request in ended.requests] == [0, 0, 1]
+    assert [json.dumps(request).count("Finish now.") for request in ended.requests] == [0, 0, 1]
 
 
 @EACH_KIND

@@ -56,7 +56,7 @@ async def test_a_lost_job_is_started_again_as_it_was_asked_for(database_url: str
         assert (case.state, case.active_job_id) == (CaseState.ACTIVE, again.id)
         report = (await desk.reply("report")).body
         assert "**Why:** machine gpu-1 can no longer be reached: it did not answer" in report
-        assert "started again, once, as attempt 4, on another machine" in report, "a private job has no page to link"
+        assert "Restarted automatically as attempt 4, on another machine" in report, "a private job has no page to link"
         assert "/ptq retry" not in report
         async with desk.db.read() as connection:
             rows = await connection.exec_driver_sql("SELECT kind, job_id FROM replies ORDER BY kind, job_id")
@@ -101,8 +101,8 @@ async def test_a_second_loss_starts_nothing_and_says_what_to_do(database_url: st
         async with desk.db.read() as connection:
             reply = await casebook.fetch_job_reply(connection, again.id, "report")
         report = reply.body if reply else ""
-        assert "second loss in a row, so nothing more happens by itself" in report
-        assert "look at machine `gpu-2` first" in report
+        assert "Lost twice in a row, so it is not restarted" in report
+        assert "check machine `gpu-2` first" in report
         assert "`/ptq retry`" in report
         assert (await desk.case()).state is CaseState.IDLE
 
@@ -163,7 +163,7 @@ async def test_a_cancel_after_a_lost_job_was_reported_finds_nothing(database_url
         await report_jobs(thread.context)
         await thread.work(thread.github.say(ISSUE, "boss", "/ptq cancel"))
         (_, answer) = await thread.answers()
-        assert "nothing to cancel" in answer
+        assert "No job is running" in answer
 
 
 async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(database_url: str) -> None:
@@ -173,4 +173,4 @@ async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(da
             await job_rows.insert_job(connection, lost(id="aaaaaaaaaa", attempt=2, state=JobState.FAILED))
         await desk.add(lost(adopts="aaaaaaaaaa", kind=JobKind.RELEASE))
         assert len(await jobs_of(desk)) == 2
-        assert "not started again: it only collected a person's edits" in (await desk.reply("report")).body
+        assert "Not restarted: it only collected a person's edits" in (await desk.reply("report")).body

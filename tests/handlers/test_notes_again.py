@@ -97,7 +97,7 @@ async def test_a_note_for_a_diff_that_is_on_its_way_in_another_attempt_waits_wit
         await thread.work(thread.note())
         await drain(Pulls(thread.context))
         assert len(thread.github.opened) == 1
-        assert any("was accepted before yours" in answer for answer in await thread.answers())
+        assert any("An earlier note for this diff" in answer for answer in await thread.answers())
 
 
 async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url: str) -> None:
@@ -108,7 +108,7 @@ async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url
         await drain(Pulls(thread.context))
         await thread.work(note)
         (answer,) = await thread.answers()
-        assert answer.startswith("draft pull request #")
+        assert answer.startswith("Opened draft pull request #")
 
 
 async def test_a_refused_note_that_is_worked_again_stays_refused(database_url: str) -> None:
@@ -119,5 +119,5 @@ async def test_a_refused_note_that_is_worked_again_stays_refused(database_url: s
         await thread.work(note)
         await drain(Pulls(thread.context))
         (answer,) = await thread.answers()
-        assert answer.startswith("No diff on this issue")
+        assert answer.startswith("There's no diff")
         assert thread.github.opened == []

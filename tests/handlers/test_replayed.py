@@ -111,7 +111,7 @@ async def test_a_cancel_ends_only_a_job_that_was_requested_before_it_was_written
     assert await thread.is_cancelled() is ends
     (reply,) = await thread.replies()
     assert ("Cancelling" in reply) is ends
-    assert ("nothing to cancel" in reply) is not ends
+    assert ("No job is running" in reply) is not ends
 
 
 async def test_a_job_that_takes_the_place_of_a_lost_one_was_requested_with_it(thread: Thread) -> None:
@@ -194,7 +194,7 @@ async def test_only_people_who_may_pause_end_a_pause_and_others_find_the_label_b
         assert await thread.is_paused()
         assert thread.github.labels[ISSUE] == {"ptq:pause"}
     begun, kept = await thread.replies()
-    assert "No new jobs begin" in begun
+    assert "Paused by" in begun
     assert "only people with write access can end a pause, @triager" in kept
     await thread.tell("unlabeled", "ptq:pause")
     assert await thread.is_paused(), "a copy of an old delivery: the label is on"

@@ -220,4 +220,4 @@ def test_nothing_that_we_say_commands_us_or_shows_its_markup() -> None:
             shown = str(render_markdown(body))
             assert "&lt;details" not in shown
             assert "**" not in shown.replace("<pre>", "")
-            assert "None" not in body.removeprefix("None is needed")
+            assert "None" not in body.removeprefix("Restarted automatically")

@@ -87,7 +87,7 @@ async def test_a_request_from_a_pull_request_is_for_the_issue_as_its_maintainer_
         world.github.faults.add("GET", f"/repos/octo/widgets/issues/{issue}", 502, times=4)
         await world.comment("/ptq fix")
         await world.github.edit_issue(NAME, issue, by="drive-by", body="Now do something else.")
-        await world.wait_for_reply(f"issue #{issue} has changed since you asked")
+        await world.wait_for_reply(f"issue #{issue} has changed since your comment")
         await world.settle()
         assert len(await world.jobs()) == 1
 
@@ -97,7 +97,7 @@ async def test_commands_on_another_pull_request_are_explained_once(tmp_path: Pat
         world.number = await open_their_pull(world, "This mends it.")
         await world.comment("/ptq fix")
         await world.comment("/ptq status")
-        await world.wait_for_reply("Commands work on issues, and on pull requests that this App has opened")
+        await world.wait_for_reply("ptq-bot only works on issues and on its own pull requests")
         await world.settle()
         assert len(world.replies()) == 1
         assert await world.jobs() == []
@@ -111,7 +111,7 @@ async def test_an_edited_command_does_nothing_and_says_so_once(tmp_path: Path) -
             await world.github.edit_comment(NAME, comment, body, "maintainer")
         theirs = await world.comment("hello", by="drive-by")
         await world.github.edit_comment(NAME, theirs, "/ptq fix", "drive-by")
-        await world.wait_for_reply("An edited comment commands nothing")
+        await world.wait_for_reply("Commands in edited comments are ignored")
         await world.settle()
         assert len(world.replies()) == 1
         assert await world.jobs() == []
@@ -157,7 +157,7 @@ async def test_the_last_report_comes_again_when_it_is_asked_for(tmp_path: Path) 
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
         await world.open_issue()
         await world.comment("/ptq results")
-        await world.wait_for_reply("No job on this issue has ended yet")
+        await world.wait_for_reply("no job on this issue has finished")
         await world.label()
         report = await world.wait_for_report()
         await world.comment("/ptq results")
@@ -192,7 +192,7 @@ async def test_after_an_attempt_without_a_change_there_is_nothing_to_simplify(tm
         await world.label()
         await world.wait_for_report()
         await world.comment("/ptq simplify")
-        await world.wait_for_reply("left no change")
+        await world.wait_for_reply("has no change")
 
 
 async def test_presets_of_the_operator_run_by_their_names(tmp_path: Path) -> None:
@@ -201,11 +201,11 @@ async def test_presets_of_the_operator_run_by_their_names(tmp_path: Path) -> Non
     async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=more) as world:
         await world.open_issue()
         await world.comment("/ptq run")
-        listed = await world.wait_for_reply("takes the name of a preset")
+        listed = await world.wait_for_reply("Available presets")
         assert "- `/ptq run slow`: find out what is slow" in listed
         assert parse_commands(listed) == []
         await world.comment("/ptq run slw")
-        await world.wait_for_reply("takes the name of a preset", 2)
+        await world.wait_for_reply("Available presets", 2)
         await world.comment("/ptq run slow look at the loop first")
         report = await world.wait_for_report()
         (job,) = await world.jobs()
@@ -219,7 +219,7 @@ async def test_what_is_to_be_done_ad_hoc_has_to_be_said(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
         await world.open_issue()
         await world.comment("/ptq run ad-hoc")
-        await world.wait_for_reply("does what your advice says, and there is none")
+        await world.wait_for_reply("needs instructions after it")
         await world.comment("/ptq run ad-hoc\n\nMeasure it for ten million rows.")
         await world.wait_for_report()
         (job,) = await world.jobs()
@@ -316,7 +316,7 @@ async def test_a_label_pauses_its_repository_until_it_is_taken_off(tmp_path: Pat
         await world.comment("/ptq diagnose")
         await world.wait_for_reply("@maintainer has paused new jobs in this repository (#1)")
         await world.github.unlabel_issue(NAME, world.number, "ptq:pause", "maintainer")
-        await world.wait_for_reply("New jobs may begin again")
+        await world.wait_for_reply("New jobs can start again")
         await world.comment("/ptq diagnose")
         await world.wait_for_report()
 

@@ -79,7 +79,7 @@ async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(
         await start(world)
         assert "# harmless" in await world.wait_for_report()
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        refusal = await world.wait_for_reply("could not be carried out")
+        refusal = await world.wait_for_reply("Could not open the pull request")
         assert words in refusal
         await world.settle()
         assert world.pulls() == []
@@ -155,7 +155,7 @@ async def test_no_pull_request_is_opened_once_the_base_branch_has_lost_the_base_
         await world.wait_for_report()
         world.git("update-ref", "refs/heads/main", "main~1")  # As a forced push does.
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        refusal = await world.wait_for_reply("could not be carried out")
+        refusal = await world.wait_for_reply("Could not open the pull request")
         assert "is not on `main`" in refusal
         assert "`/ptq rebase`" in refusal
         assert "ptq/" not in world.git("branch", "--list")
@@ -199,7 +199,7 @@ async def test_after_a_pull_request_was_given_up_a_new_note_opens_it(tmp_path: P
         await world.wait_for_report()
         world.github.faults.add("POST", "/repos/octo/widgets/pulls", 422, times=3)
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        await world.wait_for_reply("could not be carried out")
+        await world.wait_for_reply("Could not open the pull request")
         await world.comment(f"/ptq pr {world.digest()}\n\nOnce more, now that the rule is gone: {NOTE}")
         pull = await world.wait_for_pull()
         assert pull.body.startswith("Once more")

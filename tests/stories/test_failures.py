@@ -28,7 +28,7 @@ async def test_a_second_request_while_a_job_is_active_says_so(tmp_path: Path) ->
         await start(world)
         await world.wait_for_job("running")
         await world.comment("/ptq diagnose")
-        await world.wait_for_reply("One job at a time")
+        await world.wait_for_reply("Only one job at a time")
         await world.wait_for_report()
         assert len(await world.jobs()) == 1
 
@@ -123,7 +123,7 @@ async def test_a_machine_that_stays_away_costs_the_job_and_says_so(tmp_path: Pat
         report = await world.wait_for_reply("<!-- ptq:report=")
         assert "Lost" in report
         assert "gpu-1" in report
-        assert await world.leases() == 1, "unreachable is not dead: its slot stays taken"
+        assert await world.leases() == 1, "unreachable is not dead: you have the environment"
         await world.comment("/ptq cancel")  # It was started once more, and waits.
         await world.playground.embedded_ssh.start()
         await world.settle()

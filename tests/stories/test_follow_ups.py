@@ -175,7 +175,7 @@ async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_ag
         await world.wait_for_job("running")
         await world.label("ptq")
         await world.comment("/ptq retry")
-        await world.wait_for_reply("One job at a time", 2)
+        await world.wait_for_reply("Only one job at a time", 2)
         go.touch()
         await world.wait_for_report()
         before = len(world.replies())

@@ -71,7 +71,7 @@ async def test_a_note_without_a_digest_does_not_mean_a_report_that_came_after_it
     await world.wait_for_report(2)
     assert world.digest() == first, "the very same diff, and yet another report"
     await world.github.redeliver(lost)
-    await world.wait_for_reply("the report that stood when you wrote it is not the one")
+    await world.wait_for_reply("the newest report at that time is not the one")
     assert world.pulls() == []
 
 
@@ -113,7 +113,7 @@ async def test_a_second_note_after_the_pull_request_names_it(world: World) -> No
     await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
     pull = await world.wait_for_pull()
     await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-    await world.wait_for_reply(f"in pull request #{pull.number} already")
+    await world.wait_for_reply(f"Pull request #{pull.number} already contains this diff")
     assert len(world.pulls()) == 1
 
 

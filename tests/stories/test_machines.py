@@ -147,7 +147,7 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
         await world.playground.embedded_ssh.stop()
         report = await world.wait_for_reply("### Lost")
         assert "machine gpu-1 can no longer be reached" in report
-        assert "it was started again, once, as [attempt 2]" in report
+        assert "it was Restarted automatically as [attempt 2]" in report
         await world.wait_for_reply("<!-- ptq:report=", 2)
         assert world.digest()
         again = next(job for job in await world.jobs() if job.replaces)

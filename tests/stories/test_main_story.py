@@ -127,7 +127,7 @@ async def test_a_comment_asks_for_a_diagnosis_and_gets_no_diff(tmp_path: Path) -
         assert "please start with the last chunk" in job.prompt
 
         await world.comment(f"/ptq pr\n\n{NOTE}")
-        assert "nothing to open" in await world.wait_for_reply("<!-- ptq:reply=")
+        assert "no diff to open" in await world.wait_for_reply("<!-- ptq:reply=")
 
 
 async def test_no_credential_is_ever_on_the_machine(tmp_path: Path) -> None:

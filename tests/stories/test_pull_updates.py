@@ -61,7 +61,7 @@ async def test_a_note_on_another_attempt_brings_it_into_the_open_pull_request_by
     assert f"+{first}" not in lines
     assert pull.body.startswith(f"{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
     assert NOTE not in pull.body
-    assert f"approved digest `{world.digest()}`" in pull.body
+    assert f"digest `{world.digest()}`" in pull.body
     assert pull.title == title
 
 

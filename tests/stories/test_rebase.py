@@ -121,7 +121,7 @@ async def test_what_is_in_the_base_branch_already_leaves_nothing_to_approve(quie
     assert job.state == "succeeded"
     assert f"`{newest(quiet)[:10]}` of `main` already contains all changes of attempt 1" in quiet.reports()[-1]
     assert "/ptq pr" not in quiet.reports()[-1]
-    assert "Nothing is left to propose" in quiet.reports()[-1]
+    assert "already contains this change" in quiet.reports()[-1]
 
 
 async def test_onto_another_branch_it_gets_a_pull_request_of_its_own(quiet: World) -> None:
@@ -154,10 +154,12 @@ async def test_what_makes_no_sense_starts_nothing_and_is_answered_once(quiet: Wo
     refused = ("onto", "onto nowhere", "onto ../evil", "onto refs/heads/$(x)", f"onto {'1' * 40}", f"onto {strange}")
     for count, words in enumerate(refused, 1):
         await quiet.comment(f"/ptq rebase {words}")
-        assert "evil" not in await quiet.wait_for_reply("`onto` takes the name of a branch", count)
+        assert "evil" not in await quiet.wait_for_reply("`onto` needs the name of an existing branch", count)
     for count, words in enumerate(("", f"onto {newest(quiet)}", "onto main"), 1):
         await quiet.comment(f"/ptq rebase {words}")
-        assert f"`{newest(quiet)[:10]}` of `main` already" in await quiet.wait_for_reply("nothing to rebase", count)
+        assert f"latest commit of `main` (`{newest(quiet)[:10]}`)" in await quiet.wait_for_reply(
+            "nothing to rebase", count
+        )
     before = len(quiet.replies())
     await bring_again(quiet)
     assert len(quiet.replies()) == before
@@ -168,11 +170,11 @@ async def test_without_a_diff_there_is_nothing_to_rebase(tmp_path: Path) -> None
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
         await world.open_issue()
         await world.comment("/ptq rebase")
-        await world.wait_for_reply("so there is nothing to rebase. `/ptq fix`")
+        await world.wait_for_reply("There is no diff to rebase")
         await world.label()
         await world.wait_for_report()
         await world.comment("/ptq rebase")
-        await world.wait_for_reply("so there is nothing to rebase. `/ptq fix`", 2)
+        await world.wait_for_reply("There is no diff to rebase", 2)
         assert len(await world.jobs()) == 1
 
 
@@ -216,8 +218,8 @@ async def test_after_three_agents_that_left_conflicts_one_report_says_that_a_hum
         report = world.reports()[-1]
         assert "### Needs a human" in report
         assert "⛔ conflicts are left in `widgets/chunks.py`" in report
-        assert "a human has to resolve what is in conflict:\n\n- `widgets/chunks.py`\n" in report
-        assert "`/ptq takeover` lets you into the environment" in report
+        assert "Resolve conflicts in these files:\n\n- `widgets/chunks.py`\n" in report
+        assert "`/ptq takeover` gives you access to the environment" in report
         assert "/ptq pr" not in report
         await bring_again(world)
         assert len(await world.jobs()) == 4

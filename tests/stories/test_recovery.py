@@ -88,7 +88,9 @@ async def test_commands_that_were_missed_are_carried_out_in_their_order(tmp_path
         await settle_with(world, jobs=1)
         assert len(world.statuses()) == 1
         # The cancel may overtake the second request, and has no job to end before the label has one.
-        refused = [reply for reply in world.replies() if "One job at a time" in reply or "is being cancelled" in reply]
+        refused = [
+            reply for reply in world.replies() if "Only one job at a time" in reply or "is being cancelled" in reply
+        ]
         assert len(refused) == 1
 
 
@@ -119,7 +121,7 @@ async def test_a_label_that_is_found_late_starts_nothing_from_what_was_written_a
         world.github.clock = on_time
         world.github.deliveries.clear()
         await world.playground.start_service()
-        await world.wait_for_reply("this issue has changed since it was put on")
+        await world.wait_for_reply("the issue has changed since then")
         await settle_with(world, jobs=0)
         assert len(world.replies()) == 1
         await world.github.unlabel_issue(NAME, world.number, LABEL, MAINTAINER)

@@ -50,7 +50,7 @@ async def test_the_operator_alone_hears_of_a_security_concern(tmp_path: Path) ->
                 assert word not in "\n".join(world.replies())
 
             await world.comment("/ptq status")
-            assert "[ended](http" in await world.wait_for_reply("No job is active")
+            assert "[ended](http" in await world.wait_for_reply("No job is running")
 
             await wait_until_heard(hook, 3)
             assert hook.heard[0] == hook.heard[1] == hook.heard[2]
@@ -62,7 +62,7 @@ async def test_the_operator_alone_hears_of_a_security_concern(tmp_path: Path) ->
                 assert part in shown
 
             await world.comment(f"/ptq pr\n\n{NOTE}")
-            assert "nothing to open" in await world.wait_for_reply("<!-- ptq:reply=", 2)
+            assert "no diff to open" in await world.wait_for_reply("<!-- ptq:reply=", 2)
             assert world.pulls() == []
 
 

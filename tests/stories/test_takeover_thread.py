@@ -105,7 +105,7 @@ def keys(world: World) -> str:
 
 @pytest.mark.sshd
 async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attempt(world: World) -> None:
-    told = await ask(world, "/ptq takeover", "its slot stays taken")
+    told = await ask(world, "/ptq takeover", "you have the environment")
     assert f"@{MAINTAINER}, [this job](" in told
     assert "with your GitHub SSH key" in told
     first = await world.wait_for_job("cancelled")
@@ -119,7 +119,7 @@ async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attemp
     await deliver_again(world, "/ptq takeover")
     assert await holds(world) == [hold]
 
-    told = await ask(world, "/ptq release", "Nobody enters the environment any more")
+    told = await ask(world, "/ptq release", "Released the environment")
     report = await world.wait_for_report(2)
     second = (await world.jobs())[0]
     assert f"[attempt 2](http://127.0.0.1:{world.playground.service_port}/jobs/{second.id})" in told
@@ -129,7 +129,7 @@ async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attemp
     assert await asyncio.to_thread(come(world, command).end) == 255
     await deliver_again(world, "/ptq release")
     assert len(await world.jobs()) == 2
-    assert len([body for body in world.replies() if "Nobody enters the environment any more" in body]) == 1
+    assert len([body for body in world.replies() if "Released the environment" in body]) == 1
     async with world.playground.service.context.db.read() as connection:
         events = [what for job in await world.jobs() for _, what in await job_rows.fetch_events(connection, job.id)]
     assert f"released by @{MAINTAINER}" in events
@@ -145,12 +145,12 @@ async def test_what_has_ended_is_made_anew_and_a_colleague_may_give_it_back(worl
     assert "is yours for 8 hours; its slot" in told
     command = await find_way_in(world)
     await asyncio.to_thread(work, world, command, "echo '# more' >> widgets/chunks.py")
-    told = await ask(world, "/ptq release", "Nobody enters the environment any more", by=COLLEAGUE)
-    assert f"that was held for `{MAINTAINER}`" in told
+    told = await ask(world, "/ptq release", "Released the environment", by=COLLEAGUE)
+    assert f"of `{MAINTAINER}`" in told
     report = await world.wait_for_report(2)
     assert "-    for start in range(0, len(items) - size + 1, size):" in report, "the agent's edit"
     assert "+# more" in report
-    assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")
+    assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
 
 
 @pytest.mark.sshd
@@ -158,9 +158,9 @@ async def test_another_person_takes_it_from_the_first_who_is_named_and_out(world
     give_key(world, COLLEAGUE)
     await ask(world, "/ptq takeover", "is yours until")
     command = await find_way_in(world)
-    told = await ask(world, "/ptq takeover", "Until now", by=COLLEAGUE)
+    told = await ask(world, "/ptq takeover", "It was held by", by=COLLEAGUE)
     assert f"@{COLLEAGUE}, [this job](" in told
-    assert f"Until now `{MAINTAINER}` held it" in told
+    assert f"held by `{MAINTAINER}` before" in told
     assert "You can log in within moments" in told
     theirs = await find_way_in(world, COLLEAGUE)
     await asyncio.to_thread(work, world, theirs)
@@ -192,14 +192,14 @@ async def test_what_cannot_be_is_said_and_changes_nothing(tmp_path: Path) -> Non
     async with open_world(tmp_path, on_real_machine=True, agent=AGENT) as world:
         await world.open_issue()
         assert "no job on this issue" in await ask(world, "/ptq takeover", "no environment to take over")
-        assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")
+        assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
         settings = load_settings(world.playground.config)
         await drain_machine(settings, "gpu-1")
         await world.label()
         await world.wait_for_job("queued")
-        assert "no public SSH key" in await ask(world, "/ptq takeover", "GitHub has no public SSH key")
+        assert "no SSH key on GitHub" in await ask(world, "/ptq takeover", "you have no SSH key on GitHub")
         world.github.add_public_key(MAINTAINER, "ssh-dss AAAAB3NzaC1kc3MAAACBAJ old@home")
-        await ask(world, "/ptq takeover", "GitHub has no public SSH key", count=2)
+        await ask(world, "/ptq takeover", "you have no SSH key on GitHub", count=2)
         give_key(world)
         assert "wait until its agent is at work" in await ask(world, "/ptq takeover", "no environment yet")
         assert await holds(world) == []
@@ -222,7 +222,7 @@ async def test_the_operator_switches_it_off(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True, agent=AGENT, repository_toml="takeover = false") as world:
         give_key(world)
         await start(world)
-        await ask(world, "/ptq takeover", "lets nobody enter environments of `octo/widgets`")
+        await ask(world, "/ptq takeover", "Takeover is turned off for `octo/widgets`")
         assert await holds(world) == []
         await world.comment("/ptq cancel")
         await world.wait_for_report()
@@ -243,10 +243,10 @@ async def test_an_environment_that_cannot_be_made_anew_is_told_by_the_status(tmp
         await ask(world, "/ptq takeover", "The environment is being rebuilt")
         await world.wait_for_job("failed")
         await world.settle()
-        told = await ask(world, "/ptq status", "was to be made anew")
+        told = await ask(world, "/ptq status", "could not be rebuilt")
         assert f"for `{MAINTAINER}` is not there" in told
         assert "no such luck" in told
-        assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")
+        assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
 
 
 async def test_a_security_concern_lets_nobody_in_who_is_not_the_operator(tmp_path: Path) -> None:
@@ -255,13 +255,13 @@ async def test_a_security_concern_lets_nobody_in_who_is_not_the_operator(tmp_pat
         give_key(world)
         await start(world)
         await ask(world, "/ptq takeover", "You can log in as soon as its report is posted")
-        await world.wait_for_reply("who decides what becomes of it")
+        await world.wait_for_reply("review the result privately")
         await world.settle()
         assert await holds(world) == []
         async with world.playground.service.context.db.read() as connection:
             (job,) = await world.jobs()
             events = [what for _, what in await job_rows.fetch_events(connection, job.id)]
         assert not any(event.startswith("held for") for event in events)
-        await ask(world, "/ptq takeover", "The operator of this App decides who enters")
-        assert "nothing to release" in await ask(world, "/ptq release", "nothing to release")
+        await ask(world, "/ptq takeover", "Only the operator of this App can give access")
+        assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
         assert len(await world.jobs()) == 1

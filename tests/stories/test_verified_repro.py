@@ -58,7 +58,7 @@ async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(
             page = await answer.text()
         assert '<section id="check-1"><h2>Checked by ptq-bot: script of the issue</h2>' in page
         assert "On base, run 3: AssertionError: [[1, 2], [3, 4]]" in page
-        assert "The change as text alone" in page
+        assert "Patched files, unpatched code" in page
 
 
 async def test_a_repro_that_looks_for_the_patch_is_not_called_verified(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ async def test_a_repro_that_looks_for_the_patch_is_not_called_verified(tmp_path:
         seen = seen_in(await report_on(world))
         assert "- ✅ **the issue's repro**" in seen
         assert "- ⚠️ **the agent's repro**: before: fails 1/1 (`AssertionError: not mended`)" in seen
-        assert "it looks for the patch, not for the bug" in seen
+        assert "it checks that the patch is present" in seen
 
 
 ADDS = 'pathlib.Path("widgets/_mended.py").write_text("x = 1\\n")\n'
@@ -86,7 +86,7 @@ async def test_tests_that_look_for_a_file_of_the_patch_are_not_called_verified(t
         assert "- ✅ **the issue's repro**" in seen
         for name in ("the agent's repro", "1 regression test"):
             assert f"- ⚠️ **{name}**" in seen
-        assert seen.count("it looks for the patch, not for the bug") == 2
+        assert seen.count("it checks that the patch is present") == 2
 
 
 async def test_a_test_of_a_new_module_is_verified_and_a_repro_that_asks_for_a_new_name_is_not(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ async def test_a_test_of_a_new_module_is_verified_and_a_repro_that_asks_for_a_ne
         seen = seen_in(await report_on(world))
         assert "- ✅ **1 regression test** in `tests/test_mended.py`: before: fails 1/1" in seen
         assert "- ❔ **the agent's repro**: before: fails 1/1" in seen
-        assert "is not in the issue either: `_FIXED` (" in seen
+        assert "are not in the issue: `_FIXED` (" in seen
 
 
 async def test_a_change_of_data_alone_leaves_it_open_whether_the_agents_repro_looks_for_it(tmp_path: Path) -> None:
@@ -218,5 +218,5 @@ async def test_where_jobs_cannot_be_sealed_no_strangers_script_is_run(tmp_path: 
     python = write_interpreter(tmp_path)
     async with open_world(tmp_path, agent=agent, python=python, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
-        assert "the issue's repro**: **not verified**: it was not run: `the machine cannot seal jobs" in seen
+        assert "the issue's repro**: **not verified**: it was not run: `the machine has no sandbox" in seen
         assert "- ✅ **the agent's repro**" in seen

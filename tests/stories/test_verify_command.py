@@ -24,13 +24,13 @@ async def test_an_old_issue_is_checked_on_todays_base_branch_without_an_agent(tm
         assert "**the issue's repro**: before: fails 2/2" in report
         assert "no agent" in report
         assert "`/ptq diagnose` asks an agent for the cause" in report
-        assert "can be closed" not in report
+        assert "close the issue" not in report
         chunks = world.git("show", "main:widgets/chunks.py")
         world.commit({"widgets/chunks.py": chunks.replace(" - size + 1", "")})
         await world.comment("/ptq verify")
         report = await world.wait_for_report(2)
         assert f"### Does not reproduce at `{world.git('rev-parse', 'main').strip()[:10]}`" in report
-        assert "the issue can be closed" in report
+        assert "close the issue" in report
         assert "before: fails 0/2" in report
         assert [job.started_at for job in await world.jobs()] == [None, None]
 
@@ -40,7 +40,7 @@ async def test_the_repro_of_an_earlier_attempt_is_run_too(tmp_path: Path) -> Non
     async with open_world(tmp_path, agent=WRITE_REPORT + repro + FIX, verify_runs=1) as world:
         await world.open_issue(body="It loses the last chunk.")
         await world.comment("/ptq verify")
-        await world.wait_for_reply("so there is nothing to verify")
+        await world.wait_for_reply("There is no script to run")
         await world.label(LABEL)
         await world.wait_for_report()
         digest = world.digest()

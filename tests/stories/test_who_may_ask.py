@@ -107,7 +107,7 @@ async def test_a_repository_without_configuration_is_explained_once_to_each_requ
                 comment.body
                 for number in (1, 2)
                 for comment in world.github.issue("octo/other", number).comments
-                if "not set it up" in comment.body
+                if "isn't configured yet" in comment.body
             ]
             return bodies or None
 
