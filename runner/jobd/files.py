@@ -64,6 +64,7 @@ class JobPaths:
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.id: str = request["job_id"]
         self.workspace = Path(request["workspace"])
+        self.trash = self.workspace / "trash"
         self.root: Path = self.workspace / "jobs" / self.id
         self.control: Path = self.root / "control"
         self.output = self.root / "output"

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import re
+import resource
 import subprocess
 import tempfile
 import time
@@ -35,6 +36,13 @@ SETTINGS = {
     "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
     "LC_ALL": "C",
 }
+
+MAX_MEMORY = 4 * 2**30
+"""Bytes that a git command may allocate. Git reads some of a worktree's files completely, and a sparse file can have
+any size. Files that git maps, such as packs, do not count."""
+
+MAX_MESSAGES = 1_000_000
+"""How much of git's messages is read, in bytes."""
 
 CLONE_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 
@@ -84,33 +92,38 @@ class Git:
     def run(self, *words: str, stdin: bytes = b"", limit: int | None = None, statuses: Collection[int] = (0,)) -> bytes:
         """Run one command and return its output.
 
-        Raises `Failure` if the exit status is not in `statuses`, or if the output is longer than `limit` bytes.
+        Raises `Failure` if the exit status is not in `statuses`, or if the output is longer than `limit` bytes. Git is
+        ended when it writes a file of more than `limit` bytes.
         """
         if time.monotonic() > self._deadline:
             raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change")
-        with tempfile.TemporaryFile(dir=self.folder) as output:
-            try:
-                done = subprocess.run(
-                    [*GIT, *words],
-                    cwd=self._worktree,
-                    env=self._env,
-                    input=stdin,
-                    stdout=output,
-                    stderr=subprocess.PIPE,
-                    timeout=max(1.0, self._deadline - time.monotonic()),
-                )
-            except subprocess.TimeoutExpired:
-                raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change") from None
-            said = done.stderr.decode(errors="replace").splitlines()
-            if done.returncode not in statuses:
+        with tempfile.TemporaryFile(dir=self.folder) as output, tempfile.TemporaryFile(dir=self.folder) as messages:
+            with subprocess.Popen(
+                [*GIT, *words],
+                cwd=self._worktree,
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=messages,
+            ) as process:
+                bound_git(process.pid, limit)
+                try:
+                    process.communicate(stdin, max(1.0, self._deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    reason = f"git needed more than {self._timeout_s} seconds for the change"
+                    raise Failure("timed_out", reason) from None
+            if limit is not None and max(output.tell(), messages.tell()) > limit:
+                raise Failure("change_too_large", f"the diff is larger than {limit} bytes")
+            messages.seek(max(messages.tell() - MAX_MESSAGES, 0))
+            said = messages.read().decode(errors="replace").splitlines()
+            if process.returncode not in statuses:
                 # Git does not always report a full disk. This raises if it is full.
                 os.posix_fallocate(output.fileno(), output.tell(), RESERVE)
                 full = os.strerror(errno.ENOSPC) in "".join(said)
                 reason = f"git {words[0]} failed: {'; '.join(said[-3:])}"
                 raise Failure("disk_full" if full else "git_failed", reason)
             self.ignored += [line for line in said if line.startswith("Ignoring path ")]
-            if limit is not None and output.tell() > limit:
-                raise Failure("change_too_large", f"the diff is larger than {limit} bytes")
             output.seek(0)
             return output.read()
 
@@ -124,6 +137,16 @@ class Git:
             contents[name] = rest[: int(size)]
             rest = rest[int(size) + 1 :]
         return contents
+
+
+def bound_git(pid: int, max_file_bytes: int | None) -> None:
+    """Bound a process that has just begun to run git: its memory, and the size of the files that it writes."""
+    bounds = {resource.RLIMIT_DATA: MAX_MEMORY}
+    if max_file_bytes is not None:
+        bounds[resource.RLIMIT_FSIZE] = max_file_bytes + 1
+    for kind, bound in bounds.items():
+        _, most = resource.getrlimit(kind)
+        resource.prlimit(pid, kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
 
 
 @contextmanager

@@ -92,6 +92,7 @@ RUNS = FieldKind(
 
 _JOB: Mapping[str, FieldKind] = {"workspace": TEXT, "job_id": TEXT}
 _LIMITS: Mapping[str, FieldKind] = {"timeout_s": NUMBER, "max_log_bytes": NUMBER}
+_WATCHED: Mapping[str, FieldKind] = {"max_disk_bytes": NUMBER, "max_files": NUMBER, "orphan_after_s": NUMBER}
 _RECIPE: Mapping[str, FieldKind] = {
     **{"clone_url": TEXT, "trunk": TEXT, "base_branch": TEXT, "base_commit": COMMIT},
     **{"submodules": SWITCH, "network": TEXT},
@@ -114,27 +115,22 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
         **{"hidden": TEXTS, "files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},
         **{"settings": SETTINGS, "relay": SWITCH},
-        **{
-            "tail_glob": TEXT,
-            "tail_word": TEXT,
-            "stop_grace_s": NUMBER,
-            "max_disk_bytes": NUMBER,
-            "max_files": NUMBER,
-            "orphan_after_s": NUMBER,
-        },
+        **{"tail_glob": TEXT, "tail_word": TEXT, "stop_grace_s": NUMBER},
+        **_WATCHED,
         **_LIMITS,
         **_JOB,
     },
     "collect": {
         **{"base_commit": COMMIT, "hidden": TEXTS, "lint": TEXTS},
         **{"max_change_bytes": NUMBER, "max_changes": NUMBER, "max_text_bytes": NUMBER},
+        **_WATCHED,
         **_LIMITS,
         **_JOB,
     },
     "check": {
         **{"runs": RUNS, "times": NUMBER, "run_timeout_s": NUMBER, "script_argv": TEXTS, "test_argv": TEXTS},
         **{"base_commit": COMMIT, "changes": CHANGES, "rebuild": TEXTS},
-        **{"max_disk_bytes": NUMBER, "max_files": NUMBER, "orphan_after_s": NUMBER},
+        **_WATCHED,
         **_LIMITS,
         **_JOB,
     },

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -22,11 +23,27 @@ MAX_LOOKED_AT = 20_000
 MAX_DEPTH = 32
 """Limits of one search: the number of names that it reads, and the depth of folders."""
 
+MAX_HELD = 100
+"""How many folders a walk keeps open. Trees can be deeper: an account may open some thousand files."""
+MAX_LISTED = 100_000
+"""How many names of a folder a walk has in memory."""
+CLOSED = -1
+"""In place of a descriptor."""
+
 
 class FoundFile(NamedTuple):
     """A regular file, with its path relative to the searched folder."""
 
     path: str
+    about: os.stat_result
+
+
+class FolderEntry(NamedTuple):
+    """Something in a folder, as a walk finds it."""
+
+    folder: int
+    """The folder's descriptor, open until the walk goes on."""
+    name: str
     about: os.stat_result
 
 
@@ -125,3 +142,90 @@ def match_name(name: str, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 def find_newest(root: Path, pattern: str) -> FoundFile | None:
     """The matching file that was modified last."""
     return max(find_files(root, pattern), key=lambda found: (found.about.st_mtime_ns, found.path), default=None)
+
+
+class _Level:
+    """A folder on the way from the root of a walk to where the walk is, with the names of its folders that wait."""
+
+    def __init__(self, folder: int) -> None:
+        self.folder = folder
+        self.waiting: list[str] = []
+        self.is_listed = False
+        self.identity = identify(folder)
+        try:
+            self._entries = os.scandir(folder)
+        except OSError:
+            os.close(folder)
+            raise
+
+    def list_more(self) -> Iterator[FolderEntry]:
+        self.is_listed = True
+        names = [entry.name for entry in islice(self._entries, MAX_LISTED)]
+        self.is_listed = len(names) < MAX_LISTED
+        for name in names:
+            with suppress(OSError):
+                about = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
+                yield FolderEntry(self.folder, name, about)
+                if stat.S_ISDIR(about.st_mode):
+                    self.waiting.append(name)
+
+    def close(self) -> None:
+        if self.folder != CLOSED:
+            os.close(self.folder)
+            self.folder = CLOSED
+
+    def end(self) -> None:
+        self.close()
+        self._entries.close()
+
+
+def walk(root: Path) -> Iterator[FolderEntry]:
+    """Everything under a folder, at any depth: each entry before anything that is in it.
+
+    The caller may open a closed folder, or remove an entry, when it is found. Folders that cannot be read, or that are
+    moved meanwhile, are skipped.
+    """
+    with suppress(OSError):
+        levels = [_Level(os.open(root, FOLDER))]
+        try:
+            while levels:
+                yield from _take_step(levels)
+        finally:
+            for level in levels:
+                level.end()
+
+
+def _take_step(levels: list[_Level]) -> Iterator[FolderEntry]:
+    """Enter the next folder that waits in the last level. If none waits, list more of that level, or leave it."""
+    last = levels[-1]
+    if last.waiting:
+        with suppress(OSError):
+            levels.append(_Level(os.open(last.waiting.pop(), FOLDER, dir_fd=last.folder)))
+            if len(levels) > MAX_HELD + 1:
+                last.close()
+    elif not last.is_listed:
+        with suppress(OSError):
+            yield from last.list_more()
+    else:
+        levels.pop()
+        if levels and levels[-1].folder == CLOSED:
+            _reopen_last(levels, last.folder)
+        last.end()
+
+
+def _reopen_last(levels: list[_Level], child: int) -> None:
+    """Open the last level again, as the parent of a folder in it. If that was moved, drop levels up to an open one."""
+    with suppress(OSError):
+        parent = os.open("..", FOLDER, dir_fd=child)
+        if identify(parent) == levels[-1].identity:
+            levels[-1].folder = parent
+            return
+        os.close(parent)
+    while levels[-1].folder == CLOSED:
+        levels.pop().end()
+
+
+def identify(descriptor: int) -> tuple[int, int]:
+    """What tells an open file or folder from all others: its device and its inode."""
+    about = os.fstat(descriptor)
+    return about.st_dev, about.st_ino

@@ -188,7 +188,6 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
     poll = await follow(bench, client, job, "collect")
     profile = bench.profiles[job.repository]
     if poll.state is StageState.ABSENT:
-        limits = profile.limits
         await client.collect(
             job.id,
             base_commit=job.base_commit or "",
@@ -196,11 +195,7 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
             lint=() if job.cancel_requested_at else profile.lint,
             # Files that are the same for every run of the job's agent.
             hidden=bench.agents[job.agent].launch(Run(session_id="")).hidden,
-            timeout_s=limits.collect_timeout_s,
-            max_change_bytes=limits.max_change_bytes,
-            max_changes=limits.max_changes,
-            max_text_bytes=limits.max_text_bytes,
-            max_log_bytes=limits.max_log_bytes,
+            limits=profile.limits,
         )
         return job
     if poll.state is StageState.RUNNING:

@@ -245,11 +245,7 @@ class JobdClient:
         base_commit: str,
         hidden: Sequence[str],
         lint: Sequence[str],
-        timeout_s: int,
-        max_change_bytes: int,
-        max_changes: int,
-        max_text_bytes: int,
-        max_log_bytes: int,
+        limits: Limits,
     ) -> bool:
         """Start to lint and to compute the change against `base_commit`. Returns False if it was started before.
 
@@ -261,11 +257,14 @@ class JobdClient:
             base_commit=base_commit,
             hidden=list(hidden),
             lint=list(lint),
-            timeout_s=timeout_s,
-            max_change_bytes=max_change_bytes,
-            max_changes=max_changes,
-            max_text_bytes=max_text_bytes,
-            max_log_bytes=max_log_bytes,
+            timeout_s=limits.collect_timeout_s,
+            max_change_bytes=limits.max_change_bytes,
+            max_changes=limits.max_changes,
+            max_text_bytes=limits.max_text_bytes,
+            max_disk_bytes=limits.max_disk_bytes,
+            max_files=limits.max_files,
+            orphan_after_s=limits.orphan_after_s,
+            max_log_bytes=limits.max_log_bytes,
         )
         return answer.get("started") is True
 

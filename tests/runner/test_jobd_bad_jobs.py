@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runner.jobd.files import JobPaths, read_json
+from runner.jobd.files import read_json
 from runner.jobd.sandbox.processes import find_processes
-from runner.jobd.verbs.watchers import read_stop_reason, watch_job
 from tests.support.contents import Entry, find_differences, read_entries
 from tests.support.jobd import Change, Jobd, Repository, wait_until
 from tests.support.made_base import MadeBase
@@ -198,22 +197,6 @@ def test_a_job_that_makes_very_many_files_is_ended_and_that_it_did_is_told(jobd:
     assert collected["message"] == "20000 files are changed, and 50 are allowed"
     jobd.call("clean")
     expect_all_well(jobd)
-
-
-def test_a_job_that_moves_its_output_folder_away_is_counted_all_the_same(jobd: Jobd) -> None:
-    prepare(jobd)
-    move = 'cd "$PTQ_OUTPUT_DIR/.."; mv output elsewhere; ln -s elsewhere output; mkdir many; touch many/{1..200}'
-    result = jobd.agent(f"bash -c '{move}'; sleep 60", max_files=100)["result"]
-    assert "and 100 are allowed" in result["objection"]
-
-
-def test_a_watcher_that_cannot_measure_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = JobPaths({"job_id": "0123456789", "workspace": str(tmp_path)})
-    job.control.mkdir(parents=True)
-    monkeypatch.setenv("PATH", str(tmp_path))  # Without `du`, as when the account has no room for another process.
-    limits = {"max_disk_bytes": 1, "max_files": 1, "orphan_after_s": 0.1, "look_every_s": 0.05}
-    watch_job(job, limits, ([job.root], (0, 0)))
-    assert "had asked for the job" in str(read_stop_reason(job))
 
 
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])

@@ -179,6 +179,22 @@ def test_what_fills_the_disk_is_ended_and_told_of(by_each_way: Jobd) -> None:
     assert statuses(result)["late"] == [0, 0], "what one script breaks does not cost the others"
 
 
+def test_a_build_that_fills_the_disk_is_ended_and_told_of(by_each_way: Jobd) -> None:
+    fill = "head -c 3000000 /dev/urandom > large; sleep 15"
+    runs = run("changed", "x = 1", changed=True), run("base", "x = 1")
+    result = check(
+        by_each_way, *runs, changes=[change("sums.py", FIX)], rebuild=["true", fill], max_disk_bytes=2_000_000
+    )
+    trouble = result["troubles"].pop("changed")
+    assert re.fullmatch(
+        rf"the rebuild command `{re.escape(fill)}` failed: the job wrote 3,\d{{3}},\d{{3}} bytes to its machine's "
+        "disk, and 2,000,000 are allowed",
+        trouble,
+    )
+    assert result["troubles"] == {}
+    assert statuses(result)["base"] == [0, 0]
+
+
 def test_the_change_is_built_once_and_before_it_is_run(by_each_way: Jobd) -> None:
     count = "import pathlib\nassert pathlib.Path('built').read_text() == 'once\\n'\n"
     runs = run("base", "import os\nassert not os.path.exists('built')\n"), run("changed", count, changed=True)

@@ -129,7 +129,6 @@ echo at work; echo '"tokens"' > "$HOME/s/new.jsonl"; cat .config a.txt "$HOME/sk
 trap 'cat "$PTQ_NOTICE_FILE"; cmp "$HOME/big" "$HOME/big" && exit 9' INT; while :; do sleep 0.1; done
 """
 BIG = secrets.token_bytes(2_000_000)
-LIMITS: dict[str, Any] = {"timeout_s": 60, "max_log_bytes": 10_000}
 EARLIER: dict[str, Any] = {
     "changes": [FileChange("a.txt", "100644", b"\xff\n", "100644"), FileChange("b.txt", None, None, "100644")],
     "held_back": [FileChange(".config", "100644", b"new\n", "100644")],
@@ -139,7 +138,7 @@ START: dict[str, Any] = {"prompt": "", "relay": False, "base_skills": {"skill": 
 BOUNDS = Limits(stop_grace_s=10, max_disk_bytes=10**9, max_files=10_000, orphan_after_s=60, timeout_s=60)
 COLLECT: dict[str, Any] = {
     **{"hidden": [], "lint": []},
-    **{"max_change_bytes": 1_000, "max_changes": 10, "max_text_bytes": 1_000},
+    "limits": replace(BOUNDS, collect_timeout_s=60, max_change_bytes=1_000, max_changes=10, max_text_bytes=1_000),
 }
 
 
@@ -160,7 +159,7 @@ async def test_a_later_attempt_goes_on_from_what_an_earlier_one_left(
     assert (ended.result["exit_status"], ended.result["stopped"]) == (9, True)
     said = [b"at work", b"old", b"\xff", b"skill", b"old", b'"tokens"', b"Come to an end."]
     assert sorted(ended.log.splitlines()) == sorted(said)
-    assert await client.collect(JOB, **COLLECT, base_commit=base, **LIMITS)
+    assert await client.collect(JOB, **COLLECT, base_commit=base)
     await wait(client, "collect")
     result = await client.result(JOB)
     contents = {change["path"]: change["content"] for change in result["changes"]}

@@ -29,22 +29,18 @@ PREPARE: Mapping[str, Any] = {
     **{"network": "host", "must_seal": False, "private": [], "gpus": {}, "slot": 0, "ways": [*WAYS]},
     **{"base_timeout_s": 60, "git": {}, "relay": False},
 }
+WATCHED: Mapping[str, Any] = {"max_disk_bytes": 10**9, "max_files": 100_000, "orphan_after_s": 1_800}
 START: Mapping[str, Any] = {
     **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "base_commit": ""},
     **{"settings": {}, "relay": False},
-    **{
-        "tail_glob": "",
-        "tail_word": "",
-        "stop_grace_s": 1,
-        "max_disk_bytes": 10**9,
-        "max_files": 100_000,
-        "orphan_after_s": 1_800,
-    },
+    **{"tail_glob": "", "tail_word": "", "stop_grace_s": 1},
+    **WATCHED,
 }
 LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
 COLLECT: Mapping[str, Any] = {
     **{"hidden": [], "lint": []},
     **{"max_change_bytes": 100_000, "max_changes": 50, "max_text_bytes": 10_000},
+    **WATCHED,
     **LIMITS,
 }
 

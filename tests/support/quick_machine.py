@@ -171,7 +171,7 @@ def _run_agent(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     prompt, log = job.root / "prompt.md", job.of_stage("agent", "log")
     write_file(prompt, request["prompt"])
-    hide(job, request["hidden"])
+    hide(job, request["hidden"], began + request["timeout_s"])
     write_home_files(job, request["files"])
     env = {**job.environment(), **{name: expand_home(job, value) for name, value in request["env"].items()}}
     stop = job.of_stage("agent", "stop")
@@ -218,12 +218,13 @@ def _collect(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     """What came of the run."""
     kill_processes(job.id)
     problems: list[str] = []
+    deadline = time.monotonic() + request["timeout_s"]
     found: dict[str, Any] = {"changes": [], "patch": ""}
     try:
         require_worktree(job)
         bring_back(job, request)
-        put_back(job, request, problems)
-        open_up(job.worktree)
+        put_back(job, request, problems, deadline)
+        open_up(job.worktree, deadline)
         found = compute_change(job, {**request, "left": ()}, problems)
     finally:
         texts = read_texts(job.output, request["max_text_bytes"], problems)

@@ -134,7 +134,7 @@ def _build(stage: Stage, store: BaseStore, below: Base | None, commit: str) -> B
     if not resumed:
         stage.log.write(b"[%s this repository's base]\n" % (b"refreshing" if below else b"building"))
         record.begin(begun)
-        make_tree(tree)
+        make_tree(tree, stage.job.trash)
     else:
         stage.log.write(b"[continuing an interrupted build of this repository's base]\n")
     mount_tree(tree)
@@ -216,19 +216,18 @@ def describe_use(job: JobPaths, store: BaseStore, base: Base) -> None:
 
 def remove_unused(job: JobPaths, store: BaseStore) -> None:
     """Remove layers, and bases of the same repository, that no job needs. The caller holds the base's lock."""
-    trash = job.workspace / "trash"
     used = {(about.get("base"), name) for about in list_uses(job) for name in about.get("layers", ())}
     base = store.read()
     for path in store.folder.iterdir():
         is_needed = (store.name, path.name) in used or (base and path.name in base.layers)
         if path.name.isdecimal() and not is_needed:
-            move_to_trash(path, trash)
+            move_to_trash(path, job.trash)
     for folder in store.folder.parent.glob(f"{store.name.rpartition('-')[0]}-*"):
         if folder != store.folder and is_old(folder):
             # Not while a process uses or builds it; and a base that was used since the first look is no longer old.
             with suppress(OSError, Failure), locked(folder / "building.lock", 0.0), locked(folder / "lock", 0.0):
                 if is_old(folder) and not any(about.get("base") == folder.name for about in list_uses(job)):
-                    move_to_trash(folder, trash)
+                    move_to_trash(folder, job.trash)
 
 
 def is_old(folder: Path) -> bool:

@@ -41,8 +41,11 @@ def carry_over(
         return conflicts
 
 
-def put_back(job: JobPaths, request: Mapping[str, Any], problems: list[str]) -> None:
-    """Apply the held-back edits, except to paths that the run has changed; those are reported in `problems`."""
+def put_back(job: JobPaths, request: Mapping[str, Any], problems: list[str], deadline: float) -> None:
+    """Apply the held-back edits, except to paths that the run has changed; those are reported in `problems`.
+
+    Raises `Failure`.
+    """
     prepared = read_json(job.of_stage("prepare", "request"))
     held_back, begun_at = prepared.get("held_back"), str(prepared.get("changes_from", ""))
     # An agent may have written to this file, but can only spoil its own change.
@@ -51,7 +54,7 @@ def put_back(job: JobPaths, request: Mapping[str, Any], problems: list[str]) -> 
     if not all(map(is_change, held_back)):
         return
     base = request["base_commit"]
-    open_up(job.worktree)
+    open_up(job.worktree, deadline)
     with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
         for change in held_back:
             left_out = f"an earlier edit of {show_path(change['path'])} was left out"

@@ -23,6 +23,12 @@ CONVERSION_FACTOR, CONVERSION_BYTES = 2, 1_000
 """How many times, and how many bytes, larger than in git an unchanged file may be in the worktree: because of CRLF,
 UTF-16, or an expanded `$Id$` (gitattributes(5))."""
 
+MAX_NEW_BYTES = 64_000_000
+"""The limit for git's list of new files: all their paths together, in bytes."""
+
+MAX_FOLDERS = 200
+"""A new file in more folders inside each other is left out: a path of thousands of names costs too much everywhere."""
+
 COMPARE = ("diff-index", "--cached", "--ignore-submodules=dirty")
 """Without the option, `.gitmodules` decides which submodules are compared (gitmodules(5), `ignore`)."""
 
@@ -93,7 +99,7 @@ class Survey:
         require_room(self._sizes, request["max_change_bytes"])
         # Only now: to find new files, git reads each `.gitignore` completely.
         left = set(request["left"])
-        for path in split_paths(git.run("ls-files", "-z", "--others", "--exclude-standard")):
+        for path in list_new(git):
             if path not in left:
                 self._look_at_new(path)
         require_room(self._sizes, request["max_change_bytes"])
@@ -114,12 +120,13 @@ class Survey:
                 self._problems.append(f"{show_path(path)} counts as deleted: it is no longer a regular file")
 
     def _look_at_new(self, path: str) -> None:
-        about = self._tree.stat(path)
-        if path.endswith("/"):
+        if path.count("/") > MAX_FOLDERS:
+            self._leave_out(path, f"it is in more than {MAX_FOLDERS} folders")
+        elif path.endswith("/"):
             self._leave_out(path, "it is a git repository")
         elif not is_utf8(path):
             self._leave_out(path, "its name is not UTF-8")
-        elif about:
+        elif about := self._tree.stat(path):
             self.present.append(path)
             self._sizes[path] = about.st_size
 
@@ -159,6 +166,17 @@ def list_tracked(git: Git, base: str) -> Iterable[tuple[str, str, int]]:
         about, _, path = line.partition("\t")
         mode, _, _, size = about.split()
         yield path, mode, 0 if size == "-" else int(size)
+
+
+def list_new(git: Git) -> list[str]:
+    """The files that git neither tracks nor ignores. Raises `Failure` if there are far too many."""
+    try:
+        return split_paths(git.run("ls-files", "-z", "--others", "--exclude-standard", limit=MAX_NEW_BYTES))
+    except Failure as failure:
+        if failure.name != "change_too_large":
+            raise
+        reason = f"the paths of the new files have more than {MAX_NEW_BYTES} bytes in total"
+        raise Failure("change_too_large", reason) from None
 
 
 def fits(about: os.stat_result, mode: str) -> bool:

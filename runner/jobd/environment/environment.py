@@ -13,7 +13,7 @@ from ..stages.stage import Stage
 from .bases import Base, BaseStore, describe_use, get_or_build
 from .clone import changes_submodules
 from .recipe import check_out, list_untracked, run_commands
-from .trees import WAYS, Tree, empty_trash, make_tree, mount_tree, move_to_trash
+from .trees import WAYS, Tree, make_tree, mount_tree, move_to_trash
 
 LOCK_TIMEOUT_S = 20.0
 """How long a stage waits for the previous one to end."""
@@ -57,7 +57,7 @@ def create_environment(stage: Stage, store: BaseStore, commit: str) -> Base:
         base = get_or_build(stage, store, commit)
     tree = store.tree(base, job.tree)
     with stage.timing("tree"):
-        make_tree(tree)
+        make_tree(tree, job.trash)
         mount_tree(tree)
     if base.commit != commit:
         clone = find_clone(job, stage.request["clone_url"])
@@ -114,7 +114,6 @@ def find_tree(job: JobPaths) -> Tree | None:
 
 def clear_leftovers(job: JobPaths) -> None:
     """Move what a job leaves outside its own folder, and large copies, to the trash. Raises `OSError`."""
-    tree, trash = find_tree(job), job.workspace / "trash"
+    tree = find_tree(job)
     if tree and tree.way != "overlay":
-        move_to_trash(tree.place if tree.way == "slot" else tree.content, trash)
-    empty_trash(trash)
+        move_to_trash(tree.place if tree.way == "slot" else tree.content, job.trash)

@@ -6,33 +6,46 @@ The base commit's version is restored before the change is computed, so it does 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
+import subprocess
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..files import Failure, JobPaths
 from ..git import find_own_clone, join_paths, open_throwaway, split_paths
+from ..safe_paths import FolderEntry, walk
 from .trees import open_up
 
 
-def hide(job: JobPaths, names: Iterable[str]) -> None:
+def hide(job: JobPaths, names: Iterable[str], deadline: float) -> None:
     """Remove files and folders with these names at any depth, ignoring case. Raises `Failure`."""
     unwanted = {name.casefold() for name in names}
     if not unwanted:
         return
-    open_up(job.worktree)
-    for folder, folders, files in os.walk(job.worktree):
-        for name in [name for name in (*folders, *files) if name.casefold() in unwanted]:
-            path = Path(folder, name)
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-                folders.remove(name)
-            else:
-                path.unlink()
-            if os.path.lexists(path):
-                raise Failure("not_hidden", "the agent's configuration cannot be hidden")
+    open_up(job.worktree, deadline)
+    for entry in walk(job.worktree):
+        if entry.name.casefold() in unwanted:
+            if time.monotonic() > deadline:
+                raise Failure("timed_out", "the agent's configuration could not be hidden in time")
+            remove(entry)
+
+
+def remove(entry: FolderEntry) -> None:
+    """Remove a file, or a folder with everything in it. Raises `Failure`."""
+    if stat.S_ISDIR(entry.about.st_mode):
+        # `rm` goes as deep as the folder is.
+        subprocess.run(
+            ["rm", "-rf", "--", entry.name], cwd=f"/proc/self/fd/{entry.folder}", stderr=subprocess.DEVNULL, check=False
+        )
+    else:
+        with suppress(OSError):
+            os.unlink(entry.name, dir_fd=entry.folder)
+    with suppress(FileNotFoundError):
+        os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
+        raise Failure("not_hidden", "the agent's configuration cannot be hidden")
 
 
 def bring_back(job: JobPaths, request: Mapping[str, Any]) -> None:

@@ -8,13 +8,29 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
+import stat
 import subprocess
+import time
+from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ..files import Failure
+from ..locks import locked
+from ..safe_paths import walk
 from ..sandbox.namespaces import bind, mount_overlay, unmount
+
+REMOVE_S = 20.0
+"""How long a stage or a request deletes a tree, in seconds. After that, the rest of the tree goes to the trash."""
+
+EMPTY_S = 86_400.0
+"""How long the process that empties the trash may delete one tree, in seconds."""
+
+MAX_DESCRIPTORS = 1024
+"""More than a process of jobd opens."""
 
 WAYS: Mapping[str, str] = {
     "overlay": "its base is mounted under it and never copied (overlay mount)",
@@ -53,9 +69,9 @@ def put_on_top(tree: Tree, top: Path) -> Tree:
     return Tree(tree.way, tree.place, layers, top)
 
 
-def make_tree(tree: Tree) -> None:
+def make_tree(tree: Tree, trash: Path) -> None:
     """Create a tree; remove the remains of an earlier one. Raises `Failure`."""
-    discard(tree.top)
+    discard(tree.top, trash)
     tree.top.mkdir(mode=0o700)
     if tree.place.parent.is_dir() and not tree.place.parent.is_symlink():
         tree.place.parent.chmod(0o700)  # The slot's previous job may have removed our permissions.
@@ -66,7 +82,7 @@ def make_tree(tree: Tree) -> None:
         return
     target = tree.content
     if tree.way == "slot":
-        discard(tree.place)
+        discard(tree.place, trash)
         target = tree.place
     target.mkdir(mode=0o700)
     for layer in tree.layers:
@@ -106,54 +122,121 @@ def unmount_tree(tree: Tree) -> None:
 def copy(source: Path, target: Path) -> None:
     """Copy a folder's content into another folder; share blocks if the file system can. Raises `Failure`."""
     words = ["cp", "--archive", "--reflink=auto", "--", f"{source}/.", str(target)]
-    done = subprocess.run(words, stderr=subprocess.PIPE, check=False)
-    if done.returncode:
-        said = os.fsdecode(done.stderr).splitlines()[-1:]
-        full = os.strerror(28) in "".join(said)
-        raise Failure("disk_full" if full else "environment_unusable", f"the base cannot be copied: {''.join(said)}")
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
+        assert process.stderr
+        (last,) = deque(process.stderr, 1) or [b""]  # There may be one for each of millions of files.
+    if process.returncode:
+        said = os.fsdecode(last).rstrip("\n")
+        full = os.strerror(28) in said
+        raise Failure("disk_full" if full else "environment_unusable", f"the base cannot be copied: {said}")
 
 
-def discard(path: Path) -> None:
-    """Remove a file or folder, whatever its permissions are. Raises `Failure` if that fails."""
+def discard(path: Path, trash: Path, patience_s: float = REMOVE_S) -> None:
+    """Remove a file or folder, whatever its permissions are. A tree that takes longer goes to the trash.
+
+    Raises `Failure` if something is left.
+    """
     if path.is_symlink() or path.is_file():
         path.unlink()
         return
     if not path.exists():
         return
-    open_up(path)
-    removed = subprocess.run(["rm", "-rf", "--", path], stderr=subprocess.PIPE, check=False)
+    try:
+        reason = remove_tree(path, time.monotonic() + patience_s)
+    except Failure:  # It is too large to be deleted now.
+        try:
+            move_to_trash(path, trash)
+        except OSError as error:
+            reason = error.strerror or ""
     if path.exists():
-        lines = os.fsdecode(removed.stderr).splitlines()
-        raise Failure("not_removed", f"the job's folder cannot be removed: {lines[-1] if lines else 'no reason'}")
+        raise Failure("not_removed", f"the job's folder cannot be removed: {reason or 'no reason'}")
+
+
+def remove_tree(folder: Path, deadline: float) -> str:
+    """Delete a folder as far as possible, and return the last message of `rm`. Raises `Failure` at the deadline."""
+    _run_rm(folder, deadline, subprocess.DEVNULL)
+    if not folder.exists():
+        return ""
+    # Only now: most trees have no closed folders.
+    open_up(folder, deadline)
+    lines = os.fsdecode(_run_rm(folder, deadline, subprocess.STDOUT)).splitlines()
+    return lines[-1] if lines else ""
+
+
+def _run_rm(folder: Path, deadline: float, errors: int) -> bytes:
+    # The pipe tells at once when `rm` has ended, also if it says nothing.
+    words, left_s = ["rm", "-rf", "--", str(folder)], max(deadline - time.monotonic(), 0.0)
+    try:
+        return subprocess.run(words, stdout=subprocess.PIPE, stderr=errors, timeout=left_s, check=False).stdout
+    except subprocess.TimeoutExpired:
+        raise Failure("timed_out", "the job's files could not be deleted in time") from None
 
 
 def move_to_trash(path: Path, trash: Path) -> None:
     """Move a large tree out of the way at once; `empty_trash` removes it later. Raises `OSError`."""
     trash.mkdir(mode=0o700, exist_ok=True)
     if path.exists():
+        give_access(str(path))  # A folder that we cannot write to cannot be moved, either.
         path.rename(trash / secrets.token_hex(8))
 
 
 def empty_trash(trash: Path) -> None:
-    """Delete the trash in a process that outlives this one. Not for stages: their processes are killed at the end."""
-    if not trash.is_dir() or not any(trash.iterdir()):
+    """Delete the trash in a process that outlives this one, unless another one is at it.
+
+    Not for stages: their processes are killed at the end.
+    """
+    if not trash.is_dir() or not any(trash.iterdir()) or os.fork():
         return
-    remove = 'find "$0" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf "$0"/*'
-    subprocess.Popen(
-        ["/bin/sh", "-c", remove, str(trash)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ).returncode = 0  # Nobody waits for it.
+    with suppress(BaseException):
+        os.setsid()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.closerange(0, MAX_DESCRIPTORS)
+        for _ in range(3):
+            os.open(os.devnull, os.O_RDWR)
+        with locked(trash.with_name(f"{trash.name}.lock"), 0.0):
+            _empty(trash)
+    os._exit(0)
 
 
-def open_up(folder: Path) -> None:
-    """Make everything in a folder readable and writable for us. `find` walks trees of any depth.
+def _empty(trash: Path) -> None:
+    """Delete what is in the trash, and what comes meanwhile; each tree is tried once."""
+    tried = set[Path]()
+    while left := {*trash.iterdir()} - tried:
+        for path in left:
+            with suppress(Failure):
+                remove_tree(path, time.monotonic() + EMPTY_S)
+        tried |= left
+
+
+def open_up(folder: Path, deadline: float) -> None:
+    """Make everything in a folder readable for us, at any depth. Raises `Failure` at the deadline.
 
     Changes only what needs it, because an overlay copies each file that is changed.
     """
-    closed = ["(", "-type", "d", "!", "-perm", "-700", ")", "-o", "(", "-type", "f", "!", "-perm", "-600", ")"]
-    # One by one, so that a folder is open before find enters it.
-    words = ["find", str(folder), "(", *closed, ")", "-exec", "chmod", "u+rwX", "--", "{}", ";"]
-    subprocess.run(words, stderr=subprocess.DEVNULL, check=False)
+    with suppress(OSError):
+        give_access(str(folder))
+    for entry in walk(folder):
+        if time.monotonic() > deadline:
+            raise Failure("timed_out", "the folders that the job has closed could not be opened in time")
+        if is_closed(entry.about.st_mode):
+            with suppress(OSError):
+                give_access(entry.name, entry.folder)
+
+
+def is_closed(mode: int) -> bool:
+    """Whether this is a folder that we cannot use, or a file that we cannot read."""
+    needed = 0o700 if stat.S_ISDIR(mode) else 0o400 if stat.S_ISREG(mode) else 0
+    return mode & needed != needed
+
+
+def give_access(name: str, folder: int | None = None) -> None:
+    """Do `chmod u+rwX` for a file or folder, but never through a link. Raises `OSError`."""
+    # Such a descriptor needs no permission. It stays with what was opened, whatever is at the path later.
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            more = 0o700 if stat.S_ISDIR(mode) or mode & 0o111 else 0o600
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(mode) | more)  # noqa: PTH101 - not a path
+    finally:
+        os.close(descriptor)

@@ -1,1 +1,2 @@
-"""What a job's processes can see on the machine, and how jobd finds and kills them."""
+"""What a job's processes can see on the machine, how jobd finds and kills them, and which deleted files they have
+open."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000}
 """The namespaces of a sandbox, each with its flag. A sandbox needs all of them."""
@@ -116,6 +117,16 @@ def unshare_mounts() -> None:
     mount("", ROOT, flags=RECURSIVE | PRIVATE)
 
 
+def own_files() -> None:
+    """Let this process read all folders of its account, also those that are closed to the account. Raises `OSError`.
+
+    In a user namespace of its own, a process has `CAP_DAC_READ_SEARCH` over the files of its account.
+    """
+    ids = (os.getuid(), os.getgid())
+    unshare(CLONE["user"])
+    keep_ids(*ids)
+
+
 def enter_namespaces(
     arrange: Callable[[], None], *, network: bool = True, start_beside: Callable[[], None] | None = None
 ) -> None:
@@ -201,7 +212,7 @@ def give_up_capabilities() -> None:
 
 def find_missing(folder: Path) -> dict[str, str]:
     """The namespaces, and `proc` and `overlay`, that this machine does not allow, each with the reason."""
-    missing = _ask_child(lambda: _try(folder))
+    missing = ask_child(lambda: _try(folder))
     return {"user": "the trial was cut short"} if missing is None else missing
 
 
@@ -219,16 +230,21 @@ def can_sandbox(missing: Mapping[str, str]) -> bool:
     return not any(name in missing for name in CLONE)
 
 
-def _ask_child(find_out: Callable[[], dict[str, str]]) -> dict[str, str] | None:
-    """Run `find_out` in a child, so that it changes nothing in this process. None if the child died."""
+def ask_child(find_out: Callable[[], Any]) -> Any:
+    """Run `find_out` in a child, so that it changes nothing in this process. None if the child died.
+
+    What it finds must fit into JSON and a pipe. Raises `OSError` if there is no room for another process.
+    """
     reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        with suppress(BaseException):
-            os.write(writer, json.dumps(find_out()).encode())
-        os._exit(0)
-    os.close(writer)
     with os.fdopen(reader, "rb") as file:
+        try:
+            child = os.fork()
+            if not child:
+                with suppress(BaseException):
+                    os.write(writer, json.dumps(find_out()).encode())
+                os._exit(0)
+        finally:
+            os.close(writer)
         said = file.read()
     os.waitpid(child, 0)
     return json.loads(said) if said else None
@@ -255,7 +271,7 @@ def _try(folder: Path) -> dict[str, str]:
                 **dict.fromkeys([*names[position + 1 :], "proc"], f"it needs {name}"),
             }
     # In a child, because this process is not in the PID namespace. The child is its first process, and the last.
-    proc = _ask_child(lambda: _explain_failure("proc", lambda: mount("proc", Path("/proc"), "proc")))
+    proc = ask_child(lambda: _explain_failure("proc", lambda: mount("proc", Path("/proc"), "proc")))
     return {**missing, **({"proc": "the trial was cut short"} if proc is None else proc)}
 
 

@@ -53,6 +53,8 @@ class CommandResult(NamedTuple):
     """As a shell reports it: 128 plus the signal's number if a signal killed it."""
     reason: str | None
     """Why it was told to end, in the words of `StopConditions`; None if it ended by itself."""
+    objection: str | None = None
+    """Why a watcher ended it, as a clause for people; None if none did."""
 
     @property
     def timed_out(self) -> bool:

@@ -55,6 +55,8 @@ class Stage:
         self.limit_s: float = request["timeout_s"]
         self.deadline = time.monotonic() + self.limit_s
         self.log = Log(request["max_log_bytes"])
+        self.watchers: list[Callable[[], None]] = []
+        """Each starts a process that watches the next command, can end it, and ends with it."""
         self.took: dict[str, float] = {}
         """Seconds for each part of the work."""
 
@@ -83,6 +85,9 @@ class Stage:
         sandbox = open_sandbox(self.job, self.request, start_beside) if in_sandbox else None
         if start_beside and not sandbox:
             start_beside()
+        self.job.watcher_stop.unlink(missing_ok=True)  # It may be of an earlier command.
+        for start_watcher in self.watchers:
+            start_watcher()
         process = start(argv, env, cwd, stdin or Path(os.devnull), sandbox)
         assert process.stdout
         output = PipeOutput(process.stdout.fileno(), self.log, drop_lines, tail)
@@ -91,7 +96,8 @@ class Stage:
         status = process.wait()
         output.finish()
         process.stdout.close()
-        return CommandResult(128 - status if status < 0 else status, reason)
+        found = read_json(self.job.watcher_stop) if reason == "ended_by_watcher" else {}
+        return CommandResult(128 - status if status < 0 else status, reason, found.get("reason"))
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
@@ -125,6 +131,8 @@ class Stage:
             raise Failure("no_git" if argv[0] == "git" else name, f"{what}: {error}") from None
         if ended.timed_out:
             raise Failure("timed_out", f"{what}: it was stopped after {self.limit_s} seconds")
+        if ended.objection:
+            raise Failure("ended_by_watcher", f"{what}: {ended.objection}")
         if ended.status:
             tail = "\n".join(self.log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
             full = os.strerror(errno.ENOSPC) in tail

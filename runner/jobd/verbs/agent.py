@@ -16,7 +16,7 @@ from ..sandbox.sandbox import is_sandboxed
 from ..stages.command import NotRunnable
 from ..stages.stage import Stage
 from ..stages.tail import LOOK_EVERY_S, TailReader
-from .watchers import read_stop_reason, read_warning, watch_over
+from .watchers import read_warning, watch_over
 
 
 def run_agent(stage: Stage) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     prompt = job.root / "prompt.md"
     write_file(prompt, request["prompt"])
     mount_environment(job)
-    hide(job, request["hidden"])
+    hide(job, request["hidden"], stage.deadline)
     write_home_files(job, request["files"])
     copy_skills(stage)
     watch_over(stage)
@@ -54,7 +54,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         "exit_status": ended.status,
         "timed_out": ended.timed_out,
         "stopped": ended.stopped,
-        "objection": read_stop_reason(job) if ended.reason == "ended_by_watcher" else None,
+        "objection": ended.objection,
         "doubt": read_warning(job),
         "log_truncated": stage.log.truncated,
         "run_s": time.monotonic() - started_at,  # On a clock that nobody can set.

@@ -20,7 +20,7 @@ from ..git import find_own_clone
 from ..locks import keep_locked
 from ..stages.command import NotRunnable
 from ..stages.stage import Stage
-from .watchers import read_stop_reason, watch_written
+from .watchers import watch_written
 
 MAX_WORDS = 4_000
 """How much of the end of a run's output is kept, in bytes."""
@@ -119,11 +119,12 @@ def try_to_build(stage: Stage, prepared: Tree) -> Tree | Failure:
 def build_changed(stage: Stage, prepared: Tree) -> Tree:
     """An environment with the whole change, rebuilt by the operator's commands. Raises `Failure`."""
     tree = put_on_top(prepared, stage.job.control / "changed")
-    make_tree(tree)
+    make_tree(tree, stage.job.trash)
     mount_tree(tree)
     try:
         clear_scratch(stage)
         apply(stage, stage.request["changes"])
+        watch_written(stage, tree)
         run_commands(stage, "rebuild", stage.request["rebuild"])
     finally:
         unmount_tree(tree)
@@ -133,28 +134,28 @@ def build_changed(stage: Stage, prepared: Tree) -> Tree:
 def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, Any]:
     """Run one script or test in a new environment. Raises `Failure`."""
     job, tree = stage.job, put_on_top(ground, stage.job.control / "run")
-    make_tree(tree)
+    make_tree(tree, job.trash)
     mount_tree(tree)
     try:
         clear_scratch(stage)
+        watch_written(stage, tree)
         if run["frozen"]:
             write_file(job.output / FREEZER, FREEZE)
             words = [*stage.request["script_argv"], str(job.output / FREEZER), *run["frozen"]]
             stage.must("not_frozen", "the base's code could not be preserved", words, job.environment(), job.worktree)
             (job.output / FREEZER).unlink()
         apply(stage, run["edits"])
-        watch_written(stage, tree)
         return follow(stage, run)
     finally:
         unmount_tree(tree)
-        discard(tree.top)
+        discard(tree.top, job.trash)
 
 
 def clear_scratch(stage: Stage) -> None:
     """Remove files that were written outside the environment. Raises `Failure`."""
     job = stage.job
     for left in [path for path in job.root.iterdir() if path != job.control]:
-        discard(left)
+        discard(left, job.trash)
     for folder in (job.tmp, job.output):
         folder.mkdir(mode=0o700)
 
@@ -180,8 +181,7 @@ def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
         raise Failure("not_runnable", f"its command {error}") from None
     finally:
         stage.deadline = deadline
-    if reason := read_stop_reason(job):
-        job.watcher_stop.unlink()
-        raise Failure("ended_by_watcher", reason)
+    if ended.objection:
+        raise Failure("ended_by_watcher", ended.objection)
     words = stage.log.last_words[-MAX_WORDS:].decode(errors="replace")
     return {"status": ended.status, "timed_out": ended.timed_out, "words": words}

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..access.admission import forget_keys
 from ..environment.environment import clear_leftovers
-from ..environment.trees import discard
+from ..environment.trees import discard, empty_trash
 from ..files import Failure, JobPaths
 from ..proxy.sockets import remove_sockets
 from ..sandbox.processes import kill_processes
@@ -34,5 +34,8 @@ def _clean(job: JobPaths) -> dict[str, Any]:
     if not job.root.is_symlink():
         clear_leftovers(job)
     remove_sockets(job)
-    discard(job.root)
+    try:
+        discard(job.root, job.trash)
+    finally:
+        empty_trash(job.trash)
     return {}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..environment.carry import put_back
 from ..environment.change import compute_change
-from ..environment.environment import mount_environment
+from ..environment.environment import find_tree, mount_environment
 from ..environment.hide import bring_back
-from ..environment.trees import open_up
+from ..environment.trees import give_access, open_up
 from ..files import Failure, is_folder, read_json, read_piece, require_worktree, write_file
 from ..sandbox.processes import kill_processes
 from ..stages.stage import Stage
+from .watchers import watch_written
 
 TEXTS = {"report": "report.md", "worklog": "worklog.md", "pr_title": "pr_title.txt", "repro": "repro.py"}
 """The files of the output folder, by their keys in the result."""
@@ -31,12 +35,15 @@ def collect(stage: Stage) -> dict[str, Any]:
     try:
         require_worktree(job)
         bring_back(job, request)
-        put_back(job, request, problems)
+        put_back(job, request, problems, stage.deadline)
+        if request["lint"]:
+            watch_written(stage, find_tree(job))
         for command in request["lint"]:
             require_worktree(job)
             lint(stage, command, problems)
         require_worktree(job)
-        open_up(job.worktree)
+        # The time of the stage may be over: the change has its own, because a lint command may hang.
+        open_up(job.worktree, time.monotonic() + stage.limit_s)
         left = read_json(job.layers).get("left", [])
         found = compute_change(job, {**request, "left": left}, problems)
     finally:
@@ -58,7 +65,9 @@ def read_texts(output: Path, limit: int, problems: list[str]) -> dict[str, str]:
     if not is_folder(output):
         problems.append("the agent deleted the folder for its report, or put something else in its place")
         return dict.fromkeys(TEXTS, "")
-    open_up(output)
+    for path in (output, *(output / file for file in TEXTS.values())):
+        with suppress(OSError):
+            give_access(str(path))
     return {name: read_text(output / file, limit, problems) for name, file in TEXTS.items()}
 
 
@@ -66,7 +75,7 @@ def read_text(path: Path, limit: int, problems: list[str]) -> str:
     """One text; empty if it is missing."""
     piece = read_piece(path, 0, limit)
     if piece is None:
-        if path in path.parent.iterdir():
+        if os.path.lexists(path):
             problems.append(f"{path.name} was left out: it is not a regular file")
         return ""
     if piece.size > limit:

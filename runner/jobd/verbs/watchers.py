@@ -1,25 +1,30 @@
-"""Watches a job while its agent runs: whether its environment works, and how much disk space it uses.
+"""Watches a job's commands while they run: whether the environment works, and how much disk space they use.
 
-Each watcher is a process beside the agent. It can end the agent, as a stop does; its reason becomes part of the result.
+Each watcher is a process beside the command. It can end the command, as a stop does; its reason becomes part of the
+result.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..environment.environment import find_tree
-from ..environment.trees import Tree
+from ..environment.trees import MAX_DESCRIPTORS, Tree
 from ..files import JobPaths, open_plain, read_json, read_piece, write_file
 from ..git import find_recipe
-from ..sandbox.namespaces import die_with
+from ..safe_paths import walk
+from ..sandbox.namespaces import ask_child, die_with, own_files
+from ..sandbox.open_files import MAX_OPEN, TooManyOpen, find_deleted, find_devices
 from ..sandbox.sandbox import open_sandbox
 from ..stages.command import NotRunnable, StopConditions, follow, start
 from ..stages.log import Log, PipeOutput
@@ -36,38 +41,38 @@ MAX_SMOKE_LOG_BYTES = 100_000
 
 CACHES = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 
-MAX_DESCRIPTORS = 1024
-"""More than a stage opens."""
+
+class Baseline(NamedTuple):
+    """The folders that a job writes to, and their usage before it starts."""
+
+    folders: Collection[Path]
+    devices: Collection[int]
+    """The devices of the files that it writes there."""
+    used: int
+    """Bytes. This may include a whole copy of the base. On an overlay it is what the base lacks: files of a newer
+    commit, and what the update commands made."""
+    files: int
 
 
 def watch_over(stage: Stage) -> None:
-    """Start the watchers. They end with the job's other processes."""
+    """Have the agent watched."""
+    watch_written(stage, find_tree(stage.job))
     smoke_test = find_recipe(stage.job).get("smoke_test")
     if smoke_test:
         began = stage.job.control / "smoke.began"
         write_file(began, "")
-        _fork(lambda: try_environment(stage, smoke_test, began))
-    watch_written(stage, find_tree(stage.job))
+        stage.watchers.append(lambda: _fork(lambda: try_environment(stage, smoke_test, began)))
 
 
 def watch_written(stage: Stage, tree: Tree | None) -> None:
-    """Start the watcher of disk usage, for a tree and the job's scratch folders. It ends as the others do."""
-    written = list_written(stage.job, tree)  # Before anything is written.
-    _fork(lambda: watch_job(stage.job, stage.request, written))
-
-
-def read_stop_reason(job: JobPaths) -> str | None:
-    """Why a watcher ended the agent, as a clause for people; None if none did."""
-    return _read_reason(job.watcher_stop)
+    """Have the disk usage of the stage's next commands watched: what they write to a tree and to the job's folder."""
+    baseline = find_baseline(stage.job, tree)  # Before anything is written.
+    stage.watchers = [lambda: _fork(lambda: watch_job(stage.job, stage.request, baseline))]
 
 
 def read_warning(job: JobPaths) -> str | None:
     """Why a watcher might have ended the agent, although it was not sure; None if there is no such reason."""
-    return _read_reason(job.watcher_warning)
-
-
-def _read_reason(path: Path) -> str | None:
-    said = read_json(path).get("reason")
+    said = read_json(job.watcher_warning).get("reason")
     return str(said) if said else None
 
 
@@ -113,23 +118,20 @@ def has_changed(folders: Iterable[Path], since: Path) -> bool:
     """
     names = [word for name in CACHES for word in ("-name", name, "-o")][:-1]
     look = ["(", *names, ")", "-prune", "-o", "!", "-type", "d", "-newercm", str(since), "-print", "-quit"]
-    done = subprocess.run(["find", *map(str, folders), *look], capture_output=True, check=False)
-    return bool(done.stdout)
+    words = ["find", *map(str, folders), *look]
+    return bool(subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout)
 
 
-def watch_job(job: JobPaths, request: Mapping[str, Any], written: tuple[list[Path], tuple[int, int]]) -> None:
-    """Check the job's usage again and again, until there is a reason to end the agent."""
-    folders, (bytes_before, files_before) = written
+def watch_job(job: JobPaths, request: Mapping[str, Any], baseline: Baseline) -> None:
+    """Check the job's usage again and again, until there is a reason to end the command."""
     began = time.monotonic()
     while True:
         looked_at = time.monotonic()
         try:
-            used, files = measure(folders)
-        except OSError:  # The account has no room for another process just now. The next look counts.
-            used, files = bytes_before, files_before
-        reason = find_reason(
-            request, used - bytes_before, files - files_before, looked_at - find_last_asked(job, began)
-        )
+            used, files = find_usage(job, baseline, request["max_files"])
+        except TooManyOpen:
+            return record_reason(job, f"the job's processes had more than {MAX_OPEN:,} files open")
+        reason = find_reason(request, used, files, looked_at - find_last_asked(job, began))
         if reason:
             return record_reason(job, reason)
         pause_s = max(request.get("look_every_s", LOOK_EVERY_S), REST_FACTOR * (time.monotonic() - looked_at))
@@ -155,28 +157,57 @@ def find_last_asked(job: JobPaths, otherwise: float) -> float:
     return otherwise
 
 
-def list_written(job: JobPaths, tree: Tree | None) -> tuple[list[Path], tuple[int, int]]:
-    """The folders that a job writes to, and their usage before it starts.
+def find_baseline(job: JobPaths, tree: Tree | None) -> Baseline:
+    """What a job may write to. Raises `OSError`.
 
-    This may include a whole copy of the base. On an overlay it is what the base lacks: files of a newer commit, and
-    what the update commands made. The job's whole folder counts, because the agent can rename everything in it.
+    The job's whole folder counts, because the agent can rename everything in it. The tree's own files are in it, except
+    with the method `slot`.
     """
-    folders = [job.root]
-    if tree:
-        folders.append(tree.place if tree.way == "slot" else tree.content)
-    return folders, measure(folders)
+    folders = [job.root, tree.place] if tree and tree.way == "slot" else [job.root]
+    devices = find_devices([job.root, tree.place] if tree else [job.root])
+    return Baseline(folders, devices, *measure(folders))
 
 
-def measure(folders: Iterable[Path]) -> tuple[int, int]:
-    """Bytes and files in folders, counted by `du`, because trees may be deeper than paths may be long."""
-    paths = [str(folder) for folder in folders if folder.is_dir() and not folder.is_symlink()]
-    return _run_du("--block-size=1", paths), _run_du("--inodes", paths)
+def find_usage(job: JobPaths, baseline: Baseline, max_files: int) -> tuple[int, int]:
+    """Bytes and files that the job has written and that still take space, deleted ones too.
+
+    May stop once there are more than `max_files`. Raises `TooManyOpen`.
+    """
+    deleted = find_deleted(job.id, baseline.devices)  # First: a file that is deleted now must not count twice.
+    used, files = measure(baseline.folders, baseline.files + max_files)
+    return used - baseline.used + sum(file.size for file in deleted), files - baseline.files + len(deleted)
 
 
-def _run_du(what: str, paths: Iterable[str]) -> int:
-    words = ["du", "--summarize", "--one-file-system", what, "--", *paths]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-    return sum(int(line.split()[0]) for line in done.stdout.splitlines())
+def measure(folders: Iterable[Path], max_files: float = math.inf) -> tuple[int, int]:
+    """Bytes and names in folders. Stops at more than `max_files` names.
+
+    If the account has no room for another process just now, folders that the job has closed may be left out.
+    """
+    found = None
+    with suppress(OSError):
+        found = ask_child(lambda: _count_as_owner(folders, max_files))
+    used, files = found or _count(folders, max_files)
+    return used, files
+
+
+def _count_as_owner(folders: Iterable[Path], max_files: float) -> tuple[int, int]:
+    with suppress(OSError):  # A machine without namespaces: folders that the job has closed are left out.
+        own_files()
+    return _count(folders, max_files)
+
+
+def _count(folders: Iterable[Path], max_files: float) -> tuple[int, int]:
+    used, files, linked = 0, 0, set[tuple[int, int]]()
+    for about in (entry.about for folder in folders for entry in walk(folder)):
+        files += 1
+        # A file with several names takes its space once.
+        if about.st_nlink == 1 or stat.S_ISDIR(about.st_mode) or (about.st_dev, about.st_ino) not in linked:
+            used += 512 * about.st_blocks
+            if about.st_nlink > 1 and not stat.S_ISDIR(about.st_mode):
+                linked.add((about.st_dev, about.st_ino))
+        if files > max_files:
+            break
+    return used, files
 
 
 def _fork(work: Callable[[], None]) -> None:
