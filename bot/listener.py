@@ -37,6 +37,9 @@ STALL_S = 30.0
 SETTLED_S = 0.1
 """Seconds after which a connection may have to give way that has no request in hand, or has not sent all of it."""
 
+MAX_WAITING = 2
+"""Requests that may wait on one connection. aiohttp keeps up to 32, with 2 MB of headers each."""
+
 WARN_S = 60.0
 """Between two warnings that connections are turned away."""
 
@@ -249,6 +252,8 @@ class _Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if len(self._messages) > MAX_WAITING and self.transport is not None:
+            self.transport.abort()
         if self._idle.pop(self, None) is not None:
             self._idle[self] = self._now()
 

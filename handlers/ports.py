@@ -14,12 +14,17 @@ from runner.changes.base_files import BaseFile
 
 
 class GitHubError(Exception):
-    """GitHub refused a request. `status` is the HTTP status code."""
+    """GitHub refused a request. `status` is the HTTP status code.
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"GitHub answered {status}: {message}")
+
+    `said` is GitHub's own message. `message` also names the request, whose path may contain strangers' words.
+    """
+
+    def __init__(self, status: int, said: str, asked_for: str = "") -> None:
         self.status = status
-        self.message = message
+        self.said = said
+        self.message = f"{said} ({asked_for})" if asked_for else said
+        super().__init__(f"GitHub answered {status}: {self.message}")
 
 
 class NotFound(GitHubError):  # noqa: N818

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,7 +20,6 @@ from bot.gateway.fetches import ROOT
 from bot.gateway.git import GitProxy, refuse_git
 from bot.gateway.packages import METHOD, PackageProxy
 from bot.gateway.proxy import (
-    MAX_BODY,
     OVER,
     STOPS,
     WRONG_TOKEN,
@@ -32,6 +32,7 @@ from bot.gateway.proxy import (
     refuse,
 )
 from bot.gateway.requests import find_api, read_request
+from bot.gateway.room import Room
 from bot.gateway.transport import StreamTransport
 from runner.agents.prices import Price
 from runner.db.database import Database
@@ -54,6 +55,12 @@ SETTLE_S = 5.0
 """How long the end of a job waits until what was under way is counted."""
 MAX_CONNECTIONS = 128
 """Of one job at once: agents and their helpers have a few, and what fetches packages some fifty."""
+MAX_HEADERS, MAX_FIELD = 64, 4096
+"""Headers of a request, and bytes of one. Agents have some twenty, and the longest have a few hundred."""
+MAX_WAITING = 2
+"""Requests that may wait on one connection. No agent sends one before it has the answer to the one before."""
+READ_BUFFER = 64 * 1024
+"""Bytes of a connection that are read before anybody asks for them; aiohttp reads up to twice as much."""
 FIRST_BYTES_S = 60.0
 """How long a new connection may say nothing."""
 NOT_SERVED = "this machine does not serve private repositories, so that it fetches none: see `serves`"
@@ -88,13 +95,14 @@ class ModelGateway:
         git: GitProxy | None = None,
         packages: PackageProxy | None = None,
         read: Reads = read_request,
+        room: Room | None = None,
     ) -> None:
         """`upstreams` by the names of agents; `url` is where machines reach us, where not by a relay."""
         self._git = git
         self._packages = packages
         self._db = db
         self._ledger = Ledger(db)
-        self._proxy = ModelProxy(session, self._ledger, prices, now, read)
+        self._proxy = ModelProxy(session, self._ledger, prices, now, read, room)
         self._upstreams = upstreams
         self._now = now
         self._url = url
@@ -108,8 +116,12 @@ class ModelGateway:
             return None
         return ModelAccess(self._make_token(job.id), self._url)
 
+    def list_accounts(self) -> Collection[str]:
+        """See `runner.steps.gateway.Gateway`."""
+        return [*self._accounts]
+
     async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]
     ) -> Account | None:
         """See `runner.steps.gateway.Gateway`."""
         if job.agent not in self._upstreams:
@@ -163,7 +175,11 @@ class ModelGateway:
             endpoint.break_off()
             if endpoint.answering:
                 await asyncio.wait([*endpoint.answering], timeout=SETTLE_S)
-            self._accounts.pop(job_id, None)
+            endpoint.note_left_out()
+
+    def forget(self, job_id: str) -> None:
+        """See `runner.steps.gateway.Gateway`."""
+        self._accounts.pop(job_id, None)
 
     async def answer_by_url(self, request: web.Request) -> web.StreamResponse:
         """Answer a request that came by our own address: the token alone says whose it is."""
@@ -180,7 +196,7 @@ class ModelGateway:
             return self._turn_away(path, 503, "too many requests at once")
         endpoint.answering[task] = _Caller(task, request.transport)
         try:
-            return await self._answer(endpoint, request.clone(rel_url=url, client_max_size=MAX_BODY))
+            return await self._answer(endpoint, request.clone(rel_url=url))
         finally:
             del endpoint.answering[task]
 
@@ -250,7 +266,8 @@ class ModelGateway:
             else:
                 await self._serve(endpoint, task, begun)
         except Exception as error:  # Whatever it is costs this connection alone: asyncssh would end the machine's.
-            log.warning("gateway.not_accepted", **endpoint.context, reason=type(error).__name__)
+            if endpoint.admit_line():
+                log.warning("gateway.not_accepted", **endpoint.context, reason=type(error).__name__)
             stream.abort()
         finally:
             endpoint.strangers.pop(task, None)
@@ -258,22 +275,43 @@ class ModelGateway:
 
     async def _serve(self, endpoint: JobEndpoint, task: asyncio.Task[Any], stream: Stream) -> None:
         """Answer the requests that come by one connection. Raises `OSError`."""
-        server = web.Server(
-            partial(self._answer_by_relay, endpoint, task),
-            request_factory=_make_request,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=KEEP_ALIVE_S,
-            handler_cancellation=True,
-        )
+        server = web.Server(partial(self._answer_by_relay, endpoint, task), handler_cancellation=True)
         try:
-            await StreamTransport(stream, server()).run()
+            await StreamTransport(stream, _JobConnection(server, endpoint)).run()
         finally:
             await server.shutdown(SETTLE_S)
 
 
-def _make_request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-    """A request whose body may be as large as a conversation; aiohttp's own limit is 1 MiB."""
-    return web.BaseRequest(
-        message, payload, protocol, writer, task, asyncio.get_running_loop(), client_max_size=MAX_BODY
-    )
+class _JobConnection(web.RequestHandler):
+    """aiohttp's part of a connection, within narrower bounds."""
+
+    def __init__(self, server: web.Server, endpoint: JobEndpoint) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            logger=_JobLogger(endpoint),  # type: ignore[arg-type]
+            access_log=None,  # type: ignore[arg-type]
+            auto_decompress=False,
+            keepalive_timeout=KEEP_ALIVE_S,
+            max_headers=MAX_HEADERS,
+            max_field_size=MAX_FIELD,
+            read_bufsize=READ_BUFFER,
+        )
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if len(self._messages) > MAX_WAITING and self.transport is not None:
+            self.transport.abort()
+
+
+class _JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's own lines about a job's connections, as many as are admitted."""
+
+    def __init__(self, endpoint: JobEndpoint) -> None:
+        super().__init__(logging.getLogger("aiohttp.server"), {})
+        self._endpoint = endpoint
+
+    def log(self, level: int, msg: object, *args: object, **named: Any) -> None:
+        """See `logging.LoggerAdapter`."""
+        if self.isEnabledFor(level) and self._endpoint.admit_line():
+            super().log(level, msg, *args, **named)

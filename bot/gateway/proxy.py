@@ -9,7 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
@@ -20,6 +21,7 @@ import structlog
 from aiohttp import web
 
 from bot.gateway.requests import Api, Asked, NotAllowed, RequestRule, choose_betas, find_api, is_light, read_request
+from bot.gateway.room import HeldBytes, MemoryFull, Room
 from bot.gateway.threads import run_in_turn
 from bot.gateway.usage import AnswerReader
 from bot.github.session import describe_failure
@@ -34,11 +36,17 @@ log = structlog.get_logger()
 MAX_BODY = 32 * 1024 * 1024
 """Bytes of a request; Anthropic's own limit. https://docs.anthropic.com/en/api/overview#request-size-limits"""
 
-LIGHT, MAX_HEAVY = 2 * 1024 * 1024, 16
-"""Bytes of a request that counts for nothing, and how many larger ones a job may have at once."""
+LIGHT = 2 * 1024 * 1024
+"""Bytes of a request from which on a job sends one at a time, and all jobs together have one read at a time."""
 
 BODY_S = 60.0
 """How long a request may take to arrive."""
+
+RETRY_S = 5
+"""How long an agent is asked to wait before it tries again."""
+
+ANSWER_BUFFER = 64 * 1024
+"""Bytes of an answer that wait for an agent that reads slowly."""
 
 CONNECT_S, SILENCE_S = 10.0, 600.0
 """How long a model may take to be reached, and to say its next word."""
@@ -62,6 +70,9 @@ MAX_LOOKUPS = 2
 
 MAX_FETCHES = 8
 """Of git at once, for one job; more wait. `git submodule update` is asked for as many."""
+
+MAX_LINES, MINUTE_S = 20, 60.0
+"""Lines in the log about broken connections and requests of one job, in a minute."""
 
 MAX_REFUSALS, PENALTY_S = 100, 1.0
 """After so many refusals to one job each further one takes so long: agents end at the first. After so many refusals of
@@ -90,6 +101,14 @@ class Upstream:
         """The headers that say who asks."""
         own = {"x-api-key": self.key} if api is Api.MESSAGES else {"authorization": f"Bearer {self.key}"}
         return {**(own if self.key else {}), **self.headers}
+
+
+class NotReceived(Exception):  # noqa: N818 - an answer to the agent
+    """A request did not arrive: the status of the answer, and words for the agent."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
 
 
 class Connection(Protocol):
@@ -125,8 +144,11 @@ class JobEndpoint:
     """How many there were to those who had the token (True), and to others: these must not use up the job's lines."""
     fetches: int = 0
     connections: int = 0
-    heavy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_HEAVY))
-    """For requests that are large: each may be in memory until it is answered."""
+    lines: int = 0
+    """How many there were, or would have been, about broken connections and requests since `lines_since`."""
+    lines_since: float = field(default_factory=time.monotonic)
+    arriving: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """For the one request that arrives beyond `LIGHT`: several that wait for room would block each other."""
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """For the one request to a model that is read just now: reading takes time of the processor, and costs nothing."""
@@ -166,6 +188,20 @@ class JobEndpoint:
         if self.refusals[has_token] <= MAX_REFUSALS:
             log.warning("gateway.refused", **self.context, reason=reason)
 
+    def admit_line(self) -> bool:
+        """Whether one more line about a broken connection or request may be in the log now."""
+        if time.monotonic() - self.lines_since > MINUTE_S:
+            self.note_left_out()
+            self.lines, self.lines_since = 0, time.monotonic()
+        self.lines += 1
+        return self.lines <= MAX_LINES
+
+    def note_left_out(self) -> None:
+        """Say in the log how many lines were not admitted."""
+        if self.lines > MAX_LINES:
+            log.warning("gateway.lines_left_out", **self.context, count=self.lines - MAX_LINES)
+            self.lines = 0
+
     async def pause(self) -> None:
         """Wait before the next request to a model is read, at least until the event loop has served everyone else."""
         await asyncio.sleep(PENALTY_S if self.denials >= MAX_REFUSALS else 0)
@@ -190,9 +226,12 @@ class ModelProxy:
         prices: Mapping[str, Price],
         now: Callable[[], datetime],
         read: Reads = read_request,
+        room: Room | None = None,
     ) -> None:
         self._read_request = read
+        self._room = room or Room()
         self._threads = ThreadPoolExecutor(READING_THREADS, "gateway-read")
+        self._reading_large = asyncio.Semaphore(1)
         self._session = session
         self._ledger = ledger
         self._prices = prices
@@ -200,47 +239,66 @@ class ModelProxy:
 
     async def answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. What is not passed on is refused in words that the agent prints."""
-        if (MAX_BODY if request.content_length is None else request.content_length) <= LIGHT:
-            return await self._answer(endpoint, request)
-        async with endpoint.heavy:
-            return await self._answer(endpoint, request)
-
-    async def _answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         api = find_api(request.path)
         if (models := endpoint.models) is None:
             return await self._turn_down(endpoint, api, STOPS, "this job asks no models by the gateway")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             return await self._turn_down(endpoint, api, STOPS, "compressed requests are not passed on")
-        try:
-            async with asyncio.timeout(BODY_S):
-                body = await request.read()
-            asked = await self._read(endpoint, request, body, models.upstream.rule)
-            # What costs nothing is in no account, and passes all the same only while the run goes on.
-            call = await self._reserve(endpoint, models, asked)
-        except (NotAllowed, AtCap) as refusal:
-            endpoint.denials += 1
-            endpoint.log_refusal(str(refusal))
-            return refuse(api, STOPS, str(refusal))
-        except TimeoutError:
-            return refuse(api, 408, f"the request did not arrive within {BODY_S:g} seconds")
-        except web.HTTPRequestEntityTooLarge:
-            return refuse(api, 413, f"the request is larger than {MAX_BODY} bytes")
-        except ClaimLost:
-            return refuse(api, 503, "another replica of the service answers now")
-        return await self._pass_on(models, request, asked, call)
+        with self._room.hold(endpoint) as held:
+            try:
+                await self._receive(endpoint, request, held)
+                asked = await self._read(endpoint, request, held, models.upstream.rule)
+                # What costs nothing is in no account, and passes all the same only while the run goes on.
+                call = await self._reserve(endpoint, models, asked)
+            except (NotAllowed, AtCap) as refusal:
+                endpoint.denials += 1
+                endpoint.log_refusal(str(refusal))
+                return refuse(api, STOPS, str(refusal))
+            except NotReceived as refusal:
+                endpoint.log_refusal(str(refusal))
+                return refuse(api, refusal.status, str(refusal))
+            except ClaimLost:
+                return refuse(api, 503, "another replica of the service answers now")
+            return await self._pass_on(endpoint, models, request, asked, call, held)
 
     async def _turn_down(self, endpoint: JobEndpoint, api: Api, status: int, reason: str) -> web.Response:
         await endpoint.note_refusal(reason)
         return refuse(api, status, reason)
 
-    async def _read(self, endpoint: JobEndpoint, request: web.BaseRequest, body: bytes, rule: RequestRule) -> Asked:
-        """What a request asks for. Raises `NotAllowed`. Of one job one request is read at a time."""
+    async def _receive(self, endpoint: JobEndpoint, request: web.BaseRequest, held: HeldBytes) -> None:
+        """Hold a request's body. Raises `NotReceived`."""
+        body = io.BytesIO()
+        try:
+            async with asyncio.timeout(BODY_S), AsyncExitStack() as turn:
+                while chunk := await request.content.readany():
+                    size = body.tell() + len(chunk)
+                    if size > MAX_BODY:
+                        raise NotReceived(413, f"the request is larger than {MAX_BODY} bytes")
+                    if body.tell() <= LIGHT < size:
+                        await turn.enter_async_context(endpoint.arriving)
+                    await held.grow(len(chunk))
+                    body.write(chunk)
+        except TimeoutError:
+            raise NotReceived(408, f"the request did not arrive within {BODY_S:g} seconds") from None
+        except MemoryFull:
+            raise NotReceived(503, "there is no memory for such a large request just now: try again") from None
+        held.replace(body.getvalue())
+
+    async def _read(self, endpoint: JobEndpoint, request: web.BaseRequest, held: HeldBytes, rule: RequestRule) -> Asked:
+        """What a request asks for; the body to pass on is held. Raises `NotAllowed`. One of a job is read at a time.
+
+        Reading takes several times the memory of a request, so of large ones one of all jobs is read at a time.
+        """
+        body = held.content
         read = partial(self._read_request, request.method, request.path, request.query_string, body, rule)
-        if not is_light(body):
-            return await run_in_turn(self._threads, endpoint.reading, read, endpoint.pause)
-        async with endpoint.reading:
-            await endpoint.pause()
-            return read()
+        if not is_light(body) and len(body) <= LIGHT:
+            asked = await run_in_turn(self._threads, endpoint.reading, read, endpoint.pause)
+        else:
+            async with endpoint.reading:
+                await endpoint.pause()
+                asked = read() if is_light(body) else await run_in_turn(self._threads, self._reading_large, read)
+        held.replace(asked.body)
+        return replace(asked, body=b"")
 
     async def _reserve(self, endpoint: JobEndpoint, models: Models, asked: Asked) -> str | None:
         """The id of the call, once it is written down; None for one that costs nothing. Raises what answers instead."""
@@ -255,11 +313,17 @@ class ModelProxy:
         return call
 
     async def _pass_on(
-        self, models: Models, request: web.BaseRequest, asked: Asked, call: str | None
+        self,
+        endpoint: JobEndpoint,
+        models: Models,
+        request: web.BaseRequest,
+        asked: Asked,
+        call: str | None,
+        held: HeldBytes,
     ) -> web.StreamResponse:
-        answer, began = _Answer(AnswerReader(streams=asked.streams)), time.monotonic()
+        answer, began = _Answer(AnswerReader(streams=asked.streams), held), time.monotonic()
         try:
-            await self._stream(models, request, asked, answer)
+            await self._stream(endpoint, models, request, asked, answer)
         finally:
             if call:
                 # Whoever went away must not take the account of it along.
@@ -284,7 +348,9 @@ class ModelProxy:
             took_s=round(time.monotonic() - began, 3),
         )
 
-    async def _stream(self, models: Models, request: web.BaseRequest, asked: Asked, answer: _Answer) -> None:
+    async def _stream(
+        self, endpoint: JobEndpoint, models: Models, request: web.BaseRequest, asked: Asked, answer: _Answer
+    ) -> None:
         upstream, job = models.upstream, models.account.job
         url = f"{upstream.url}{asked.target}"
         headers = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
@@ -295,11 +361,13 @@ class ModelProxy:
         try:
             async with self._session.post(
                 url,
-                data=io.BytesIO(asked.body),
+                data=io.BytesIO(answer.held.take()),  # The only reference: else aiohttp would make a copy.
                 headers=headers,
                 allow_redirects=False,
                 timeout=timeout,
+                read_bufsize=ANSWER_BUFFER,
             ) as theirs:
+                answer.held.drop()
                 if theirs.status in KEY_REFUSED:
                     answer.refuse_key(asked.api, theirs.status, job)
                     return
@@ -314,7 +382,8 @@ class ModelProxy:
                 answer.finish()
                 await answer.response.write_eof()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.warning("gateway.broken", **job.log_context(), reason=describe_failure(error))
+            if endpoint.admit_line():
+                log.warning("gateway.broken", **job.log_context(), reason=describe_failure(error))
             if answer.response is None:
                 # A model that was never reached took nothing.
                 answer.is_certain = isinstance(error, UNREACHED)
@@ -326,8 +395,10 @@ class ModelProxy:
 class _Answer:
     """What has come back so far."""
 
-    def __init__(self, reader: AnswerReader) -> None:
+    def __init__(self, reader: AnswerReader, held: HeldBytes) -> None:
         self.reader = reader
+        self.held = held
+        """The request until the answer begins, then what of the answer cannot be read yet."""
         self.response: web.StreamResponse | None = None
         self.status = 0
         self.is_certain = False
@@ -348,6 +419,9 @@ class _Answer:
     def feed(self, chunk: bytes) -> None:
         """It has said so much. Once it has said that this is all, it is known what that took, whoever hangs up then."""
         self.reader.feed(chunk)
+        if not self.held.resize(self.reader.unread):
+            self.reader.skip()
+            self.held.resize(self.reader.unread)
         has_said_all = self.reader.has_ended and self.reader.is_final
         self.is_certain = self.is_certain or (self.status == HTTPStatus.OK and has_said_all)
 
@@ -367,4 +441,4 @@ def refuse(api: Api, status: int, message: str) -> web.Response:
     kind = {401: "authentication_error", 502: "api_error", 503: "overloaded_error"}.get(status, "invalid_request_error")
     error = {"type": kind, "message": f"ptq-bot: {message}"}
     whole = {"type": "error", "error": error} if api is Api.MESSAGES else {"error": {**error, "code": kind}}
-    return web.json_response(whole, status=status)
+    return web.json_response(whole, status=status, headers={"retry-after": str(RETRY_S)} if status == 503 else None)

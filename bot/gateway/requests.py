@@ -271,7 +271,7 @@ def _parse(body: bytes) -> Mapping[str, Any]:
     if has_too_many_parts(body):
         raise NotAllowed("the request has more parts than a conversation of its size")
     try:
-        asked = msgspec.json.decode(body.decode())
+        asked = msgspec.json.decode(body)
     except (ValueError, RecursionError):
         asked = None
     if not isinstance(asked, dict):
@@ -378,7 +378,7 @@ def _read_untyped(item: Mapping[str, Any]) -> str:
 
 def _walk(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Every object in a conversation. A list of places to look at, for JSON may be nested deeply."""
-    places = [asked.get(name) for name in ("messages", "input", "system")]
+    places = [asked.get(name) for name in ("messages", "input", "system", "instructions")]
     while places:
         place = places.pop()
         if isinstance(place, list):
@@ -433,7 +433,7 @@ def _walk_content(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     places = [place for name in ("messages", "input") for place in parts(asked, name)]
     while places:
         place = places.pop()
-        for name in ("content", "output"):
+        for name in ("content", "output", "source"):
             inner = [part(place, name)] if isinstance(place.get(name), dict) else [*parts(place, name)]
             places += inner
             yield from inner

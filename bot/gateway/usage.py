@@ -14,8 +14,11 @@ from runner.agents.lines import count_of, parse_line, part
 from runner.agents.prices import Price, reckon_cost
 from runner.model.usage import Usage
 
-MAX_LINE = 32 * 1024 * 1024
+MAX_LINE = 8 * 1024 * 1024
 """Bytes of a line, or of an answer that is no stream, that are read; of a longer one nothing is known."""
+
+SKIPPED = b"\0"
+"""Stands for what was left out of a line, which so cannot be read."""
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 """Events behind which nothing more comes."""
@@ -97,20 +100,27 @@ class AnswerReader:
         self._streams = streams
         self._rest = bytearray()
 
+    @property
+    def unread(self) -> int:
+        """Bytes that it keeps until it can read them."""
+        return len(self._rest)
+
+    def skip(self) -> None:
+        """Leave the line under way, or the answer that is no stream, unread."""
+        self._rest = bytearray(SKIPPED)
+
     def feed(self, data: bytes) -> None:
         """Read on."""
-        if not self._streams:
-            self._rest += data[: max(MAX_LINE - len(self._rest), 0)]
-            return
-        head, newline, tail = data.rpartition(b"\n")
+        head, newline, tail = data.rpartition(b"\n") if self._streams else (b"", b"", data)
         if newline:
-            whole, self._rest = bytes(self._rest) + head, bytearray(tail)
+            whole, self._rest = bytes(self._rest) + head, bytearray()
             if b'"usage"' in whole:
                 self._read_lines(whole)
             if any(line in whole for line in END_LINES):
                 self.has_ended = self.has_ended or not {*END_LINES}.isdisjoint(whole.split(b"\n"))
-        elif len(self._rest) < MAX_LINE:
-            self._rest += data
+        self._rest += tail
+        if len(self._rest) > MAX_LINE:
+            self.skip()
 
     def finish(self) -> None:
         """The answer has ended as it should."""

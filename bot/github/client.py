@@ -252,7 +252,7 @@ class AppGitHub:
             tree = await self._calls.fetch(Access.READ_CODE, repository, "/git/trees/{sha}", sha=sha)
             inside = read_answer(parse_base_files, tree)
             if inside is None:
-                raise GitHubError(200, f"the folder {folder[:200]!r} has too many files to be listed")
+                raise GitHubError(200, "the folder has too many files to be listed", repr(folder[:200]))
             prefix = f"{folder}/" if folder else ""
             found |= {prefix + name: file for name, file in inside.items() if prefix + name in wanted}
         return found
@@ -309,7 +309,7 @@ class AppGitHub:
         try:
             await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/refs", ref)
         except GitHubError as refusal:
-            if refusal.status == 422 and "already exists" in refusal.message.lower():
+            if refusal.status == 422 and "already exists" in refusal.said.lower():
                 return False
             raise
         return True
@@ -320,7 +320,7 @@ class AppGitHub:
         try:
             await self._calls.send(Access.WRITE_CODE, repository, "PATCH", path, ref, branch=branch.split("/"))
         except GitHubError as refusal:
-            if refusal.status == 422 and "not a fast forward" in refusal.message.lower():
+            if refusal.status == 422 and "not a fast forward" in refusal.said.lower():
                 return False
             raise
         return True

@@ -81,7 +81,7 @@ def _classify_answer(method: str, path: str, error: gidgethub.HTTPException, *, 
     if status == 401:
         return CallFailure(Unauthorized(f"GitHub does not take our credentials ({method} {path})"), may_repeat=False)
     kind = NotFound if status in (404, 410) else GitHubError
-    return CallFailure(kind(status, f"{error} ({method} {path})"), may_repeat=False)
+    return CallFailure(kind(status, str(error), f"{method} {path}"), may_repeat=False)
 
 
 def _explains(content: bytes) -> bool:

@@ -64,7 +64,7 @@ class Refusal:
     statuses: Container[int] = range(1000)
     kind: type[GitHubError] = GitHubError
     says: str = ""
-    """Part of the message, in lower case."""
+    """Part of what GitHub said, in lower case."""
     patience: int = MAX_REFUSALS
     """The effect is given up after this many refusals."""
     is_about_the_text: bool = False
@@ -72,7 +72,7 @@ class Refusal:
 
     def fits(self, error: GitHubError) -> bool:
         """Whether this row matches an answer."""
-        return isinstance(error, self.kind) and error.status in self.statuses and self.says in error.message.lower()
+        return isinstance(error, self.kind) and error.status in self.statuses and self.says in error.said.lower()
 
 
 _GONE = "{issue} was deleted, moved, or converted to a discussion"

@@ -144,7 +144,7 @@ async def _find_used_up(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, thread: int | None, requested_by: str
 ) -> CapUse | None:
     spent = await job_rows.fetch_spent(
-        connection, repository=rules.name, thread=thread, requested_by=requested_by, now=context.now()
+        connection, repository=rules.name, thread=thread, requested_by=requested_by, now=context.now(), caps=rules.caps
     )
     uses = [find_tightest(caps, spent, starting=True) for caps in (rules.caps, rules.own_caps)]
     use = max(filter(None, uses), key=lambda use: use.share, default=None)

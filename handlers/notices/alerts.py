@@ -137,7 +137,7 @@ async def _find_used_up(connection: AsyncConnection, context: Context, now: date
         people = await _list_people(connection, rules.name, now) if Scope.USER_DAY in caps else []
         for person in people or [""] * bool(caps.keys() & PERIODS):
             spent = await job_rows.fetch_spent(
-                connection, repository=rules.name, thread=None, requested_by=person, now=now
+                connection, repository=rules.name, thread=None, requested_by=person, now=now, caps=caps
             )
             uses = [use for use in find_uses(caps, spent) if use.scope in PERIODS and use.share >= 1]
             found += [(person if use.scope is Scope.USER_DAY else rules.name, use) for use in uses]

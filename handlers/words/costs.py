@@ -6,7 +6,18 @@ from runner.model.meter import Meter
 
 
 def describe_cost(meter: Meter) -> str:
-    """The cost: `$0.42`, `about $0.42` if it is estimated from tokens, or that it is unknown."""
+    """The cost: `$0.42`, `about $0.42` if it is estimated from tokens, or that it is unknown.
+
+    `the agent says $0.42` if nobody else has counted it.
+    """
+    return _attribute(meter, _describe_money(meter)) if meter.usage.cost_usd is not None else _describe_money(meter)
+
+
+def _attribute(meter: Meter, words: str) -> str:
+    return f"the agent says {words}" if meter.is_self_reported else words
+
+
+def _describe_money(meter: Meter) -> str:
     cost_usd = meter.usage.cost_usd
     if cost_usd is None:
         return "cost unknown"
@@ -38,4 +49,4 @@ def describe_meter(meter: Meter) -> str:
         for count, what in ((usage.turns, "turn"), (meter.tool_calls, "tool call"))
         if count
     ]
-    return ", ".join([*counts, describe_tokens(usage.tokens), describe_cost(meter)])
+    return _attribute(meter, ", ".join([*counts, describe_tokens(usage.tokens), _describe_money(meter)]))

@@ -105,5 +105,6 @@ def _spell(model: str) -> Iterator[str]:
 
 def reckon_cost(usage: Usage, price: Price) -> float:
     """USD."""
-    fresh = max(usage.input_tokens - usage.cached_tokens, 0)
-    return (fresh * price.input + usage.cached_tokens * price.cached + usage.output_tokens * price.output) / 1_000_000
+    cached = min(usage.cached_tokens, usage.input_tokens)
+    fresh = usage.input_tokens - cached
+    return (fresh * price.input + cached * price.cached + usage.output_tokens * price.output) / 1_000_000

@@ -218,6 +218,7 @@ meters = Table(
     Column("output_tokens", Integer, nullable=False),
     Column("cost_usd", Float),  # NULL: unknown, not 0
     Column("cost_is_estimate", Boolean, nullable=False),
+    Column("is_self_reported", Boolean, nullable=False),  # tokens and money are the agent's own words
     Column("output_bytes", Integer, nullable=False),
     Column("run_s", Float, nullable=False),
     Column("last_tool", Text, nullable=False),

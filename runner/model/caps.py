@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import TypeVar
 
 from runner.model.usage import NOTHING, Usage
+
+Number = TypeVar("Number", int, float)
 
 WARN_FROM = 0.8
 """The share of a cap from which on an agent is told to come to an end."""
@@ -66,6 +69,28 @@ class CapUse:
         amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {unit}"
         article = whose if self.scope is Scope.JOB else "the"
         return f"{article} cap of {amount}{OF_WHAT[self.scope].format(requested_by=requested_by)}"
+
+
+def bound_self_reported(caps: Mapping[Scope, Caps], scope: Scope) -> Caps:
+    """How much of what one run says of itself counts towards a cap that others share; None is all.
+
+    An agent without the gateway can say anything. So its word counts no more than what one run may take, and alone it
+    never uses up more than half of such a cap.
+    """
+    run, shared = caps.get(Scope.JOB, Caps()), caps.get(scope, Caps())
+    return Caps(
+        turns=_find_least(run.turns, _halve(shared.turns)),
+        tokens=_find_least(run.tokens, _halve(shared.tokens)),
+        cost_usd=_find_least(run.cost_usd, None if shared.cost_usd is None else shared.cost_usd / 2),
+    )
+
+
+def _halve(limit: int | None) -> int | None:
+    return None if limit is None else limit // 2
+
+
+def _find_least(*limits: Number | None) -> Number | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 _UNITS = {

@@ -57,8 +57,9 @@ class Account:
     caps: Mapping[Scope, Caps]
     others: Mapping[Scope, Usage]
     """What all that belongs together has taken beside this job, as it is written down."""
-    stored: Usage = NOTHING
-    """What is written down of this one, where others read it."""
+    stored: Mapping[str, Usage] = field(default_factory=dict)
+    """What the same reading of the database says of this job and of those beside it. `others` has no other part of
+    them."""
     beside: Mapping[str, Account] = field(default_factory=dict)
     """The accounts of all jobs that this replica looks after, as they come and go."""
     claim: Context = field(default_factory=copy_context)
@@ -70,13 +71,13 @@ class Account:
     open: dict[str, Usage] = field(default_factory=dict)
     refusal: str | None = None
     """Why a call was refused at a cap. The run has ended with it, whatever the agent says."""
-    _read: Mapping[str, Usage] = field(default_factory=dict)
-    """What of each of those is among `others` for certain."""
+    _beside_then: Mapping[str, Account] = field(default_factory=dict)
+    """The accounts beside this one when `others` was read, which may not know the end of one that has gone since."""
 
-    def renew(self, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage) -> None:
+    def renew(self, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]) -> None:
         """Go by what was read just now."""
         self.caps, self.others, self.stored = caps, others, stored
-        self._read = {job_id: one.stored for job_id, one in self.beside.items()}
+        self._beside_then = {**self.beside}
 
     def check(self, wanted: Usage) -> None:
         """Raise `AtCap` unless this fits too, with all that is under way."""
@@ -95,9 +96,9 @@ class Account:
     def _find_unread(self, scope: Scope) -> Iterator[Usage]:
         """What jobs beside this one have taken under the same cap, or may take at most, and have not written down."""
         names = _SHARED.get(scope)
-        for job_id, one in self.beside.items() if names else ():
-            if one is not self and all(getattr(one.job, name) == getattr(self.job, name) for name in names or ()):
-                yield sum(one.open.values(), one.settled) - self._read.get(job_id, NOTHING)
+        for job_id, one in {**self._beside_then, **self.beside}.items() if names else ():
+            if job_id != self.job.id and all(getattr(one.job, name) == getattr(self.job, name) for name in names or ()):
+                yield sum(one.open.values(), one.settled) - self.stored.get(job_id, NOTHING)
 
     def _explain(self, use: CapUse) -> str:
         self.refusal = use.describe(self.job.requested_by)
@@ -105,8 +106,6 @@ class Account:
 
     def correct(self, meter: Meter) -> Meter:
         """A reading by the agent's own words, with what was counted here in place of its tokens and its money."""
-        if not self.calls:
-            return meter
         taken = self.settled
         usage = replace(
             meter.usage.with_cost(taken.cost_usd),
@@ -114,7 +113,7 @@ class Account:
             cached_tokens=taken.cached_tokens,
             output_tokens=taken.output_tokens,
         )
-        return replace(meter, usage=usage, cost_is_estimate=taken.cost_usd is not None)
+        return replace(meter, usage=usage, cost_is_estimate=taken.cost_usd is not None, is_self_reported=False)
 
 
 class Ledger:

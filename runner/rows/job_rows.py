@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, turns
 from runner.db.sql import insert_new, upsert
-from runner.model.caps import Scope
+from runner.model.caps import Caps, Scope, bound_self_reported
 from runner.model.fair_share import Turns
 from runner.model.job import (
     ACTIVE,
@@ -36,8 +36,8 @@ from runner.model.job import (
 )
 from runner.model.machines import Holder, Lease
 from runner.model.meter import Meter
-from runner.model.usage import Usage
-from runner.rows.usage_columns import COLUMNS, read_usage, sum_usage, write_usage
+from runner.model.usage import NOTHING, Usage
+from runner.rows.usage_columns import COLUMNS, cut_self_reported, read_usage, sum_usage, write_usage
 
 _ACTIVE = [str(state) for state in ACTIVE]
 _ENDABLE = [*_ACTIVE, str(JobState.LOST)]
@@ -332,6 +332,12 @@ async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
     return read_meter(row._asdict()) if row else None
 
 
+async def fetch_stored_usage(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, Usage]:
+    """What is written down of each of these jobs; of one without a meter nothing is."""
+    rows = await connection.execute(select(meters).where(meters.c.job_id.in_(job_ids)))
+    return dict.fromkeys(job_ids, NOTHING) | {row.job_id: read_meter(row._asdict()).usage for row in rows}
+
+
 def read_meter(row: Mapping[str, Any]) -> Meter:
     """The meter in a row of its table."""
     others = {name: value for name, value in row.items() if name not in COLUMNS}
@@ -370,22 +376,30 @@ async def fetch_spent(
     series: int | None = None,
     requested_by: str,
     now: datetime,
+    caps: Mapping[Scope, Caps],
+    without: str = "",
 ) -> dict[Scope, Usage]:
-    """The current usage in each scope of a job of this issue or series, requested by this person. A job that begins a
-    series shares no issue scope with others."""
+    """The current usage in each scope of a job of this issue or series, requested by this person; `without` one job. A
+    job that begins a series shares no issue scope with others.
+
+    What agents report of themselves counts towards `caps` within `runner.model.caps.bound_self_reported`.
+    """
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    today, of_repository = jobs.c.created_at >= day, jobs.c.repository == repository
+    which: Mapping[Scope, Sequence[ColumnElement[bool]]] = {
+        Scope.ISSUE: (_belong_to(repository, thread, series),),
+        Scope.USER_DAY: (jobs.c.requested_by == requested_by, today),
+        Scope.REPOSITORY_DAY: (of_repository, today),
+        Scope.REPOSITORY_MONTH: (of_repository, jobs.c.created_at >= day.replace(day=1)),
+    }
     return {
-        Scope.ISSUE: await _sum_up(connection, _belong_to(repository, thread, series)),
-        Scope.USER_DAY: await _sum_up(connection, jobs.c.requested_by == requested_by, jobs.c.created_at >= day),
-        Scope.REPOSITORY_DAY: await _sum_up(connection, jobs.c.repository == repository, jobs.c.created_at >= day),
-        Scope.REPOSITORY_MONTH: await _sum_up(
-            connection, jobs.c.repository == repository, jobs.c.created_at >= day.replace(day=1)
-        ),
+        scope: await _sum_up(connection, bound_self_reported(caps, scope), jobs.c.id != without, *conditions)
+        for scope, conditions in which.items()
     }
 
 
-async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> Usage:
-    query = select(func.count().label("jobs"), *sum_usage(meters))
+async def _sum_up(connection: AsyncConnection, bounds: Caps, *which: ColumnElement[bool]) -> Usage:
+    query = select(func.count().label("jobs"), *sum_usage(meters, cut_self_reported(meters, bounds)))
     query = query.select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
     # Work by people is not a run of an agent.
     return Usage(**(await connection.execute(query.where(_BY_AGENTS, *which))).one()._mapping)

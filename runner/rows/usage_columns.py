@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, func
+from sqlalchemy import ColumnElement, Table, case, func
 
+from runner.model.caps import Caps
 from runner.model.usage import Usage
 
 COUNTS = ("turns", "input_tokens", "cached_tokens", "output_tokens", "run_s", "output_bytes")
@@ -26,15 +28,37 @@ def read_usage(row: Mapping[str, Any]) -> Usage:
     return Usage(jobs=1, **{name: row[name] for name in COUNTS}).with_cost(row["cost_usd"])
 
 
-def sum_usage(table: Table) -> Sequence[ColumnElement[Any]]:
+def cut_self_reported(table: Table, bounds: Caps) -> dict[str, ColumnElement[Any]]:
+    """Columns of `meters` in which what an agent says of itself counts no more than `bounds`.
+
+    Turns are always its own words; tokens and money are where no gateway has counted them.
+    """
+    self_reported, row = table.c.is_self_reported, table.c
+    most_input = _cut(row.input_tokens, bounds.tokens)
+    most_output = row.output_tokens if bounds.tokens is None else _cut(row.output_tokens, bounds.tokens - most_input)
+    return {
+        "turns": _cut(row.turns, bounds.turns),
+        "input_tokens": case((self_reported, most_input), else_=row.input_tokens),
+        "output_tokens": case((self_reported, most_output), else_=row.output_tokens),
+        "cost_usd": case((self_reported, _cut(row.cost_usd, bounds.cost_usd)), else_=row.cost_usd),
+    }
+
+
+def _cut(value: ColumnElement[Any], most: Any) -> ColumnElement[Any]:
+    return value if most is None else case((value > most, most), else_=value)
+
+
+def sum_usage(
+    table: Table, counted: Mapping[str, ColumnElement[Any]] = MappingProxyType({})
+) -> Sequence[ColumnElement[Any]]:
     """The sum of a group's rows, as columns named like the fields of `Usage`, all but `jobs`.
 
-    An empty row of an outer join counts as 0.
+    An empty row of an outer join counts as 0. `counted` replaces columns by name.
     """
     names = {name: name for name in COUNTS if name in table.c} | {"known_usd": "cost_usd"}
     # PostgreSQL sums integers to a decimal. The cast keeps them integers.
     sums = [
-        func.coalesce(func.sum(table.c[column]), 0).cast(table.c[column].type).label(name)
+        func.coalesce(func.sum(counted.get(column, table.c[column])), 0).cast(table.c[column].type).label(name)
         for name, column in names.items()
     ]
     unpriced = func.count(table.c.job_id) - func.count(table.c.cost_usd)

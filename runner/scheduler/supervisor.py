@@ -156,6 +156,7 @@ class Supervisor:
             finally:
                 for environment in (job.id, name_environment(job.id)):
                     await self._bench.gateway.close(environment)
+                self._bench.gateway.forget(job.id)
 
     async def _take_steps(self, job: Job) -> None:
         exceptions = 0

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from runner.model.job import Job, JobState
 from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.model.meter import Meter
 from runner.model.stop_policy import KILL_PATIENCE, Watched, bound, find_end, find_warning, is_worth_writing
-from runner.model.usage import NOTHING, Usage
+from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.steps.gateway import Fetcher
@@ -56,7 +56,7 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     launch = access.fill_in(launch) if access else launch
     skills = [bench.skills[name] for name in job.skills if launch.skills_folder and name in bench.skills]
     if access:
-        await _open_account(bench, job, *await _fetch_taken(bench, job))
+        await _open_account(bench, job, await _fetch_taken(bench, job))
         await bench.gateway.connect(job, client)
     ways = [await lead(Fetcher.of(job), client) for lead in (bench.gateway.lead_git, bench.gateway.lead_packages)]
     await client.start(
@@ -77,25 +77,39 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     return await move_on(bench, job, JobState.RUNNING, started_at=bench.now())
 
 
-async def _open_account(bench: Bench, job: Job, stored: Meter | None, spent: Mapping[Scope, Usage]) -> Account | None:
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """The usage that is stored, read at one moment."""
+
+    meter: Meter | None
+    """Of the job."""
+    others: Mapping[Scope, Usage]
+    """In each scope, without the job."""
+    stored: Mapping[str, Usage]
+    """Of each job that has an account with the gateway."""
+
+
+async def _open_account(bench: Bench, job: Job, taken: _Taken) -> Account | None:
     """Open the job's account with the gateway, with the current caps; None if the agent does not use the gateway."""
-    profile, own = bench.profiles[job.repository], stored.usage if stored else NOTHING
-    others = {scope: usage - own for scope, usage in spent.items()}
-    return await bench.gateway.open(job, bound(profile.caps, profile.limits), others, own)
+    profile = bench.profiles[job.repository]
+    return await bench.gateway.open(job, bound(profile.caps, profile.limits), taken.others, taken.stored)
 
 
-async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope, Usage]]:
-    """The stored meter of the job, and the usage in each scope, including the job."""
+async def _fetch_taken(bench: Bench, job: Job) -> _Taken:
+    accounts = {job.id, *bench.gateway.list_accounts()}
     async with bench.db.read() as connection:
-        spent = await job_rows.fetch_spent(
+        others = await job_rows.fetch_spent(
             connection,
             repository=job.repository,
             thread=job.thread,
             series=job.series,
             requested_by=job.requested_by,
             now=bench.now(),
+            caps=bench.profiles[job.repository].caps,
+            without=job.id,
         )
-        return await job_rows.fetch_meter(connection, job.id), spent
+        stored = await job_rows.fetch_stored_usage(connection, accounts)
+        return _Taken(await job_rows.fetch_meter(connection, job.id), others, stored)
 
 
 def _describe_run(bench: Bench, job: Job, token: str) -> Run:
@@ -120,7 +134,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     agent = bench.agents[job.agent]
     if poll.state is StageState.RUNNING:
         return await _watch(bench, client, job, poll.heading)
-    account = await _open_account(bench, job, *await _fetch_taken(bench, job))
+    account = await _open_account(bench, job, await _fetch_taken(bench, job))
     await bench.gateway.close(job.id)
     if poll.state is StageState.FAILED:
         return await end(bench, job, JobState.FAILED, explain(poll, "the agent could not be started"))
@@ -190,17 +204,19 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
     await keep_way(bench, client, job)
     _, meter, idle_s = await asyncio.to_thread(bench.usage_reader.read, job, bench.agents[job.agent])
     meter = replace(meter, heading=heading)
-    stored, spent = await _fetch_taken(bench, job)
-    if account := await _open_account(bench, job, stored, spent):
+    taken = await _fetch_taken(bench, job)
+    if account := await _open_account(bench, job, taken):
         try:
             await bench.gateway.connect(job, client)
         except JobdError as error:  # The agent's requests wait meanwhile.
             log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
         meter = account.correct(meter)
-    if is_worth_writing(stored, meter):
+    if is_worth_writing(taken.meter, meter):
         # If this write is lost in a power failure, the log and the model calls are counted again.
         async with bench.db.relaxed_commit.write() as connection:
             await job_rows.save_meter(connection, meter)
+    # Its own word counts in full here, since it ends no other run.
+    spent = {scope: usage + meter.usage for scope, usage in taken.others.items()}
     caps, watched = bound(profile.caps, profile.limits), Watched(job, meter, idle_s, spent)
     told = find_end(watched, caps, profile.limits) or _find_refusal(account)
     if told and not job.stopped_as:

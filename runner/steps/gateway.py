@@ -6,7 +6,7 @@ what was counted so far is read again, and the way from the machine is made anew
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -71,12 +71,16 @@ class Gateway(Protocol):
     def grant(self, job: Job) -> ModelAccess | None:
         """How the job's agent asks; None when it has a key of its own."""
 
+    def list_accounts(self) -> Collection[str]:
+        """The jobs that have an account."""
+
     async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]
     ) -> Account | None:
         """The job's account, with what may be taken from now on; None when it has none.
 
-        `stored` is what is written down of the job, and `others` of all that belongs together with it.
+        `others` is what is written down of all that belongs together with the job, without the job. `stored` is what
+        is written down of each job that had an account by then, out of the same reading of the database.
         """
 
     async def connect(self, job: Job, client: JobdClient) -> None:
@@ -89,4 +93,10 @@ class Gateway(Protocol):
         """Have the way be there by which a sealed agent comes to hosts of packages. Raises as `lead_git`."""
 
     async def close(self, job_id: str) -> None:
-        """Answer the job no more; what was under way is broken off, and counted. Idempotent."""
+        """Answer the job no more; what was under way is broken off, and counted. Idempotent.
+
+        Its account counts for others until `forget`, because the job's meter is written after this.
+        """
+
+    def forget(self, job_id: str) -> None:
+        """Drop the account of a job that nobody looks after here any more: its meter is written. Idempotent."""

@@ -19,7 +19,6 @@ from runner.model.job import Job, JobState, Report
 from runner.model.jobd_answers import JobdError, Poll, StageState
 from runner.model.meter import Meter
 from runner.model.stop_policy import KILL_PATIENCE, find_overdue
-from runner.model.usage import NOTHING
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.steps.gateway import Fetcher, Gateway
@@ -90,7 +89,7 @@ async def end(
 
 async def _close_account(bench: Bench, job: Job) -> Account | None:
     """Close the account of a run whose end its machine does not report. No more usage is possible then."""
-    account = await bench.gateway.open(job, {}, {}, NOTHING)
+    account = await bench.gateway.open(job, {}, {}, {})
     await bench.gateway.close(job.id)
     return account
 

@@ -100,6 +100,7 @@ class UsageReader:
             retries=tally.retries,
             unknown_events=tally.unknown,
             cost_is_estimate=said is None and reckoned is not None,
+            is_self_reported=True,
             last_tool=" ".join(tally.last_tool.split())[:MAX_TOOL],
             ending=None,
         )

@@ -27,6 +27,9 @@ Value = TypeVar("Value")
 MAX_SESSIONS = 5
 """Commands at the same time on one connection: OpenSSH's `MaxSessions` is 10, and it frees sessions late."""
 CHANNEL_RETRY_S = 0.1
+WINDOW = 256 * 1024
+"""Bytes that a forwarded connection may send before somebody reads them. asyncssh may keep twice as many, and its own
+window has 2 MiB: a job with many connections would fill the service's memory."""
 BEGIN_S = LISTEN_S = 30.0
 """How long a command may take to start, or a socket to be opened."""
 
@@ -137,7 +140,7 @@ class SshHost:
         try:
             async with asyncio.timeout(LISTEN_S):
                 connection = await self._connected()
-                return SshListening(connection, await connection.start_unix_server(lambda: serve, path))
+                return SshListening(connection, await connection.start_unix_server(lambda: serve, path, window=WINDOW))
         except TimeoutError:
             raise no_answer(LISTEN_S) from None
         except asyncssh.ChannelListenError as error:

@@ -10,13 +10,15 @@ from typing import cast
 
 import aiohttp
 import pytest
+import structlog
 from aiohttp import web
 
 from bot.gateway.endpoints import MAX_CONNECTIONS
-from bot.gateway.proxy import MAX_REFUSALS, Upstream
+from bot.gateway.proxy import MAX_LINES, MAX_REFUSALS, MINUTE_S, Upstream
 from bot.gateway.requests import RequestRule
 from bot.github.session import Proxy as ForwardingProxy
 from bot.github.session import WayOut
+from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.usage import NOTHING
 from runner.transport.jobd_client import JobdClient
@@ -292,8 +294,8 @@ async def test_when_a_run_is_over_its_access_is(tmp_path: Path, job: Job) -> Non
     async with open_floor(tmp_path, Say("Well")) as floor:
         await floor.begin(job)
         stopped = make_job(stopped_at=NOON)
-        await floor.gateway.open(stopped, {}, {}, NOTHING)
-        await floor.gateway.open(stopped, {}, {}, NOTHING)
+        await floor.gateway.open(stopped, {}, {}, {})
+        await floor.gateway.open(stopped, {}, {}, {})
         async with floor.ask(job, "/v1/messages") as answer:
             assert answer.status == 400
             assert "the run is over" in (await answer.json())["error"]["message"]
@@ -311,7 +313,7 @@ async def test_a_request_that_was_begun_before_the_end_of_a_run_is_not_passed_on
         head = f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nx-api-key: {access.token}\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[:-1])
         await asyncio.sleep(0.1)
-        await floor.gateway.open(make_job(cancel_requested_at=NOON), {}, {}, NOTHING)
+        await floor.gateway.open(make_job(cancel_requested_at=NOON), {}, {}, {})
         writer.write(body[-1:])
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
@@ -416,6 +418,60 @@ async def test_a_way_that_is_gone_is_made_anew(tmp_path: Path, job: Job) -> None
         async with floor.ask(job, "/v1/messages") as answer:
             assert answer.status == 200
             await answer.read()
+
+
+async def test_requests_that_cannot_be_read_fill_no_log(
+    tmp_path: Path, job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        for _ in range(MAX_LINES + 7):
+            reader, writer = await asyncio.open_unix_connection(floor.wire.paths[job.id])
+            writer.write(b"GET / HTTP/1.1\r\nno header\r\n\r\n")
+            assert b" 400 " in await reader.readline()
+            writer.close()
+        assert len([line for line in caplog.records if line.name == "aiohttp.server"]) == MAX_LINES
+        with structlog.testing.capture_logs() as logged:
+            await floor.gateway.close(job.id)
+    assert [(line["event"], line["job"], line["count"]) for line in logged] == [("gateway.lines_left_out", job.id, 7)]
+
+
+async def test_after_a_minute_the_log_says_how_many_lines_were_left_out_and_takes_others(
+    tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_floor(tmp_path) as floor:
+        await floor.begin(job)
+        endpoint = floor.gateway._endpoints[job.id]
+        assert [endpoint.admit_line() for _ in range(MAX_LINES + 2)].count(True) == MAX_LINES
+        endpoint.lines_since -= MINUTE_S + 1
+        assert endpoint.admit_line()
+        await floor.gateway.close(job.id)
+    assert capsys.readouterr().out.count("gateway.lines_left_out") == 1
+
+
+async def test_what_a_job_has_taken_counts_for_its_neighbours_until_its_meter_is_written(
+    tmp_path: Path, job: Job
+) -> None:
+    other, caps = make_job(id="aaaaaaaaaa", thread=8), {Scope.REPOSITORY_DAY: Caps(cost_usd=0.05)}
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job)
+        await floor.begin(other)
+        await floor.gateway.open(other, caps, {}, {job.id: NOTHING})
+        async with floor.ask(
+            job, "/v1/messages"
+        ) as answer:  # It takes $0.015, and the next may take at most some $0.03.
+            await answer.read()
+        async with floor.ask(other, "/v1/messages", max_tokens=100) as answer:
+            assert answer.status == 200
+            await answer.read()
+        await floor.gateway.close(job.id)
+        await floor.gateway.open(other, caps, {}, {job.id: NOTHING})
+        async with floor.ask(other, "/v1/messages") as answer:
+            assert answer.status == 400
+            assert "of this repository today" in await answer.text()
+        assert {*floor.gateway.list_accounts()} == {job.id, other.id}
+        floor.gateway.forget(job.id)
+        assert [*floor.gateway.list_accounts()] == [other.id]
 
 
 def test_no_key_is_in_what_is_shown_of_an_upstream() -> None:

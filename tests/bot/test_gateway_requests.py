@@ -147,6 +147,19 @@ def test_the_longest_conversation_of_short_calls_passes() -> None:
     assert read("/v1/messages", messages=turns * 9_000).most.input_tokens > 1_000_000
 
 
+@pytest.mark.parametrize("text", [b"m\xff", b"\xc3", b"\xed\xa0\x80", b"\\ud800"])
+def test_what_is_no_text_is_refused(text: bytes) -> None:
+    with pytest.raises(NotAllowed, match="no JSON object"):
+        read_request("POST", "/v1/messages", "", b'{"model": "%s"}' % text, ANYTHING)
+
+
+@pytest.mark.parametrize("number", ["1" * 400, "-" + "9" * 30, "1e400", "1" * 5000])
+def test_a_number_of_any_size_is_passed_on_or_refused(number: str) -> None:
+    body = b'{"model": "m", "max_tokens": 5, "messages": [], "top_k": %s}' % number.encode()
+    with suppress(NotAllowed):
+        assert json.loads(read_request("POST", "/v1/messages", "", body, ANYTHING).body)["top_k"]
+
+
 def test_what_is_cheap_to_check_is_checked_before_the_conversation_is_looked_through() -> None:
     foreign = {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": URL}}]}]}
     for changes, words in (({"service_tier": "priority"}, "service_tier"), ({"max_tokens": 0}, "whole number")):
@@ -206,6 +219,7 @@ FOREIGN = [
     ("/v1/messages", "code_execution", {"container": "c"}),
     ("/v1/messages", "web_fetch", {"messages": content({"type": "image", "source": {"type": "url", "url": URL}})}),
     ("/v1/messages", "files", {"messages": content({"type": "document", "source": {"type": "file", "file_id": "f"}})}),
+    ("/v1/responses", "web_fetch", {"instructions": content({"type": "input_image", "image_url": URL})}),
     (
         "/v1/messages",
         "web_fetch",
@@ -290,8 +304,12 @@ def test_pictures_and_documents_are_reserved_at_what_they_take_at_most_and_not_b
     if "source" in block:
         block = {**block, "source": {**block["source"], "data": PICTURE}}
     name = "input" if path == "/v1/responses" else "messages"
-    nested = [block, {"type": "tool_result", "content": [block]}]
-    assert 0 <= read(path, ANYTHING, **{name: content(*nested)}).most.input_tokens - 2 * tokens < 1000
+    nested = [
+        block,
+        {"type": "tool_result", "content": [block]},
+        {"type": "document", "source": {"type": "content", "content": [block]}},
+    ]
+    assert 0 <= read(path, ANYTHING, **{name: content(*nested)}).most.input_tokens - 3 * tokens < 1000
 
 
 @pytest.mark.parametrize("path", PLAIN)

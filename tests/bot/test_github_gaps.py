@@ -132,6 +132,8 @@ async def test_a_plain_403_is_a_no_and_no_rate_limit(server: ScriptedGitHub) -> 
         await server.client().create_comment("octo/widgets", 1, "hello")
     assert caught.value.status == 403
     assert len(server.calls(POST)) == 1
+    assert "/octo/widgets/issues/1" in caught.value.message
+    assert "octo" not in caught.value.said, "what was asked for is not among GitHub's words"
 
 
 @pytest.mark.parametrize(

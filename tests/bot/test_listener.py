@@ -258,6 +258,24 @@ async def test_a_request_in_hand_keeps_its_connection_however_many_come() -> Non
     await listener.close()
 
 
+async def test_a_connection_that_sends_requests_ahead_is_ended() -> None:
+    listener = _make_listener()
+    url = URL(await listener.open("127.0.0.1", 0))
+    head = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(head * 2)
+        for _ in range(2):
+            assert (await reader.readuntil(b"hello")).startswith(b"HTTP/1.1 200")
+        writer.write(head)
+        await asyncio.sleep(0.1)
+        writer.write(head * 3)
+        with suppress(ConnectionResetError):
+            assert b"hello" not in await reader.read()
+        writer.close()
+    await listener.close()
+
+
 async def test_it_says_its_address_as_it_is_written_in_a_url_and_closes_twice() -> None:
     listener = _make_listener()
     url = URL(await listener.open("::1", 0))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from handlers.words.costs import describe_cost, describe_meter, describe_tokens
@@ -15,6 +17,8 @@ from tests.support.meters import make_meter
         (make_meter(cost_usd=0.004), "less than $0.01"),
         (make_meter(cost_usd=0.424), "$0.42"),
         (make_meter(cost_usd=1234.5, cost_is_estimate=True), "about $1,234.50"),
+        (make_meter(cost_usd=0.424, is_self_reported=True), "the agent says $0.42"),
+        (make_meter(is_self_reported=True), "cost unknown"),
     ],
 )
 def test_money_is_said_with_how_well_it_is_known(meter: Meter, words: str) -> None:
@@ -35,6 +39,8 @@ def test_tokens_are_said_in_round_numbers(count: int, words: str) -> None:
 def test_a_meter_is_one_line() -> None:
     meter = make_meter(turns=12, tool_calls=1, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
     assert describe_meter(meter) == "12 turns, 1 tool call, 120k tokens, $0.42"
+    said = replace(meter, is_self_reported=True)
+    assert describe_meter(said) == "the agent says 12 turns, 1 tool call, 120k tokens, $0.42"
 
 
 def test_an_agent_that_says_nothing_about_itself_is_said_to_be_unknown() -> None:

@@ -18,7 +18,7 @@ from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalle
 ANSWERS = [
     NotInstalled(404, "octo/widgets"),
     NotFound(410, "This issue was deleted"),
-    NotFound(404, "Not Found (POST /repos/octo/locked-archive/issues/1/comments)"),
+    NotFound(404, "Not Found", "POST /repos/octo/locked-archive/issues/1/comments"),
     GitHubError(422, "Validation Failed: was submitted too quickly"),
     GitHubError(422, "Validation Failed: body is too long"),
     GitHubError(403, "Unable to create comment because issue is locked."),
@@ -40,6 +40,13 @@ def count_tries(error: Exception, patience: int = MAX_REFUSALS) -> int:
 @pytest.mark.parametrize(("error", "row"), [*zip(ANSWERS, REFUSALS, strict=True)])
 def test_each_row_is_the_first_that_fits_its_answer(error: GitHubError, row: object) -> None:
     assert next(other for other in REFUSALS if other.fits(error)) is row
+
+
+@pytest.mark.parametrize("name", ["too quickly", "is locked", "archived", "suspended"])
+def test_the_words_of_a_path_are_none_of_githubs(name: str) -> None:
+    error = GitHubError(403, "Forbidden", f"DELETE /repos/octo/widgets/issues/1/labels/{name}")
+    assert name in str(error)
+    assert next(row for row in REFUSALS if row.fits(error)) is REFUSALS[-1]
 
 
 def test_each_answer_is_believed_after_so_many_refusals() -> None:

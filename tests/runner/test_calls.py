@@ -88,7 +88,7 @@ async def test_jobs_side_by_side_cannot_take_more_together_than_a_cap_of_both(bo
         async with books.db.write() as connection:
             assert await job_rows.insert_job(connection, job)
         beside[job.id] = Account(job, caps, {}, beside=beside)
-        beside[job.id].renew(caps, {}, NOTHING)
+        beside[job.id].renew(caps, {}, {})
     first, second, of_bob = beside.values()
     calls = [await books.ledger.reserve(account, "m", MOST, NOON) for account in (first, second, first)]
     with pytest.raises(AtCap, match="of what @alice asked for today"):
@@ -98,8 +98,7 @@ async def test_jobs_side_by_side_cannot_take_more_together_than_a_cap_of_both(bo
         await books.ledger.reserve(of_bob, "m", Usage(known_usd=0.40), NOON)
     await books.ledger.settle(first, calls[0], "m", REAL, NOON, assumed=False)
     # Once it is written down, others read it there, and it counts no more than once.
-    first.renew(caps, {}, Usage(known_usd=0.05))
-    second.renew(caps, {Scope.USER_DAY: Usage(known_usd=0.05)}, NOTHING)
+    second.renew(caps, {Scope.USER_DAY: Usage(known_usd=0.05)}, {first.job.id: Usage(known_usd=0.05)})
     await books.ledger.reserve(second, "m", Usage(known_usd=0.34), NOON)
     with pytest.raises(AtCap, match="of what @alice asked for today"):
         await books.ledger.reserve(second, "m", Usage(known_usd=0.02), NOON)
@@ -162,11 +161,51 @@ async def test_a_replica_whose_claim_has_passed_on_asks_nothing(books: Books) ->
 
 async def test_what_was_counted_here_goes_before_what_an_agent_says(books: Books) -> None:
     account = await books.open()
-    said = make_meter(books.job.id, turns=3, input_tokens=1, output_tokens=1, cost_usd=0.0)
-    assert account.correct(said) is said
+    said = make_meter(books.job.id, turns=3, input_tokens=1, output_tokens=1, cost_usd=900.0, is_self_reported=True)
+    assert account.correct(said).usage == Usage(jobs=1, turns=3), "of what it did not ask, it took nothing"
     call = await books.ledger.reserve(account, "m", MOST, NOON)
     await books.ledger.settle(account, call, "m", REAL, NOON, assumed=False)
     meter = account.correct(said)
     usage = meter.usage
     assert (usage.turns, usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (3, 900, 100, 50)
-    assert (usage.cost_usd, meter.cost_is_estimate) == (0.05, True)
+    assert (usage.cost_usd, meter.cost_is_estimate, meter.is_self_reported) == (0.05, True, False)
+
+
+async def test_what_a_job_took_at_last_counts_for_others_once_before_and_once_after_its_meter_is_written(
+    books: Books,
+) -> None:
+    beside: dict[str, Account] = {}
+    caps = {Scope.REPOSITORY_DAY: Caps(cost_usd=1.0)}
+    for number in (50, 51):
+        job = make_job(id=f"{number:010x}", thread=number)
+        async with books.db.write() as connection:
+            assert await job_rows.insert_job(connection, job)
+        beside[job.id] = Account(job, caps, {}, beside=beside)
+    ends, goes_on = beside.values()
+
+    def read(stored: float, others: float) -> None:
+        goes_on.renew(caps, {Scope.REPOSITORY_DAY: Usage(known_usd=others)}, {ends.job.id: Usage(known_usd=stored)})
+
+    def count_left() -> float:
+        """What of the cap the job that goes on may still take."""
+        for cents in range(100, -1, -1):
+            try:
+                goes_on.check(Usage(known_usd=cents / 100))
+            except AtCap:
+                continue
+            return cents / 100
+        raise AssertionError
+
+    read(0.0, 0.0)
+    call = await books.ledger.reserve(ends, "m", MOST, NOON)
+    await books.ledger.settle(ends, call, "m", Usage(known_usd=0.25), NOON, assumed=False)
+    assert count_left() == 0.75
+    read(0.0, 0.0)
+    assert count_left() == 0.75, "its meter is not written yet"
+    read(0.25, 0.25)
+    assert count_left() == 0.75, "its meter is written"
+    read(0.0, 0.0)
+    del beside[ends.job.id]
+    assert count_left() == 0.75, "its meter is written, which was not read yet"
+    read(0.0, 0.25)
+    assert count_left() == 0.75

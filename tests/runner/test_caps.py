@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.model.caps import Caps, Scope, find_tightest
+from runner.model.caps import Caps, Scope, bound_self_reported, find_tightest
 from runner.model.usage import Usage
 
 
@@ -38,3 +38,10 @@ def test_a_cap_is_told_in_words(scope: Scope, caps: Caps, words: str) -> None:
     use = find_tightest({scope: caps}, {})
     assert use
     assert use.describe("ada") == words
+
+
+def test_what_an_agent_says_counts_for_others_no_more_than_one_run_may_take_and_half_of_their_cap() -> None:
+    caps = {Scope.JOB: Caps(cost_usd=3.0, turns=90), Scope.USER_DAY: Caps(cost_usd=10.0, tokens=1_001, turns=100)}
+    assert bound_self_reported(caps, Scope.USER_DAY) == Caps(cost_usd=3.0, tokens=500, turns=50)
+    assert bound_self_reported(caps, Scope.ISSUE) == Caps(cost_usd=3.0, turns=90)
+    assert bound_self_reported({}, Scope.ISSUE) == Caps()

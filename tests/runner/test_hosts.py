@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -365,3 +366,20 @@ def is_alive(pid: int) -> bool:
 def test_a_machine_names_the_place_where_its_commands_run(tmp_path: Path) -> None:
     assert isinstance(open_host(Machine("here", str(tmp_path), kind="local")), LocalHost)
     assert isinstance(open_host(Machine("gpu-1", str(tmp_path), host=ADDRESS)), SshHost)
+
+
+async def test_a_forwarded_connection_that_nobody_reads_sends_little_ahead(ssh_host: SshHost) -> None:
+    over, sent = asyncio.Event(), 0
+    with tempfile.TemporaryDirectory() as folder:  # A socket's path has to be short.
+        listening = await ssh_host.listen(f"{folder}/s", lambda _: over.wait())  # type: ignore[arg-type, return-value]
+        _, writer = await asyncio.open_unix_connection(f"{folder}/s")
+        with suppress(TimeoutError):
+            while sent < 8 * 2**20:
+                writer.write(bytes(2**16))
+                async with asyncio.timeout(2):
+                    await writer.drain()
+                sent += 2**16
+        over.set()
+        writer.close()
+        listening.close()
+    assert 2**17 < sent < 2 * 2**20

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -9,7 +10,7 @@ from sqlalchemy.exc import IntegrityError, StatementError
 
 from runner.db.database import Database
 from runner.db.schema import jobs
-from runner.model.caps import Scope
+from runner.model.caps import Caps, Scope
 from runner.model.job import FileChange, IllegalMove, Job, JobKind, JobRequest, JobState, Report, ask_again
 from runner.model.machines import Lease
 from runner.model.usage import Usage
@@ -200,11 +201,17 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
             await job_rows.save_meter(connection, make_meter("a" * 10, turns=3))
         async with database.read() as connection:
             spent = await job_rows.fetch_spent(
-                connection, repository=jobs_made[0].repository, thread=1, requested_by="ada", now=NOON
+                connection, repository=jobs_made[0].repository, thread=1, requested_by="ada", now=NOON, caps={}
             )
             in_series = [
                 await job_rows.fetch_spent(
-                    connection, repository="octo/gadgets", thread=None, series=series, requested_by="bob", now=NOON
+                    connection,
+                    repository="octo/gadgets",
+                    thread=None,
+                    series=series,
+                    requested_by="bob",
+                    now=NOON,
+                    caps={},
                 )
                 for series in (1, 2, None)
             ]
@@ -215,3 +222,31 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
     )
     assert spent[Scope.REPOSITORY_MONTH] == spent[Scope.USER_DAY], "the third job was another month's"
     assert [spent[Scope.ISSUE].jobs for spent in in_series] == [1, 0, 0], "a person's worktree is no run of an agent"
+
+
+async def test_what_an_agent_says_of_itself_alone_uses_up_no_cap_of_others(database_url: str) -> None:
+    caps = {Scope.JOB: Caps(tokens=2_000), Scope.REPOSITORY_DAY: Caps(turns=100, tokens=10_000, cost_usd=5.0)}
+    said: dict[str, Any] = {"turns": 10**6, "input_tokens": 1_500, "output_tokens": 10**9, "cost_usd": 9_999.0}
+    cases: list[dict[str, Any]] = [
+        {**said, "is_self_reported": True},
+        {**said, "is_self_reported": False},
+        {**said, "is_self_reported": True, "cost_usd": None},
+    ]
+    async with open_database(database_url) as database:
+        for number, values in enumerate(cases):
+            job = make_job(id=f"{number:010x}", thread=number)
+            async with database.write() as connection:
+                await job_rows.insert_job(connection, job)
+                await job_rows.save_meter(connection, make_meter(job.id, **values))
+        async with database.read() as connection:
+            of: dict[str, Any] = {"repository": job.repository, "requested_by": "nobody", "now": NOON, "caps": caps}
+            claimed, counted, unpriced = [
+                (await job_rows.fetch_spent(connection, thread=number, **of))[Scope.ISSUE] for number in range(3)
+            ]
+            day = (await job_rows.fetch_spent(connection, thread=None, **of))[Scope.REPOSITORY_DAY]
+            rest = (await job_rows.fetch_spent(connection, thread=None, without=job.id, **of))[Scope.REPOSITORY_DAY]
+    assert (claimed.input_tokens, claimed.output_tokens) == (1_500, 500)
+    assert (counted.output_tokens, counted.known_usd) == (10**9, 9_999.0), "the gateway has counted it"
+    assert (unpriced.known_usd, unpriced.unpriced) == (0.0, 1)
+    assert (day.turns, day.jobs, rest.turns, rest.jobs) == (150, 3, 100, 2), "turns are always the agent's own word"
+    assert day.known_usd == 9_999.0 + 2.5

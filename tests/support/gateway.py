@@ -17,13 +17,13 @@ from aiohttp import web
 from bot.gateway.endpoints import ModelGateway
 from bot.gateway.proxy import Reads, Upstream
 from bot.gateway.requests import RequestRule, read_request
+from bot.gateway.room import Room
 from bot.github.session import WayOut, open_session
 from runner.agents.prices import Price
 from runner.db.database import Database
 from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.machines import Machine
-from runner.model.usage import NOTHING
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.transport.jobd_client import JobdClient
@@ -91,7 +91,7 @@ class Floor:
     async def begin(self, job: Job, **caps: Any) -> Account:
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
-        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {}, NOTHING)
+        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {}, {})
         assert account
         await self.gateway.connect(job, cast(JobdClient, self.wire))
         return account
@@ -132,6 +132,7 @@ async def open_floor(
     own_url: str = "",
     way: WayOut = DIRECT,
     read: Reads = read_request,
+    room: Room | None = None,
 ) -> AsyncIterator[Floor]:
     """`url` stands for the scripted model; machines come to `own_url`, where there is one, instead of by a relay."""
     (folder / "w").mkdir()
@@ -142,7 +143,7 @@ async def open_floor(
     ):
         upstream = Upstream(url or model.url, KEY, {"x-team": "widgets"}, rule or RequestRule())
         prices = {"m": Price(10.0, 1.0, 50.0)}
-        gateway = ModelGateway(session, db, {"mine": upstream}, prices, lambda: NOON, own_url, read=read)
+        gateway = ModelGateway(session, db, {"mine": upstream}, prices, lambda: NOON, own_url, read=read, room=room)
         floor = Floor(gateway, model, db, Wire(folder / "w"))
         try:
             yield floor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from runner.model.caps import Caps, Scope
 from runner.model.job import Job
@@ -16,8 +16,11 @@ class NoGateway:
     def grant(self, job: Job) -> ModelAccess | None:
         return None
 
+    def list_accounts(self) -> Collection[str]:
+        return ()
+
     async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Usage
+        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]
     ) -> Account | None:
         return None
 
@@ -31,4 +34,7 @@ class NoGateway:
         return Way()
 
     async def close(self, job_id: str) -> None:
+        pass
+
+    def forget(self, job_id: str) -> None:
         pass

@@ -365,6 +365,7 @@ def upgrade() -> None:
         sa.Column("output_tokens", INTEGER, nullable=False),
         sa.Column("cost_usd", sa.Float()),
         sa.Column("cost_is_estimate", sa.Boolean(), nullable=False),
+        sa.Column("is_self_reported", sa.Boolean(), nullable=False),
         sa.Column("output_bytes", INTEGER, nullable=False),
         sa.Column("run_s", sa.Float(), nullable=False),
         sa.Column("last_tool", sa.Text(), nullable=False),
