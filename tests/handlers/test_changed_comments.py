@@ -85,7 +85,7 @@ async def test_a_report_that_github_does_not_find_for_a_moment_is_not_posted_twi
     thread.github.absent.clear()
     await restore(thread)
     assert find_report(thread) == report, "there is one, and it is the one that was there"
-    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
 
 
 async def test_a_report_that_github_does_not_find_for_long_is_looked_for_before_it_is_posted(thread: Thread) -> None:
@@ -106,7 +106,7 @@ async def test_a_report_that_github_does_not_find_is_posted_again_however_often_
         assert (await answer(thread, thread.note())).startswith("GitHub did not find the report comment")
         thread.clock.forward(300)
     assert find_report(thread)
-    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
 
 
 async def test_a_report_is_not_posted_again_on_an_issue_that_is_gone(thread: Thread) -> None:
@@ -117,7 +117,7 @@ async def test_a_report_is_not_posted_again_on_an_issue_that_is_gone(thread: Thr
         await restore(thread)
     async with thread.db.read() as connection:
         (reply,) = await casebook.fetch_replies_of_job(connection, JOB)
-    assert (reply.comment_id, reply.abandoned) == (None, "the issue was deleted, moved, or made a discussion")
+    assert (reply.comment_id, reply.abandoned) == (None, "the issue was deleted, moved, or converted to a discussion")
 
 
 async def test_what_an_editor_does_to_line_ends_is_no_change(thread: Thread) -> None:

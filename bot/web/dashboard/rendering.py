@@ -52,7 +52,7 @@ class Renderer:
     """Renders pages from templates."""
 
     def __init__(self, context: Context, web_url: str, warn: Callable[[Visit], str] = lambda visit: "") -> None:
-        """`web_url` is the address of GitHub's pages, or empty. `warn` returns what every page tells a visitor first."""
+        """`web_url` is the address of GitHub's pages, or empty. `warn` says what each page tells a visitor first."""
         self.secrets = frozenset(context.secrets)
         self._live_secrets = context.secrets
         # A list has the same few hundred texts each time, and searching them for secrets is slow.
