@@ -150,7 +150,7 @@ class Service:
         supervisor, refresher = self._build_supervisor(database, bell, claims, spool, gateway)
         notifier = Notifier(session, self.context, settings.notify)
         recovery = await self._begin_recovery(stack, inbox)
-        pages = self._build_pages(session, spool, recovery, claims)
+        pages = self._build_pages(session, github, spool, recovery, claims)
         webhook = Webhook(inbox, settings.webhook_secrets(), self._intake)
         metrics = Metrics(self.context, self._roster.slots, lambda: recovery.held, github.list_left)
         listener = await self._listen(stack, webhook, pages, metrics, gateway)
@@ -293,7 +293,9 @@ class Service:
         packages = PackageProxy(self._roster.profiles)
         return ModelGateway(session, database, settings.upstreams(), self._prices, now, url, git, packages)
 
-    def _build_pages(self, session: aiohttp.ClientSession, spool: Spool, recovery: Recovery, claims: Claims) -> Pages:
+    def _build_pages(
+        self, session: aiohttp.ClientSession, github: AppGitHub, spool: Spool, recovery: Recovery, claims: Claims
+    ) -> Pages:
         return Pages(
             self.context,
             spool,
@@ -302,7 +304,7 @@ class Service:
             lambda: recovery.held,
             max_pending=self._settings.server.max_pending_deliveries,
             follows=lambda job_id: claims.has(name_claim(job_id)),
-            auth=build_auth_config(session, self._settings),
+            auth=build_auth_config(session, self._settings, github.list_left),
         )
 
     async def _listen(

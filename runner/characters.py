@@ -12,10 +12,8 @@ MAX_GAP = 80
 _TAB = 8
 """Columns to which a page that shows a diff moves at a tab."""
 
-_GAP = " " * _TAB
-"""The shortest run of blanks that is counted: shorter ones are between words and in tables."""
-
-_GAPS = re.compile(f"{_GAP}+")
+_GAPS = re.compile(rf"[ \t]{{{_TAB},}}|[ \t]*\t[ \t]*")
+"""Runs of blanks that may be as wide as a tab. Narrower ones are not counted: they are between words and in tables."""
 
 MAX_LINE = 1_000
 """Characters of a line beyond which nobody reads it."""
@@ -183,16 +181,26 @@ def name_oddities(text: str) -> list[str]:
         oddities.append(f"invisible characters: {_list(hidden)}")
     if _BARE_RETURN.search(text):
         oddities.append("a carriage return within a line, where some programs end the line")
-    if any(_count_blanks(line) >= MAX_GAP for line in text.expandtabs(_TAB).split("\n") if _GAP in line):
+    if any(find_far(line) is not None for line in text.split("\n")):
         oddities.append(f"something behind {MAX_GAP} columns of blanks or more in one line")
     if (longest := max(map(len, text.split("\n")))) > MAX_LINE:
         oddities.append(f"a line of {longest} characters")
     return oddities
 
 
-def _count_blanks(line: str) -> int:
-    """The columns of all gaps before the last visible character."""
-    return sum(map(len, _GAPS.findall(line.rstrip(" \r"))))
+def find_far(line: str) -> int | None:
+    """Where in a line something begins that readers do not look for, because it is far to the right: behind gaps of
+    `MAX_GAP` columns together. None where nothing does."""
+    moved = gaps = 0
+    for found in _GAPS.finditer(line, 0, len(line.rstrip(" \t\r"))):
+        began = column = found.start() + moved
+        for char in found[0]:
+            column += _TAB - column % _TAB if char == "\t" else 1
+        moved = column - found.end()
+        gaps += column - began if column - began >= _TAB else 0
+        if gaps >= MAX_GAP:
+            return found.end()
+    return None
 
 
 def _find_invisible(text: str) -> set[str]:

@@ -76,6 +76,8 @@ PIECES = (
     *("security ", "concern\n", "outcome ", "# Summary\n", "=\n", "security_", "self.a", "def a", "a = "),
     *("assert ", "AError", "AError: ", "FAILED a - ", "Ran 1 test in ", "in 1.", "1 passed "),
     *("machine a.b ", "machine a.b login a ", "x-api-key: ", "aws_secret_access_key=", "AccountKey=", "\\nhf_"),
+    *("_TOKEN:$", "_TOKEN=${{", "PASSWORD=%a1", "PASSWORD:'*", "://{a}:{", "://a:$b.$", "://a:[", "curl -u a:$b"),
+    *(":_authToken=*", "sk_test_", "SharedAccessKey=", "hf_oauth_", "        a", "\t\ta", "<br>", "&nbsp;\n", "<p>\n"),
     *("xai-", "gsk_", "key_", "crsr_", '"auth":"', "curl ", "curl -u a:", "2020:\n", "2020:\n> a\n"),
 )
 PATTERNS = [

@@ -7,7 +7,7 @@ Pure functions and a small memory; nothing here sends a request or sleeps.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -33,6 +33,12 @@ class Left:
     bucket: str
     calls: int
     limit: int
+    resets_at: datetime | None = None
+    """When the hour is over; None where GitHub does not say it."""
+
+
+ListLeft = Callable[[], Sequence[tuple[str, Left]]]
+"""What the newest answers say is left, by account; none for the App's own calls."""
 
 
 def parse_retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -43,10 +49,9 @@ def parse_retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 def parse_exhausted(headers: Mapping[str, str]) -> Limit | None:
     """The bucket that this answer says is empty now, if any."""
-    reset = headers.get("x-ratelimit-reset", "").strip()
-    if headers.get("x-ratelimit-remaining", "").strip() != "0" or not re.fullmatch(r"[0-9]{1,11}", reset):
+    until = _parse_reset(headers)
+    if headers.get("x-ratelimit-remaining", "").strip() != "0" or until is None:
         return None
-    until = datetime.fromtimestamp(int(reset), UTC) + RESET_MARGIN
     return Limit(headers.get("x-ratelimit-resource", OUR_BUCKET), until)
 
 
@@ -55,7 +60,14 @@ def parse_left(headers: Mapping[str, str]) -> Left | None:
     said = [headers.get(f"x-ratelimit-{name}", "").strip() for name in ("remaining", "limit")]
     if not all(re.fullmatch(r"[0-9]{1,9}", text) for text in said):
         return None
-    return Left(headers.get("x-ratelimit-resource", OUR_BUCKET)[:50], *map(int, said))
+    bucket = headers.get("x-ratelimit-resource", OUR_BUCKET)[:50]
+    calls, limit = map(int, said)
+    return Left(bucket, calls, limit, _parse_reset(headers))
+
+
+def _parse_reset(headers: Mapping[str, str]) -> datetime | None:
+    reset = headers.get("x-ratelimit-reset", "").strip()
+    return datetime.fromtimestamp(int(reset), UTC) + RESET_MARGIN if re.fullmatch(r"[0-9]{1,11}", reset) else None
 
 
 def parse_refusal(status: int, headers: Mapping[str, str], message: str, now: datetime) -> Limit | None:

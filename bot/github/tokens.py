@@ -6,7 +6,6 @@ know what the tokens are used for in detail, and never writes one down.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from bot.github.payloads import parse_time, read_answer
 from bot.github.timings import Timings
 from bot.github.transport import Line, Unauthorized
 from handlers.ports import GitHubError, NotFound, NotInstalled
+from runner.single_flight import SingleFlight
 
 INSTALLATION_KEPT_S = 3600.0
 MOST_KEPT = 4096
@@ -63,7 +63,7 @@ class Tokens:
             MOST_KEPT, INSTALLATION_KEPT_S, timer=lambda: now().timestamp()
         )
         self._grants: LRUCache[Key, Grant] = LRUCache(MOST_KEPT)
-        self._flights: dict[Key, asyncio.Task[Grant]] = {}
+        self._mints = SingleFlight[Key, Grant]()
 
     async def fetch(self, repository: str, access: Access) -> Grant:
         """A grant that stays good for a while. Raises the port's errors, `NotFound` where the App is not installed."""
@@ -71,12 +71,7 @@ class Tokens:
         kept = self._grants.get(key)
         if kept is not None and self._now() < kept.expires_at - self._refresh_early:
             return kept
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = self._flights[key] = asyncio.create_task(self._mint(repository, access))
-            flight.add_done_callback(lambda landed: self._land(key, landed))
-        # Shielded: one caller that is cancelled must not take the token from the others.
-        return await asyncio.shield(flight)
+        return await self._mints.join(key, lambda: self._renew(key))
 
     def forget(self, grant: Grant) -> None:
         """Drop a grant that GitHub no longer takes, and the installation with it: the App may have been reinstalled."""
@@ -85,10 +80,9 @@ class Tokens:
             self._grants.pop(key, None)
             self._installations.pop(grant.repository, None)
 
-    def _land(self, key: Key, flight: asyncio.Task[Grant]) -> None:
-        del self._flights[key]
-        if not flight.cancelled() and flight.exception() is None:
-            self._grants[key] = flight.result()
+    async def _renew(self, key: Key) -> Grant:
+        grant = self._grants[key] = await self._mint(*key)
+        return grant
 
     async def _mint(self, repository: str, access: Access) -> Grant:
         known = self._installations.get(repository)

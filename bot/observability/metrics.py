@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from bot.github.errors import GITHUB_ERRORS
-from bot.github.limits import Left
+from bot.github.limits import Left, ListLeft
 from bot.observability.log_counter import COUNTED
 from handlers.context import Context
 from handlers.effects.outbox import Backlog, count_backlog
@@ -29,8 +29,6 @@ from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.rows.pauses import fetch_pauses
 from runner.rows.stats import Readings, take_readings
 from runner.transport.ssh_metrics import SSH_METRICS, Took
-
-ListLeft = Callable[[], Sequence[tuple[str, Left]]]
 
 QUANTILES = (0.5, 0.9)
 

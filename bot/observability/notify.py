@@ -90,8 +90,8 @@ class Notifier(Effect[Due[Notification]]):
     def judge(self, due: Due[Notification], attempts: int, error: Exception) -> Verdict:
         """See `Effect`. No answer is final: an operator may repair what is at the address."""
         if isinstance(error, NotTaken):
-            return Verdict(str(error), WAITS.after(attempts), due.row.refusals)
-        return judge(error, attempts=attempts, refusals=due.row.refusals)
+            return Verdict(str(error), WAITS.after(attempts), due.row.refusals, due.row.absences)
+        return judge(error, attempts=attempts, refusals=due.row.refusals, absences=due.row.absences)
 
     async def _post(self, payload: Mapping[str, Any]) -> None:
         """Raises `NotTaken`."""

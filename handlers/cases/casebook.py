@@ -42,6 +42,7 @@ class Reply:
     commented_at: datetime | None = None
     attempts: int = 0
     refusals: int = 0
+    absences: int = 0
     trouble: str | None = None
     """Why it waits, for people."""
     abandoned: str | None = None
@@ -56,6 +57,11 @@ class Reply:
     def is_in_doubt(self) -> bool:
         """Whether an attempt to post it had no answer, not even a refusal."""
         return self.comment_id is None and self.attempts > self.refusals
+
+    @property
+    def is_being_restored(self) -> bool:
+        """Whether it is written again, because GitHub did not show it as we posted it (`outbox.write_again`)."""
+        return self.posted_body == "" and self.abandoned is None
 
     @property
     def marker(self) -> str:
@@ -100,6 +106,7 @@ class Pull:
     url: str | None = None
     attempts: int = 0
     refusals: int = 0
+    absences: int = 0
     trouble: str | None = None
     """Why it waits, for people."""
     abandoned: str | None = None
@@ -117,6 +124,7 @@ class CaseLabel:
     """Whether GitHub has confirmed it."""
     attempts: int = 0
     refusals: int = 0
+    absences: int = 0
     trouble: str | None = None
     """Why it waits, for people."""
     abandoned: str | None = None

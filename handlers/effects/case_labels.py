@@ -70,7 +70,8 @@ class CaseLabels(Effect[DueLabel]):
 
     def judge(self, due: DueLabel, attempts: int, error: Exception) -> Verdict:
         """See `Effect`."""
-        return judge(error, attempts=attempts, refusals=due.row.refusals, worth=Worth.LIVE)
+        refusals, absences = due.row.refusals, due.row.absences
+        return judge(error, attempts=attempts, refusals=refusals, absences=absences, worth=Worth.LIVE)
 
     async def give_up(self, connection: AsyncConnection, due: DueLabel, verdict: Verdict, error: Exception) -> None:
         """See `Effect`."""

@@ -21,7 +21,7 @@ from runner.rows.claims import ClaimLost
 
 log = structlog.get_logger()
 
-FRESH: Mapping[str, object] = {"attempts": 0, "refusals": 0, "trouble": None}
+FRESH: Mapping[str, object] = {"attempts": 0, "refusals": 0, "absences": 0, "trouble": None}
 """A row's columns about attempts after success."""
 
 
@@ -35,6 +35,10 @@ class Tries(Protocol):
     @property
     def refusals(self) -> int:
         """The number of refused attempts."""
+
+    @property
+    def absences(self) -> int:
+        """How many of the last refusals, in a row, said that something is not there."""
 
 
 Row = TypeVar("Row", bound=Tries)
@@ -145,8 +149,8 @@ async def _apply(
     """Store the consequence of a failed attempt: another text, the end, or a wait."""
     if verdict.wait_s is not None:
         at = effect.context.now() + timedelta(seconds=verdict.wait_s)
-        tries = {"refusals": verdict.refusals, "trouble": verdict.trouble, "next_attempt_at": at}
-        await effect.save(due, **{**changes, **tries})
+        counts = {"refusals": verdict.refusals, "absences": verdict.absences}
+        await effect.save(due, **{**changes, **counts, "trouble": verdict.trouble, "next_attempt_at": at})
         if verdict.was_sent:
             facts = {"reason": str(error), "attempts": due.row.attempts + 1, "wait_s": verdict.wait_s}
             log.warning(effect.waits, **due.log_context, **facts, exc_info=verdict.is_ours)

@@ -23,7 +23,7 @@ from handlers.context import Context
 from handlers.effects.drain import FRESH, Due, Effect, NotSent
 from handlers.effects.rate_limit import Waiting, take_turns
 from handlers.effects.retry_policy import Verdict, judge
-from handlers.ports import Comment, GitHubError
+from handlers.ports import Comment, GitHubError, NotFound
 from handlers.words import replies
 from runner.db.database import Database
 from runner.db.schema import replies as reply_rows
@@ -65,9 +65,11 @@ async def reply_once(context: Context, repository: str, issue_number: int, occas
 async def is_as_posted(context: Context, reply: Reply) -> bool:
     """Whether our comment on GitHub is unchanged. Everybody with write access can edit it.
 
-    Raises `NotFound` if it was deleted.
+    Raises `NotFound` where GitHub does not find it: it may have been deleted.
     """
     if reply.comment_id is None:
+        if reply.is_being_restored:
+            raise NotFound(404, "the comment was deleted, and is about to be posted again")
         return True
     shown = (await context.github.fetch_comment(reply.repository, reply.comment_id)).body
     # Our own edit may be in progress.
@@ -80,11 +82,11 @@ def _even_out(text: str) -> str:
     return text.replace("\r\n", "\n").strip()
 
 
-async def write_again(connection: AsyncConnection, context: Context, reply: Reply, *, is_gone: bool) -> None:
-    """Write a comment again that others changed, or post it again if they deleted it (`is_gone`)."""
-    changes: dict[str, object] = {"comment_id": None, "comment_url": None, "commented_at": None} if is_gone else {}
+async def write_again(connection: AsyncConnection, context: Context, reply: Reply) -> None:
+    """Write a comment once more that GitHub does not show as we posted it. One that was deleted is posted again, when
+    GitHub has not found it often enough in a row (`retry_policy`)."""
     fresh = {**FRESH, "abandoned": None, "quiet_since": None}
-    await casebook.change_reply(connection, reply, posted_body="", next_attempt_at=context.now(), **changes, **fresh)
+    await casebook.change_reply(connection, reply, posted_body="", next_attempt_at=context.now(), **fresh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,13 @@ class Comments(Effect[Due[Reply]]):
         """See `Effect`."""
         reply, is_edit = due.row, due.row.comment_id is not None
         verdict = judge(
-            error, attempts=attempts, refusals=reply.refusals, worth=reply.worth, has_text=True, is_edit=is_edit
+            error,
+            attempts=attempts,
+            refusals=reply.refusals,
+            absences=reply.absences,
+            worth=reply.worth,
+            has_text=True,
+            is_edit=is_edit,
         )
         if is_edit or not verdict.was_sent or verdict.wait_s is None or isinstance(error, GitHubError):
             return verdict
@@ -190,13 +198,20 @@ class Comments(Effect[Due[Reply]]):
         short = replies.render_shortened(self.context.public_url, due.row.job_id)
         if due.row.body == short:
             return False
-        tries = {"trouble": verdict.trouble, "refusals": verdict.refusals}
+        tries = {"trouble": verdict.trouble, "refusals": verdict.refusals, "absences": verdict.absences}
         await self.store(connection, due.row, body=short, final=True, **tries)
         log.warning("reply.shortened", **due.log_context, reason=verdict.trouble)
         return True
 
     async def give_up(self, connection: AsyncConnection, due: Due[Reply], verdict: Verdict, error: Exception) -> None:
-        """See `Effect`."""
+        """See `Effect`. A comment that is being restored, and was deleted, is posted again."""
+        if due.row.is_being_restored and due.row.comment_id and isinstance(error, NotFound):
+            gone: dict[str, object] = {"comment_id": None, "comment_url": None, "commented_at": None}
+            at_once = {"next_attempt_at": self.context.now(), "quiet_since": None}
+            # With an attempt that had no answer, it is looked for on the issue before it is posted.
+            await self.store(connection, due.row, **gone, **at_once, **{**FRESH, "attempts": 1})
+            log.info("reply.posted_again", **due.log_context)
+            return
         await self.store(connection, due.row, abandoned=verdict.trouble, trouble=None, final=True)
         log.error("reply.abandoned", **due.log_context, reason=str(error))
 

@@ -15,7 +15,7 @@ MAX_REFUSALS = 16
 """Most refusals (a suspended installation, a locked thread, "submitted too quickly") may end: retried for hours."""
 
 MAX_ABSENCES = 5
-"""GitHub may answer 404 shortly after it has created an object: retried for minutes."""
+"""GitHub may answer 404 shortly after it has created an object: retried for minutes. Only 404s in a row count."""
 
 MAX_COUNTED = 100
 """Attempts and refusals are not counted further, because the waits no longer grow."""
@@ -47,6 +47,8 @@ class Verdict:
     trouble: str | None
     wait_s: float | None
     refusals: int
+    absences: int = 0
+    """How many of the newest refusals, in a row, said that something is not there."""
     was_sent: bool = True
     """If not, this does not count as an attempt."""
     wants_other_text: bool = False
@@ -67,6 +69,8 @@ class Refusal:
     """Part of what GitHub said, in lower case."""
     patience: int = MAX_REFUSALS
     """The effect is given up after this many refusals."""
+    is_absence: bool = False
+    """If so, its patience counts absences in a row. Any other refusal begins a new row."""
     is_about_the_text: bool = False
     """Whether a comment is sent again with a link instead of its text."""
 
@@ -80,7 +84,7 @@ _GONE = "{issue} was deleted, moved, or converted to a discussion"
 REFUSALS = (
     Refusal("the App is not installed there, or not with all its permissions", kind=NotInstalled),
     Refusal(_GONE, statuses={410}, patience=1),
-    Refusal(_GONE, kind=NotFound, patience=MAX_ABSENCES),
+    Refusal(_GONE, kind=NotFound, patience=MAX_ABSENCES, is_absence=True),
     Refusal("GitHub asks for fewer comments for a while", says="too quickly"),
     Refusal("GitHub rejected the text", statuses={422}, is_about_the_text=True),
     Refusal("the issue is locked", says=" locked"),
@@ -97,6 +101,7 @@ def judge(
     *,
     attempts: int,
     refusals: int,
+    absences: int = 0,
     patience: int = MAX_REFUSALS,
     turn_wait_s: float = TURN_WAIT_S,
     worth: Worth = Worth.REPORT,
@@ -105,27 +110,32 @@ def judge(
 ) -> Verdict:
     """Judge a failed attempt, the `attempts`-th in a row (from 1), after `refusals` earlier refusals.
 
+    The last `absences` of these, in a row, said that something is not there. Silence does not change that.
+
     The other arguments describe the kind of effect: its most refusals, its wait for a turn to write, its priority,
     whether its text can be replaced, and whether it edits a comment. An internal error counts as an outage.
     """
     match error:
         case Abandoned():
-            return Verdict(str(error), None, refusals)
+            return Verdict(str(error), None, refusals, absences)
         case OverBudget(retry_after_s=asked_s):
             # A live edit is not reported as waiting, because the next one will be newer.
             trouble = None if worth is Worth.LIVE else "GitHub's write limit is reached"
-            return Verdict(trouble, min(asked_s, turn_wait_s), refusals, was_sent=False)
+            return Verdict(trouble, min(asked_s, turn_wait_s), refusals, absences, was_sent=False)
         case GitHubUnavailable(retry_after_s=asked_s):
             trouble = "GitHub asks us to wait" if asked_s else "GitHub does not answer properly"
-            return Verdict(trouble, min(OUTAGE_WAITS.after(attempts, asked_s=asked_s), MAX_WAIT_S), refusals)
+            wait_s = min(OUTAGE_WAITS.after(attempts, asked_s=asked_s), MAX_WAIT_S)
+            return Verdict(trouble, wait_s, refusals, absences)
         case GitHubError():
             row = next(row for row in REFUSALS if row.fits(error))
             issue = "our comment or its issue" if is_edit else "the issue"
             trouble = row.means.format(status=error.status, issue=issue)
             refusals = min(refusals + 1, MAX_COUNTED)
+            absences = min(absences + 1, MAX_COUNTED) if row.is_absence else 0
             if row.is_about_the_text and has_text:
-                return Verdict(trouble, None, refusals, wants_other_text=True)
-            wait_s = None if refusals >= min(row.patience, patience) else REFUSAL_WAITS.after(refusals)
-            return Verdict(trouble, wait_s, refusals)
+                return Verdict(trouble, None, refusals, absences, wants_other_text=True)
+            is_believed = (absences if row.is_absence else refusals) >= row.patience
+            is_over = is_believed or refusals >= min(patience, MAX_REFUSALS)
+            return Verdict(trouble, None if is_over else REFUSAL_WAITS.after(refusals), refusals, absences)
     trouble = "an internal error (see the service log)"
-    return Verdict(trouble, OUTAGE_WAITS.after(attempts), refusals, is_ours=True)
+    return Verdict(trouble, OUTAGE_WAITS.after(attempts), refusals, absences, is_ours=True)

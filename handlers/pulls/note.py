@@ -31,6 +31,12 @@ MIN_WORDS = 5
 MIN_LETTERS = 30
 """Letters, of any script, that a note has at least: a sentence, not an "ok"."""
 
+MIN_SAID = 20
+"""Letters that its different words have together."""
+
+MAX_REPEATED = 3
+"""A note of n different words has at most n * n / 3 words: people do not repeat few words so often."""
+
 NOTE_EXAMPLE = (
     "The loop left out the last row because its end was exclusive. "
     "Now it includes it; I checked that the new test fails without the change."
@@ -181,7 +187,7 @@ def _judge(note: str, report_texts: Sequence[str]) -> str | None:
             f"This note is too short to tell a reviewer anything: it has {letters} letters of your own, and "
             f"{MIN_LETTERS} letters are the least. Please say, {NOTE_PLACEHOLDER}."
         )
-    if len({word.casefold() for word in _WORD.findall(prose)}) < MIN_WORDS:
+    if _repeats_itself(prose):
         return f"This note says the same few words again and again. Please say, {NOTE_PLACEHOLDER}."
     if _hides_what_follows(note):
         left = "This note leaves a fence, a comment or an HTML element open, which would hide what stands below it."
@@ -194,6 +200,15 @@ def _judge(note: str, report_texts: Sequence[str]) -> str | None:
             f"from somebody who read the diff. Please say, {NOTE_PLACEHOLDER}; what you quote goes behind a `>`."
         )
     return None
+
+
+def _repeats_itself(prose: str) -> bool:
+    """Whether a text has few different words. Digits and repeated letters make no other word of one."""
+    words = ["".join(filter(str.isalpha, word.casefold())) for word in _WORD.findall(prose)]
+    words = [re.sub(r"(.)\1+", r"\1", word) for word in words if word]
+    different = set(words)
+    said = sum(map(len, different))
+    return len(different) < MIN_WORDS or said < MIN_SAID or len(different) ** 2 < MAX_REPEATED * len(words)
 
 
 _HIDING_ELEMENTS = ("details", "pre", "table", "div", "script", "style", "textarea", "title")

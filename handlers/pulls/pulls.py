@@ -6,7 +6,7 @@ the pull request is there, or can never be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -65,37 +65,38 @@ async def ask_for_pull(
         newest = await casebook.fetch_newest_pull(connection, rules.name, issue_number)
         standing = case.standing_job_id if case else None
         report = await job_rows.fetch_report(connection, standing) if standing else None
+        posted = await casebook.fetch_replies_of_job(connection, standing) if standing else []
     if report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
     stood = [reply for reply in reports if _stood(reply, comment)]
     fault = await run_aside(report.size, find_fault, note, report, stood)
     if fault:
         return fault
-    refusal = await _check_report(context, reports, report)
-    if refusal:
-        return refusal
+    for reply in posted:
+        if reply.kind == "report" and (refusal := await _check_report(context, reply)):
+            return refusal
     return await _write_down(context, rules, issue_number, comment, note, report)
 
 
-async def _check_report(context: Context, reports: Sequence[Reply], report: Report) -> str | None:
+async def _check_report(context: Context, reply: Reply) -> str | None:
     """Why what stands on the issue is not what we reported, as a reply, once our comment is on its way there again.
 
-    A note approves what its author read. One whose report could never be posted was read on the job's page.
+    A note approves what its author read. One whose report could never be posted was read on the job's page. GitHub may
+    not find a comment for a moment that is there, so the outbox decides whether it was deleted.
     """
-    reply = next((reply for reply in reports if reply.job_id == report.job_id), None)
-    if reply is None:
-        return None
     try:
         if await is_as_posted(context, reply):
             return None
-        is_gone = False
+        is_absent = False
     except NotFound:
-        is_gone = True
-    async with context.db.write() as connection:
-        await write_again(connection, context, reply, is_gone=is_gone)
-    context.ring()
-    log.warning("note.report_changed", job=report.job_id, comment=reply.comment_id, deleted=is_gone)
-    return replies.render_report_changed(is_gone=is_gone)
+        is_absent = True
+    # Another note must not begin the count of absences again.
+    if not (is_absent and reply.is_being_restored):
+        async with context.db.write() as connection:
+            await write_again(connection, context, reply)
+        context.ring()
+    log.warning("note.report_changed", job=reply.job_id, comment=reply.comment_id, deleted=is_absent)
+    return replies.render_report_changed(is_absent=is_absent)
 
 
 def _stood(reply: Reply, comment: IssueComment) -> bool:
@@ -213,8 +214,14 @@ class Pulls(Effect[DuePull]):
 
     def judge(self, due: DuePull, attempts: int, error: Exception) -> Verdict:
         """See `Effect`. The turn to write is waited for in full: each attempt asks GitHub many questions before."""
-        refusals = due.row.refusals
-        return judge(error, attempts=attempts, refusals=refusals, patience=MAX_REFUSALS, turn_wait_s=MAX_WAIT_S)
+        return judge(
+            error,
+            attempts=attempts,
+            refusals=due.row.refusals,
+            absences=due.row.absences,
+            patience=MAX_REFUSALS,
+            turn_wait_s=MAX_WAIT_S,
+        )
 
     async def give_up(self, connection: AsyncConnection, due: DuePull, verdict: Verdict, error: Exception) -> None:
         """Say so on the issue, in full."""

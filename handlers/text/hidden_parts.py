@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection
 from enum import IntEnum
+from html import unescape
 
 STEPS = (
     "comments",
@@ -21,13 +22,18 @@ STEPS = (
     "drawings",
     "formulas",
     "tiny text",
+    "far text",
     "invisible characters",
 )
 """What is done: `links` have titles, `definitions` are those of links; the words of a fence behind its first are its
 info string. Each can be left out, so that a test can show what it is for."""
 
-FOLDED, FOOTNOTE, TINY = "⟨folded⟩", "⟨footnote⟩", "⟨tiny⟩"
-"""Our marks, at what a page shows only to a reader who unfolds it, at its very end if at all, and too small to read."""
+FOLDED, FOOTNOTE, DRAWN, TINY, FAR = "⟨folded⟩", "⟨footnote⟩", "⟨drawn⟩", "⟨tiny⟩", "⟨far off⟩"
+"""Our marks, at what a page shows only to a reader who unfolds it, at its very end if at all, as a picture, too small
+to read, and so far to the right or below that nobody looks for it."""
+
+DRAWN_LANGUAGE = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
+"""Blocks of code in these languages are shown as pictures."""
 
 
 class Trust(IntEnum):
@@ -256,6 +262,10 @@ class Editor:
         if not known:
             return f"⟨{tag}⟩" if "unknown tags" in self._steps else tag
         folded = name.lower() == "details" and not closing and not is_open
+        # GitHub takes `<pre lang=mermaid>` for a fence with this language.
+        language = unescape(attributes.get("lang", "")).strip(" \t\"'")
+        drawn = name.lower() == "pre" and DRAWN_LANGUAGE.match(language) is not None
+        tag += DRAWN * (drawn and "drawings" in self._steps)
         return tag + FOLDED * (folded and "folded parts" in self._steps)
 
 

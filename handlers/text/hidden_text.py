@@ -12,14 +12,26 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
 from html import unescape
 
-from handlers.text.hidden_parts import ADDRESS, FOLDED, FOOTNOTE, RAW_TEXT, STEPS, TAG, Editor, Trust
-from runner.characters import show_invisible
+from handlers.text.hidden_parts import (
+    ADDRESS,
+    DRAWN,
+    DRAWN_LANGUAGE,
+    FAR,
+    FOLDED,
+    FOOTNOTE,
+    RAW_TEXT,
+    STEPS,
+    TAG,
+    Editor,
+    Trust,
+)
+from runner.characters import MAX_LINE, find_far, show_invisible
 
-__all__ = ["BEYOND", "DRAWN", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "count_certain_lines", "reveal"]
+__all__ = ["BEYOND", "DRAWN", "FAR", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "count_certain_lines", "reveal"]
 
-UNSEEN, DRAWN, BEYOND = "⟨perhaps unseen⟩", "⟨drawn⟩", "⟨beyond the table⟩"
-"""Our marks, beside those of parts of lines: of a line that the page may not show, of a block that it shows as a
-picture, and before the cells of a row for which its table has no column."""
+UNSEEN, BEYOND = "⟨perhaps unseen⟩", "⟨beyond the table⟩"
+"""Our marks, beside those of parts of lines: of a line that the page may not show, and before the cells of a row for
+which its table has no column."""
 
 _PREFIX = r"(?:[ \t]|>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[\^[^\] \t\n\0]++\]:|\[[ xX]\](?=[ \t]))*+"
 """What lists, quotes, footnotes and tasks put before a line."""
@@ -41,7 +53,6 @@ _FENCE = re.compile(r"(`{3,}(?=[^`]*$)|~{3,})[ \t]*(\S{0,20})")
 MAX_MARKS = 250
 """GitHub's parser counts no more than 255 marks of a fence, so a longer one ends elsewhere than it seems."""
 
-_DRAWN = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 _BLANKS = r"[ \t\v\f]*+"
 _DELIMITERS = re.compile(rf"[ \t\v\f>]*+\|?+{_BLANKS}:?-++:?{_BLANKS}(?:\|{_BLANKS}:?-++:?{_BLANKS})*+\|?{_BLANKS}")
 _ENTITY = re.compile(r"&[^&;\s]{1,32};")
@@ -67,6 +78,16 @@ _HTML_BLOCK = re.compile(
 )
 _PRE = re.compile(r"<pre(?:[ \t>]|$)", re.IGNORECASE)
 _PRE_ENDS = re.compile(r"</(?:pre|script|style|textarea)>", re.IGNORECASE)
+
+MAX_BLANK_LINES = 50
+"""Lines that say nothing after which readers do not look for more: some more than a screen has."""
+
+_SAYS = re.compile(r"[^\W_]")
+_BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
+_SPACE = re.compile(r"</?(?:br|p|div|hr)\b[^<>]*>|&(?:nbsp|ensp|emsp|thinsp|#160|#xa0);", re.IGNORECASE)
+"""Tags and entities that a page shows as blanks."""
+
+_OTHER_BLANKS = re.compile(r"[^\S \t\n]")
 
 UNSURE = -1
 """The indentation of a list whose end we cannot tell."""
@@ -135,6 +156,14 @@ class _Page:
 
     def show(self) -> Iterator[str]:
         """The lines that are left."""
+        blanks = 0
+        for line in self._show_lines():
+            blanks += len(_BREAK.findall(line))
+            says = _SAYS.search(_SPACE.sub("", line))
+            yield FAR + line if says and blanks > MAX_BLANK_LINES and "far text" in self._steps else line
+            blanks = 0 if says else blanks + 1
+
+    def _show_lines(self) -> Iterator[str]:
         at = 0
         while at < len(self._lines):
             line = self._lines[at]
@@ -202,7 +231,7 @@ class _Page:
         first = self._lines[at]
         if fence := _FENCE.match(first, _measure(first)):
             yield self._show_info(first, fence)
-            yield from self._lines[at + 1 : end]
+            yield from (self._mark_far(line, is_code=True) for line in self._lines[at + 1 : end])
             return
         last = self._lines[end - 1]
         closed = last.find("-->", len(first) - len(first.lstrip(" ")) + 2 if end - 1 == at else 0)
@@ -221,7 +250,7 @@ class _Page:
 
     def _name_drawing(self, fence: re.Match[str]) -> str:
         language = _ENTITY.sub(lambda entity: unescape(entity[0]), fence[2])
-        return f" {DRAWN}" if "drawings" in self._steps and _DRAWN.match(language) else ""
+        return f" {DRAWN}" if "drawings" in self._steps and DRAWN_LANGUAGE.match(language) else ""
 
     def _show_line(self, at: int) -> str:
         line = self._lines[at]
@@ -236,10 +265,22 @@ class _Page:
             self._in_footnote = True
         self._count_columns(at)
         shown = DRAWN * (at in self._formulas) + self._edit(at, prefix)
+        # What begins at the margin is in no block of code, so that its blanks count as one.
+        if prefix or self._lost or self._in_pre or self._html is not Html.NO:
+            shown = self._mark_far(shown, is_code=not prefix.strip(" \t>"))
         self._fresh = self._html is Html.NO and bool(_HEADING.match(line))
         if self._trust >= Trust.MARKED or self._lost:
             return UNSEEN + shown
         return FOOTNOTE + shown if footnote else shown
+
+    def _mark_far(self, line: str, *, is_code: bool) -> str:
+        """A line with a mark before what is far to the right. Only lines of code can be long: others wrap."""
+        if "far text" not in self._steps:
+            return line
+        at = find_far(_OTHER_BLANKS.sub(" ", line))
+        if at is None and is_code and len(line) > MAX_LINE:
+            at = MAX_LINE
+        return line if at is None else f"{line[:at]}{FAR}{line[at:]}"
 
     def _edit(self, at: int, prefix: str) -> str:
         line = self._lines[at]

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from handlers.text.hidden_text import count_certain_lines
+from handlers.text.hidden_text import FAR, count_certain_lines
 from handlers.text.markdown import parse_blocks
 from runner.checks.python_source import parse
 
@@ -59,6 +59,9 @@ def _read_scripts(text: str) -> Iterator[str]:
     for token in parse_blocks(text):
         if token.type == "fence" and token.map and token.map[0] < certain:
             code = _read_code(token.content)
+            # What nobody looks for is not run either.
+            if FAR in code:
+                continue
             if _claims_python(token.info) or _parse_python(code):
                 yield code
 

@@ -61,6 +61,24 @@ def _begin(letters: str, alphabet: str = "A-Za-z0-9") -> str:
     return rf"{letters}(?:(?<![{alphabet}]{letters}){escapes})"
 
 
+_LEFT_OPEN = (
+    # `$NAME`, `${NAME:-x}`, `$(cat x)`, `${{ secrets.X }}`
+    r"(?:\$(?:\w{1,60}+|\{\{[^{}\n]{0,60}+\}\}|\{[^{}\n]{0,60}+\}|\([^\s()]{0,60}+\))"
+    # `%s`, `%(name)s`, `%NAME%`
+    r"|%(?:\w{1,60}+%|\(\w{1,60}+\)[a-z]|[dqrsv](?![A-Za-z0-9]))"
+    # `***`, `<password>`, `{password}`, `{{password}}`, `#{password}`, `[redacted]`
+    r"|\*{1,60}+|<[^<>\s]{0,60}+>|#?\{\{?[^\s{}]{0,60}+\}\}?|\[[\w .-]{0,60}+\])"
+)
+"""What code, a shell or a template leaves open in the place of a password. All is bounded: it is looked for often."""
+
+
+def _not_left_open(end: str) -> str:
+    """What begins here, up to `end`, is more than places that are left open."""
+    return rf"(?!(?:{_LEFT_OPEN}[]:._-]?+){{1,4}}+(?:{end}|\Z))"
+
+
+_VALUE_END = r"[\s\"',;)&|<>\\]"
+
 _AWS_VALUE = r"[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"
 
 KEY_SHAPES: tuple[Rule, ...] = (
@@ -69,7 +87,7 @@ KEY_SHAPES: tuple[Rule, ...] = (
     _replace("cut private keys", rf"{_PEM_BEGIN}(?:(?:[\s\"'+|>,-]|\\[nr])*+[A-Za-z0-9+/=]{{16,}}+)++"),
     _replace("github tokens", r"gh[pousr]_[A-Za-z0-9._]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
     _replace("api keys", _begin("sk-") + r"(?=[A-Za-z_-]{0,80}[0-9])[A-Za-z0-9_-]{20,}"),
-    _replace("hugging face tokens", _begin("hf_") + r"[A-Za-z0-9]{30,}"),
+    _replace("hugging face tokens", _begin("hf_") + r"(?:[A-Za-z0-9]{30,}|oauth_[A-Za-z0-9._-]{20,})"),
     _replace("aws keys", _begin("A[KS]IA", "A-Z0-9") + r"[A-Z0-9]{16}(?![A-Z0-9])"),
     _replace("tokens of jobs", r"ptq-[0-9a-f]{10}-[0-9a-f]{40}"),
     _replace("google keys", _begin("AIza", "A-Za-z0-9_-") + r"[A-Za-z0-9_-]{35}"),
@@ -83,10 +101,11 @@ KEY_SHAPES: tuple[Rule, ...] = (
         rf"{_begin('xai-')}[A-Za-z0-9]{{40,}}|{_begin('gsk_')}[A-Za-z0-9]{{40,}}|nvapi-[A-Za-z0-9_-]{{40,}}",
     ),
     _replace("cursor keys", rf"{_begin('crsr_')}[A-Za-z0-9]{{32,}}|{_begin('key_')}[0-9a-f]{{64}}"),
-    _replace("stripe keys", r"(?:[rs]k_live|whsec)_[A-Za-z0-9]{20,}"),
+    _replace("stripe keys", r"[rs]k_(?:live|test)_[A-Za-z0-9]{20,}|whsec_[A-Za-z0-9+/=]{20,}"),
     _replace(
         "slack tokens",
-        r"xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Za-z0-9-]{20,}|hooks\.slack\.com/services/[A-Za-z0-9/]{20,}",
+        r"xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[0-9]-[A-Za-z0-9-]{20,}"
+        r"|hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/[A-Za-z0-9/]{20,}",
     ),
     _replace(
         "json web tokens", _begin("eyJ", "A-Za-z0-9_-") + r"[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*"
@@ -105,6 +124,7 @@ KEY_SHAPES: tuple[Rule, ...] = (
         rf"\1{REDACTED}",
     ),
     _replace("azure keys", r"(AccountKey=)[A-Za-z0-9+/]{86}==", rf"\1{REDACTED}"),
+    _replace("azure keys of access", r"(SharedAccessKey=)[A-Za-z0-9+/]{43}=", rf"\1{REDACTED}"),
     _replace("azure secrets of apps", r"8Q~[A-Za-z0-9_~.-]{31,}"),
     _replace("azure signatures", r"([?&]sig=)[A-Za-z0-9%+/]{40,}=*", rf"\1{REDACTED}"),
     _replace("digitalocean tokens", r"do[opr]_v1_[0-9a-f]{64}"),
@@ -129,9 +149,9 @@ KEY_SHAPES: tuple[Rule, ...] = (
         )
     ),
     _replace("terraform tokens", r"\.atlasv1\.[A-Za-z0-9_=-]{40,}"),
-    _replace("discord webhooks", r"(/api/webhooks/[0-9]{15,22}/)[A-Za-z0-9_-]{40,}", rf"\1{REDACTED}"),
+    _replace("discord webhooks", r"(/webhooks/[0-9]{15,22}/)[A-Za-z0-9_-]{40,}", rf"\1{REDACTED}"),
     _replace("telegram tokens", r":AA(?<=[0-9]{8}:AA)[A-Za-z0-9_-]{33}"),
-    _replace("tokens in npmrc", r"(:_authToken=)[^\s\"'$\[{]{16,}", rf"\1{REDACTED}"),
+    _replace("tokens in npmrc", rf"(:_authToken=){_not_left_open(_VALUE_END)}[^\s\"']{{16,}}", rf"\1{REDACTED}"),
     _replace(
         "aws session tokens",
         r"(?i:(session_?token[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)[A-Za-z0-9/+=]{100,})",
@@ -140,8 +160,16 @@ KEY_SHAPES: tuple[Rule, ...] = (
     # An environment that was printed, or a line of a shell.
     _replace(
         "keys in variables",
-        r"(_(?:API_KEY|TOKEN|SECRET)[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)"
-        r"(?=[A-Za-z._~+/=-]{0,80}[0-9])[A-Za-z0-9._~+/=-]{24,}",
+        rf"(_(?:API_KEY|TOKEN|SECRET)[\"']?[ \t]{{0,5}}[:=][ \t]{{0,5}}[\"']?){_not_left_open(_VALUE_END)}"
+        r"[%$*\[]?(?=[A-Za-z._~+/=-]{0,80}[0-9])[A-Za-z0-9._~+/=-]{24,}",
+        rf"\1{REDACTED}",
+    ),
+    # Those that no code and no word looks like: they have letters, digits and signs.
+    _replace(
+        "passwords in variables",
+        rf"(PASS(?:WORD|WD|PHRASE)(?:=[\"']?|[\"']?:[ \t]?[\"'])){_not_left_open(_VALUE_END)}"
+        r"(?=[^\s\"'()\\]{0,80}[%$*\[!@#^&?])(?=[^\s\"'()\\]{0,80}[0-9])"
+        r"(?=[^\s\"'()\\]{0,80}[A-Za-z])(?:[^\s\"'()\\]|\\(?![nrt\"'])){8,}+",
         rf"\1{REDACTED}",
     ),
     _replace(
@@ -153,7 +181,7 @@ KEY_SHAPES: tuple[Rule, ...] = (
     _replace(
         "passwords for machines",
         r"(machine\s{1,5}[\w-]{1,60}(?:\.[\w-]{1,60}){1,8}\s{1,5}(?:login\s{1,5}\S{1,100}\s{1,5})?"
-        r"password\s{1,5})[^\s\[]\S{5,}",
+        rf"password\s{{1,5}}){_not_left_open(_VALUE_END)}\S{{6,}}",
         rf"\1{REDACTED}",
     ),
     _replace(
@@ -164,11 +192,14 @@ KEY_SHAPES: tuple[Rule, ...] = (
     _replace(
         "passwords for curl",
         r"(curl[ \t][^\n;|]{0,150}?(?<=[ \t])(?:-u|--user)[ \t=]{0,3}[\"']?[\w.@+-]{1,60}:)"
-        r"(?=[^\s\"']{0,80}[0-9])[^\s\"'<{$%*\[][^\s\"']{3,200}",
+        rf"{_not_left_open(_VALUE_END)}(?=[^\s\"']{{0,80}}[0-9])[^\s\"']{{4,}}",
         rf"\1{REDACTED}",
     ),
-    # Not `{user}:{password}@` and other places that code leaves open.
-    _replace("passwords in addresses", r"://[^\s/:@]{0,100}:[^\s/@{<$%*\[][^\s/@]{0,200}@", f"://{REDACTED}@"),
+    _replace(
+        "passwords in addresses",
+        rf"://[^\s/:@]{{0,100}}:{_not_left_open('@')}[^\s/@]{{1,201}}@",
+        f"://{REDACTED}@",
+    ),
 )
 """What credentials look like. GitHub's installation tokens can be some 520 characters since 2026.
 
@@ -242,6 +273,17 @@ def _spell(name: str, mark: str) -> Rule:
     return Rule(name, partial(pattern.sub, lambda found: found[1] + "".join(f"&{_MARKS[char]};" for char in found[2])))
 
 
+_CLOSING = rf"{_KEYWORD}(?:[^A-Za-z0-9#&]++|&(?:{_OUR_ENTITIES})?)*+(?:#++|GH\\?-)"
+_CLOSES = re.compile(rf"{_CLOSING}\d", re.IGNORECASE)
+_MARKS_OF_WORDS = re.compile(r"\]\([^\s()]*+\)|[][*_~\\]|&#8203;(?!\d)")
+_NUMBER = re.compile(r"(#|GH\\?-)(?=\d)", re.IGNORECASE)
+
+
+def _part_from_numbers(text: str) -> str:
+    """Part all numbers of issues from their marks, where words of the text would close one of them."""
+    return _NUMBER.sub(rf"\1{_GAP}", text) if _CLOSES.search(_MARKS_OF_WORDS.sub("", text)) else text
+
+
 RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible, in_code=True),
     # `&#64;` becomes a live @ after Markdown is rendered; only our own marks and the harmless ones stay.
@@ -255,10 +297,12 @@ RULES: tuple[Rule, ...] = (
     _replace("mentions", r"(?<![A-Za-z0-9])@(?=[A-Za-z0-9])", f"@{_GAP}"),
     _replace(
         "closing keywords",
-        rf"({_KEYWORD}(?:[^A-Za-z0-9#&]++|&(?:{_OUR_ENTITIES})?)*+(?:#++|GH-))(?=\d)",
+        rf"({_CLOSING})(?=\d)",
         rf"\1{_GAP}",
         re.IGNORECASE,
     ),
+    # `clos*es* #12`: what is left of them once Markdown has dropped its marks.
+    Rule("closing keywords in marks", _part_from_numbers),
     _replace("images", r"!(?=\[)", f"!{_GAP}"),
     # The words of a footnote would stand at the very end of our comment, below what is ours.
     _replace("footnotes", r"\[(?=\^)", f"[{_GAP}"),
@@ -270,7 +314,7 @@ RULES: tuple[Rule, ...] = (
     _replace("links with more than an address", rf"\](?=\()(?!\({_ADDRESS_OF_LINK})", f"]{_GAP}"),
     _replace(
         "references to other repositories",
-        r"((?<=[\w.\\-])#|(?<![A-Za-z0-9])GH-)(?=\d)",
+        r"((?<=[\w.\\-])#|(?<![A-Za-z0-9])GH\\?-)(?=\d)",
         rf"\1{_GAP}",
         re.IGNORECASE,
     ),

@@ -128,7 +128,10 @@ def _clip(text: str, room: int) -> tuple[list[str], bool]:
 
 
 def _find_underlines(lines: Sequence[str]) -> list[str]:
-    """For each line the underline that makes its paragraph a heading, or nothing. A heading may have several lines."""
+    """For each line the underline that makes its paragraph a heading, or nothing. A heading may have several lines.
+
+    The line of dashes in a table is one, too: what is in the head of a table stands out.
+    """
     found, underline = [""] * len(lines), ""
     for at in range(len(lines) - 1, -1, -1):
         line = lines[at].strip(" >")
@@ -151,13 +154,10 @@ def _find_open(line: str, fence: str) -> str:
 _BEGINNING = re.compile(r"(?:[\s>#*+~|_\\-]|\d{1,9}[.)](?=\s)|\[[ xX]\](?=\s))*")
 """What may stand before the first word of a line: the marks of quotes, lists, headings, tables and emphasis."""
 
-_OPENING = re.compile(r"[\[*_~\s]*")
-"""What may stand before the first word of a link."""
-
 _LINK_END = re.compile(r"\]\((?:[^\s()]++|\([^\s()]*+\))*+\)")
 """Where a link leads. A reader does not see it. `make_safe` leaves no link with more to it than an address."""
 
-_UNDERLINE = re.compile(r"[\s>]*(?:=+|-+)\s*")
+_UNDERLINE = re.compile(r"[\s>]*+(?:=+\s*|(?=[|:\s]*+-)[|:\s-]++)")
 
 
 def mark_forgery(line: str, following: str = "") -> str:
@@ -168,11 +168,11 @@ def mark_forgery(line: str, following: str = "") -> str:
     beginning = _BEGINNING.match(line)
     marks = beginning[0] if beginning else ""
     words = line[len(marks) :]
-    opening = _OPENING.match(words)
-    is_heading = bool(re.search(r"[#*_]", marks + (opening[0] if opening else ""))) or (
-        following != "" and bool(_UNDERLINE.fullmatch(following))
-    )
-    if words.startswith(SPEAKER) or not _sounds_like_us(words, is_heading=is_heading):
+    stands_out = bool(re.search(r"[#*_]", marks) or _UNDERLINE.fullmatch(following))
+    cells = _LINK_END.sub("", words).split("|")
+    if words.startswith(SPEAKER) or not any(
+        sounds_like_us(cell, stands_out=stands_out or _has_emphasis(cell)) for cell in cells
+    ):
         return line
     # Before the marks of emphasis, which end after the words.
     marks = marks.rstrip("*_~\\")
@@ -186,15 +186,17 @@ _LOOKED_AT = 200
 """Characters of a line as it looks: more than any beginning of ours has."""
 
 
-def _sounds_like_us(words: str, *, is_heading: bool) -> bool:
-    shown = _plain(_LINK_END.sub("", words))
-    headlines = _headlines() if is_heading else ()
-    phrases = (*_phrases(), *headlines)
-    return any(_begins_like_us(cell[:_LOOKED_AT], phrases) for cell in shown.split("|"))
+def _has_emphasis(words: str) -> bool:
+    """Whether a mark of emphasis is before the first word."""
+    before = _SIGNS.match(drop_invisible(html.unescape(words)))
+    return before is not None and bool(re.search("[*_]", before[0]))
 
 
-def _begins_like_us(shown: str, phrases: Collection[str]) -> bool:
-    """Whether a line, or a cell of a table, begins with a mark of ours or with one of the phrases."""
+def sounds_like_us(words: str, *, stands_out: bool) -> bool:
+    """Whether a line, or a cell of a table, begins with a mark of ours or with one of our labels; or, where it stands
+    out as a heading does, with a headline."""
+    shown = _plain(words)[:_LOOKED_AT]
+    phrases = (*_phrases(), *(_headlines() if stands_out else ()))
     said = _SIGNS.sub("", shown)
     return shown.lstrip("([{\"'“•· ").startswith(_marks()) or any(
         said.startswith(phrase) and not said[len(phrase) : len(phrase) + 1].isalnum() for phrase in phrases
@@ -204,13 +206,20 @@ def _begins_like_us(shown: str, phrases: Collection[str]) -> bool:
 _SHORTCODES = {
     ":white_check_mark:": "✅",
     ":heavy_check_mark:": "✅",
+    ":ballot_box_with_check:": "✅",
     ":grey_question:": "❔",
     ":question:": "❔",
     ":warning:": "⚠",
     ":no_entry:": "⛔",
     ":x:": "⛔",
+    ":no_entry_sign:": "⛔",
+    "✔": "✅",
+    "☑": "✅",
+    "❓": "❔",
+    "❌": "⛔",
+    "🚫": "⛔",
 }
-"""How GitHub spells the signs that look like ours."""
+"""The signs that look like ours, and how GitHub spells them and ours."""
 
 _SHORTCODE = re.compile("|".join(_SHORTCODES))
 

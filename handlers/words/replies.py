@@ -283,14 +283,15 @@ def render_newer_report(standing: str) -> str:
     )
 
 
-def render_report_changed(*, is_gone: bool) -> str:
-    """`/ptq pr` if our report was changed or deleted on GitHub."""
-    what = "deleted on GitHub" if is_gone else "changed on GitHub after ptq-bot posted it"
-    becomes = "posted again" if is_gone else "restored"
-    return (
-        f"The report comment was {what}, so this note was not accepted. The report is being {becomes}: please read it "
-        "and, if you agree with it, send your note again."
-    )
+def render_report_changed(*, is_absent: bool) -> str:
+    """`/ptq pr` if our report was changed on GitHub, or GitHub does not find it (`is_absent`)."""
+    if is_absent:
+        why = "GitHub did not find the report comment, so this note was not accepted."
+        becomes = "If the comment was deleted, the report is posted again in a few minutes:"
+    else:
+        why = "The report comment was changed on GitHub after ptq-bot posted it, so this note was not accepted."
+        becomes = "The report is being restored:"
+    return f"{why} {becomes} please read it and, if you agree with it, send your note again."
 
 
 def render_pull_pending() -> str:

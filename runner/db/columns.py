@@ -100,6 +100,7 @@ def retry_columns() -> list[Column[Any]]:
     return [
         Column("attempts", Integer, nullable=False, default=0),
         Column("refusals", Integer, nullable=False, default=0),  # how often in a row the other side refused
+        Column("absences", Integer, nullable=False, default=0),  # how many of the last refusals were 404, in a row
         Column("next_attempt_at", UtcDateTime, nullable=False),
         Column("trouble", Text),  # why it waits
         Column("abandoned", Text),  # why it is not tried again

@@ -52,6 +52,7 @@ class Notification:
     next_attempt_at: datetime
     attempts: int = 0
     refusals: int = 0
+    absences: int = 0
     trouble: str | None = None
     """Why it waits, in words."""
     abandoned: str | None = None

@@ -96,6 +96,32 @@ def test_links_and_pictures_lead_where_they_say_and_load_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("## Next step", "agent: Next step"),
+        ("**Seen by ptq-bot**, each time", "agent: Seen by ptq-bot, each time"),
+        ("a\\\n✅ fails on base", "a\nagent: ✅ fails on base"),
+        ("* :warning: look", "agent: :warning: look"),
+        ("# Fix staged", "agent: Fix staged"),
+        ("Done\n---", "agent: Done"),
+        ("👉 *Done*", "agent: 👉 Done"),
+        ("| Done | x |\n|---|---|", "agent: Done x"),
+        ("| a | **Done** |\n|---|---|\n| b | *Lost* |", "a agent: Done b agent: Lost"),
+        ("Seen [by](https://a.b) ptq-bot", "agent: Seen by ptq-bot"),
+    ],
+)
+def test_words_that_look_like_ours_say_who_wrote_them(text: str, shown: str) -> None:
+    assert render(text).text.split() == shown.split()
+
+
+@pytest.mark.parametrize(
+    "text", ["# Summary", "Done", "Fix staged\nDone", "a [Done](https://a.b)", "| a |\n|--|\n| Done |"]
+)
+def test_other_words_stay_as_they_are(text: str) -> None:
+    assert "agent:" not in render(text).text
+
+
+@pytest.mark.parametrize(
     "text",
     [
         SECRET,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from html import unescape
 from random import Random
 from zlib import crc32
 
@@ -29,7 +30,9 @@ _ATTRIBUTE = re.compile(r"""([^\s=/"'>]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+))?
 _ADDRESSES = {("a", "href"), ("img", "src"), ("source", "src"), ("video", "src"), ("code", "class"), ("pre", "lang")}
 _RAW_TEXT = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "plaintext"}
 _HIDING = {*_RAW_TEXT, "template", "rp", "video"}
-_DRAWN = re.compile(r"\s*<code class=\"language-(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
+_LANGUAGES = r"(?:mermaid|geojson|topojson|stl|math)\b"
+_DRAWN = re.compile(rf"\s*<code class=\"language-{_LANGUAGES}", re.IGNORECASE)
+_DRAWN_LANG = re.compile(rf"[\"'\s]*{_LANGUAGES}", re.IGNORECASE)
 
 
 @dataclass
@@ -134,7 +137,8 @@ def _read(html: str) -> _Seen:
             known = " ".join(value for key, value in attributes.items() if (name, key) in _ADDRESSES)
             seen.shown.update(_TOKEN.findall(known))
             hides = name in _HIDING or (name == "details" and "open" not in attributes)
-            hides = hides or (name == "pre" and _DRAWN.match(html, at) is not None)
+            is_drawn = _DRAWN.match(html, at) or _DRAWN_LANG.match(unescape(attributes.get("lang", "")))
+            hides = hides or (name == "pre" and is_drawn is not None)
             folded += name == "details" and hides
             stack.append((name, hides))
             if name in _RAW_TEXT:

@@ -10,6 +10,7 @@ import pytest
 from handlers.cases import casebook
 from handlers.effects.drain import drain
 from handlers.effects.outbox import Comments
+from handlers.effects.retry_policy import MAX_ABSENCES
 from handlers.ports import Comment
 from handlers.pulls.pulls import Pulls
 from runner.rows import job_rows
@@ -59,14 +60,64 @@ async def test_a_report_that_others_changed_is_restored_and_the_next_note_counts
     assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
 
 
+async def restore(thread: Thread) -> None:
+    """The outbox tries the report until the longest row of absences is over."""
+    for _ in range(MAX_ABSENCES + 1):
+        thread.clock.forward(300)
+        await drain(Comments(thread.context))
+
+
 async def test_a_report_that_was_deleted_is_posted_again_and_the_next_note_counts(thread: Thread) -> None:
     report = find_report(thread)
     thread.github.delete(report)
-    assert (await answer(thread, thread.note())).startswith("The report comment was deleted on GitHub, so")
+    assert (await answer(thread, thread.note())).startswith("GitHub did not find the report comment, so")
     assert thread.github.opened == []
+    await restore(thread)
     again = find_report(thread)
     assert (again.id > report.id, again.body) == (True, report.body)
     assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
+
+
+async def test_a_report_that_github_does_not_find_for_a_moment_is_not_posted_twice(thread: Thread) -> None:
+    report = find_report(thread)
+    thread.github.absent.add(report.id)
+    assert (await answer(thread, thread.note())).startswith("GitHub did not find the report comment")
+    thread.github.absent.clear()
+    await restore(thread)
+    assert find_report(thread) == report, "there is one, and it is the one that was there"
+    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
+
+
+async def test_a_report_that_github_does_not_find_for_long_is_looked_for_before_it_is_posted(thread: Thread) -> None:
+    report = find_report(thread)
+    thread.github.absent.add(report.id)
+    await answer(thread, thread.note())
+    for _ in range(MAX_ABSENCES - 1):
+        thread.clock.forward(300)
+        await drain(Comments(thread.context))
+    thread.github.absent.clear()
+    await restore(thread)
+    assert find_report(thread) == report
+
+
+async def test_a_report_that_github_does_not_find_is_posted_again_however_often_a_note_comes(thread: Thread) -> None:
+    thread.github.delete(find_report(thread))
+    for _ in range(MAX_ABSENCES + 2):
+        assert (await answer(thread, thread.note())).startswith("GitHub did not find the report comment")
+        thread.clock.forward(300)
+    assert find_report(thread)
+    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
+
+
+async def test_a_report_is_not_posted_again_on_an_issue_that_is_gone(thread: Thread) -> None:
+    thread.github.delete(find_report(thread))
+    await answer(thread, thread.note())
+    thread.github.moved.add(ISSUE)
+    for _ in range(2):
+        await restore(thread)
+    async with thread.db.read() as connection:
+        (reply,) = await casebook.fetch_replies_of_job(connection, JOB)
+    assert (reply.comment_id, reply.abandoned) == (None, "the issue was deleted, moved, or converted to a discussion")
 
 
 async def test_what_an_editor_does_to_line_ends_is_no_change(thread: Thread) -> None:

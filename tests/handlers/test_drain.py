@@ -59,7 +59,7 @@ class Lamps(Effect[Due[Notification]]):
         await self.save(due, delivered_at=self.context.now(), **FRESH)
 
     def judge(self, due: Due[Notification], attempts: int, error: Exception) -> Verdict:
-        return judge(error, attempts=attempts, refusals=due.row.refusals)
+        return judge(error, attempts=attempts, refusals=due.row.refusals, absences=due.row.absences)
 
 
 @dataclass

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.text.hidden_text import FOOTNOTE, STEPS, UNSEEN, reveal
+from handlers.text.hidden_text import FAR, FOOTNOTE, MAX_BLANK_LINES, STEPS, UNSEEN, reveal
 from runner.characters import is_invisible
 from tests.support.cpu_time import takes_at_most
 
@@ -130,6 +130,44 @@ def test_what_raw_html_may_swallow_is_marked_to_the_end(text: str) -> None:
     ],
 )
 def test_what_a_reader_sees_stays_as_it_is(text: str) -> None:
+    assert reveal(text) == text
+
+
+@pytest.mark.parametrize("blank", ["", "   ", "\u00a0", ".", "|", "\t\u3000"])
+@pytest.mark.parametrize("frame", ["```\n{}\n```", "~~~py\na\n{}\nb\n~~~", "    a\n{}", "> ```\n{}\n> ```"])
+def test_what_is_far_below_in_a_block_of_code_is_marked(frame: str, blank: str) -> None:
+    mark = "> " if ">" in frame else "    " if frame.startswith(" ") else ""
+    for count, before in ((MAX_BLANK_LINES + 1, FAR), (MAX_BLANK_LINES - 2, "")):
+        lines = "\n".join([f"{mark}{blank}"] * count)
+        shown = reveal(frame.format(f"{lines}\n{mark}{HIDDEN}"))
+        assert [line for line in shown.split("\n") if HIDDEN in line] == [f"{before}{mark}{HIDDEN}"]
+
+
+@pytest.mark.parametrize("blank", ["<br>", "<BR />", "<p>&nbsp;</p>", "&nbsp;", "---"])
+def test_what_is_far_below_on_the_page_is_marked(blank: str) -> None:
+    blanks = f"{blank}\n\n" * 60
+    (last,) = [line for line in reveal(f"a\n\n{blanks}{HIDDEN}").split("\n") if HIDDEN in line]
+    assert last.startswith(FAR)
+    if blank.lower().startswith("<br"):
+        assert reveal(f"a {blank * 60} {HIDDEN}").startswith(FAR)
+
+
+@pytest.mark.parametrize("line", ["<pre>{}</pre>", "<div>\n{}", "> - ```\n>   {}", "1. ```\n   {}", "a\n\n    {}"])
+def test_what_is_far_to_the_right_is_marked_where_blanks_may_count(line: str) -> None:
+    assert f"{FAR}{HIDDEN}" in reveal(line.format(f"x{' ' * 400}{HIDDEN}"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"| name{' ' * 60} | value{' ' * 60} |\n|---|---|\n| a{' ' * 60} | b{' ' * 60} |",
+        "```\n|   0  NVIDIA A100-SXM4-80GB          On  | 00000000:00:04.0 Off |                    0 |\n```",
+        f"```\ntests/test_a.py ....{' ' * 52}[ 50%]\n```",
+        "```\n" + "\n".join("\t" * depth + "if x:" for depth in range(9)) + "\n```",
+        "```\na\n" + "\n" * 30 + "b\n```",
+    ],
+)
+def test_what_is_not_far_stays_as_it_is(text: str) -> None:
     assert reveal(text) == text
 
 

@@ -25,6 +25,9 @@ REPORT = (
 )
 
 
+NAMES = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+
+
 def fault(note: str) -> str:
     return find_note_fault(note, [REPORT, "looked, found, mended"]) or ""
 
@@ -87,6 +90,8 @@ def test_fewer_digits_are_refused_with_the_number_it_takes() -> None:
         "- reads the tail\n- keeps the order\n- has a test",
         "Die Schleife hörte zu früh auf; jetzt nicht mehr.",
         "循環在最後一個區塊之前就結束了，所以尾端的資料遺失。現在它會一直跑到結尾，我也檢查過測試。",
+        "The test failed and the test now passes: the loop ended before the last of the rows.",
+        " ".join(f"The loop number {name} ended early, and I checked that it no longer does." for name in NAMES),
         "I read it. The range excludes the tail, and adding one size brings it back without touching callers.",
     ],
 )
@@ -119,6 +124,11 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
         ("Right: the iterator stops before the final partial chunk. I agree.", "“the iterator stops before"),
         ("a" * 39, "same few words"),
         ("lgtm " * 8, "same few words"),
+        ("lgtm1 lgtm2 LGTM3 lgtmm lggtm lgtmmm 4lgtm lgtm", "same few words"),
+        ("lgtm looks good to me lgtm lgtm lgtm lgtm", "same few words"),
+        ("lgtm, looks good to me, ship it now, please merge. " * 5, "same few words"),
+        (f"ok ok ok it is fine by me {'ok ' * 40}", "same few words"),
+        ("好的沒問題" * 8, "same few words"),
         (NOTE + " x" * 5000, "10000 are the most"),
         (f"> {NOTE}\n" * 200, "10000 are the most"),
         (f"{NOTE}\n\n```python\nx = 1", "leaves a fence"),

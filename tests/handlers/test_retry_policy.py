@@ -31,9 +31,11 @@ ANSWERS = [
 
 def count_tries(error: Exception, patience: int = MAX_REFUSALS) -> int:
     """How often an effect is tried while GitHub gives the same answer."""
-    refusals = 0
-    while (verdict := judge(error, attempts=1, refusals=refusals, patience=patience)).wait_s is not None:
-        refusals = verdict.refusals
+    refusals = absences = 0
+    while (
+        verdict := judge(error, attempts=1, refusals=refusals, absences=absences, patience=patience)
+    ).wait_s is not None:
+        refusals, absences = verdict.refusals, verdict.absences
     return verdict.refusals
 
 
@@ -53,6 +55,20 @@ def test_each_answer_is_believed_after_so_many_refusals() -> None:
     tries = [count_tries(error) for error in ANSWERS]
     assert tries == [MAX_REFUSALS, 1, MAX_ABSENCES, *[MAX_REFUSALS] * 7]
     assert [count_tries(error, patience=3) for error in ANSWERS] == [3, 1, *[3] * 8]
+
+
+def test_only_absences_in_a_row_are_believed() -> None:
+    absent, locked = NotFound(404, "Not Found"), GitHubError(403, "issue is locked")
+    refused = judge(absent, attempts=1, refusals=MAX_ABSENCES - 1)
+    assert (refused.wait_s is not None, refused.absences) == (True, 1), "the others were of another kind"
+    assert judge(absent, attempts=1, refusals=MAX_ABSENCES - 1, absences=MAX_ABSENCES - 1).wait_s is None
+    assert judge(locked, attempts=1, refusals=4, absences=4).absences == 0, "what is locked is there"
+    assert judge(GitHubUnavailable("no answer"), attempts=1, refusals=4, absences=4).absences == 4
+
+
+def test_refusals_of_all_kinds_end_an_effect() -> None:
+    absent = NotFound(404, "Not Found")
+    assert judge(absent, attempts=1, refusals=MAX_REFUSALS - 1).wait_s is None
 
 
 def test_only_what_has_a_text_goes_again_with_another() -> None:

@@ -7,6 +7,7 @@ import shlex
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+import handlers
 from handlers.text.sanitize import (
     REDACTED,
     Rule,
@@ -173,6 +175,41 @@ def test_what_goes_on_from_a_word_is_no_key(key: str) -> None:
 
 def test_a_value_too_short_to_be_a_secret_is_left_alone() -> None:
     assert redact("main is the branch", ["main", "", " "]) == "main is the branch"
+
+
+ORDINARY = r"""
+$ export PATH=$HOME/bin:$PATH; echo "${API_KEY:?not set}" "$1" "$@" $(date) `pwd`
++ docker run -e DB_PASSWORD="$DB_PASSWORD" -e TOKEN=${{ secrets.GITHUB_TOKEN }} -p 5432:5432 -u 1000:1000 x
+print("%s: %d of %5.1f%% %(name)s" % (a, b, c)); f"{user}:{password}@{host}"; "://%s:%s@%s" % (u, p, h)
+[tool.pytest.ini_options] [section] [[tool.mypy.overrides]] arr[0] = x[1:2] *args, **kwargs *.py **/*.md
+git add *.py && rm -rf build/* && ls -la [a-z]*; SELECT * FROM t WHERE a LIKE '%foo%' -- 100%
+password = getpass.getpass(); PASSWORD = os.environ["PASSWORD"]; api_key = settings.OPENAI_API_KEY
+self.password = password; if password != "": raise ValueError("password: too short"); passwd: x:0:0:root
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher"]; PASSWORD_RESET_TIMEOUT=259200
+MAX_TOKEN=4096 NUM_TOKENS: 32768 PAD_TOKEN = "<pad>" EOS_TOKEN='<|endoftext|>' tokens=[1, 2, 3]
+PWD=/home/runner/work/repo1 OLDPWD=/tmp/a1 SSH_AUTH_SOCK=/tmp/ssh-x1/agent.1 COMPASS=north-9%
+sk_test_mode=1 task_test_runner_4 hf_hub_download(repo_id) ya29 SG.1 AIza xapp shpat dop_v1 gho_ ASIA-PACIFIC-1
+whsec_ is the prefix; see /webhooks/12/events, /webhooks/payments and hooks.slack.com/services/T/B/X
+{"env": "DB_PASSWORD=$DB_PASS1\nPASSWORD=%PASS_1%\nB=1"}; <protocol>://[<user>[:<password>]@]<hostname>[:<port>]
+commit 3f9c21d07ab4a1b2c3d4e5f60718293a4b5c6d7e sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+http://localhost:8080/a@b https://[::1]:8443/x git@github.com:octo/widgets.git ssh://git@host:22/x ws://h:1/@x/y
+tests/test_a.py::test_b[param-1] PASSED [ 50%]; 1 passed, 2 warnings in 0.10s; E   assert 1 == 2; ==== FAILURES ====
+"""
+
+
+@pytest.mark.parametrize("line", ORDINARY.strip().split("\n"))
+def test_what_ordinary_logs_say_stays_readable(line: str) -> None:
+    assert redact(line) == line
+
+
+def test_nothing_in_our_own_sources_and_manuals_looks_like_a_secret() -> None:
+    root = Path(handlers.__file__).parents[1]
+    paths = [*root.glob("handlers/**/*.py"), *root.glob("bot/**/*.py"), *root.glob("runner/**/*.py")]
+    paths += [*root.glob("docs/*.md"), *root.glob("*.md"), *root.glob("*.toml"), *root.glob("prompts/**/*.j2")]
+    # Of the rules themselves some look like what they find, and `PASSWORD` in an address cannot be told from one.
+    texts = {path.name: path.read_text().replace("USER:PASSWORD@", "") for path in paths if path.name != "sanitize.py"}
+    assert len(texts) > 300
+    assert [name for name, text in texts.items() if redact(text).count(REDACTED) > text.count(REDACTED)] == []
 
 
 @given(hostile_text)

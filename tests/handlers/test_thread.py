@@ -173,8 +173,8 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_no_diff: [replies.render_no_diff()],
     replies.render_stale_digest: [replies.render_stale_digest("ba9876543210", DIGEST)],
     replies.render_report_changed: [
-        replies.render_report_changed(is_gone=False),
-        replies.render_report_changed(is_gone=True),
+        replies.render_report_changed(is_absent=False),
+        replies.render_report_changed(is_absent=True),
     ],
     replies.render_newer_report: [replies.render_newer_report(DIGEST)],
     replies.render_pull_pending: [replies.render_pull_pending()],

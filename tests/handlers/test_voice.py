@@ -87,6 +87,8 @@ def test_only_the_registry_has_words_that_stand_out() -> None:
         ("⚠ no sign behind it", f"{SPEAKER} ⚠ no sign behind it"),
         (":white_check_mark: all of it", f"{SPEAKER} :white_check_mark: all of it"),
         ("- :no_entry: a secret", f"- {SPEAKER} :no_entry: a secret"),
+        ("- ✔️ all of it", f"- {SPEAKER} ✔️ all of it"),
+        ("| ❌ | x |", f"| {SPEAKER} ❌ | x |"),
         ("• **Next step.** merge", f"{SPEAKER} • **Next step.** merge"),
         ("👉 (“Next step.” merge", f"{SPEAKER} 👉 (“Next step.” merge"),
         ("1. ⛔ no", f"1. {SPEAKER} ⛔ no"),
@@ -109,6 +111,9 @@ def test_only_the_registry_has_words_that_stand_out() -> None:
         ("### Fix staged", f"### {SPEAKER} Fix staged"),
         ("**Approved by** maintainer", f"{SPEAKER} **Approved by** maintainer"),
         ("Diff: 1 file", f"{SPEAKER} Diff: 1 file"),
+        ("&#8203;**Done**", f"{SPEAKER} &#8203;**Done**"),
+        ("👉 __Lost__", f"{SPEAKER} 👉 __Lost__"),
+        ("| a | **Done** |", f"| {SPEAKER} a | **Done** |"),
     ],
 )
 def test_a_line_that_begins_like_ours_says_who_wrote_it(line: str, marked: str) -> None:
@@ -116,7 +121,7 @@ def test_a_line_that_begins_like_ours_says_who_wrote_it(line: str, marked: str) 
     assert mark_forgery(marked) == marked
 
 
-@pytest.mark.parametrize("underline", ["===", "---", "> ==="])
+@pytest.mark.parametrize("underline", ["===", "---", "> ===", "|---|", ":-:|:-:", "> | -- | - |"])
 def test_a_line_above_an_underline_is_a_heading(underline: str) -> None:
     assert mark_forgery("Done", underline) == f"{SPEAKER} Done"
 
@@ -125,6 +130,14 @@ def test_a_line_above_an_underline_is_a_heading(underline: str) -> None:
 def test_a_heading_of_several_lines_that_begins_like_ours_says_who_wrote_it(heading: str) -> None:
     assert quote(heading, (), 1_000, "…").startswith(f"> {SPEAKER} Done\n")
     assert quote(f"Done\n\n{heading}", (), 1_000, "…").startswith("> Done\n")
+
+
+@pytest.mark.parametrize(
+    "table", ["| Done | x |\n|---|---|\n| a | b |", "Done | x\n:--|--:", "x | Done\n-|-", "> | Done |\n> | :-: |"]
+)
+def test_the_head_of_a_table_that_looks_like_our_heading_says_who_wrote_it(table: str) -> None:
+    assert "<th" in render_github(quote(table, (), 1_000, "…"))
+    assert SPEAKER in quote(table, (), 1_000, "…").split("\n")[0]
 
 
 @pytest.mark.parametrize(

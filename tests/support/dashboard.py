@@ -167,6 +167,8 @@ async def open_dashboard(
     public: bool = True,
     signs_in: bool = True,
     role_lasts_s: float = 0.0,
+    none_lasts_s: float = 0.0,
+    calls_of_person: int | None = None,
     max_streams: int = MAX_STREAMS,
     public_logs: bool = False,
 ) -> AsyncIterator[Dashboard]:
@@ -187,7 +189,8 @@ async def open_dashboard(
             context = replace(make_context(client, database, url, clock), public_logs=public_logs)
             app = OAuthApp(CLIENT_ID, CLIENT_SECRET, github.url, github.api_url)
             oauth = GitHubOAuth(session, app, settles=timedelta(seconds=0.2)) if signs_in else None
-            auth = AuthConfig(oauth, public, ("root",), github.url, role_lasts_s)
+            lasts = (role_lasts_s, none_lasts_s, client.list_left)
+            auth = AuthConfig(oauth, public, ("root",), github.url, *lasts, calls_of_person=calls_of_person)
             application = web.Application(client_max_size=MAX_FORM)
             spool = Spool(folder / "spool")
             pages = Pages(context, spool, {"gpu-1": 2}, AGENTS, max_streams=max_streams, auth=auth)

@@ -65,6 +65,8 @@ class ModelGitHub:
         self.opened = list[Opened]()
         self.mishaps = list[str]()
         """Of the next calls, one each; `none` is none."""
+        self.absent = set[int]()
+        """Comments that are not found by their ids although they are there."""
         self.loses_opened = False
         """Whether the next pull request opens, and its answer is lost."""
         self.before_opening: Callable[[], object] = lambda: None
@@ -174,6 +176,7 @@ class ModelGitHub:
         return await self._do(lambda: self._find(comment_id))
 
     def _find(self, comment_id: int) -> Comment:
+        self._require(comment_id)
         for issue_number, thread in self.threads.items():
             for comment in thread:
                 if comment.id == comment_id and issue_number not in self.moved:
@@ -183,7 +186,12 @@ class ModelGitHub:
     async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
         return await self._do(lambda: self._edit(comment_id, body))
 
+    def _require(self, comment_id: int) -> None:
+        if comment_id in self.absent:
+            raise NotFound(404, "Not Found")
+
     def _edit(self, comment_id: int, body: str) -> Comment:
+        self._require(comment_id)
         for issue_number, thread in self.threads.items():
             for place, comment in enumerate(thread):
                 if comment.id == comment_id and issue_number not in self.moved:

@@ -1,1 +1,1 @@
-"""Who is signed in, and what they may see."""
+"""Who is signed in, what they may see, and how often pages may ask GitHub about it."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import aiohttp
 
 from bot.config.settings import Settings
+from bot.github.limits import ListLeft
 from bot.operations.bases import find_web_url
 from bot.web.auth.oauth import GitHubOAuth, OAuthApp
-from bot.web.auth.visibility import LASTS_S
+from bot.web.auth.visibility import LASTS_S, NONE_LASTS_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,18 @@ class AuthConfig:
     """The address of GitHub's pages."""
     role_lasts_s: float = LASTS_S
     """How long a role from GitHub is cached for reading, in seconds."""
+    none_lasts_s: float = NONE_LASTS_S
+    """The same for somebody without a role."""
+    list_left: ListLeft = tuple
+    """What is left of GitHub's rate limits, by account."""
+    calls_of_person: int | None = None
+    """How often pages may ask GitHub for one person in an hour; None: as often as the number of repositories needs."""
 
 
-def build_auth_config(session: aiohttp.ClientSession, settings: Settings) -> AuthConfig:
+def build_auth_config(session: aiohttp.ClientSession, settings: Settings, list_left: ListLeft) -> AuthConfig:
     """Build it from the `[dashboard]` table. The session must not keep cookies."""
     table, web_url = settings.dashboard, find_web_url(settings.github.api_url)
     if table.client_id is None:
         return AuthConfig(web_url=web_url)
     app = OAuthApp(table.client_id, table.read_client_secret(), web_url, settings.github.api_url)
-    return AuthConfig(GitHubOAuth(session, app), table.public, table.operators, web_url)
+    return AuthConfig(GitHubOAuth(session, app), table.public, table.operators, web_url, list_left=list_left)

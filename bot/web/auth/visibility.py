@@ -8,19 +8,35 @@ from dataclasses import dataclass
 import structlog
 from cachetools import TTLCache
 
+from bot.github.limits import ListLeft
+from bot.web.auth.page_budget import CALLS_OF_PERSON, CALLS_PER_REPOSITORY, PageBudget
 from bot.web.auth.sessions import Visit
 from handlers.commands.table import Right
 from handlers.context import Context
 from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.rules import RepositoryRules, Role
 from runner.model.job import Job
+from runner.single_flight import SingleFlight
 
 log = structlog.get_logger()
 
 LASTS_S = 30.0
-"""How long an answer of GitHub's is good for looking, in seconds. Before anything is done it is asked anew."""
+"""How long a role is good for looking, in seconds: a right that is lost is lost soon. Before anything is done GitHub is
+asked again."""
+
+NONE_LASTS_S = 300.0
+"""The same where somebody has no role: strangers would have GitHub asked about each repository all the time."""
 
 KEPT = 10_000
+
+NOT_ASKED = (
+    "ptq-bot has asked GitHub very often in this hour, so it cannot ask about your access now. Until the hour is over, "
+    "you may see only what is public."
+)
+
+
+_Question = tuple[str, str]
+"""A login and a repository, in small letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +55,32 @@ class VisibleJobs:
 class Sight:
     """Answers what somebody may see."""
 
-    def __init__(self, context: Context, *, public: bool, by_address: bool, lasts_s: float = LASTS_S) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        public: bool,
+        by_address: bool,
+        lasts_s: float = LASTS_S,
+        none_lasts_s: float = NONE_LASTS_S,
+        list_left: ListLeft = tuple,
+        calls_of_person: int | None = None,
+    ) -> None:
         """`public` shows jobs of public repositories to everybody.
 
         `by_address` shows a job to anyone who has its address, unless its repository is private: an address has 40
-        random bits, which is not enough to guard a private repository's code for years.
+        random bits, which is not enough to guard a private repository's code for years. `list_left` says what is left
+        of GitHub's rate limits, by account.
         """
         self._context = context
         self._public = public
         self._by_address = by_address
-        self._roles: TTLCache[tuple[str, str], Role] = TTLCache(KEPT, lasts_s)
+        self._roles: TTLCache[_Question, Role] = TTLCache(KEPT, lasts_s)
+        self._strangers: TTLCache[_Question, Role] = TTLCache(KEPT, none_lasts_s)
+        self._questions = SingleFlight[_Question, Role]()
+        usual = CALLS_OF_PERSON + CALLS_PER_REPOSITORY * len(context.repositories)
+        calls = usual if calls_of_person is None else calls_of_person
+        self._budget = PageBudget(list_left, context.now, calls_of_person=calls)
 
     def is_open(self, visit: Visit) -> bool:
         """Whether lists and machines are shown to them at all."""
@@ -74,6 +106,8 @@ class Sight:
     def explain_no_log(self, visit: Visit, job: Job) -> str:
         """Why somebody who sees a job may not read its log, and what they can do, as a sentence."""
         access = f"{self._find_least(job).word} access to {job.repository}"
+        if self.explain_not_asked(visit):
+            return NOT_ASKED
         if visit.login:
             return f"You need {access} to see the log."
         if visit.may_sign_in:
@@ -100,17 +134,37 @@ class Sight:
             start=frozenset(rules.name.lower() for rules, role in found if role >= rules.who_may_start),
         )
 
+    def explain_not_asked(self, visit: Visit) -> str:
+        """Why somebody may not see all that they have access to, as sentences; empty where they do.
+
+        Every page has it, also one that does not exist: it says nothing about any job.
+        """
+        if visit.login is None or visit.is_operator:
+            return ""
+        return NOT_ASKED if self._budget.is_spent(visit.login) else ""
+
+    def may_send_form(self, login: str) -> bool:
+        """Whether GitHub is asked what somebody may do who sends a form."""
+        return self._budget.take_for_form(login)
+
     async def find_role(self, login: str, repository: str) -> Role:
-        """What somebody is in a repository, as of moments ago; nobody where GitHub does not say."""
-        key = (login.casefold(), repository.lower())
-        if (known := self._roles.get(key)) is not None:
-            return known
+        """What somebody is in a repository, as of moments ago; nobody where GitHub does not say, or is not asked."""
+        question = (login.casefold(), repository.lower())
+        for kept in (self._roles, self._strangers):
+            if (known := kept.get(question)) is not None:
+                return known
+        if not self._questions.is_open(question) and not self._budget.take(login, repository.partition("/")[0]):
+            return Role.NONE
         try:
-            role = await self._context.github.fetch_role(repository, login)
+            return await self._questions.join(question, lambda: self._ask(question, login, repository))
         except (GitHubError, GitHubUnavailable) as error:
             log.warning("dashboard.role_unknown", repository=repository, reason=str(error))
             return Role.NONE
-        self._roles[key] = role
+
+    async def _ask(self, question: _Question, login: str, repository: str) -> Role:
+        role = await self._context.github.fetch_role(repository, login)
+        kept = self._strangers if role is Role.NONE else self._roles
+        kept[question] = role
         return role
 
     def _find_rules(self, repository: str) -> RepositoryRules:

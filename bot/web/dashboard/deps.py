@@ -35,8 +35,16 @@ class DashboardDeps:
         visits = Visits(
             CookieCipher(context.db.secret, context.now), context.public_url, auth.operators, may_sign_in=signs_in
         )
-        sight = Sight(context, public=auth.public, by_address=not signs_in, lasts_s=auth.role_lasts_s)
-        return cls(context, Renderer(context, auth.web_url), visits, sight, auth.oauth)
+        sight = Sight(
+            context,
+            public=auth.public,
+            by_address=not signs_in,
+            lasts_s=auth.role_lasts_s,
+            none_lasts_s=auth.none_lasts_s,
+            list_left=auth.list_left,
+            calls_of_person=auth.calls_of_person,
+        )
+        return cls(context, Renderer(context, auth.web_url, sight.explain_not_asked), visits, sight, auth.oauth)
 
     async def find_job(self, request: web.Request, visit: Visit) -> Job:
         """The job in a page's address. A job that the visitor may not see looks like one that does not exist."""

@@ -30,6 +30,8 @@ FormAction = Callable[[web.Request, Visit, Fields], Awaitable[str]]
 REQUEST_KEY = "occasion"
 """The field that makes a repeated form harmless: two forms with the same value count as one request."""
 
+TOO_MANY = "You have sent very many forms, or looked at very many pages. Please try again in an hour."
+
 _REQUEST_KEY = re.compile(r"[A-Za-z0-9_-]{8,40}")
 
 
@@ -80,6 +82,8 @@ async def admit(deps: DashboardDeps, visit: Visit, name: str, right: Right) -> t
     rules = deps.context.rules_for(name)
     if rules is None or visit.login is None:
         raise absent
+    if not deps.sight.may_send_form(visit.login):
+        raise ActionRefused(TOO_MANY, 503)
     repository = await deps.context.github.fetch_repository(rules.name)
     admission = await ask_live(deps.context, rules, repository, visit.login, right)
     if admission.role < Role.READ:

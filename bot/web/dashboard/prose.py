@@ -1,7 +1,7 @@
 """What agents write in Markdown, as HTML that loads nothing, runs nothing, and leads only to where the web is. Pure.
 
 Its HTML is shown and not obeyed, its pictures are links, and what it hides behind entities or between its marks is
-cleaned once more, as readers see it.
+cleaned once more, as readers see it. A line that begins like one of ours says first that an agent wrote it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from urllib.parse import unquote
 
 from markdown_it import MarkdownIt
@@ -16,6 +17,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 from handlers.text.transcript import redact_each
+from handlers.text.voice import SPEAKER, sounds_like_us
 
 MAX_PROSE = 20_000
 """Characters beyond which a text is shown as it was typed. 15 kB of an honest one take some 10 ms."""
@@ -39,6 +41,8 @@ _WIDE = '<div class="scroll" tabindex="0" role="region" aria-label="Table">'
 """What a table stands in."""
 
 _CODE = ("code_block", "fence")
+_HEADS = ("heading_open", "th_open")
+_EMPHASIS = ("strong_open", "em_open")
 
 Clean = Callable[[str], str]
 
@@ -64,6 +68,9 @@ def render_prose(text: str, clean: Clean) -> Markup:
     for token, before, after in zip(told, seen, cleaned, strict=True):
         if before != after:
             token.content, token.children = after, [_say(after)]
+    for block, token in pairwise(tokens):
+        if token.type == "inline":
+            token.children = [*_name_speaker(token.children or (), is_head=block.type in _HEADS)]
     html = _parser().renderer.render([*_tame_blocks(tokens)], _parser().options, {})
     return Markup('<div class="markdown">{}</div>').format(Markup(html))  # noqa: S704 - the renderer escapes
 
@@ -120,6 +127,24 @@ def _tame_words(words: Sequence[Token], clean: Clean) -> Iterator[Token]:
             yield from [_lead(address), name, Token("link_close", "a", -1)] if may else [name]
         else:
             yield token
+
+
+def _name_speaker(words: Sequence[Token], *, is_head: bool) -> Iterator[Token]:
+    """The words of a block, where each line that begins like one of ours says that an agent wrote it. `is_head` says
+    that the block stands out."""
+    ends = [place for place, token in enumerate(words) if token.type == "hardbreak"]
+    for first, last in pairwise([-1, *ends, len(words)]):
+        line = words[first + 1 : last]
+        stands_out = is_head or any(token.type in _EMPHASIS for token in line[: _count_marks(line)])
+        if sounds_like_us("".join(token.content for token in line), stands_out=stands_out):
+            yield _say(f"{SPEAKER} ")
+        yield from words[first + 1 : last + 1]
+
+
+def _count_marks(line: Sequence[Token]) -> int:
+    """How many tokens are before the first letter of a line."""
+    letters = (place for place, token in enumerate(line) if any(map(str.isalpha, token.content)))
+    return next(letters, len(line))
 
 
 def _may_lead(address: str, clean: Clean) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -50,8 +51,8 @@ def show_moment(at: datetime, *, seconds: bool = False) -> Markup:
 class Renderer:
     """Renders pages from templates."""
 
-    def __init__(self, context: Context, web_url: str) -> None:
-        """`web_url` is the address of GitHub's pages, or empty."""
+    def __init__(self, context: Context, web_url: str, warn: Callable[[Visit], str] = lambda visit: "") -> None:
+        """`web_url` is the address of GitHub's pages, or empty. `warn` says what each page tells a visitor first."""
         self.secrets = frozenset(context.secrets)
         self._live_secrets = context.secrets
         # A list has the same few hundred texts each time, and searching them for secrets is slow.
@@ -66,6 +67,7 @@ class Renderer:
         # Redact before splitting, because a secret may span lines.
         self._templates.filters["failure"] = lambda text: split_failure(self.redact(text))
         self._templates.globals["github"] = web_url
+        self._templates.globals["warn"] = warn
         # Behind a proxy, the service may be under a path of another site.
         self._templates.globals["root"] = urlsplit(context.public_url).path
 

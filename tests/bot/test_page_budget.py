@@ -1,0 +1,170 @@
+"""People who look at pages do not use up what the service may ask GitHub."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bot.github.limits import Left, parse_left
+from bot.web.auth.sessions import Visit
+from bot.web.auth.visibility import LASTS_S, NONE_LASTS_S, NOT_ASKED, Sight
+from handlers.context import Context
+from handlers.ports import GitHub
+from handlers.rules import RepositoryRules, Role
+from runner.model.job import JobKind
+from tests.support.clock import Clock
+from tests.support.dashboard import HIDDEN, open_dashboard
+from tests.support.jobs import NOON
+from tests.support.model_github import ModelGitHub
+from tests.support.site import make_report
+
+NAMES = ("octo/widgets", "octo/hidden", "acme/tools")
+
+
+class AskedGitHub(ModelGitHub):
+    """Counts the questions, and takes a moment to answer."""
+
+    def __init__(self, now: Clock) -> None:
+        super().__init__(now)
+        self.asked = Counter[str]()
+
+    async def fetch_role(self, repository: str, login: str) -> Role:
+        self.asked[repository] += 1
+        await asyncio.sleep(0.01)
+        return await super().fetch_role(repository, login)
+
+
+class Desk:
+    """What decides who sees what, and what it asks."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = Clock()
+        self.github = AskedGitHub(self.clock)
+        self.left = list[tuple[str, Left]]()
+        rules = {name: RepositoryRules(name, "mine") for name in NAMES}
+        context = Context(
+            cast(GitHub, self.github), cast(Any, None), rules, {}, "https://ptq", (), self.clock, lambda: None
+        )
+        self.sight = Sight(context, public=True, by_address=False, list_left=lambda: self.left, **options)
+
+    async def look(self, login: str = "bob") -> set[str]:
+        """The repositories that somebody's list shows."""
+        return {*(await self.sight.find_scope(Visit(login))).read}
+
+    def warns(self, login: str | None = "bob", *, is_operator: bool = False) -> bool:
+        return self.sight.explain_not_asked(Visit(login, is_operator=is_operator)) == NOT_ASKED
+
+
+async def test_equal_questions_that_are_open_at_the_same_time_are_asked_once() -> None:
+    desk = Desk(lasts_s=0.0, none_lasts_s=0.0)
+    desk.github.writers.add("bob")
+    first = asyncio.create_task(desk.look())
+    others = [asyncio.create_task(desk.look()) for _ in range(9)]
+    await asyncio.sleep(0.001)
+    first.cancel()
+    assert [await other for other in others] == [{*NAMES}] * 9
+    assert desk.github.asked == dict.fromkeys(NAMES, 1)
+    await desk.look()
+    assert desk.github.asked == dict.fromkeys(NAMES, 2), "nothing is kept here"
+
+
+async def test_a_question_that_fails_is_asked_again() -> None:
+    desk = Desk()
+    desk.github.writers.add("bob")
+    desk.github.mishaps = ["refused"]
+    assert [await desk.sight.find_role("bob", NAMES[0]) for _ in range(2)] == [Role.NONE, Role.WRITE]
+
+
+async def test_no_role_is_kept_for_minutes_and_a_role_for_moments() -> None:
+    assert LASTS_S == 30 < NONE_LASTS_S == 300
+    desk = Desk(lasts_s=0.0)
+    desk.github.writers.add("alice")
+    for _ in range(3):
+        await desk.look("alice")
+        await desk.look("bob")
+    assert desk.github.asked == dict.fromkeys(NAMES, 4), "three times for alice, and once for bob"
+
+
+async def test_pages_leave_half_of_an_installations_hour_to_the_service() -> None:
+    desk = Desk(lasts_s=0.0)
+    desk.github.writers.add("bob")
+    ends = NOON + timedelta(minutes=20)
+    desk.left = [("Octo", Left("core", 2_499, 5_000, ends)), ("acme", Left("core", 2_500, 5_000, ends))]
+    assert (await desk.look(), desk.github.asked) == ({"acme/tools"}, {"acme/tools": 1})
+    assert (desk.warns(), desk.warns(None), desk.warns(is_operator=True)) == (True, False, False)
+    assert desk.sight.may_send_form("bob"), "what people do is the service's own work"
+    desk.clock.forward(20 * 60)
+    assert await desk.look() == {*NAMES}
+    assert not desk.warns()
+
+
+@pytest.mark.parametrize("left", [Left("search", 0, 30, NOON + timedelta(hours=1)), Left("core", 0, 5_000)])
+async def test_other_limits_stop_no_page(left: Left) -> None:
+    desk = Desk()
+    desk.github.writers.add("bob")
+    desk.left = [("octo", left)]
+    assert await desk.look() == {*NAMES}
+
+
+async def test_one_person_uses_up_only_their_own_part() -> None:
+    desk = Desk(lasts_s=0.0, calls_of_person=7)
+    desk.github.writers |= {"bob", "alice"}
+    for _ in range(5):
+        await desk.look()
+    assert (desk.github.asked.total(), await desk.look(), desk.warns()) == (7, set(), True)
+    assert not desk.sight.may_send_form("Bob")
+    assert (await desk.look("alice"), desk.warns("alice")) == ({*NAMES}, False)
+    desk.clock.forward(3_600)
+    assert (await desk.look(), desk.warns()) == ({*NAMES}, False)
+
+
+async def test_what_github_says_is_left_has_its_end() -> None:
+    headers = {"x-ratelimit-remaining": "12", "x-ratelimit-limit": "60", "x-ratelimit-reset": f"{NOON.timestamp():.0f}"}
+    assert parse_left(headers) == Left("core", 12, 60, NOON + timedelta(seconds=1))
+    assert parse_left({**headers, "x-ratelimit-reset": "soon"}) == Left("core", 12, 60)
+
+
+async def test_pages_say_that_roles_cannot_be_asked_and_show_what_is_public(tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, calls_of_person=0) as dashboard:
+        await dashboard.add(make_report(job_id="hidden0001"), id="hidden0001", private=True, repository=HIDDEN)
+        await dashboard.add(id="hidden0002", private=True, repository=HIDDEN, kind=JobKind.TASK, series=1, name="task1")
+        await dashboard.add(id="public0001")
+        async with dashboard.browser("alice") as browser:
+            page = await browser.visit("/jobs")
+            assert ("public0001" in page.html, "hidden000" in page.html, NOT_ASKED in page.text) == (True, False, True)
+            page = await browser.visit("/jobs/public0001")
+            assert (page.status, page.text.count(NOT_ASKED)) == (200, 2), "also in place of the log"
+            missing = await browser.visit("/jobs/nobody")
+            page = await browser.visit("/jobs/hidden0001")
+            assert (page.status, NOT_ASKED in page.text) == (404, True)
+            assert page.html.replace("hidden0001", "") == missing.html.replace("nobody", ""), "nothing of the job"
+            page = await browser.send("/launch", {"csrf": browser.fields("/sign-out")["csrf"], "repository": HIDDEN})
+            assert (page.status, "try again in an hour" in page.text) == (503, True)
+        async with dashboard.browser("root") as browser:
+            page = await browser.visit("/jobs")
+            assert ("hidden0001" in page.html, NOT_ASKED in page.text) == (True, False)
+        async with dashboard.browser() as browser:
+            assert NOT_ASKED not in (await browser.visit("/jobs")).text
+
+
+async def test_a_question_that_nobody_waits_for_any_more_is_answered_for_the_next() -> None:
+    desk = Desk()
+    desk.github.writers.add("bob")
+    only = asyncio.create_task(desk.sight.find_role("bob", NAMES[0]))
+    await asyncio.sleep(0.001)
+    only.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await only
+    await asyncio.sleep(0.02)
+    assert (await desk.sight.find_role("bob", NAMES[0]), desk.github.asked.total()) == (Role.WRITE, 1)
+
+
+async def test_nobody_has_a_role_where_github_gives_no_answer() -> None:
+    desk = Desk()
+    desk.github.mishaps = ["refused"] * 3
+    assert await desk.look() == set()
