@@ -69,10 +69,9 @@ async def test_the_agent_on_the_page_that_asks_a_model_proposes_its_answer(tmp_p
     program = tmp_path / "asks.py"
     program.write_text(ASKING)
     async with open_model() as (url, asked), open_sshd(tmp_path) as ssh:
-        toml = (
-            f'[agents.agent]\nkind = "command"\ncommand = {json.dumps([sys.executable, str(program)])}\nmodel = "m"\n'
-        )
-        toml += f'[agents.agent.gateway]\nurl = "{url}"\nkey = "sk-the-operators-own"\n\n[prices.m]\ninput = 1\noutput = 2\n'
+        toml = f'[agents.agent]\nkind = "command"\ncommand = {json.dumps([sys.executable, str(program)])}\n'
+        toml += f'model = "m"\n[agents.agent.gateway]\nurl = "{url}"\nkey = "sk-the-operators-own"\n\n'
+        toml += "[prices.m]\ninput = 1\noutput = 2\n"
         async with open_world(tmp_path, more_toml=toml, repository_agent="agent", ssh=ssh) as world:
             await world.open_issue()
             await world.label()
