@@ -36,7 +36,7 @@ ANSWER = f"The loop ends before a shorter last chunk.\n\n```diff\n{DIFF}```\n"
 @asynccontextmanager
 async def open_model() -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """The address of a model that always gives this answer, and what it is asked."""
-    asked = []
+    asked: list[dict[str, Any]] = []
 
     async def answer(request: web.Request) -> web.Response:
         asked.append(await request.json())
