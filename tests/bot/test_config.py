@@ -190,7 +190,7 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
         (
             'agent = "mine"',
             'agent = "yours"',
-            'repos."octo/widgets".agent: there is no [agents.yours]; there are: mine',
+            'repos."octo/widgets".agent: there is no [agents.yours]; available: mine',
         ),
         ('requires = ["gpu"]', 'requires = ["tpu"]', 'repos."octo/widgets".requires: no machine has all of these'),
         ('"ptq" = "diagnose"', '"ptq" = "heal"', 'repos."octo/widgets".labels.ptq: unknown preset; available: repro'),
@@ -337,7 +337,7 @@ def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> Non
         ('[skills.own]\nlabels = []\nin_repository = "x"\n', "skills.own.labels: must not be empty"),
         (
             '[skills.own]\nlabels = ["x"]\nin_repository = "../x"\n',
-            "skills.own.in_repository: must be a folder",
+            "skills.own.in_repository: must be the path of a folder",
         ),
     ],
 )
