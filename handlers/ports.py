@@ -100,7 +100,7 @@ class TreeEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class Author:
     """Whom a commit names: `email` is the address that GitHub keeps for the account, and shows nobody's own."""
 
     name: str
@@ -235,14 +235,14 @@ class GitHub(Protocol):
     async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
         """Make a tree from `base_commit`'s with `entries` changed, and return its SHA."""
 
-    async def fetch_person(self, repository: str, login: str) -> Person:
+    async def fetch_author(self, repository: str, login: str) -> Author:
         """The account as commits in the repository name it."""
 
     async def list_public_keys(self, repository: str, login: str) -> list[str]:
         """The account's public SSH keys, the newest first, as its owner gave them; any of our tokens will do."""
 
     async def create_commit(
-        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Author | None = None
     ) -> str:
         """Make a commit and return its SHA. Without an author it is the App's, and GitHub signs it."""
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from handlers.commands.own_rules import narrow
 from handlers.commands.permissions import admit
-from handlers.commands.table import Right
+from handlers.commands.rights import Operation
 from handlers.context import Context
 from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, find_lane, is_routed
 from handlers.inbox.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
@@ -292,7 +292,7 @@ class Recovery:
 
     async def _may_start(self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling) -> bool:
         repository = await self._fetch_repository(this, rules)
-        return await admit(self._context, repository, issue.number, last.by, Right.START) is not None
+        return await admit(self._context, repository, issue.number, last.by, Operation.START) is not None
 
     async def _fetch_repository(self, this: _Pass, rules: RepositoryRules) -> Repository:
         if rules.name not in this.repositories:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from gidgethub import sansio
@@ -13,7 +13,8 @@ from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.options import read_options
 from handlers.commands.permissions import admit
-from handlers.commands.table import COMMANDS, Command, Right, UnknownCommand, parse_commands, render_help
+from handlers.commands.rights import Operation, Person, Surface
+from handlers.commands.table import COMMANDS, Command, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
 from handlers.effects.outbox import reply_once, was_answered, write_reply
 from handlers.events import IssueCommentCreated, IssueCommentEdited, is_from_bot
@@ -36,7 +37,7 @@ class Request:
     """One command of one comment, by somebody who may give it."""
 
     context: Context
-    rules: RepositoryRules
+    person: Person
     event: IssueCommentCreated
     number: int
     """The issue that it is about: also where it was given on the pull request that came of that."""
@@ -44,6 +45,11 @@ class Request:
     """What names this command among all: a redelivery has the same one."""
     delivery: str
     """The id of the delivery that brought it."""
+
+    @property
+    def rules(self) -> RepositoryRules:
+        """The rules of the repository."""
+        return self.person.rules
 
     async def reply(self, body: str) -> None:
         """Answer this command, once however often it is delivered."""
@@ -82,21 +88,22 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
     if not commands:
         return
     thread = created.issue.number
-    admission = await admit(context, created.repository, thread, created.sender, *_find_rights(commands))
-    if admission is None:
+    # No command is carried out unless the person may give all of them.
+    operations = [_find_operation(command) for command in commands]
+    person = await admit(context, created.repository, thread, created.sender, *operations)
+    if person is None:
         return
-    rules = admission.rules
-    number = await _find_issue(context, rules.name, created)
+    number = await _find_issue(context, person.rules.name, created)
     if number is None:
         body = replies.render_pull_request_thread()
-        await reply_once(context, rules.name, thread, f"#{thread} is a pull request", body)
+        await reply_once(context, person.rules.name, thread, f"#{thread} is a pull request", body)
         return
     for place, command in enumerate(commands):
         occasion = f"comment {created.comment.id} command {place}"
-        if not admission.may(Right.START) and isinstance(command, Command):
+        if not person.may(Operation.START) and isinstance(command, Command):
             # Strangers are answered too, but each of them once: nobody can make the bot fill a thread.
             occasion = f"#{thread} {command.verb} for @{created.sender.login}"
-        await _carry_out(Request(context, rules, created, number, occasion, event.delivery_id), command)
+        await _carry_out(Request(context, person, created, number, occasion, event.delivery_id), command)
 
 
 @router.register("issue_comment", action="edited")
@@ -111,15 +118,18 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
     if not commands or commands == parse_commands(edited.old_body):
         return
     rules = context.rules_for(edited.repository.full_name)
-    if rules is None or await context.github.fetch_role(rules.name, edited.sender.login) < rules.who_may_start:
+    if rules is None:
+        return
+    role = await context.github.fetch_role(rules.name, edited.sender.login)
+    if not Person(edited.sender.login, Surface.THREAD, rules, role).may(Operation.START):
         return
     occasion = f"comment {edited.comment.id} edited"
     await reply_once(context, rules.name, edited.issue.number, occasion, replies.render_edited())
 
 
-def _find_rights(commands: Sequence[Command | UnknownCommand]) -> list[Right]:
-    """What the commands of a comment take. All of it is asked for: no command is carried out without the others."""
-    return [COMMANDS[command.verb].right if isinstance(command, Command) else Right.START for command in commands]
+def _find_operation(command: Command | UnknownCommand) -> Operation:
+    """What a command asks for. An unknown one was meant to start something."""
+    return COMMANDS[command.verb].operation if isinstance(command, Command) else Operation.START
 
 
 async def _find_issue(context: Context, repository: str, created: IssueCommentCreated) -> int | None:
@@ -132,6 +142,7 @@ async def _find_issue(context: Context, repository: str, created: IssueCommentCr
 
 
 async def _carry_out(request: Request, command: Command | UnknownCommand) -> None:
+    request.person.require(_find_operation(command), request.rules.name)
     if isinstance(command, UnknownCommand):
         await request.reply(replies.render_unknown_command(command.word, command.suggestion))
         await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")

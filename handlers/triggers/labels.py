@@ -11,8 +11,8 @@ from gidgethub.routing import Router
 from handlers.cases import casebook
 from handlers.cases.case import close_issue
 from handlers.commands.own_rules import narrow
-from handlers.commands.permissions import admit, ask_live
-from handlers.commands.table import Right
+from handlers.commands.permissions import admit, identify
+from handlers.commands.rights import Operation, Surface
 from handlers.context import Context
 from handlers.effects.outbox import reply_once, was_answered, write_reply
 from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, Repository, User, is_from_bot
@@ -52,11 +52,11 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
     asks = preset if rules else label.lower().startswith(OUR_PREFIX)
     if not asks or labeled.issue.pull_request:
         return
-    admission = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, Right.START)
-    if admission is None:
+    person = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, Operation.START)
+    if person is None:
         return
     # The repository itself may want it to stand for another preset, or for none.
-    rules = admission.rules
+    rules = person.rules
     if (preset := _preset_of(rules, label)) is None or not await _is_on(context, rules.name, labeled):
         return
     at = await _find_time(context, rules.name, labeled)
@@ -146,7 +146,7 @@ def is_pause(rules: RepositoryRules, label: str) -> bool:
 async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled) -> None:
     """Let nothing new begin in the repository, for somebody who may start jobs there."""
     number, sender = labeled.issue.number, labeled.sender
-    if await admit(context, labeled.repository, number, sender, Right.START) is None:
+    if await admit(context, labeled.repository, number, sender, Operation.PAUSE) is None:
         return
     if not await _is_on(context, rules.name, labeled):
         return
@@ -179,7 +179,8 @@ async def lift_pause(
         paused = [pause.origin for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
     if f"#{number}" not in paused:
         return
-    if (await ask_live(context, rules, repository, by.login, Right.START)).may(Right.START):
+    person = await identify(context, rules, repository, by.login, Surface.THREAD, Operation.RESUME)
+    if person.may(Operation.RESUME):
         await _resume_repository(context, rules, number, trigger, by.login)
         return
     log.warning("repository.not_resumed", repository=rules.name, by=by.login)

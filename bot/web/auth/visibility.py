@@ -9,7 +9,7 @@ import structlog
 from cachetools import TTLCache
 
 from bot.web.auth.sessions import Visit
-from handlers.commands.table import Right
+from handlers.commands.rights import Right
 from handlers.context import Context
 from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.rules import RepositoryRules, Role

@@ -14,7 +14,7 @@ from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import Denied, Fields, admit, answering, make_occasion, name_occasion
 from bot.web.dashboard.listing import MAX_TYPED
 from handlers.commands.options import Options
-from handlers.commands.table import Right
+from handlers.commands.rights import Operation
 from handlers.events import Repository
 from handlers.jobs.start import RETRY, StartRequest, start_unheard
 from handlers.rules import REBASE, RepositoryRules
@@ -63,7 +63,8 @@ class Actions:
 
     async def launch(self, request: web.Request, visit: Visit, fields: Fields) -> str:
         """Start a job on an issue; or, where none is named, by the words alone."""
-        rules, repository = await admit(self._desk, visit, fields.get("repository", ""), Right.START)
+        person, repository = await admit(self._desk, visit, fields.get("repository", ""), Operation.START)
+        rules = person.rules
         preset, number = fields.get("preset", ""), fields.get("issue", "").strip().removeprefix("#")
         if number:
             return await self._start(visit, fields, rules, repository, _read_number(number), preset)
@@ -94,7 +95,7 @@ class Actions:
     async def cancel(self, request: web.Request, visit: Visit, fields: Fields) -> str:
         """`/ptq cancel`, of this one job."""
         job = await self._desk.find_job(request, visit)
-        await admit(self._desk, visit, job.repository, Right.START)
+        await admit(self._desk, visit, job.repository, Operation.CANCEL)
         if not await ask_to_end(self._desk.context, job.id, visit.login or ""):
             raise Denied("The job has ended already.", 409)
         self._desk.context.ring()
@@ -103,10 +104,10 @@ class Actions:
 
     async def _go_on(self, request: web.Request, visit: Visit, fields: Fields, preset: str) -> str:
         job = await self._desk.find_job(request, visit)
-        rules, repository = await admit(self._desk, visit, job.repository, Right.START)
+        person, repository = await admit(self._desk, visit, job.repository, Operation.START)
         if job.thread is None:
             raise Denied("This job belongs to no issue, so nothing carries on from it.", 409)
-        return await self._start(visit, fields, rules, repository, job.thread, preset)
+        return await self._start(visit, fields, person.rules, repository, job.thread, preset)
 
     async def _start(
         self,

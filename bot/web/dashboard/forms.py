@@ -17,12 +17,12 @@ from bot.web.auth.oauth import OAuthFailed
 from bot.web.auth.sessions import Forged, Visit
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.drawing import HEADERS
-from handlers.commands.permissions import ask_live
-from handlers.commands.table import Right
+from handlers.commands.permissions import identify
+from handlers.commands.rights import NotPermitted, Operation, Person, Surface
 from handlers.events import Repository
 from handlers.jobs.preconditions import NotStarted
 from handlers.ports import GitHubError, GitHubUnavailable
-from handlers.rules import RepositoryRules, Role
+from handlers.rules import Role
 
 log = structlog.get_logger()
 
@@ -44,6 +44,13 @@ class Denied(Exception):  # noqa: N818
         self.status = status
 
 
+FAILURES = (
+    *(Forged, Denied, NotPermitted, NotStarted, Refused),
+    *(OAuthFailed, GitHubError, GitHubUnavailable),
+)
+"""What keeps a form from being carried out: `describe` says why."""
+
+
 def answering(desk: DashboardDeps, act: Act) -> Callable[[web.Request], Awaitable[web.Response]]:
     """The handler of a form."""
 
@@ -51,9 +58,12 @@ def answering(desk: DashboardDeps, act: Act) -> Callable[[web.Request], Awaitabl
         try:
             visit, fields = await desk.visits.read_form(request)
             path = await act(request, visit, fields)
-        except (Forged, Denied, NotStarted, Refused, OAuthFailed, GitHubError, GitHubUnavailable) as error:
+        except FAILURES as error:
+            reader = desk.visits.read(request)
+            if isinstance(error, NotPermitted):
+                log.info("dashboard.refused", by=reader.login, repository=error.rules.name)
             words, status = describe(error)
-            return desk.drawing.say(desk.visits.read(request), "Nothing was done", words, status)
+            return desk.drawing.say(reader, "Nothing was done", words, status)
         return web.Response(status=303, headers={**HEADERS, "Location": f"{desk.context.public_url}{path}"})
 
     return handle
@@ -63,6 +73,9 @@ def describe(error: Exception) -> tuple[str, int]:
     """Why nothing was done, in words, and the status that says it. Pure."""
     if isinstance(error, Denied):
         return str(error), error.status
+    if isinstance(error, NotPermitted):
+        least = error.right.find_role(error.rules).word
+        return f"This takes {least} access to {error.rules.name}, as the same command in a thread does.", 403
     if isinstance(error, NotStarted):
         return error.reply, 409
     if isinstance(error, Refused):
@@ -74,24 +87,21 @@ def describe(error: Exception) -> tuple[str, int]:
     return "GitHub could not be asked, or did not answer as it should. Please try again.", 503
 
 
-async def admit(desk: DashboardDeps, visit: Visit, name: str, right: Right) -> tuple[RepositoryRules, Repository]:
-    """What may be asked for in a repository by somebody who has this right there, as GitHub says just now.
+async def admit(desk: DashboardDeps, visit: Visit, name: str, operation: Operation) -> tuple[Person, Repository]:
+    """The person who is there, if they may do this in a repository, as GitHub says just now; and the repository.
 
-    Raises `Denied`, and what `handlers.ports.GitHub` raises.
+    Raises `Denied`, `NotPermitted`, and what `handlers.ports.GitHub` raises.
     """
     absent = Denied("There is no such repository here, or you may not see it.", 404)
     rules = desk.context.rules_for(name)
     if rules is None or visit.login is None:
         raise absent
     repository = await desk.context.github.fetch_repository(rules.name)
-    admission = await ask_live(desk.context, rules, repository, visit.login, right)
-    if admission.role < Role.READ:
+    person = await identify(desk.context, rules, repository, visit.login, Surface.PAGE, operation)
+    if person.role < Role.READ:
         raise absent
-    if not admission.may(right):
-        log.info("dashboard.refused", by=visit.login, repository=rules.name)
-        least = right.find_role(admission.rules).word
-        raise Denied(f"This takes {least} access to {rules.name}, as the same command in a thread does.")
-    return admission.rules, repository
+    person.require(operation, rules.name)
+    return person, repository
 
 
 def name_occasion(visit: Visit, fields: Fields) -> str:

@@ -24,7 +24,8 @@ from bot.web.dashboard.forms import Denied, Fields, admit, answering
 from bot.web.dashboard.sign_in import PEN, PEN_LASTS, SignIn
 from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
-from handlers.commands.table import Command, Right, parse_commands
+from handlers.commands.rights import Operation
+from handlers.commands.table import Command, parse_commands
 from handlers.pulls.note import MAX_NOTE, parse_note
 from handlers.pulls.pulls import find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
@@ -93,7 +94,7 @@ class NotePages:
 
     async def _write(self, request: web.Request, visit: Visit, fields: Fields) -> str:
         job = await self._desk.find_job(request, visit)
-        await admit(self._desk, visit, job.repository, Right.OPEN)
+        await admit(self._desk, visit, job.repository, Operation.OPEN_PULL)
         token, report = self._find_token(request, visit, job), await self._find_standing(job)
         if report is None:
             raise Denied("This job's diff does not wait for a note any more.", 409)
