@@ -17,9 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
 from bot.operations.holds import NAME
+from bot.operations.machines import find_operator
 from bot.operations.reports import UnknownJob, render_table
 from bot.operations.worktrees import JOB_ID
 from handlers.cases.retention import delete_logs
+from handlers.jobs.cancel import cancel
 from handlers.text.live_transcript import read_transcript
 from handlers.text.log_redactor import LogRedactor
 from handlers.text.sanitize import one_line, redact
@@ -106,12 +108,11 @@ def render_span(seconds: float) -> str:
 
 async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
     """Ask jobs to end, as `/ptq cancel` does; a running service follows. Raises `UnknownJob`, and then asks none."""
-    said, now = [], datetime.now(UTC)
+    said, person, now = [], find_operator(), datetime.now(UTC)
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
         for job in [await _fetch(connection, job_id) for job_id in job_ids]:
-            if job.active:
-                await job_rows.request_cancel(connection, job.id, OPERATOR, now)
-            how = "is asked to end" if job.active else f"has ended already ({job.state})"
+            is_ending = await cancel(connection, person, job, now)
+            how = "is asked to end" if is_ending else f"has ended already ({job.state})"
             said.append(f"Job {job.id} {how}.\n")
     return "".join(said)
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from bot.config.settings import Settings
+from handlers.commands.rights import Person, Surface
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
 from runner.db.database import open_beside
@@ -95,6 +96,11 @@ def find_login() -> str:
     with suppress(OSError, KeyError):
         return getpass.getuser()
     return "an operator"
+
+
+def find_operator() -> Person:
+    """The same as a person: the account that can read configuration and database may do everything."""
+    return Person(find_login(), Surface.TERMINAL, is_operator=True)
 
 
 def render_machines(

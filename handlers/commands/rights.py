@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from handlers.rules import RepositoryRules, Role
+from runner.model.job import OPERATOR
 
 
 class Right(StrEnum):
@@ -93,6 +94,11 @@ class Person:
     role: Role = Role.NONE
     is_operator: bool = False
     """Whether the operator of the service named them in `[dashboard] operators`."""
+
+    @property
+    def signature(self) -> str:
+        """What the history of a job calls them. An operator's account is nobody's business in a thread."""
+        return OPERATOR if self.surface is Surface.TERMINAL else self.name
 
     def may(self, operation: Operation) -> bool:
         """Whether they may do it in this repository. At the terminal people may do everything."""

@@ -20,13 +20,14 @@ from handlers.effects.outbox import reply_once, was_answered, write_reply
 from handlers.events import IssueCommentCreated, IssueCommentEdited, is_from_bot
 from handlers.holds.by_comment import describe_hold, release, take_over
 from handlers.inbox.inbox import TooEarly, has_earlier
+from handlers.jobs.cancel import cancel
 from handlers.jobs.outcomes import render_report
 from handlers.jobs.rebase import read_onto
 from handlers.jobs.start import StartRequest, start_job, was_requested_before
 from handlers.pulls.pulls import ask_for_pull
 from handlers.rules import REBASE, RepositoryRules
 from handlers.words import replies, status_comment
-from runner.model.job import Job, JobState
+from runner.model.job import Job
 from runner.rows import job_rows
 
 router = Router()
@@ -216,28 +217,16 @@ async def _cancel(request: Request, command: Command) -> None:
     # Asked first: what is done by now has left its job where the next line finds it.
     async with context.db.read() as connection:
         too_early = await has_earlier(connection, request.delivery)
-    job = await request.fetch_last_job()
-    is_meant = job is not None and was_requested_before(job, request.event.comment.created_at)
-    is_ending = job is not None and is_meant and await ask_to_end(context, job.id, request.event.sender.login)
+    job, is_ending = await request.fetch_last_job(), False
+    if job and was_requested_before(job, request.event.comment.created_at):
+        async with context.db.write() as connection:
+            is_ending = await cancel(connection, request.person, job, context.now())
     if job and is_ending:
         await request.reply(replies.render_cancelling(job, context.find_page_root(job)))
     if too_early:
         raise TooEarly
     if not is_ending:
         await request.reply(replies.render_nothing_to_cancel())
-
-
-async def ask_to_end(context: Context, job_id: str, login: str) -> bool:
-    """Ask a job to end, or a lost one not to be started again, until its report says whether it is; False otherwise."""
-    async with context.db.write() as connection:
-        job = await job_rows.fetch_job(connection, job_id)
-        if job is None:
-            return False
-        is_untold = job_id in await casebook.fetch_unreported_job_ids(connection)
-        if job.active or (job.state is JobState.LOST and is_untold):
-            await job_rows.request_cancel(connection, job_id, login, context.now())
-            return True
-        return False
 
 
 async def _pull(request: Request, command: Command) -> None:

@@ -12,15 +12,15 @@ from handlers.cases import casebook
 from handlers.cases.case import close_issue
 from handlers.commands.own_rules import narrow
 from handlers.commands.permissions import admit, identify
-from handlers.commands.rights import Operation, Surface
+from handlers.commands.rights import Operation, Person, Surface
 from handlers.context import Context
 from handlers.effects.outbox import reply_once, was_answered, write_reply
 from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, Repository, User, is_from_bot
-from handlers.jobs.start import StartRequest, start_job, was_requested_before
+from handlers.jobs.cancel import withdraw
+from handlers.jobs.start import StartRequest, start_job
 from handlers.ports import GitHubError, NotFound
 from handlers.rules import RepositoryRules
 from handlers.words import replies
-from runner.rows import job_rows
 from runner.rows.pauses import Pause, begin_pause, end_pause, fetch_pauses
 
 log = structlog.get_logger()
@@ -88,7 +88,7 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
         # The repository itself may have had it stand for another preset.
         rules = await narrow(context, rules, unlabeled.repository)
         if preset := _preset_of(rules, unlabeled.label.name):
-            await _take_back(context, rules.name, number, sender, unlabeled.issue.updated_at, preset)
+            await _take_back(context, rules, number, sender, unlabeled.issue.updated_at, preset)
 
 
 @router.register("issues", action="closed")
@@ -101,7 +101,7 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
     if rules := context.rules_for(closed.repository.full_name):
         if await _is_open(context, rules.name, closed.issue.number):
             return
-        await _take_back(context, rules.name, closed.issue.number, closed.sender, closed.issue.updated_at)
+        await _take_back(context, rules, closed.issue.number, closed.sender, closed.issue.updated_at)
         async with context.db.write() as connection:
             case = await casebook.fetch_case(connection, f"{rules.name}#{closed.issue.number}")
             if case and (done := close_issue(case, context.now())) != case:
@@ -110,14 +110,13 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
 
 
 async def _take_back(
-    context: Context, repository: str, number: int, sender: User, at: datetime, preset: str | None = None
+    context: Context, rules: RepositoryRules, number: int, sender: User, at: datetime, preset: str | None = None
 ) -> None:
-    """Cancel the job that waits for its slot, if it was requested by then: with a preset, if it has that."""
+    person = Person(sender.login, Surface.THREAD, rules)
     async with context.db.write() as connection:
-        job = await casebook.fetch_queued_job(connection, f"{repository}#{number}")
-        if job is None or preset not in (None, job.preset) or not was_requested_before(job, at):
-            return
-        await job_rows.request_cancel(connection, job.id, sender.login, context.now())
+        job = await withdraw(connection, person, number, at, context.now(), preset)
+    if job is None:
+        return
     log.info("job.taken_back", **job.log_context(), by=sender.login)
     context.ring()
 

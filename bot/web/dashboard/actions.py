@@ -16,9 +16,9 @@ from bot.web.dashboard.listing import MAX_TYPED
 from handlers.commands.options import Options
 from handlers.commands.rights import Operation
 from handlers.events import Repository
+from handlers.jobs.cancel import cancel
 from handlers.jobs.start import RETRY, StartRequest, start_unheard
 from handlers.rules import REBASE, RepositoryRules
-from handlers.triggers.comments import ask_to_end
 
 log = structlog.get_logger()
 
@@ -95,10 +95,13 @@ class Actions:
     async def cancel(self, request: web.Request, visit: Visit, fields: Fields) -> str:
         """`/ptq cancel`, of this one job."""
         job = await self._desk.find_job(request, visit)
-        await admit(self._desk, visit, job.repository, Operation.CANCEL)
-        if not await ask_to_end(self._desk.context, job.id, visit.login or ""):
+        person, _ = await admit(self._desk, visit, job.repository, Operation.CANCEL)
+        context = self._desk.context
+        async with context.db.write() as connection:
+            is_ending = await cancel(connection, person, job, context.now())
+        if not is_ending:
             raise Denied("The job has ended already.", 409)
-        self._desk.context.ring()
+        context.ring()
         log.info("dashboard.cancelled", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}"
 
