@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from bot.operations.bundle import NotBundled
-from bot.operations.context import Refused
+from bot.operations.context import Refused, UnknownRepository
 from bot.operations.deliveries import NotReplayed
 from bot.operations.jobs import NotDone
 from bot.operations.machine_edits import NotChanged
 from bot.operations.machines import UnknownMachine
-from bot.operations.pause import UnknownRepository
 from bot.operations.reports import UnknownJob
 from handlers.holds.takeover import HoldRefused
 from handlers.ports import GitHubError, GitHubUnavailable

@@ -1,28 +1,58 @@
-"""What commands need that ask GitHub themselves, beside a running service: its handlers' context, as they have it.
+"""What commands need beside a running service: who is at the terminal, and the handlers' context as the service has it.
 
 They speak with the service through the database alone; it sees within seconds what they wrote there.
 """
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 from bot.config.settings import Settings
 from bot.github import AppGitHub
 from bot.github.session import open_session
-from bot.operations.pause import find_repository
 from handlers.commands.own_rules import narrow
+from handlers.commands.rights import Person, Surface
 from handlers.context import Context
 from handlers.events import Repository
 from handlers.rules import RepositoryRules
 from handlers.text.sanitize import one_line
+from runner.characters import show_for_terminal
 from runner.db.database import open_beside
 
 
 class Refused(Exception):  # noqa: N818
     """Nothing is begun; the message says why, as a sentence without its end."""
+
+
+def find_login() -> str:
+    """Who sits at the terminal, as far as the system knows: a container may have nobody."""
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return "an operator"
+
+
+def find_operator() -> Person:
+    """The same as a person: the account that can read configuration and database may do everything."""
+    return Person(find_login(), Surface.TERMINAL, is_operator=True)
+
+
+class UnknownRepository(Exception):  # noqa: N818
+    """The configuration has no such repository; the message names those that it has."""
+
+
+def find_repository(settings: Settings, repository: str) -> str:
+    """The repository as it is named in the configuration: GitHub's names do not tell cases apart.
+
+    Raises `UnknownRepository`.
+    """
+    known = {name.lower(): name for name in settings.repos}
+    if repository.lower() not in known:
+        there_are = ", ".join(settings.repos)
+        raise UnknownRepository(f"there is no repository {show_for_terminal(repository)!r}; configured: {there_are}")
+    return known[repository.lower()]
 
 
 @asynccontextmanager

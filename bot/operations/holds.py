@@ -17,7 +17,7 @@ from pathlib import Path
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.machines import find_login
+from bot.operations.context import find_login
 from bot.operations.reports import UnknownJob
 from handlers.addresses import find_page_root
 from handlers.holds import takeover

@@ -16,8 +16,8 @@ from sqlalchemy import ColumnElement, func, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
+from bot.operations.context import find_operator
 from bot.operations.holds import NAME
-from bot.operations.machines import find_operator
 from bot.operations.reports import UnknownJob, render_table
 from bot.operations.worktrees import JOB_ID
 from handlers.cases.retention import delete_logs

@@ -5,15 +5,13 @@ It speaks with the service through the database alone; the service sees it withi
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 from bot.config.settings import Settings
-from handlers.commands.rights import Person, Surface
+from bot.operations.context import find_login
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
 from runner.db.database import open_beside
@@ -89,18 +87,6 @@ async def _tell(settings: Settings, name: str, *, drained: bool) -> None:
             await drain(connection, name, find_login(), datetime.now(UTC))
         else:
             await resume(connection, name)
-
-
-def find_login() -> str:
-    """Who sits at the terminal, as far as the system knows: a container may have nobody."""
-    with suppress(OSError, KeyError):
-        return getpass.getuser()
-    return "an operator"
-
-
-def find_operator() -> Person:
-    """The same as a person: the account that can read configuration and database may do everything."""
-    return Person(find_login(), Surface.TERMINAL, is_operator=True)
 
 
 def render_machines(

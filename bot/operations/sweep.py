@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.context import Refused, ask_about, open_context
-from bot.operations.machines import find_login
+from bot.operations.context import Refused, ask_about, find_login, open_context
 from bot.operations.sweep_summary import LEFT_OUT, NO_SCRIPT, NOT_BEGUN, UNDER_WAY, WANTED, Row, Summary
 from handlers.cases import casebook
 from handlers.context import Context

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bot.config.settings import Settings
-from bot.operations.context import Refused, ask_about, open_context
+from bot.operations.context import Refused, ask_about, find_login, open_context
 from bot.operations.holds import LOOK_EVERY_S, NAME
-from bot.operations.machines import find_login
 from bot.operations.reports import read_report
 from bot.operations.worktrees import MAX_TASK, read_ref
 from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from handlers.commands.own_rules import narrow
 from handlers.commands.permissions import admit
-from handlers.commands.rights import Operation
+from handlers.commands.rights import Operation, Person
 from handlers.context import Context
 from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, find_lane, is_routed
 from handlers.inbox.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
@@ -228,8 +228,10 @@ class Recovery:
                 await self._lift_pause(this, rules, number)
         for issue, label, last in await self._list_labelled(this, rules, enabled, rules.pause_label):
             trigger = name_trigger(label.name, last.at)
-            if issue.number not in standing and await self._may_start(this, rules, issue, last):
-                await pause_repository(self._context, rules, issue.number, trigger, last.by.login)
+            if issue.number in standing:
+                continue
+            if person := await self._find_person(this, rules, issue, last, Operation.PAUSE):
+                await pause_repository(self._context, person, issue.number, trigger)
 
     async def _lift_pause(self, this: _Pass, rules: RepositoryRules, number: int) -> None:
         """End a pause whose label is off, if GitHub says who took it off, and they may."""
@@ -286,13 +288,16 @@ class Recovery:
             return None
         labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
         preset = find_asked_preset(self._context, labeled)
-        if preset is None or not await self._may_start(this, rules, issue, last):
+        if preset is None or not await self._find_person(this, rules, issue, last, Operation.START):
             return None
         return UnansweredLabel(labeled, preset, last.at)
 
-    async def _may_start(self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling) -> bool:
+    async def _find_person(
+        self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling, operation: Operation
+    ) -> Person | None:
+        """Who put a label on, if they may do what it asks for."""
         repository = await self._fetch_repository(this, rules)
-        return await admit(self._context, repository, issue.number, last.by, Operation.START) is not None
+        return await admit(self._context, repository, issue.number, last.by, operation)
 
     async def _fetch_repository(self, this: _Pass, rules: RepositoryRules) -> Repository:
         if rules.name not in this.repositories:

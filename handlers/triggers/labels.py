@@ -17,11 +17,12 @@ from handlers.context import Context
 from handlers.effects.outbox import reply_once, was_answered, write_reply
 from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, Repository, User, is_from_bot
 from handlers.jobs.cancel import withdraw
+from handlers.jobs.pauses import pause, resume
 from handlers.jobs.start import StartRequest, start_job
 from handlers.ports import GitHubError, NotFound
 from handlers.rules import RepositoryRules
 from handlers.words import replies
-from runner.rows.pauses import Pause, begin_pause, end_pause, fetch_pauses
+from runner.rows.pauses import fetch_pauses
 
 log = structlog.get_logger()
 
@@ -145,24 +146,25 @@ def is_pause(rules: RepositoryRules, label: str) -> bool:
 async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled) -> None:
     """Let nothing new begin in the repository, for somebody who may start jobs there."""
     number, sender = labeled.issue.number, labeled.sender
-    if await admit(context, labeled.repository, number, sender, Operation.PAUSE) is None:
-        return
-    if not await _is_on(context, rules.name, labeled):
+    person = await admit(context, labeled.repository, number, sender, Operation.PAUSE)
+    if person is None or not await _is_on(context, rules.name, labeled):
         return
     at = await _find_time(context, rules.name, labeled)
-    await pause_repository(context, rules, number, name_trigger(labeled.label.name, at), sender.login)
+    await pause_repository(context, person, number, name_trigger(labeled.label.name, at))
 
 
-async def pause_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
+async def pause_repository(context: Context, person: Person, number: int, trigger: str) -> None:
     """Pause for the label on an issue: once for each time that it was put on, whoever tells us of it."""
-    pause, occasion = Pause(rules.name.lower(), f"#{number}", login, context.now()), f"#{number} paused by {trigger}"
+    rules, origin, occasion = person.rules, f"#{number}", f"#{number} paused by {trigger}"
     async with context.db.write() as connection:
         # An operator may have ended it since, and the label stands.
-        if await was_answered(connection, rules.name, occasion) or not await begin_pause(connection, pause):
+        if await was_answered(connection, rules.name, occasion):
             return
-        body = replies.render_pause_begun(login, rules.pause_label)
+        if not await pause(connection, person, rules.name, context.now(), origin):
+            return
+        body = replies.render_pause_begun(person.name, rules.pause_label)
         await write_reply(connection, context, rules.name, number, occasion, body)
-    log.warning("repository.paused", repository=rules.name, by=login)
+    log.warning("repository.paused", repository=rules.name, by=person.name)
     context.ring()
 
 
@@ -175,12 +177,12 @@ async def lift_pause(
     other would never stop. The pause goes on in both cases.
     """
     async with context.db.read() as connection:
-        paused = [pause.origin for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
+        paused = [each.origin for each in await fetch_pauses(connection) if each.repository == rules.name.lower()]
     if f"#{number}" not in paused:
         return
     person = await identify(context, rules, repository, by.login, Surface.THREAD, Operation.RESUME)
     if person.may(Operation.RESUME):
-        await _resume_repository(context, rules, number, trigger, by.login)
+        await _resume_repository(context, person, number, trigger)
         return
     log.warning("repository.not_resumed", repository=rules.name, by=by.login)
     body = replies.render_pause_kept(by.login, rules.pause_label, rules.who_may_start, put_back=not by.is_bot)
@@ -189,13 +191,14 @@ async def lift_pause(
         await context.github.add_label(rules.name, number, rules.pause_label)
 
 
-async def _resume_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
+async def _resume_repository(context: Context, person: Person, number: int, trigger: str) -> None:
+    name = person.rules.name
     async with context.db.write() as connection:
-        if not await end_pause(connection, rules.name, f"#{number}"):
+        if not await resume(connection, person, name, f"#{number}"):
             return
-        body = replies.render_pause_ended(login)
-        await write_reply(connection, context, rules.name, number, f"#{number} resumed by {trigger}", body)
-    log.warning("repository.resumed", repository=rules.name, by=login)
+        body = replies.render_pause_ended(person.name)
+        await write_reply(connection, context, name, number, f"#{number} resumed by {trigger}", body)
+    log.warning("repository.resumed", repository=name, by=person.name)
     context.ring()
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from bot.config.settings import load_settings
 from bot.demo.repository import NAME
-from bot.operations.context import Refused
-from bot.operations.pause import UnknownRepository, pause
+from bot.operations.context import Refused, UnknownRepository
+from bot.operations.pause import pause
 from bot.operations.reports import read_costs, read_report
 from bot.operations.tasks import Order, give_order
 from handlers.commands.options import Options
