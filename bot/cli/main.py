@@ -270,15 +270,15 @@ def deliveries(
 
 
 @app.command(name="replay")
-def replay_delivery(
+def replay_(
     delivery_id: Annotated[str, typer.Argument(metavar="DELIVERY", help="Its id, as GitHub and deliveries have it.")],
     config: Config,
     force: Annotated[bool, typer.Option("--force", help="Also one that was worked already.")] = False,
 ) -> None:
     """Let a delivery that was set aside be worked again, by the service that is running or runs next."""
-    from bot.operations.deliveries import replay
+    from bot.operations.deliveries import replay_delivery
 
-    _print(replay(load(config), delivery_id, force=force))
+    _print(replay_delivery(load(config), delivery_id, force=force))
 
 
 @app.command()

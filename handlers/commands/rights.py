@@ -41,6 +41,8 @@ class Operation(StrEnum):
     OPEN_PULL = "open pull request"
     TAKE_OVER = "take over"
     RELEASE = "release"
+    REPLAY = "replay"
+    """Have a delivery worked again."""
 
 
 RIGHTS: Mapping[Operation, Right] = {
@@ -55,6 +57,7 @@ RIGHTS: Mapping[Operation, Right] = {
     Operation.OPEN_PULL: Right.OPEN,
     Operation.TAKE_OVER: Right.OPEN,
     Operation.RELEASE: Right.OPEN,
+    Operation.REPLAY: Right.OPERATE,
 }
 """The right that each operation needs."""
 
