@@ -43,6 +43,12 @@ class Operation(StrEnum):
     RELEASE = "release"
     REPLAY = "replay"
     """Have a delivery worked again."""
+    DRAIN_MACHINE = "drain machine"
+    RESUME_MACHINE = "resume machine"
+    RENAME = "rename"
+    """Give a worktree or a task another name."""
+    CLEAN = "clean"
+    """Delete the logs of a job."""
 
 
 RIGHTS: Mapping[Operation, Right] = {
@@ -58,6 +64,10 @@ RIGHTS: Mapping[Operation, Right] = {
     Operation.TAKE_OVER: Right.OPEN,
     Operation.RELEASE: Right.OPEN,
     Operation.REPLAY: Right.OPERATE,
+    Operation.DRAIN_MACHINE: Right.OPERATE,
+    Operation.RESUME_MACHINE: Right.OPERATE,
+    Operation.RENAME: Right.OPERATE,
+    Operation.CLEAN: Right.OPERATE,
 }
 """The right that each operation needs."""
 
