@@ -160,13 +160,14 @@ def run(
     follow: Annotated[bool, typer.Option("--follow", help="Wait, and print the report.")] = False,
 ) -> None:
     """Let an agent work by your words, without an issue. What comes of it is on the job's page."""
-    from bot.operations.tasks import Order, describe_order, give_order
+    from bot.operations.tasks import describe_order, give_order
     from bot.operations.tasks import follow as follow_job
     from handlers.commands.options import Options
+    from handlers.jobs.tasks import TaskRequest
 
     settings, words = load(config), sys.stdin.read() if task == "-" else task
-    options = Options(agent=agent, model=model, machine=machine)
-    job = _wait_for(give_order(settings, Order(repo, words, preset, ref, options, by)), "It may have been given.")
+    order = TaskRequest(words, preset, ref, Options(agent=agent, model=model, machine=machine))
+    job = _wait_for(give_order(settings, repo, order, by), "It may have been given.")
     _write(describe_order(settings, job))
     if follow:
         show = partial(_write, err=True)

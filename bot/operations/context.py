@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from bot.config.settings import Settings
@@ -17,14 +18,9 @@ from handlers.commands.own_rules import narrow
 from handlers.commands.rights import Person, Surface
 from handlers.context import Context
 from handlers.events import Repository
-from handlers.rules import RepositoryRules
-from handlers.text.sanitize import one_line
+from handlers.jobs.tasks import check_rules
 from runner.characters import show_for_terminal
 from runner.db.database import open_beside
-
-
-class Refused(Exception):  # noqa: N818
-    """Nothing is begun; the message says why, as a sentence without its end."""
 
 
 def find_login() -> str:
@@ -34,9 +30,9 @@ def find_login() -> str:
     return "an operator"
 
 
-def find_operator() -> Person:
-    """The same as a person: the account that can read configuration and database may do everything."""
-    return Person(find_login(), Surface.TERMINAL, is_operator=True)
+def find_operator(by: str = "") -> Person:
+    """The same as a person, or the one `by` whose name they act: who can read the configuration may do everything."""
+    return Person(by or find_login(), Surface.TERMINAL, is_operator=True)
 
 
 class UnknownRepository(Exception):  # noqa: N818
@@ -90,14 +86,13 @@ def _leave() -> None:
     """The service looks often enough by itself."""
 
 
-async def ask_about(context: Context, settings: Settings, name: str) -> tuple[RepositoryRules, Repository]:
-    """A configured repository: what may be asked for there, by its own word too, and what GitHub says of it.
+async def ask_about(context: Context, settings: Settings, person: Person, name: str) -> tuple[Person, Repository]:
+    """A person at the terminal, with the rules of a configured repository and its own; and what GitHub says of it.
 
     Raises `UnknownRepository`, `Refused`, and what `handlers.ports.GitHub` raises.
     """
     rules = context.repositories[find_repository(settings, name).lower()]
     repository = await context.github.fetch_repository(rules.name)
     rules = await narrow(context, rules, repository)
-    if rules.fault:
-        raise Refused(f"its .github/ptq.toml cannot be understood, so nothing starts: {one_line(rules.fault, 300)}")
-    return rules, repository
+    check_rules(rules)
+    return replace(person, rules=rules), repository

@@ -21,6 +21,7 @@ from handlers.commands.options import Choice, OptionRefused, Options, choose, li
 from handlers.holds.manual_jobs import Source, start_task, start_worktree
 from handlers.holds.takeover import HoldRefused, fetch_releasable
 from handlers.jobs.preconditions import NotStarted
+from handlers.jobs.tasks import MAX_TASK, read_ref
 from runner.characters import show_for_terminal
 from runner.db.database import open_beside
 from runner.model.job import Job, JobKind
@@ -29,10 +30,6 @@ from runner.rows import job_rows
 from runner.rows.holds import fetch_holds
 
 JOB_ID = re.compile(r"[0-9a-f]{10}")
-COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-
-MAX_TASK = 10_000
-"""Characters."""
 
 
 async def make_worktree(
@@ -79,13 +76,6 @@ def _find_source(settings: Settings, repository: str, machine: Machine, ref: str
     branch, commit = read_ref(ref, table.base_branch or NEWEST)
     url = find_clone_url(settings, repository)
     return Source(repository, private, url, branch, commit, table.agent)
-
-
-def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:
-    """The branch, or whatever else git fetches by its name, and the commit of it; None means the newest. Pure."""
-    if ref is not None and COMMIT.fullmatch(ref):
-        return usual, ref
-    return ref or usual, None
 
 
 def _find_repository(settings: Settings, repository: str) -> RepositoryTable:

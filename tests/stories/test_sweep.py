@@ -15,12 +15,13 @@ import pytest
 from bot.config.settings import load_settings
 from bot.demo.playground import STRANGER
 from bot.demo.repository import ISSUE_BODY, NAME
-from bot.operations.context import Refused, UnknownRepository
+from bot.operations.context import UnknownRepository
 from bot.operations.machines import drain_machine, resume_machine
 from bot.operations.pause import pause, resume
 from bot.operations.reports import read_report
 from bot.operations.sweep import Wish, sweep
 from bot.operations.sweep_summary import Summary, render_json, render_text
+from handlers.jobs.tasks import Refused
 from tests.support import program
 from tests.support.world import World, open_world
 

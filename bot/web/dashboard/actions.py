@@ -8,17 +8,17 @@ from __future__ import annotations
 import structlog
 from aiohttp import web
 
-from bot.operations.tasks import Order, place_order
 from bot.web.auth.sessions import Visit
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import Denied, Fields, admit, answering, make_occasion, name_occasion
 from bot.web.dashboard.listing import MAX_TYPED
 from handlers.commands.options import Options
-from handlers.commands.rights import Operation
+from handlers.commands.rights import Operation, Person
 from handlers.events import Repository
 from handlers.jobs.cancel import cancel
 from handlers.jobs.start import RETRY, StartRequest, start_unheard
-from handlers.rules import REBASE, RepositoryRules
+from handlers.jobs.tasks import TaskRequest, start_off_thread
+from handlers.rules import REBASE
 
 log = structlog.get_logger()
 
@@ -64,22 +64,17 @@ class Actions:
     async def launch(self, request: web.Request, visit: Visit, fields: Fields) -> str:
         """Start a job on an issue; or, where none is named, by the words alone."""
         person, repository = await admit(self._desk, visit, fields.get("repository", ""), Operation.START)
-        rules = person.rules
         preset, number = fields.get("preset", ""), fields.get("issue", "").strip().removeprefix("#")
         if number:
-            return await self._start(visit, fields, rules, repository, _read_number(number), preset)
-        if rules.fault:
-            raise Denied(f"Its .github/ptq.toml cannot be understood, so nothing starts: {rules.fault}", 409)
-        order = Order(
-            repository=rules.name,
+            return await self._start(visit, fields, person, repository, _read_number(number), preset)
+        task = TaskRequest(
             words=_read_advice(fields),
             preset=preset,
             ref=fields.get("ref", "").strip() or None,
             options=_read_options(fields),
-            by=visit.login or "",
             occasion=name_occasion(visit, fields),
         )
-        job = await place_order(self._desk.context, rules, repository, order)
+        job = await start_off_thread(self._desk.context, person, repository, task)
         self._desk.context.ring()
         log.info("dashboard.launched", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}"
@@ -110,19 +105,19 @@ class Actions:
         person, repository = await admit(self._desk, visit, job.repository, Operation.START)
         if job.thread is None:
             raise Denied("This job belongs to no issue, so nothing carries on from it.", 409)
-        return await self._start(visit, fields, person.rules, repository, job.thread, preset)
+        return await self._start(visit, fields, person, repository, job.thread, preset)
 
     async def _start(
         self,
         visit: Visit,
         fields: Fields,
-        rules: RepositoryRules,
+        person: Person,
         repository: Repository,
         number: int,
         preset: str,
     ) -> str:
         context = self._desk.context
-        issue = await context.github.fetch_issue(rules.name, number)
+        issue = await context.github.fetch_issue(person.rules.name, number)
         if issue.pull_request:
             raise Denied(f"#{number} is a pull request: name the issue that it is about.", 409)
         request = StartRequest(
@@ -137,7 +132,7 @@ class Actions:
             onto=fields.get("onto", "").strip() or None,
             steering=_read_advice(fields),
         )
-        job = await start_unheard(context, rules, request, unopposed=not request.options.anyway)
+        job = await start_unheard(context, person.rules, request, unopposed=not request.options.anyway)
         log.info("dashboard.launched", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}"
 

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 from aiohttp import web
 
-from bot.operations.context import Refused
 from bot.web.auth.oauth import OAuthFailed
 from bot.web.auth.sessions import Forged, Visit
 from bot.web.dashboard.deps import DashboardDeps
@@ -21,6 +20,7 @@ from handlers.commands.permissions import identify
 from handlers.commands.rights import NotPermitted, Operation, Person, Surface
 from handlers.events import Repository
 from handlers.jobs.preconditions import NotStarted
+from handlers.jobs.tasks import Refused
 from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.rules import Role
 
@@ -79,7 +79,8 @@ def describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, NotStarted):
         return error.reply, 409
     if isinstance(error, Refused):
-        return f"{error}.", 409
+        clause = str(error)
+        return f"{clause[0].upper()}{clause[1:]}.", 409
     if isinstance(error, Forged):
         return f"{error} Please load the page again.", 403
     if isinstance(error, OAuthFailed):
