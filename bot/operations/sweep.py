@@ -176,7 +176,7 @@ class _Sweep:
             if self._stopped or len(self._under_way) >= self._wish.at_once:
                 return
             try:
-                self._under_way[issue.number] = await start_unheard(self._context, self._rules, self._ask(issue))
+                self._under_way[issue.number] = await start_unheard(self._context, self._ask(issue))
             except (NothingStarts, GitHubUnavailable) as error:
                 self._stop(error)
             except (NotStarted, GitHubError) as error:
@@ -209,10 +209,10 @@ class _Sweep:
 
     def _ask(self, issue: Issue) -> StartRequest:
         return StartRequest(
+            person=self._person,
             repository=self._repository,
             issue=issue,
             preset=VERIFY,
-            requested_by=self._person.name,
             triggered_at=self._context.now(),
             by_our_clock=True,
             trigger=self._trigger,

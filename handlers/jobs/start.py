@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState, begin_job, end_job
 from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers
+from handlers.commands.rights import Operation, Person
 from handlers.context import Context
 from handlers.effects.outbox import was_answered, write_reply
 from handlers.events import Issue, Repository
@@ -60,13 +61,13 @@ AT_ONCE = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """What somebody with permission asked for on an issue, before anything was looked at."""
+    """What somebody asked for on an issue, before anything was looked at."""
 
+    person: Person
     repository: Repository
     issue: Issue
     preset: str
     """What is to be done, or `RETRY`."""
-    requested_by: str
     triggered_at: datetime
     trigger: str
     """What asked for it, in words that no other request shares: a redelivery derives the same job from it."""
@@ -92,6 +93,11 @@ class StartRequest:
         return self.triggered_at - CLOCK_SKEW if self.by_our_clock else self.triggered_at
 
     @property
+    def rules(self) -> RepositoryRules:
+        """The rules of the repository."""
+        return self.person.rules
+
+    @property
     def command(self) -> str:
         """What somebody types to ask for the same."""
         return "/ptq retry" if self.preset == RETRY else find_command(self.preset)
@@ -108,8 +114,13 @@ class _Plan:
     """What waits on the issue until now, and ends for this."""
 
 
-async def start_job(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
-    """Create the job that was asked for, or say why there is none: once, however often the same trigger comes."""
+async def start_job(context: Context, request: StartRequest) -> None:
+    """Create the job that was asked for, or say why there is none: once, however often the same trigger comes.
+
+    Raises `NotPermitted`.
+    """
+    request.person.require(Operation.START)
+    rules = request.rules
     async with context.db.read() as connection:
         decided = await was_decided(connection, context, rules.name, request.issue.number, request.trigger)
     if not decided:
@@ -133,14 +144,15 @@ async def _decide(context: Context, rules: RepositoryRules, request: StartReques
     context.ring()
 
 
-async def start_unheard(
-    context: Context, rules: RepositoryRules, request: StartRequest, *, unopposed: bool = False
-) -> Job:
+async def start_unheard(context: Context, request: StartRequest, *, unopposed: bool = False) -> Job:
     """The job that was asked for outside of its thread, made now or before. Raises `NotStarted`; nobody else hears why.
+    Raises `NotPermitted`.
 
     That people may be at work on the issue matters only if it is to be `unopposed`: where no agent comes between them,
     nothing is asked of them.
     """
+    request.person.require(Operation.START)
+    rules = request.rules
     if unopposed:
         await _check(context, rules, request)
     request = await _aim(context, rules, request)
@@ -207,7 +219,7 @@ async def _create(
     if not plan.preset.has_agent and not scripts:
         raise NothingToVerify(replies.render_nothing_to_verify())
     if plan.gives_way:
-        await _give_way(connection, context, plan.gives_way, request.requested_by)
+        await _give_way(connection, context, plan.gives_way, request.person.name)
     wanted = _draft(context, rules, request, snapshot, plan)
     job = await open_job(connection, context.find_page_root(wanted), wanted, request.issue.title, context.now())
     await add_checks(connection, job.id, scripts)
@@ -274,7 +286,7 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
         choice = choose(request.options, offers, usual, machines)
     except OptionRefused as refused:
         raise NotStarted(replies.render_option_refused(str(refused), offers, machines)) from None
-    await check_caps(connection, context, rules, number, request.requested_by)
+    await check_caps(connection, context, rules, number, request.person.name)
     return _Plan(preset, choice, earlier, gives_way)
 
 
@@ -361,7 +373,7 @@ def _draft(
         may_change=plan.preset.may_change,
         agent=plan.choice.agent,
         model=plan.choice.model,
-        requested_by=request.requested_by,
+        requested_by=request.person.name,
         requested_at=request.requested_at,
         clone_url=rules.clone_url or request.repository.clone_url,
         base_branch=branch,

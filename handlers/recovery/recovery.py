@@ -18,7 +18,6 @@ import structlog
 from gidgethub.routing import Router
 from pydantic import ValidationError
 
-from handlers.commands.own_rules import narrow
 from handlers.commands.permissions import admit
 from handlers.commands.rights import Operation, Person
 from handlers.context import Context
@@ -288,9 +287,8 @@ class Recovery:
             return None
         labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
         preset = find_asked_preset(self._context, labeled)
-        if preset is None or not await self._find_person(this, rules, issue, last, Operation.START):
-            return None
-        return UnansweredLabel(labeled, preset, last.at)
+        person = await self._find_person(this, rules, issue, last, Operation.START) if preset else None
+        return UnansweredLabel(labeled, person, preset, last.at) if preset and person else None
 
     async def _find_person(
         self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling, operation: Operation
@@ -330,15 +328,12 @@ class Recovery:
 
     async def _start(self, this: _Pass, due: UnansweredLabel) -> None:
         """Answer a label whose delivery nobody has any more, from the issue as it is now, if it is as it was then."""
-        rules = self._context.rules_for(due.labeled.repository.full_name)
-        assert rules
         try:
-            rules = await narrow(self._context, rules, due.labeled.repository)
-            request = draft_request(due.labeled, due.preset, due.at)
-            await start_job(self._context, rules, replace(request, as_found=True))
+            request = draft_request(due.person, due.labeled, due.preset, due.at)
+            await start_job(self._context, replace(request, as_found=True))
         except GitHubUnavailable as error:
             self._complain(due.issue, error)
-            this.seen.discard(rules.name.lower())
+            this.seen.discard(due.person.rules.name.lower())
         except ClaimLost:
             raise  # The label is still due, for whoever looks next.
         except Exception:

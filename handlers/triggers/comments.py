@@ -172,12 +172,11 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
         issue = await request.context.github.fetch_issue(request.rules.name, request.number)
     await start_job(
         request.context,
-        request.rules,
         StartRequest(
+            person=request.person,
             repository=event.repository,
             issue=issue,
             preset=preset,
-            requested_by=event.sender.login,
             triggered_at=event.comment.created_at,
             trigger=request.occasion,
             options=options,

@@ -61,7 +61,7 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
     if (preset := _preset_of(rules, label)) is None or not await _is_on(context, rules.name, labeled):
         return
     at = await _find_time(context, rules.name, labeled)
-    await start_job(context, rules, draft_request(labeled, preset, at))
+    await start_job(context, draft_request(person, labeled, preset, at))
 
 
 @router.register("issues", action="unlabeled")
@@ -202,13 +202,13 @@ async def _resume_repository(context: Context, person: Person, number: int, trig
     context.ring()
 
 
-def draft_request(labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:
+def draft_request(person: Person, labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:
     """What a label that was put on at that time asks for, whoever tells us of it."""
     return StartRequest(
+        person=person,
         repository=labeled.repository,
         issue=labeled.issue,
         preset=preset,
-        requested_by=labeled.sender.login,
         triggered_at=at,
         trigger=name_trigger(labeled.label.name, at),
     )

@@ -121,10 +121,10 @@ class Actions:
         if issue.pull_request:
             raise Denied(f"#{number} is a pull request: name the issue that it is about.", 409)
         request = StartRequest(
+            person=person,
             repository=repository,
             issue=issue,
             preset=preset,
-            requested_by=visit.login or "",
             triggered_at=context.now(),
             by_our_clock=True,
             trigger=name_occasion(visit, fields),
@@ -132,7 +132,7 @@ class Actions:
             onto=fields.get("onto", "").strip() or None,
             steering=_read_advice(fields),
         )
-        job = await start_unheard(context, person.rules, request, unopposed=not request.options.anyway)
+        job = await start_unheard(context, request, unopposed=not request.options.anyway)
         log.info("dashboard.launched", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}"
 
