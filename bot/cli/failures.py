@@ -9,7 +9,7 @@ from bot.operations.jobs import NotDone
 from bot.operations.machine_edits import NotChanged
 from bot.operations.machines import UnknownMachine
 from bot.operations.reports import UnknownJob
-from handlers.holds.takeover import HoldRefused
+from handlers.holds.manual_jobs import HoldRefused
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.tasks import Refused
 from handlers.ports import GitHubError, GitHubUnavailable

@@ -145,7 +145,7 @@ async def rename(connection: AsyncConnection, person: Person, job: Job, name: st
         raise NotDone(f"{others[0].repository} has a job of that name: {others[0].id}")
     attempts = (jobs.c.repository == job.repository, jobs.c.series == job.series)
     await connection.execute(update(jobs).where(*attempts).values(name=name))
-    await job_rows.add_event(connection, job.id, now, f"renamed from {job.name} by {person.signature}")
+    await job_rows.add_event(connection, job.id, now, f"renamed from {job.name} by {person.mention}")
 
 
 async def clean_job(settings: Settings, job_id: str) -> str:
@@ -168,7 +168,7 @@ async def clean(connection: AsyncConnection, person: Person, job: Job, now: date
     if hold := await fetch_hold(connection, job.id):
         raise NotDone(f"{hold.person} holds its environment: ptq-bot release {job.id} --drop ends that")
     await delete_logs(connection, [job.id])
-    await job_rows.add_event(connection, job.id, now, f"logs deleted by {person.signature}")
+    await job_rows.add_event(connection, job.id, now, f"logs deleted by {person.mention}")
 
 
 async def show_job(settings: Settings, job_id: str) -> str:

@@ -45,6 +45,9 @@ class Operation(StrEnum):
     """Have a delivery worked again."""
     DRAIN_MACHINE = "drain machine"
     RESUME_MACHINE = "resume machine"
+    MAKE_WORKTREE = "make worktree"
+    ASSIGN = "assign"
+    """Let an agent go on in a worktree."""
     RENAME = "rename"
     """Give a worktree or a task another name."""
     CLEAN = "clean"
@@ -66,6 +69,8 @@ RIGHTS: Mapping[Operation, Right] = {
     Operation.REPLAY: Right.OPERATE,
     Operation.DRAIN_MACHINE: Right.OPERATE,
     Operation.RESUME_MACHINE: Right.OPERATE,
+    Operation.MAKE_WORKTREE: Right.OPERATE,
+    Operation.ASSIGN: Right.OPERATE,
     Operation.RENAME: Right.OPERATE,
     Operation.CLEAN: Right.OPERATE,
 }
@@ -110,8 +115,13 @@ class Person:
 
     @property
     def signature(self) -> str:
-        """What the history of a job calls them. An operator's account is nobody's business in a thread."""
+        """What rows call them. An operator's account is nobody's business in a thread."""
         return OPERATOR if self.surface is Surface.TERMINAL else self.name
+
+    @property
+    def mention(self) -> str:
+        """What the history of a job calls them."""
+        return OPERATOR if self.surface is Surface.TERMINAL else f"@{self.name}"
 
     def may(self, operation: Operation) -> bool:
         """Whether they may do it in this repository. At the terminal people may do everything."""

@@ -250,17 +250,17 @@ async def _results(request: Request, command: Command) -> None:
 
 async def _takeover(request: Request, command: Command) -> None:
     """Hold the newest job for whoever asks, who is let in by the keys that GitHub has of them."""
-    context, rules, login = request.context, request.rules, request.event.sender.login
+    context, person = request.context, request.person
     if await request.was_answered():
         return
-    offered = await context.github.list_public_keys(rules.name, login)
-    await request.answer(lambda connection: take_over(connection, context, rules, request.number, login, offered))
+    offered = await context.github.list_public_keys(person.rules.name, person.name)
+    await request.answer(lambda connection: take_over(connection, context, person, request.number, offered))
 
 
 async def _release(request: Request, command: Command) -> None:
-    context, rules, login = request.context, request.rules, request.event.sender.login
+    context, person = request.context, request.person
     how, written_at = command.argument.strip("`").casefold(), request.event.comment.created_at
-    await request.answer(lambda connection: release(connection, context, rules, request.number, login, how, written_at))
+    await request.answer(lambda connection: release(connection, context, person, request.number, how, written_at))
 
 
 async def _help(request: Request, command: Command) -> None:

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select
 
+from handlers.commands.rights import Person, Surface
 from handlers.context import Context
 from handlers.holds.by_comment import LASTS, choose_keys, find_newest, take_over
 from handlers.holds.held import check_holds
-from handlers.holds.manual_jobs import KeyHolder
-from handlers.holds.takeover import HoldRefused
+from handlers.holds.manual_jobs import HoldRefused, KeyHolder
 from handlers.holds.takeover import take_over as take_over_as_operator
 from handlers.jobs.outcomes import report_jobs
 from handlers.ports import GitHubUnavailable
@@ -71,7 +71,8 @@ async def test_a_run_whose_report_names_a_concern_is_opened_to_nobody_by_a_comme
         context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
         job = make_job(state=JobState.LOST, machine="gpu-1")
         await job_rows.insert_job(connection, job)
-        ask = (connection, context, RULES, job.issue_number, "maintainer", [KEY])
+        person = Person("maintainer", Surface.THREAD, RULES, Role.WRITE)
+        ask = (connection, context, person, job.issue_number, [KEY])
         assert await take_over(*ask) != hold_replies.render_takeover_refused()
         await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
         assert await take_over(*ask) == hold_replies.render_takeover_refused()
@@ -83,9 +84,9 @@ async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> 
         await job_rows.insert_job(connection, job)
         await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
         with pytest.raises(HoldRefused, match="its report is for you alone"):
-            await take_over_as_operator(
-                connection, job, KeyHolder("casey", KEY, LASTS), agent="mine", secret=b"", now=NOON
-            )
+            operator = Person("root", Surface.TERMINAL)
+            guest = KeyHolder("casey", KEY, LASTS)
+            await take_over_as_operator(connection, operator, job, guest, agent="mine", secret=b"", now=NOON)
 
 
 @pytest.mark.parametrize("withheld", [True, False])
