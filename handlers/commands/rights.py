@@ -111,7 +111,7 @@ class Person:
     """The repository in which they have their role, and what it allows."""
     role: Role = Role.NONE
     is_operator: bool = False
-    """Whether the operator of the service named them in `[dashboard] operators`."""
+    """Whether they operate the service: at the terminal, or named in `[dashboard] operators`."""
 
     @property
     def signature(self) -> str:
