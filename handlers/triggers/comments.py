@@ -232,7 +232,7 @@ async def _pull(request: Request, command: Command) -> None:
     """Take a note. One that was refused stays so, also where what stood in its way is gone when it comes again."""
     if await request.was_answered():
         return
-    refusal = await ask_for_pull(request.context, request.rules, request.number, request.event.comment, command)
+    refusal = await ask_for_pull(request.context, request.person, request.number, request.event.comment, command)
     if refusal:
         await request.reply(refusal)
         await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")

@@ -15,14 +15,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.operations import deliveries, jobs, machines, worktrees
 from handlers.commands.options import Options
 from handlers.commands.rights import RIGHTS, NotPermitted, Operation, Person, Surface
-from handlers.commands.table import COMMANDS
+from handlers.commands.table import COMMANDS, Command
 from handlers.context import Context
-from handlers.events import Issue, Repository
+from handlers.events import Issue, IssueComment, Repository
 from handlers.holds import takeover
 from handlers.holds.manual_jobs import KeyHolder, Source
 from handlers.jobs import cancel, pauses
 from handlers.jobs.start import StartRequest, start_job, start_unheard
 from handlers.jobs.tasks import TaskRequest, start_off_thread
+from handlers.pulls.pulls import ask_for_pull
 from handlers.rules import RepositoryRules, Role
 from runner.rows.pauses import EVERYWHERE
 from tests.support.jobs import NOON, make_job, open_database
@@ -97,6 +98,9 @@ GUEST = KeyHolder("casey", "ssh-ed25519 AAAA", timedelta(hours=8))
 SOURCE = Source(NAME, private=False, clone_url="https://git", base_branch="main", base_commit=None, agent="mine")
 
 
+COMMENT = IssueComment(id=1, body="/ptq pr", user=None, created_at=NOON, html_url="https://github.com/octo/widgets#1")
+
+
 def ask_for_job(person: Person) -> StartRequest:
     issue = Issue(number=7, title="It breaks", created_at=NOON, updated_at=NOON)
     return StartRequest(person, REPOSITORY, issue, "fix", NOON, "a form")
@@ -113,6 +117,7 @@ ACTS: tuple[tuple[Operation, Act], ...] = (
     (Operation.WITHDRAW, lambda _, connection, person: cancel.withdraw(connection, person, 7, NOON, NOON)),
     (Operation.PAUSE, lambda _, connection, person: pauses.pause(connection, person, NAME, NOON)),
     (Operation.RESUME, lambda _, connection, person: pauses.resume(connection, person, NAME)),
+    (Operation.OPEN_PULL, lambda context, _, person: ask_for_pull(context, person, 7, COMMENT, Command("pr", "", ""))),
     (
         Operation.TAKE_OVER,
         lambda _, connection, person: takeover.take_over(
@@ -144,7 +149,7 @@ ACTS: tuple[tuple[Operation, Act], ...] = (
     (Operation.CLEAN, lambda _, connection, person: jobs.clean(connection, person, JOB, NOON)),
 )
 
-ONLY_IN_THREADS = {Operation.HELP, Operation.STATUS, Operation.RESULTS, Operation.OPEN_PULL}
+ONLY_READ = {Operation.HELP, Operation.STATUS, Operation.RESULTS}
 """They are commands, and nothing besides: `handlers.triggers.comments` checks the right to them."""
 
 ELSEWHERE = {Operation.CANCEL, Operation.PAUSE, Operation.RESUME, Operation.TAKE_OVER, Operation.RELEASE}
@@ -176,7 +181,7 @@ async def is_refused(act: Act, context: Context, connection: AsyncConnection, pe
 
 
 async def test_every_function_refuses_exactly_the_people_who_may_not(tmp_path: Path) -> None:
-    assert {operation for operation, _ in ACTS} == RIGHTS.keys() - ONLY_IN_THREADS
+    assert {operation for operation, _ in ACTS} == RIGHTS.keys() - ONLY_READ
     assert await find_wrong(tmp_path, ACTS) == []
 
 
